@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one list of commands. It stays thin: what needs more than a line lives in scripts/.
+# Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help setup build lint test demo bench clean
+
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+BIN := $(TARGET_DIR)/release
+export CARGO
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: ## install the Debian packages that are missing (root); a second run does nothing
+	@scripts/setup.sh
+
+build: ## build ktsn, ktsnd and libktsn.so into target/release
+	$(CARGO) build --release --locked
+	$(CARGO) build --profile hook -p libktsn --locked
+	@scripts/install-hook.sh $(TARGET_DIR)/hook/libktsn.so $(BIN)/libktsn.so
+
+lint: setup ## formatting, clippy, rustdoc, shellcheck, and the project's own checks
+	@scripts/lint.sh
+
+test: setup build ## every test, the loom models and the list of allowed skips (root)
+	@scripts/test.sh
+
+demo: setup build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
+	@scripts/demo.sh $(BIN)/ktsn
+
+bench: setup build ## micro-benchmarks into out/bench/micro.json (root)
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench micro --json out/bench/micro.json
+
+clean: ## remove everything that the other targets made
+	$(CARGO) clean
+	rm -rf out

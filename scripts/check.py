@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the project's own checks over the tree.
+
+In: a git checkout. Out: one line per fault, exit status 1 if there is any. Before a check may judge the tree it
+has to prove itself: it must find the fault in each of its bad examples and none in the good ones.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+from checks import dependencies, edges, files, tree, unsafety  # noqa: E402
+
+CHECKS = (edges, unsafety, files, dependencies)
+
+
+def prove(module):
+    """Faults of the check itself."""
+    name = module.__name__
+    faults = [f"{name}: good example {index + 1} was refused: {found}"
+              for index, good in enumerate(module.GOOD) if (found := module.check(good))]
+    for what, bad, expected in module.BAD:
+        if not any(expected in fault for fault in module.check(bad)):
+            faults.append(f"{name}: did not find: {what} (expected '{expected}')")
+    return faults
+
+
+def main():
+    faults = [fault for module in CHECKS for fault in prove(module)]
+    if not faults:
+        try:
+            real = tree.Tree.of(str(pathlib.Path(__file__).resolve().parent.parent))
+        except subprocess.CalledProcessError as error:  # it has said why on stderr
+            print(f"checks: {' '.join(error.cmd)} failed")
+            return 1
+        faults = [fault for module in CHECKS for fault in module.check(real)]
+    for fault in faults:
+        print(fault)
+    examples = sum(len(module.GOOD) + len(module.BAD) for module in CHECKS)
+    print(f"checks: {len(CHECKS)} with {examples} examples of their own, {len(faults)} fault(s)")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

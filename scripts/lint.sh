@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# In: the tree. Out: exit status 0 if every rule that a program can check holds. All steps run, then the failed
+# ones are named. It changes no file.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+cargo=${CARGO:-cargo}
+
+if ! "$cargo" fmt --version >/dev/null 2>&1 || ! "$cargo" clippy --version >/dev/null 2>&1; then
+    cat >&2 <<'TEXT'
+lint: this Rust installation has no rustfmt or no clippy. `make lint` needs both (build, test and demo do not):
+  with rustup:            rustup component add rustfmt clippy
+  with a distribution:    its packages rustfmt and rust-clippy, of the same version as its rustc
+TEXT
+    exit 2
+fi
+
+failed=()
+step() {
+    local name=$1 begin=$SECONDS
+    shift
+    echo "== lint: $name"
+    "$@" </dev/null || failed+=("$name")
+    echo "   $name: $((SECONDS - begin)) s"
+}
+
+scripts_of_shell() { git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run; }
+shell() { scripts_of_shell | xargs -d '\n' -r shellcheck --severity=style; }
+
+# A linter that finds nothing in a bad script, or a formatter that accepts a bad file, would pass everything.
+prove_tools() {
+    local bad
+    bad=$(mktemp -d) || return 1
+    # shellcheck disable=SC2016 # the bad script's own variable
+    printf '#!/bin/bash\nrm -rf $1\n' >"$bad/bad.sh"
+    printf 'fn  main( ){}\n' >"$bad/bad.rs"
+    local verdict=0
+    if shellcheck "$bad/bad.sh" >/dev/null 2>&1; then echo "shellcheck accepted a bad script"; verdict=1; fi
+    if rustfmt --check "$bad/bad.rs" >/dev/null 2>&1; then echo "rustfmt accepted a bad file"; verdict=1; fi
+    rm -rf "$bad"
+    return "$verdict"
+}
+
+# -D turns warnings into errors; too_many_lines counts against clippy.toml's threshold.
+clippy() { "$cargo" clippy --locked -q "$@" -- -D warnings -D clippy::too_many_lines; }
+# libktsn is no_std without its tests and std with them: each form is checked, apart from the other crates.
+clippy_hook() { clippy -p libktsn --lib --profile hook && clippy -p libktsn --tests; }
+clippy_loom() {
+    RUSTFLAGS="--cfg loom" clippy -p ktsn-ring --all-targets --target-dir "${CARGO_TARGET_DIR:-target}/loom"
+}
+rustdoc() {
+    RUSTDOCFLAGS="-D warnings" "$cargo" doc --locked -q --no-deps --workspace --exclude libktsn
+}
+
+step tools prove_tools
+step tally scripts/tally.py --self-test
+step install-hook scripts/install-hook.sh --self-test
+step checks scripts/check.py
+step shellcheck shell
+step rustfmt "$cargo" fmt --all --check
+step clippy clippy --workspace --exclude libktsn --all-targets
+step clippy-libktsn clippy_hook
+step clippy-loom clippy_loom
+step rustdoc rustdoc
+
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "lint: failed: ${failed[*]}"
+    exit 1
+fi
+echo "lint: everything holds"

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# In: scripts/packages.txt. Out: those Debian packages installed. It installs only what is missing, asks for
+# no input, and never touches the Rust or Go toolchains: those are the developer's own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
+
+# Facts that setup cannot mend: it names each with its remedy.
+check_toolchain() {
+    local wanted found
+    wanted=$(sed -nE 's/^rust-version *= *"([0-9.]+)"/\1/p' Cargo.toml)
+    command -v "${CARGO:-cargo}" >/dev/null || fail "cargo is missing: install Rust $wanted or newer (https://rustup.rs)"
+    found=$("${CARGO:-cargo}" --version | sed -nE 's/^cargo ([0-9]+\.[0-9]+).*/\1/p')
+    if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+        fail "cargo $found is too old: Rust $wanted or newer is needed"
+    fi
+    command -v gcc >/dev/null || fail "gcc is missing: apt-get install gcc libc6-dev"
+}
+
+check_toolchain
+command -v dpkg-query >/dev/null ||
+    fail "this is not Debian (no dpkg): install what scripts/packages.txt lists by your own package manager"
+
+missing=()
+while read -r package _; do
+    case $package in '' | '#'*) continue ;; esac
+    # shellcheck disable=SC2016 # ${…} is dpkg-query's own format
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+done <scripts/packages.txt
+
+if [ ${#missing[@]} -eq 0 ]; then
+    echo "setup: nothing to do, all packages are installed"
+    exit 0
+fi
+[ "$(id -u)" -eq 0 ] || fail "missing packages: ${missing[*]}. Installing them needs root: run 'make setup' as root once"
+
+echo "setup: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+apt-get install -q -y --no-install-recommends "${missing[@]}" </dev/null
+echo "setup: installed ${#missing[@]} package(s)"

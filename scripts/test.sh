@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# In: the built tree. Out: out/test/*.log, out/test/results.json and one closing line
+# 'N passed, N failed, N skipped'. Every suite runs even if one before it failed.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+cargo=${CARGO:-cargo}
+target=${CARGO_TARGET_DIR:-target}
+rm -rf out/test
+mkdir -p out/test
+
+# suite NAME COMMAND…: runs it, keeps its log and its exit status for the tally.
+suite() {
+    local name=$1 status
+    shift
+    echo "== $name: $*"
+    "$@" 2>&1 </dev/null | tee "out/test/$name.log"
+    status=${PIPESTATUS[0]}
+    echo "$status" >"out/test/$name.status"
+}
+
+# --show-output: a passing test's SKIP lines must be seen.
+suite workspace "$cargo" test --locked --no-fail-fast -- --show-output
+suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn -- --show-output
+
+# The models explore every interleaving of the ring's steps: too slow without optimisation, and built with a
+# cfg of their own, so in a target directory of their own.
+mapfile -t models < <(find ring/tests -name 'loom*.rs' -printf '%f\n' 2>/dev/null | sed 's/\.rs$//' | sort)
+loom=()
+for model in "${models[@]}"; do loom+=(--test "$model"); done
+if [ ${#loom[@]} -eq 0 ]; then
+    echo "no loom models in ring/tests" | tee out/test/loom.log
+    echo 1 >out/test/loom.status
+else
+    suite loom env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "$cargo" test --locked --no-fail-fast -p ktsn-ring --release \
+        --target-dir "$target/loom" "${loom[@]}" -- --show-output
+fi
+
+python3 scripts/tally.py out/test tests/skips.toml
