@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers built once per destination, frames written from them per datagram.
+//!
+//! In: a [`TemplateRepr`], once; then payloads. Out: whole frames, from the (outer) destination address to the end of
+//! the payload, without padding and check sequence: adapter and device add those.
+//! [`HeaderTemplate::write_frame`] is the per-frame path of the daemon. It copies headers and payload, then fixes what
+//! depends on the payload. Everything constant is summed when the template is built, so only lengths and payload are
+//! summed per frame:
+//!
+//! ```text
+//! inner UDP checksum  = constant (pseudo header, ports) + 2 × UDP length + payload
+//! inner IPv4 checksum = constant + total length + identification
+//! outer UDP checksum  = constant + 2 × outer UDP length - inner pseudo header's length
+//! ```
+//!
+//! The outer UDP checksum needs no pass over the inner frame: a UDP datagram with its right checksum sums to minus its
+//! pseudo header, an IPv4 header to zero. It must never allocate, panic, or read anything but template and payload.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::checksum::{self, Checksum};
+use crate::ds::DsField;
+use crate::error::{Header, WireError};
+use crate::ethernet::{self, EtherType, EthernetRepr, MacAddress};
+use crate::frame;
+use crate::ipv4::{self, Ipv4Options, Ipv4Repr, PROTOCOL_UDP};
+use crate::ipv6::{self, Ipv6Repr, NEXT_HEADER_UDP};
+use crate::octets::put16;
+use crate::udp::{self, UdpRepr};
+use crate::vlan::{self, Tci, VlanRepr};
+use crate::vxlan::{self, Vni, VxlanRepr};
+
+/// Most octets of headers: VXLAN over IPv6 around a tagged IPv6 frame.
+pub const HEADER_OCTETS_MAX: usize = OUTER_OCTETS_MAX + INNER_OCTETS_MAX;
+const OUTER_OCTETS_MAX: usize =
+    ethernet::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS + vxlan::HEADER_OCTETS;
+const INNER_OCTETS_MAX: usize =
+    ethernet::HEADER_OCTETS + vlan::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS;
+
+/// First source port of a VXLAN datagram: the dynamic range, as RFC 7348 5 recommends.
+pub const VXLAN_SOURCE_PORT_MIN: u16 = 49_152;
+
+/// The network header of one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Network {
+    /// IPv4 without options.
+    V4 {
+        /// Source address.
+        source: Ipv4Addr,
+        /// Destination address.
+        destination: Ipv4Addr,
+        /// Time to live.
+        ttl: u8,
+        /// Type of service.
+        ds: DsField,
+        /// Don't fragment. Then the identification is 0 (RFC 6864 4.1 lets it be anything).
+        dont_fragment: bool,
+    },
+    /// IPv6 without extension headers.
+    V6 {
+        /// Source address.
+        source: Ipv6Addr,
+        /// Destination address.
+        destination: Ipv6Addr,
+        /// Hop limit.
+        hop_limit: u8,
+        /// Traffic class.
+        ds: DsField,
+        /// Flow label, at most 20 bits.
+        flow_label: u32,
+    },
+}
+
+impl Network {
+    /// The DS field.
+    #[must_use]
+    pub const fn ds(&self) -> DsField {
+        match *self {
+            Self::V4 { ds, .. } | Self::V6 { ds, .. } => ds,
+        }
+    }
+
+    /// The same header with another DS field.
+    #[must_use]
+    pub const fn with_ds(mut self, value: DsField) -> Self {
+        match &mut self {
+            Self::V4 { ds, .. } | Self::V6 { ds, .. } => *ds = value,
+        }
+        self
+    }
+
+    /// Source and destination address.
+    #[must_use]
+    pub const fn addresses(&self) -> (IpAddr, IpAddr) {
+        match *self {
+            Self::V4 { source, destination, .. } => (IpAddr::V4(source), IpAddr::V4(destination)),
+            Self::V6 { source, destination, .. } => (IpAddr::V6(source), IpAddr::V6(destination)),
+        }
+    }
+}
+
+/// The addresses of an Ethernet header, or the ports of a UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ends<T> {
+    /// Where it comes from.
+    pub source: T,
+    /// Where it goes.
+    pub destination: T,
+}
+
+/// The headers of a VXLAN tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Outer {
+    /// Ethernet addresses on the underlay.
+    pub ethernet: Ends<MacAddress>,
+    /// Network header. Of its DS field only the DSCP counts: the ECN is the inner packet's, with CE made ECT(0).
+    /// Linux's VXLAN device uses TTL 64 and clears don't-fragment unless told otherwise.
+    pub network: Network,
+    /// Take the DSCP from the inner packet as well (`tos inherit` of Linux's device; not its default).
+    pub dscp_inherit: bool,
+    /// Destination port. The source port is a hash of the inner flow, 49152 to 65535.
+    pub vxlan_port: u16,
+    /// Network identifier.
+    pub vni: Vni,
+    /// Compute the outer UDP checksum. Without it the field is 0, which RFC 7348 5 asks for (and RFC 6935 permits over
+    /// IPv6, if the other end is set to accept it). Linux's device computes it over both unless `noudpcsum` is set.
+    pub udp_checksum: bool,
+}
+
+/// What a template is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TemplateRepr {
+    /// The tunnel, or `None` for a plain frame.
+    pub outer: Option<Outer>,
+    /// Ethernet addresses of the (inner) frame.
+    pub ethernet: Ends<MacAddress>,
+    /// Tag of the (inner) frame.
+    pub vlan: Option<Tci>,
+    /// Network header of the (inner) frame.
+    pub network: Network,
+    /// UDP ports of the (inner) frame.
+    pub udp: Ends<u16>,
+}
+
+/// Prebuilt headers with everything constant summed.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderTemplate {
+    octets: [u8; HEADER_OCTETS_MAX],
+    header_octets: usize,
+    payload_octets_max: usize,
+    inner: Stack,
+    tunnel: Option<TunnelStack>,
+}
+
+/// Where the changing fields of one IP + UDP stack lie, and what its constant fields sum to.
+#[derive(Clone, Copy, Debug)]
+struct Stack {
+    ip_at: usize,
+    udp_at: usize,
+    /// Sum of the IPv4 header with total length, identification and checksum zero; `None` for IPv6.
+    ipv4_sum: Option<u16>,
+    /// Identification may not be 0: the packet may be fragmented on its way.
+    identify: bool,
+    /// Sum of pseudo header and UDP header with both lengths and the checksum zero.
+    udp_sum: u16,
+}
+
+/// The same for the tunnel.
+#[derive(Clone, Copy, Debug)]
+struct TunnelStack {
+    stack: Stack,
+    /// Octets between the outer and the inner UDP header's start.
+    inner_octets: u16,
+    /// Sum of everything constant for the outer UDP checksum, or `None` when that stays 0.
+    udp_sum: Option<u16>,
+}
+
+impl HeaderTemplate {
+    /// Builds the headers.
+    ///
+    /// # Errors
+    /// `Invalid` flow label; `Invalid` when a tag's VLAN identifier is the reserved 4095.
+    pub fn new(repr: &TemplateRepr) -> Result<Self, WireError> {
+        if repr.vlan.is_some_and(|tci| tci.vid.is_reserved()) {
+            return Err(WireError::Invalid { header: Header::Vlan, field: "VLAN identifier" });
+        }
+        let mut writer = Writer { octets: [0; HEADER_OCTETS_MAX], at: 0 };
+        let outer = match &repr.outer {
+            None => None,
+            Some(outer) => {
+                let ds = if outer.dscp_inherit { repr.network.ds() } else { outer.network.ds() };
+                let network = outer.network.with_ds(ds.encapsulating(repr.network.ds()));
+                let ports = Ends { source: flow_port(repr), destination: outer.vxlan_port };
+                let stack = writer.stack(outer.ethernet, None, &network, ports)?;
+                let vxlan_at = writer.at;
+                writer.at += VxlanRepr { vni: outer.vni }.emit(writer.rest())?;
+                Some((outer, stack, vxlan_at))
+            }
+        };
+        let inner = writer.stack(repr.ethernet, repr.vlan, &repr.network, repr.udp)?;
+        let mut payload_octets_max = inner.payload_octets_max();
+        let tunnel = outer.map(|(outer, stack, vxlan_at)| {
+            let inner_octets = inner.udp_at - stack.udp_at;
+            payload_octets_max = payload_octets_max.min(stack.payload_octets_max() - inner_octets);
+            // VXLAN, inner Ethernet and tag; then minus the inner pseudo header; then the IPv6 header (an IPv4 header
+            // with its checksum sums to zero). The length fields in the last two cancel, see `outer_sum`.
+            let mut sum = Checksum::new();
+            sum.add(&writer.octets[vxlan_at..inner.ip_at]);
+            if inner.ipv4_sum.is_none() {
+                sum.add(&writer.octets[inner.ip_at..inner.udp_at]);
+            }
+            sum.add_u16(!pseudo_constant(&repr.network).folded());
+            sum.add_u16(stack.udp_sum);
+            TunnelStack {
+                stack,
+                inner_octets: inner_octets as u16,
+                udp_sum: outer.udp_checksum.then_some(sum.folded()),
+            }
+        });
+        Ok(Self { octets: writer.octets, header_octets: writer.at, payload_octets_max, inner, tunnel })
+    }
+
+    /// Octets of all headers.
+    #[must_use]
+    pub const fn header_octets(&self) -> usize {
+        self.header_octets
+    }
+
+    /// The longest payload that every length field can say. The link's MTU is not known here.
+    #[must_use]
+    pub const fn payload_octets_max(&self) -> usize {
+        self.payload_octets_max
+    }
+
+    /// Octets of the frame with a payload of so many octets.
+    #[must_use]
+    pub const fn frame_octets(&self, payload_octets: usize) -> usize {
+        self.header_octets.saturating_add(payload_octets)
+    }
+
+    /// Octet times on the link with a payload of so many octets ([`frame::wire_octets`]).
+    #[must_use]
+    pub fn wire_octets(&self, payload_octets: usize) -> u32 {
+        frame::wire_octets(self.frame_octets(payload_octets))
+    }
+
+    /// Some IPv4 header may be fragmented on its way: give each frame its own identification
+    /// ([`HeaderTemplate::write_frame_identified`]).
+    #[must_use]
+    pub fn needs_identification(&self) -> bool {
+        self.inner.identify || self.tunnel.is_some_and(|tunnel| tunnel.stack.identify)
+    }
+
+    /// Writes the frame for `payload` at the start of `out`; returns its octets. Identifications are 0.
+    ///
+    /// # Errors
+    /// `TooLong` payload, `NoRoom`; `out` is untouched then.
+    pub fn write_frame(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
+        self.write_frame_identified(payload, 0, out)
+    }
+
+    /// The same with an identification for the IPv4 headers that may be fragmented (RFC 6864 4.2); the others keep 0.
+    ///
+    /// # Errors
+    /// `TooLong` payload, `NoRoom`; `out` is untouched then.
+    pub fn write_frame_identified(
+        &self,
+        payload: &[u8],
+        identification: u16,
+        out: &mut [u8],
+    ) -> Result<usize, WireError> {
+        if payload.len() > self.payload_octets_max {
+            return Err(WireError::TooLong { header: Header::Udp, octets: payload.len() });
+        }
+        let (frame_octets, have_octets) = (self.header_octets + payload.len(), out.len());
+        let Some(frame) = out.get_mut(..frame_octets) else {
+            let header = Header::Ethernet;
+            return Err(WireError::NoRoom { header, need_octets: frame_octets, have_octets });
+        };
+        let (header, body) = frame.split_at_mut(self.header_octets);
+        header.copy_from_slice(&self.octets[..self.header_octets]);
+        body.copy_from_slice(payload);
+
+        // payload_octets_max keeps every length below in 16 bits.
+        let udp_octets = (udp::HEADER_OCTETS + payload.len()) as u16;
+        self.inner.finish_lengths(header, udp_octets, identification);
+        let sum =
+            u32::from(self.inner.udp_sum) + 2 * u32::from(udp_octets) + u32::from(checksum::sum(payload));
+        put_udp_checksum(header, self.inner.udp_at, sum);
+
+        if let Some(tunnel) = &self.tunnel {
+            let outer_udp_octets = udp_octets + tunnel.inner_octets;
+            tunnel.stack.finish_lengths(header, outer_udp_octets, identification);
+            if let Some(sum) = tunnel.udp_sum {
+                let sum = u32::from(sum) + 2 * u32::from(outer_udp_octets) + self.inner.outer_sum(udp_octets);
+                put_udp_checksum(header, tunnel.stack.udp_at, sum);
+            }
+        }
+        Ok(frame_octets)
+    }
+}
+
+impl Stack {
+    /// Writes IP and UDP lengths, identification and IPv4 header checksum.
+    #[inline]
+    fn finish_lengths(&self, header: &mut [u8], udp_octets: u16, identification: u16) {
+        let ip = &mut header[self.ip_at..];
+        match self.ipv4_sum {
+            Some(sum) => {
+                let total_length = ipv4::HEADER_OCTETS as u16 + udp_octets;
+                let identification = if self.identify { identification } else { 0 };
+                let sum = u32::from(sum) + u32::from(total_length) + u32::from(identification);
+                put16(ip, ipv4::field::TOTAL_LENGTH, total_length);
+                put16(ip, ipv4::field::IDENTIFICATION, identification);
+                put16(ip, ipv4::field::CHECKSUM, !checksum::fold(u64::from(sum)));
+            }
+            None => put16(ip, ipv6::field::PAYLOAD_LENGTH, udp_octets),
+        }
+        put16(&mut header[self.udp_at..], udp::field::LENGTH, udp_octets);
+    }
+
+    /// What this stack's changing fields add to the checksum of a UDP header around it: minus the length in its
+    /// pseudo header, plus the length in its IPv6 header. (Its IPv4 header and its UDP datagram sum to constants.)
+    #[inline]
+    fn outer_sum(&self, udp_octets: u16) -> u32 {
+        if self.ipv4_sum.is_some() { u32::from(!udp_octets) } else { 0 }
+    }
+
+    /// The longest UDP payload that the length fields of this stack can say.
+    fn payload_octets_max(&self) -> usize {
+        let ip_octets = if self.ipv4_sum.is_some() { ipv4::HEADER_OCTETS } else { 0 };
+        usize::from(u16::MAX) - ip_octets - udp::HEADER_OCTETS
+    }
+}
+
+/// Writes a UDP checksum, which is never 0.
+#[inline]
+fn put_udp_checksum(header: &mut [u8], udp_at: usize, sum: u32) {
+    let checksum = match !checksum::fold(u64::from(sum)) {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    put16(&mut header[udp_at..], udp::field::CHECKSUM, checksum);
+}
+
+/// The pseudo header with length 0.
+fn pseudo_constant(network: &Network) -> Checksum {
+    match *network {
+        Network::V4 { source, destination, .. } => Checksum::pseudo_v4(source, destination, PROTOCOL_UDP, 0),
+        Network::V6 { source, destination, .. } => {
+            Checksum::pseudo_v6(source, destination, NEXT_HEADER_UDP, 0)
+        }
+    }
+}
+
+/// The headers under construction.
+struct Writer {
+    octets: [u8; HEADER_OCTETS_MAX],
+    at: usize,
+}
+
+impl Writer {
+    fn rest(&mut self) -> &mut [u8] {
+        &mut self.octets[self.at..]
+    }
+
+    /// Appends one stack with its lengths zero and sums its constant fields.
+    fn stack(
+        &mut self,
+        ethernet: Ends<MacAddress>,
+        vlan: Option<Tci>,
+        network: &Network,
+        udp: Ends<u16>,
+    ) -> Result<Stack, WireError> {
+        let network_type = match network {
+            Network::V4 { .. } => EtherType::IPV4,
+            Network::V6 { .. } => EtherType::IPV6,
+        };
+        let ether_type = if vlan.is_some() { EtherType::VLAN } else { network_type };
+        let Ends { source, destination } = ethernet;
+        self.at += EthernetRepr { destination, source, ether_type }.emit(self.rest())?;
+        if let Some(tci) = vlan {
+            self.at += VlanRepr { tci, ether_type: network_type }.emit(self.rest())?;
+        }
+        let ip_at = self.at;
+        let ipv4_sum = self.network(network)?;
+        let udp_at = self.at;
+        let Ends { source: source_port, destination: destination_port } = udp;
+        let repr = UdpRepr { source_port, destination_port, payload_octets: 0, checksum: 0 };
+        self.at += repr.emit(self.rest())?;
+        put16(&mut self.octets[udp_at..], udp::field::LENGTH, 0);
+        let mut sum = pseudo_constant(network);
+        sum.add(&self.octets[udp_at..self.at]);
+        let identify = matches!(network, Network::V4 { dont_fragment: false, .. });
+        Ok(Stack { ip_at, udp_at, ipv4_sum, identify, udp_sum: sum.folded() })
+    }
+
+    /// Appends the network header with its length zero; the sum of an IPv4 header without its checksum.
+    fn network(&mut self, network: &Network) -> Result<Option<u16>, WireError> {
+        let at = self.at;
+        match *network {
+            Network::V4 { source, destination, ttl, ds, dont_fragment } => {
+                let repr = Ipv4Repr {
+                    source,
+                    destination,
+                    protocol: PROTOCOL_UDP,
+                    ttl,
+                    ds,
+                    identification: 0,
+                    dont_fragment,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                    options: Ipv4Options::NONE,
+                    payload_octets: 0,
+                };
+                self.at += repr.emit(self.rest())?;
+                let header = &mut self.octets[at..self.at];
+                put16(header, ipv4::field::TOTAL_LENGTH, 0);
+                put16(header, ipv4::field::CHECKSUM, 0);
+                Ok(Some(checksum::sum(header)))
+            }
+            Network::V6 { source, destination, hop_limit, ds, flow_label } => {
+                let next_header = NEXT_HEADER_UDP;
+                let repr = Ipv6Repr {
+                    source,
+                    destination,
+                    next_header,
+                    hop_limit,
+                    ds,
+                    flow_label,
+                    payload_octets: 0,
+                };
+                self.at += repr.emit(self.rest())?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The VXLAN source port: FNV-1a over the inner flow, so that a flow keeps its path through the underlay and
+/// different flows spread (RFC 7348 5).
+fn flow_port(repr: &TemplateRepr) -> u16 {
+    let mut hash: u32 = 0x811c_9dc5;
+    let mut eat = |octets: &[u8]| {
+        for octet in octets {
+            hash = (hash ^ u32::from(*octet)).wrapping_mul(0x0100_0193);
+        }
+    };
+    for address in <[IpAddr; 2]>::from(repr.network.addresses()) {
+        match address {
+            IpAddr::V4(address) => eat(&address.octets()),
+            IpAddr::V6(address) => eat(&address.octets()),
+        }
+    }
+    eat(&repr.udp.source.to_be_bytes());
+    eat(&repr.udp.destination.to_be_bytes());
+    // The range is the 14 low bits with the two high bits set. The halves are mixed: FNV's low bits are weak.
+    VXLAN_SOURCE_PORT_MIN | ((hash >> 16) ^ hash) as u16
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! UDP header (RFC 768).
+//!
+//! In: what follows an IP header with protocol 17. Out: ports, checksum and the payload, cut to the length field.
+//! A length of 0 (jumbograms, RFC 2675) is refused. The checksum is verified only on request: a frame tapped inside
+//! one machine often carries an unfinished one that the device was to complete.
+
+use core::net::IpAddr;
+use core::ops::Range;
+
+use crate::checksum::Checksum;
+use crate::error::{Header, WireError};
+use crate::ipv4::PROTOCOL_UDP;
+use crate::octets::{be16, put16, room, split};
+
+/// Octets of the header.
+pub const HEADER_OCTETS: usize = 8;
+
+/// Where each field lies.
+pub mod field {
+    use super::Range;
+    /// Source port.
+    pub const SOURCE_PORT: Range<usize> = 0..2;
+    /// Destination port.
+    pub const DESTINATION_PORT: Range<usize> = 2..4;
+    /// Octets of header and payload.
+    pub const LENGTH: Range<usize> = 4..6;
+    /// Checksum; 0 means none.
+    pub const CHECKSUM: Range<usize> = 6..8;
+}
+
+/// What a datagram's checksum says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UdpChecksum {
+    /// The field is 0: the sender computed none (over IPv6 only tunnels may, RFC 6935).
+    Absent,
+    /// It agrees with the octets.
+    Right,
+    /// It does not.
+    Wrong,
+}
+
+/// A datagram whose length field agrees with its octets.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpDatagram<'a> {
+    /// Header and payload.
+    octets: &'a [u8],
+}
+
+impl<'a> UdpDatagram<'a> {
+    /// Views `octets` as a datagram; octets after its length are left out.
+    ///
+    /// # Errors
+    /// `Truncated`, or `Invalid` length (under 8).
+    pub fn new(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (header, _) = split::<HEADER_OCTETS>(octets, Header::Udp)?;
+        let length = usize::from(be16(header, field::LENGTH));
+        if length < HEADER_OCTETS {
+            return Err(WireError::Invalid { header: Header::Udp, field: "length" });
+        }
+        let datagram = octets.get(..length).ok_or(WireError::truncated(Header::Udp, length, octets.len()))?;
+        Ok(Self { octets: datagram })
+    }
+
+    /// Source port.
+    #[must_use]
+    pub fn source_port(&self) -> u16 {
+        be16(self.octets, field::SOURCE_PORT)
+    }
+
+    /// Destination port.
+    #[must_use]
+    pub fn destination_port(&self) -> u16 {
+        be16(self.octets, field::DESTINATION_PORT)
+    }
+
+    /// Octets of header and payload.
+    #[must_use]
+    pub fn length(&self) -> u16 {
+        be16(self.octets, field::LENGTH)
+    }
+
+    /// The checksum field; 0 means none.
+    #[must_use]
+    pub fn checksum(&self) -> u16 {
+        be16(self.octets, field::CHECKSUM)
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.octets[HEADER_OCTETS..]
+    }
+
+    /// Verifies the checksum against the addresses of the IP header before; addresses of two families are `Wrong`.
+    #[must_use]
+    pub fn verify(&self, source: IpAddr, destination: IpAddr) -> UdpChecksum {
+        if self.checksum() == 0 {
+            return UdpChecksum::Absent;
+        }
+        let Some(mut sum) = pseudo_header(source, destination, self.length()) else {
+            return UdpChecksum::Wrong;
+        };
+        sum.add(self.octets);
+        if sum.folded() == 0xffff { UdpChecksum::Right } else { UdpChecksum::Wrong }
+    }
+
+    /// The header's fields.
+    #[must_use]
+    pub fn repr(&self) -> UdpRepr {
+        UdpRepr {
+            source_port: self.source_port(),
+            destination_port: self.destination_port(),
+            payload_octets: self.length() - HEADER_OCTETS as u16,
+            checksum: self.checksum(),
+        }
+    }
+}
+
+/// The fields of a UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UdpRepr {
+    /// Source port.
+    pub source_port: u16,
+    /// Destination port.
+    pub destination_port: u16,
+    /// Octets of payload, at most 65,527.
+    pub payload_octets: u16,
+    /// The checksum field: 0 for none, else as [`UdpRepr::with_checksum`] makes it.
+    pub checksum: u16,
+}
+
+impl UdpRepr {
+    /// Reads the header at the start of `octets`, which must hold the whole datagram.
+    ///
+    /// # Errors
+    /// Those of [`UdpDatagram::new`].
+    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
+        Ok(UdpDatagram::new(octets)?.repr())
+    }
+
+    /// This header with length and checksum for `payload` between two addresses of one family.
+    ///
+    /// # Errors
+    /// `TooLong` payload; `Invalid` when the addresses are of two families.
+    pub fn with_checksum(
+        mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        payload: &[u8],
+    ) -> Result<Self, WireError> {
+        let too_long = WireError::TooLong { header: Header::Udp, octets: payload.len() };
+        self.payload_octets = u16::try_from(payload.len()).map_err(|_| too_long)?;
+        self.checksum = 0;
+        let mut header = [0; HEADER_OCTETS];
+        self.emit(&mut header)?;
+        let mut sum = pseudo_header(source, destination, be16(&header, field::LENGTH))
+            .ok_or(WireError::Invalid { header: Header::Udp, field: "pair of address families" })?;
+        sum.add(&header);
+        sum.add(payload);
+        self.checksum = sum.finish_udp();
+        Ok(self)
+    }
+
+    /// Writes the header; returns its 8 octets' count.
+    ///
+    /// # Errors
+    /// `NoRoom`, `TooLong` payload.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let length = (HEADER_OCTETS as u16).checked_add(self.payload_octets).ok_or(WireError::TooLong {
+            header: Header::Udp,
+            octets: HEADER_OCTETS + usize::from(self.payload_octets),
+        })?;
+        let header = room::<HEADER_OCTETS>(out, Header::Udp)?;
+        put16(header, field::SOURCE_PORT, self.source_port);
+        put16(header, field::DESTINATION_PORT, self.destination_port);
+        put16(header, field::LENGTH, length);
+        put16(header, field::CHECKSUM, self.checksum);
+        Ok(HEADER_OCTETS)
+    }
+}
+
+/// The sum of the pseudo header before a datagram of `length` octets, if both addresses are of one family.
+fn pseudo_header(source: IpAddr, destination: IpAddr, length: u16) -> Option<Checksum> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            Some(Checksum::pseudo_v4(source, destination, PROTOCOL_UDP, length))
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            Some(Checksum::pseudo_v6(source, destination, PROTOCOL_UDP, u32::from(length)))
+        }
+        _ => None,
+    }
+}

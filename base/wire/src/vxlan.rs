@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VXLAN header (RFC 7348 5): flags and the 24-bit network identifier.
+//!
+//! In: the payload of a UDP datagram to the VXLAN port. Out: the identifier and the inner Ethernet frame.
+//! The I flag must be set; the reserved fields are ignored on receipt and sent as zero, as the RFC says. Extensions
+//! that reuse reserved bits (group policy, GPE) are not read.
+
+use core::fmt;
+use core::ops::Range;
+
+use crate::error::{Header, WireError};
+use crate::octets::{array, room, split};
+
+/// Octets of the header.
+pub const HEADER_OCTETS: usize = 8;
+/// The port that IANA assigned.
+pub const PORT_IANA: u16 = 4789;
+/// The port of Linux's default and of Flannel.
+pub const PORT_LINUX: u16 = 8472;
+
+/// Where each field lies.
+pub mod field {
+    use super::Range;
+    /// Flags.
+    pub const FLAGS: usize = 0;
+    /// VXLAN network identifier.
+    pub const VNI: Range<usize> = 4..7;
+}
+
+/// The I flag: the network identifier is valid.
+const FLAG_I: u8 = 0x08;
+
+/// A VXLAN network identifier, 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vni(u32);
+
+impl Vni {
+    /// The identifier `value`, or `None` above 24 bits.
+    #[must_use]
+    pub const fn new(value: u32) -> Option<Self> {
+        if value <= 0x00ff_ffff { Some(Self(value)) } else { None }
+    }
+
+    /// The value.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Vni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A VXLAN header and the frame in it.
+#[derive(Clone, Copy, Debug)]
+pub struct VxlanPacket<'a> {
+    header: &'a [u8; HEADER_OCTETS],
+    payload: &'a [u8],
+}
+
+impl<'a> VxlanPacket<'a> {
+    /// Views `octets`, a UDP payload.
+    ///
+    /// # Errors
+    /// `Truncated` under 8 octets, `Invalid` flags without I.
+    pub fn new(octets: &'a [u8]) -> Result<Self, WireError> {
+        let (header, payload) = split::<HEADER_OCTETS>(octets, Header::Vxlan)?;
+        if header[field::FLAGS] & FLAG_I == 0 {
+            return Err(WireError::Invalid { header: Header::Vxlan, field: "flags" });
+        }
+        Ok(Self { header, payload })
+    }
+
+    /// Network identifier.
+    #[must_use]
+    pub fn vni(&self) -> Vni {
+        let [a, b, c] = array(self.header, field::VNI);
+        Vni(u32::from_be_bytes([0, a, b, c]))
+    }
+
+    /// The inner Ethernet frame.
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The header's fields.
+    #[must_use]
+    pub fn repr(&self) -> VxlanRepr {
+        VxlanRepr { vni: self.vni() }
+    }
+}
+
+/// The fields of a VXLAN header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VxlanRepr {
+    /// Network identifier.
+    pub vni: Vni,
+}
+
+impl VxlanRepr {
+    /// Reads the header at the start of `octets`.
+    ///
+    /// # Errors
+    /// Those of [`VxlanPacket::new`].
+    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
+        Ok(VxlanPacket::new(octets)?.repr())
+    }
+
+    /// Writes the header; returns its 8 octets' count.
+    ///
+    /// # Errors
+    /// `NoRoom`.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let header = room::<HEADER_OCTETS>(out, Header::Vxlan)?;
+        let [_, vni @ ..] = self.vni.0.to_be_bytes();
+        *header = [0; HEADER_OCTETS];
+        header[field::FLAGS] = FLAG_I;
+        header[field::VNI].copy_from_slice(&vni);
+        Ok(HEADER_OCTETS)
+    }
+}
