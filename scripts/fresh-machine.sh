@@ -54,10 +54,10 @@ if [ "${1:-}" = --keep ]; then keep=yes; shift; fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(test)
 [ "$(id -u)" -eq 0 ] || fail "root is needed: it mounts and changes the root directory"
-for tool in mmdebstrap unshare git; do
-    command -v "$tool" >/dev/null || fail "$tool is missing: apt-get install mmdebstrap util-linux git"
+for tool in mmdebstrap unshare git cargo; do
+    command -v "$tool" >/dev/null || fail "$tool is missing (apt-get install mmdebstrap util-linux git; Rust by rustup)"
 done
-cargo_bin=$(dirname "$(command -v cargo || fail 'cargo is not in PATH')")
+cargo_bin=$(dirname "$(command -v cargo)") # cargo, rustc and their like: shims of rustup
 rustup=${RUSTUP_HOME:-$HOME/.rustup}
 [ -d "$rustup/toolchains" ] || fail "no rustup toolchains in $rustup: only those can be lent to the tree"
 
@@ -96,7 +96,7 @@ git clone --quiet --no-local . "$tree/root/project"
 # Names of what is mounted inside: a toolchain's directory is this machine's choice.
 mkdir "$tree/.from"
 ln -s "$rustup" "$tree/.from/rustup"
-ln -s "$(dirname "$cargo_bin")" "$tree/.from/cargo"
+ln -s "$cargo_bin" "$tree/.from/cargo"
 if command -v go >/dev/null; then ln -s "$(go env GOROOT)" "$tree/.from/go"; fi
 echo "fresh-machine: tree ready after $((SECONDS - begin)) s; make ${targets[*]}"
 

@@ -37,8 +37,12 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 [ "$(id -u)" -eq 0 ] || fail "missing packages: ${missing[*]}. Installing them needs root: run 'make setup' as root once"
 
-echo "setup: installing ${missing[*]}"
+log=out/setup.log
+mkdir -p out
+echo "setup: installing ${missing[*]} (log: $log)"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -q
-apt-get install -q -y --no-install-recommends "${missing[@]}" </dev/null
+if ! { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } </dev/null >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    fail "apt-get failed, see $log"
+fi
 echo "setup: installed ${#missing[@]} package(s)"
