@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which adapter: AF_XDP in copy mode where it can be had, else AF_PACKET, with the reason.
+//!
+//! In: a device. Out: an open [`AnyPort`], one type for all adapters without a virtual call per frame.
+
+use crate::af_packet::AfPacket;
+use crate::af_xdp::AfXdp;
+use crate::device::{Device, Options};
+use crate::error::{OpenError, SendError, StageError};
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::pcap::Pcap;
+use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+
+/// What [`open`] opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The port.
+    pub port: AnyPort,
+    /// Why it is not AF_XDP, for the log.
+    pub fallback: Option<OpenError>,
+}
+
+/// Opens `device` with the best adapter it offers. An error of the device itself (missing, not Ethernet) is not
+/// tried around; if both adapters fail, the second one's error is returned.
+///
+/// # Errors
+/// See [`OpenError`]; nothing stays open.
+pub fn open(device: &Device<'_>, options: &Options) -> Result<Opened, OpenError> {
+    match AfXdp::open(device, options) {
+        Ok(port) => Ok(Opened { port: port.into(), fallback: None }),
+        Err(error) if error.concerns_the_device() => Err(error),
+        Err(error) => {
+            let port = AfPacket::open(device, options)?;
+            Ok(Opened { port: port.into(), fallback: Some(error) })
+        }
+    }
+}
+
+/// Any adapter.
+#[derive(Debug)]
+pub enum AnyPort {
+    /// AF_XDP, copy mode.
+    AfXdp(Box<AfXdp>),
+    /// AF_PACKET, qdisc bypass.
+    AfPacket(Box<AfPacket>),
+    /// In this process.
+    Memory(Box<Memory>),
+    /// Any of these, recorded to a file.
+    Pcap(Box<Pcap<AnyPort, std::io::BufWriter<std::fs::File>>>),
+    /// Any of these, failing on purpose.
+    Fault(Box<Fault<AnyPort>>),
+}
+
+macro_rules! adapters {
+    ($($variant:ident($type:ty)),+ $(,)?) => {
+        $(impl From<$type> for AnyPort {
+            fn from(port: $type) -> Self {
+                Self::$variant(Box::new(port))
+            }
+        })+
+    };
+}
+adapters!(
+    AfXdp(AfXdp),
+    AfPacket(AfPacket),
+    Memory(Memory),
+    Pcap(Pcap<AnyPort, std::io::BufWriter<std::fs::File>>),
+    Fault(Fault<AnyPort>),
+);
+
+macro_rules! each {
+    ($self:ident, $port:ident => $call:expr) => {
+        match $self {
+            Self::AfXdp($port) => $call,
+            Self::AfPacket($port) => $call,
+            Self::Memory($port) => $call,
+            Self::Pcap($port) => $call,
+            Self::Fault($port) => $call,
+        }
+    };
+}
+
+impl Port for AnyPort {
+    #[inline]
+    fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
+        each!(self, port => port.stage(build))
+    }
+
+    fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
+        each!(self, port => port.staged_frame(stage))
+    }
+
+    #[inline]
+    fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
+        each!(self, port => port.commit(stage))
+    }
+
+    fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
+        each!(self, port => port.commit_many(stages))
+    }
+
+    fn abandon(&mut self, stage: StageId) {
+        each!(self, port => port.abandon(stage));
+    }
+
+    #[inline]
+    fn reap(&mut self) -> usize {
+        each!(self, port => port.reap())
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        each!(self, port => port.capabilities())
+    }
+
+    fn link_up(&self) -> bool {
+        each!(self, port => port.link_up())
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        each!(self, port => port.occupancy())
+    }
+
+    fn counters(&self) -> Counters {
+        each!(self, port => port.counters())
+    }
+}

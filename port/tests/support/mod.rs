@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two network namespaces joined by a veth pair, and a receiver at the far end.
+//!
+//! In: nothing but the right to make namespaces. Out: frames as they arrived, in order, with the kernel's stamp.
+//! Names carry the process id and a counter; everything is removed when the value is dropped.
+#![allow(dead_code, reason = "the tests and the example each use a part")]
+
+#[allow(unsafe_code)]
+pub(crate) mod sys;
+
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ktsn_port::{Device, OpenError, in_namespace};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with, sockopt};
+
+/// IEEE 802 local experimental EtherType 1: nobody else sends it.
+pub(crate) const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+/// The near device, which ports are opened on.
+pub(crate) const NEAR: &str = "near0";
+/// Its peer.
+pub(crate) const FAR: &str = "far0";
+
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+/// Two namespaces and the pair between them.
+pub(crate) struct Bed {
+    near: String,
+    far: String,
+}
+
+/// Runs `ip` and panics with its complaint.
+pub(crate) fn ip(arguments: &str) {
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Whether `ip` agrees to do it.
+pub(crate) fn ip_succeeds(arguments: &str) -> bool {
+    Command::new("ip").args(arguments.split_whitespace()).output().is_ok_and(|output| output.status.success())
+}
+
+impl Bed {
+    /// Both ends up, nothing else sending.
+    pub(crate) fn new() -> Self {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = |end| format!("kport-{}-{number}-{end}", process::id());
+        let bed = Self { near: name("near"), far: name("far") };
+        for namespace in [&bed.near, &bed.far] {
+            ip(&format!("netns add {namespace}"));
+            // A device without addresses says nothing, so that every frame seen is ours.
+            ip(&format!("netns exec {namespace} sysctl -qw net.ipv6.conf.default.disable_ipv6=1"));
+        }
+        bed.make_pair();
+        bed
+    }
+
+    /// Makes the pair (again) and brings both ends up.
+    pub(crate) fn make_pair(&self) {
+        self.near(&format!("link add {NEAR} type veth peer name {FAR} netns {}", self.far));
+        self.near(&format!("link set {NEAR} up"));
+        self.far(&format!("link set {FAR} up"));
+    }
+
+    /// `ip` in the near namespace.
+    pub(crate) fn near(&self, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.near));
+    }
+
+    /// `ip` in the far namespace.
+    pub(crate) fn far(&self, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.far));
+    }
+
+    /// Whether the far device still exists.
+    pub(crate) fn far_exists(&self) -> bool {
+        ip_succeeds(&format!("-n {} link show {FAR}", self.far))
+    }
+
+    /// Removes the near namespace's name; it lives on as long as somebody holds it.
+    pub(crate) fn delete_near(&self) {
+        ip(&format!("netns del {}", self.near));
+    }
+
+    /// The near namespace's file.
+    pub(crate) fn near_path(&self) -> PathBuf {
+        PathBuf::from(format!("/run/netns/{}", self.near))
+    }
+
+    /// The far namespace's file.
+    pub(crate) fn far_path(&self) -> PathBuf {
+        PathBuf::from(format!("/run/netns/{}", self.far))
+    }
+
+    /// Calls `f` with the near device.
+    pub(crate) fn with_device<T>(&self, f: impl FnOnce(&Device<'_>) -> T) -> T {
+        f(&Device { ifname: NEAR, netns: Some(&self.near_path()) })
+    }
+
+    /// A receiver of everything that arrives in the far namespace.
+    pub(crate) fn receiver(&self) -> Receiver {
+        in_namespace(Some(&self.far_path()), || Ok(Receiver::new()))
+            .expect("the far namespace can be entered")
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for namespace in [&self.near, &self.far] {
+            let _already_gone = ip_succeeds(&format!("netns del {namespace}"));
+        }
+    }
+}
+
+/// A packet socket that keeps frames with [`ETHERTYPE`] or IPv4.
+pub(crate) struct Receiver {
+    socket: OwnedFd,
+}
+
+impl Receiver {
+    fn new() -> Self {
+        let all = NonZeroU32::new(u32::from((libc::ETH_P_ALL as u16).to_be())).map(Protocol::from_raw);
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, all).unwrap();
+        sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20).unwrap();
+        sys::ask_for_stamps(&socket);
+        Self { socket }
+    }
+
+    /// The next frame within `patience` and the kernel's stamp of it in CLOCK_REALTIME nanoseconds.
+    pub(crate) fn next_stamped(&self, buffer: &mut [u8], patience: Duration) -> Option<(usize, u64)> {
+        loop {
+            sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(patience)).unwrap();
+            let (octets, stamp) = sys::receive_stamped(&self.socket, buffer)?;
+            if buffer[12..14] == ETHERTYPE || buffer[12..14] == [8, 0] || buffer[12..14] == [0x81, 0] {
+                return Some((octets, stamp));
+            }
+        }
+    }
+
+    /// Every frame until none has come for `patience`.
+    pub(crate) fn drain(&self, patience: Duration) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; 65_536];
+        std::iter::from_fn(|| {
+            let (octets, _) = self.next_stamped(&mut buffer, patience)?;
+            Some(buffer[..octets].to_vec())
+        })
+        .collect()
+    }
+}
+
+/// A frame of `octets` with a serial number and a body that depends on it.
+pub(crate) fn frame(serial: u32, octets: usize) -> Vec<u8> {
+    let mut frame = vec![0; octets];
+    frame[..6].copy_from_slice(&[0xff; 6]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    frame[12..14].copy_from_slice(&ETHERTYPE);
+    frame[14..18].copy_from_slice(&serial.to_be_bytes());
+    for (index, octet) in frame[18..].iter_mut().enumerate() {
+        *octet = (serial as usize).wrapping_mul(31).wrapping_add(index) as u8;
+    }
+    frame
+}
+
+/// Whether an error means that this kernel can't do it at all.
+pub(crate) fn unsupported(error: &OpenError) -> bool {
+    matches!(error, OpenError::Unsupported { .. })
+}
