@@ -8,8 +8,8 @@ set -euo pipefail
 needed() { LC_ALL=C readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | tr '\n' ' '; }
 
 self_test() {
-    local directory bad
-    directory=$(mktemp -d)
+    local bad
+    directory=$(mktemp -d) # not local: the trap runs after the function
     trap 'rm -rf "$directory"' EXIT
     echo 'int puts(const char *); int ktsn_test(void) { return puts(""); }' >"$directory/bad.c"
     gcc -shared -fPIC -o "$directory/bad.so" "$directory/bad.c"

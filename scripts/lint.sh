@@ -27,6 +27,8 @@ step() {
 scripts_of_shell() { git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run; }
 shell() { scripts_of_shell | xargs -d '\n' -r shellcheck --severity=style; }
 
+in_bad() { (cd "$bad" && CARGO_TARGET_DIR="$bad/target" "$cargo" "$@") >/dev/null 2>&1; }
+
 # A linter that finds nothing in a bad script, or a formatter that accepts a bad file, would pass everything.
 prove_tools() {
     local bad
@@ -37,6 +39,17 @@ prove_tools() {
     local verdict=0
     if shellcheck "$bad/bad.sh" >/dev/null 2>&1; then echo "shellcheck accepted a bad script"; verdict=1; fi
     if rustfmt --check "$bad/bad.rs" >/dev/null 2>&1; then echo "rustfmt accepted a bad file"; verdict=1; fi
+    # A crate with a function too long by one line, and one with a broken link in its documentation.
+    mkdir "$bad/src"
+    printf '[package]\nname = "bad"\nedition = "2024"\n[workspace]\n' >"$bad/Cargo.toml"
+    cp clippy.toml "$bad/"
+    { echo 'pub fn f(mut x: u64) -> u64 {'; yes '    x += 1;' | head -n 70; printf '    x\n}\n'; } >"$bad/src/lib.rs"
+    if in_bad clippy -q -- -D clippy::too_many_lines; then echo "clippy accepted a long function"; verdict=1; fi
+    # shellcheck disable=SC2016 # the backticks are Markdown
+    printf '//! See [`nothing`].\n' >"$bad/src/lib.rs"
+    if RUSTDOCFLAGS="-D warnings" in_bad doc -q; then echo "rustdoc accepted a broken link"; verdict=1; fi
+    printf '//! Good.\n' >"$bad/src/lib.rs"
+    if ! RUSTDOCFLAGS="-D warnings" in_bad doc -q; then echo "cargo doc fails on a good crate"; verdict=1; fi
     rm -rf "$bad"
     return "$verdict"
 }
@@ -44,7 +57,7 @@ prove_tools() {
 # -D turns warnings into errors; too_many_lines counts against clippy.toml's threshold.
 clippy() { "$cargo" clippy --locked -q "$@" -- -D warnings -D clippy::too_many_lines; }
 # libktsn is no_std without its tests and std with them: each form is checked, apart from the other crates.
-clippy_hook() { clippy -p libktsn --lib --profile hook && clippy -p libktsn --tests; }
+clippy_hook() { clippy -p libktsn --lib --profile hook && clippy -p libktsn --lib --profile test; }
 clippy_loom() {
     RUSTFLAGS="--cfg loom" clippy -p ktsn-ring --all-targets --target-dir "${CARGO_TARGET_DIR:-target}/loom"
 }

@@ -19,7 +19,7 @@ import tomllib
 
 RESULT = re.compile(r"^test (?P<name>.+?) \.\.\. (?P<outcome>ok|FAILED|ignored)(?:, (?P<reason>.*))?$")
 SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
-RUNNING = re.compile(r"^\s+(?:Running (?:unittests )?(?P<file>\S+) |Doc-tests (?P<doc>\S+))")
+RUNNING = re.compile(r"^\s+(?:Running .*\(\S*?(?P<binary>[^/\s]+)-[0-9a-f]+\)|Doc-tests (?P<doc>\S+))$")
 SKIP = re.compile(r"^\s*SKIP (?P<name>[^:\s]+(?:::[^:\s]+)*): (?P<reason>\S.*)$")
 
 
@@ -33,7 +33,7 @@ class Suite:
         place = ""
         for line in text.splitlines():
             if found := RUNNING.match(line):
-                place = found["file"] or f"doc {found['doc']}"
+                place = found["binary"] or f"doc {found['doc']}"
             elif found := SUMMARY.match(line):
                 self.passed += int(found[1])
                 self.failed += int(found[2])
@@ -102,7 +102,7 @@ def main(directory, skips_file):
     return 1 if failed else 0
 
 
-GOOD_LOG = """     Running unittests src/lib.rs (target/debug/deps/a-1)
+GOOD_LOG = """     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)
 test tests::one ... ok
 test tests::two - should panic ... ok
 test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
@@ -133,6 +133,8 @@ def self_test():
     for name, text, status, skips, expected in cases:
         found = tally([Suite("s", text, status)], skips)[:3]
         assert found == expected, f"tally self-test: {name}: expected {expected}, found {found}"
+    named = Suite("s", GOOD_LOG, 0).checks[0]["name"]
+    assert named == "s/a_b::tests::one", f"tally self-test: name: {named}"
     with tempfile.TemporaryDirectory() as empty:
         skips = pathlib.Path(empty) / "skips.toml"
         skips.write_text("")
