@@ -1,2 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! Fuzz targets: functions that take any octets and panic only on a broken promise.
+//!
+//! In: octets from a corpus, a mutator or libFuzzer. Out: nothing, or a panic that names the invariant. A target must
+//! be deterministic, keep no state between calls, touch no file, clock or network, and stay fast (microseconds): the
+//! same function runs under `cargo test` and under libFuzzer (see `README.md`).
+#![forbid(unsafe_code)]
+
+pub mod mutate;
+pub mod targets;
+mod wire;
+
+pub use wire::wire;
