@@ -6,6 +6,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 cargo=${CARGO:-cargo}
 target=${CARGO_TARGET_DIR:-target}
+if [ "$(id -u)" -ne 0 ]; then
+    echo "test: the tests make network namespaces and SCHED_FIFO threads: run 'make test' as root" >&2
+    exit 2
+fi
 rm -rf out/test
 mkdir -p out/test
 
