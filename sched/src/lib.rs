@@ -1,2 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! Transmission selection of one port (802.1Q-2022 clause 8.6.8): which frame leaves next, and when.
+//!
+//! In: frames (what matters of them, never their octets) and the instant on both clocks, read by the caller.
+//! Out: decisions: transmit this one, drop that one for this reason, nothing before that instant.
+//! Never: reads a clock, does I/O, logs, waits, or allocates after construction.
+//!
+//! # Due
+//! Every queued frame has one **due instant**, fixed when it is offered; it may leave from then on.
+//!
+//! | frame | due | called |
+//! |---|---|---|
+//! | TxTime ≥ `pushed_at` | its TxTime | on time |
+//! | TxTime < `pushed_at`, policy keeps it | its arrival (the `now` of [`Strategy::offer`]), on the TxTime's clock | late |
+//! | no TxTime, or 0 on MONOTONIC | its arrival, on MONOTONIC | untimed |
+//!
+//! ```text
+//!      TxTime    pushed_at        arrival        decide
+//!  ──────┴───────────┴───────────────┴──────────────┴────►  late:     overrun = decide − arrival, any length
+//!      pushed_at  TxTime          arrival        decide
+//!  ──────┴───────────┴───────────────┴──────────────┴────►  on time:  overrun = decide − TxTime ≤ overrun_limit
+//! ```
+//! `pushed_at` is the sender's word on MONOTONIC. It is cut off at `now` (nobody pushes in the future) and
+//! moved to TAI by the offset that the pair `now` shows. A sender that writes one too far in the past makes
+//! its own late frame an overrun one, nothing else. A due instant never lies before its frame's TxTime, so
+//! *never early* needs no second rule, whatever the clocks do.
+//!
+//! # Clocks
+//! Due instants are compared with `now` on their own clock and are never converted. A step of TAI is seen by
+//! the very next decision and needs no re-sorting: after a step back, frames that are due on TAI wait again
+//! (a late one until its arrival comes round again); after a step forward they are due earlier, and those
+//! stepped over by more than their `overrun_limit` are dropped as `missed`, as etf does. Nothing is lost
+//! without a word.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod admission;
+mod earliest;
+mod frame;
+mod queue;
+mod strategy;
+
+pub use admission::{Admission, admit};
+pub use earliest::EarliestTxTime;
+pub use frame::{Frame, FrameId};
+pub use strategy::{Decision, Refused, Strategy};

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a frame may be queued, and from when on it may leave. The same for every strategy.
+
+use crate::frame::Frame;
+use ktsn_model::{DropReason, LatePolicy};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+
+/// What was found about a frame that may be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// From when on it may leave; never before its TxTime.
+    pub due: TxTime,
+    /// Whether its TxTime had passed when it was sent.
+    pub late: bool,
+    /// Whether it has a TxTime to overrun: neither late nor untimed.
+    pub on_time: bool,
+}
+
+/// Judge `frame`, offered at `now`; the rules are the module's (see the crate's first page).
+///
+/// etf refuses a TxTime before now, and fq sends one at once (0 means none there). The kernel judges inside
+/// the program's own call; here the instant of that call is `pushed_at`, so that our own delay is never the
+/// program's fault. 0 cannot be a TxTime on TAI under any policy.
+///
+/// # Errors
+/// [`DropReason::InvalidTime`], [`DropReason::Missed`] (late, and the policy drops it) or
+/// [`DropReason::BeyondHorizon`].
+pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
+    // Unsigned and exact: `Nanos` would be held at ±292 years, and the values are a stranger's.
+    let age = now.monotonic.as_nanos().saturating_sub(frame.pushed_at.as_nanos());
+    let (tx_time, at, now_there, by_clock_drops) = match frame.tx_time {
+        None => return Ok(untimed(now)),
+        Some(TxTime::Monotonic(Monotonic::ZERO)) => return Ok(untimed(now)),
+        Some(TxTime::Tai(Tai::ZERO)) => return Err(DropReason::InvalidTime),
+        Some(tx_time @ TxTime::Monotonic(at)) => (tx_time, at.as_nanos(), now.monotonic.as_nanos(), false),
+        Some(tx_time @ TxTime::Tai(at)) => (tx_time, at.as_nanos(), now.tai.as_nanos(), true),
+    };
+    if at < now_there.saturating_sub(age) {
+        let dropped = match frame.late {
+            LatePolicy::ByClock => by_clock_drops,
+            LatePolicy::Drop => true,
+            LatePolicy::Send => false,
+        };
+        if dropped {
+            return Err(DropReason::Missed);
+        }
+        let due = match tx_time {
+            TxTime::Tai(_) => TxTime::Tai(now.tai),
+            TxTime::Monotonic(_) => TxTime::Monotonic(now.monotonic),
+        };
+        return Ok(Admission { due, late: true, on_time: false });
+    }
+    if exceeds(at.saturating_sub(now_there), frame.horizon) {
+        return Err(DropReason::BeyondHorizon);
+    }
+    Ok(Admission { due: tx_time, late: false, on_time: true })
+}
+
+/// Whether `span` nanoseconds are more than `limit` (a negative limit counts as zero).
+pub(crate) fn exceeds(span: u64, limit: Nanos) -> bool {
+    span > limit.get().max(0).unsigned_abs()
+}
+
+fn untimed(now: Now) -> Admission {
+    Admission { due: TxTime::Monotonic(now.monotonic), late: false, on_time: false }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What transmission selection knows of a frame.
+
+use ktsn_model::{LatePolicy, TrafficClass};
+use ktsn_time::{Monotonic, Nanos, TxTime};
+
+/// The caller's name for a frame; never looked into here, and need not be unique.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(pub u64);
+
+/// A frame as it is offered, and handed back unchanged with the decision about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The caller's name for it.
+    pub id: FrameId,
+    /// Index of the attachment it came from, for removal when that goes away.
+    pub tenant: u32,
+    /// The queue it waits in (802.1Q 8.6.6).
+    pub class: TrafficClass,
+    /// The transmit time that the program asked for; the clock belongs to the value.
+    pub tx_time: Option<TxTime>,
+    /// When the program sent it, in the sender's own words.
+    pub pushed_at: Monotonic,
+    /// Octets on the wire, with everything that occupies the link.
+    pub wire_octets: u32,
+    /// What happens if it was sent too late.
+    pub late: LatePolicy,
+    /// An on-time frame that is chosen later after its TxTime than this is dropped as `missed` (negative
+    /// counts as zero).
+    pub overrun_limit: Nanos,
+    /// The furthest that its TxTime may lie ahead when it is offered (negative counts as zero).
+    pub horizon: Nanos,
+}

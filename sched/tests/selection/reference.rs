@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rules once more, as plainly as they can be said: one `Vec`, scanned for every answer, in integers wide
+//! enough that nothing saturates. Shares no code with the crate beyond the words of its edge.
+
+use ktsn_model::{DropReason, LatePolicy};
+use ktsn_sched::{Decision, Frame, Refused};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    frame: Frame,
+    /// Which clock the due instant is read on.
+    on_tai: bool,
+    due: i128,
+    arrival: u64,
+    late: bool,
+    overrun_counts: bool,
+}
+
+pub(crate) struct Reference {
+    capacity: usize,
+    arrivals: u64,
+    waiting: Vec<Waiting>,
+}
+
+fn clock(now: Now, on_tai: bool) -> i128 {
+    if on_tai { now.tai.as_nanos().into() } else { now.monotonic.as_nanos().into() }
+}
+
+impl Waiting {
+    /// Nanoseconds since it became due; negative while it is not.
+    fn overdue(&self, now: Now) -> i128 {
+        clock(now, self.on_tai) - self.due
+    }
+    fn class(&self) -> u8 {
+        self.frame.class.get()
+    }
+}
+
+impl Reference {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, arrivals: 0, waiting: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let refuse = |reason| Err(Refused { frame, reason });
+        let arrival = self.arrivals;
+        let mono_now: i128 = clock(now, false);
+        let mut entry =
+            Waiting { frame, on_tai: false, due: mono_now, arrival, late: false, overrun_counts: false };
+
+        let asked: Option<(bool, i128)> = match frame.tx_time {
+            None => None,
+            Some(TxTime::Monotonic(at)) if at.as_nanos() == 0 => None,
+            Some(TxTime::Monotonic(at)) => Some((false, at.as_nanos().into())),
+            Some(TxTime::Tai(at)) if at.as_nanos() == 0 => return refuse(DropReason::InvalidTime),
+            Some(TxTime::Tai(at)) => Some((true, at.as_nanos().into())),
+        };
+        if let Some((on_tai, tx_time)) = asked {
+            entry.on_tai = on_tai;
+            let now_there = clock(now, on_tai);
+            let age = (mono_now - i128::from(frame.pushed_at.as_nanos())).max(0);
+            let pushed_there = now_there - age;
+            if tx_time < pushed_there {
+                match (frame.late, on_tai) {
+                    (LatePolicy::Drop, _) | (LatePolicy::ByClock, true) => return refuse(DropReason::Missed),
+                    (LatePolicy::Send, _) | (LatePolicy::ByClock, false) => {
+                        entry.late = true;
+                        entry.due = now_there;
+                    }
+                }
+            } else if tx_time - now_there > i128::from(frame.horizon.get().max(0)) {
+                return refuse(DropReason::BeyondHorizon);
+            } else {
+                entry.due = tx_time;
+                entry.overrun_counts = true;
+            }
+        }
+        if self.waiting.len() >= self.capacity {
+            return refuse(DropReason::QueueFull);
+        }
+        self.arrivals += 1;
+        self.waiting.push(entry);
+        Ok(())
+    }
+
+    pub(crate) fn decide(&mut self, now: Now) -> Decision {
+        // The best is the greatest by: class, then how long due, then the earlier arrival.
+        let chosen =
+            (0..self.waiting.len()).filter(|&i| self.waiting[i].overdue(now) >= 0).max_by_key(|&i| {
+                let w = &self.waiting[i];
+                (w.class(), w.overdue(now), std::cmp::Reverse(w.arrival))
+            });
+        if let Some(i) = chosen {
+            let w = self.waiting.remove(i);
+            let overdue = w.overdue(now);
+            if w.overrun_counts && overdue > i128::from(w.frame.overrun_limit.get().max(0)) {
+                return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
+            }
+            let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
+            return Decision::Transmit { frame: w.frame, overrun, late: w.late };
+        }
+        // Nothing is due: the soonest, and of those the one that would be chosen at that instant.
+        let next =
+            self.waiting.iter().max_by_key(|w| (w.overdue(now), w.class(), std::cmp::Reverse(w.arrival)));
+        match next {
+            None => Decision::Idle,
+            Some(w) => {
+                let due = u64::try_from(w.due).unwrap();
+                let at = if w.on_tai {
+                    TxTime::Tai(Tai::from_nanos(due))
+                } else {
+                    TxTime::Monotonic(Monotonic::from_nanos(due))
+                };
+                Decision::WakeAt { at, next: w.frame.id }
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
+        let mut kept = Vec::new();
+        for w in self.waiting.drain(..) {
+            if predicate(&w.frame) { out(w.frame) } else { kept.push(w) }
+        }
+        self.waiting = kept;
+    }
+}
