@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Fuzzes one target with libFuzzer and AddressSanitizer: run TARGET [libFuzzer option]...
+# Fuzzes one target with libFuzzer and AddressSanitizer: run.sh TARGET [libFuzzer option]...
 # New inputs go to out/fuzz/TARGET, failing ones beside them; the committed corpus is only read.
 set -eu
-target=${1:?usage: run TARGET [libFuzzer option]...}
+target=${1:?usage: run.sh TARGET [libFuzzer option]...}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 out=$here/../../out/fuzz/$target
