@@ -8,11 +8,15 @@
 //!
 //! | answer | what the kernel did | what we do |
 //! |---|---|---|
-//! | 0 | took every descriptor, in order; each frame was handed to the device | done |
+//! | 0, ring empty | took every descriptor, in order; each frame was handed to the device | done |
+//! | 0, ring not empty | nothing: the device has fewer queues than when the socket was bound | as EAGAIN |
 //! | ENETDOWN, ENXIO | returned before it looked at the ring (down; removed) | take the fresh descriptors back: those frames never leave |
 //! | EBUSY | handed over some, then the device dropped one (no carrier, queue full); that one is consumed and completes; the rest stay | count one dropped, kick again |
 //! | EAGAIN | handed over some (32 at most in one call); the rest stay, unconsumed: budget used, send buffer full, or the device's queue stopped | kick again while it can help, else leave them queued: deferred |
 //! | ENOBUFS, ENOMEM, others | no memory for a copy; the rest stay, unconsumed | deferred |
+//!
+//! A deferred frame stays queued while the link is down and would leave late once it is up again: a caller that
+//! gets `LinkDown` with frames deferred drops the port and opens it anew.
 //!
 //! The kernel reads the producer index only inside this call (we never poll the socket), so a descriptor can't
 //! leave before its commit, can be taken back as long as no call has looked, and is never handed over twice.
@@ -67,7 +71,10 @@ impl<K: Kick> Engine<K> {
         let mut budget_kicks = queued / KICK_FRAMES;
         for round in 0..=queued + budget_kicks {
             match answer {
-                Ok(()) => kicked.remaining_count = 0,
+                Ok(()) => {
+                    kicked.remaining_count = self.remaining(kicked.remaining_count);
+                    break;
+                }
                 Err(Errno::BUSY) => {
                     kicked.dropped_count += 1;
                     kicked.remaining_count = self.remaining(kicked.remaining_count - 1);
@@ -142,11 +149,12 @@ impl<K: Kick> Engine<K> {
     fn send(&mut self, fresh: usize) -> Option<(usize, SendError)> {
         self.tx.publish();
         match self.kick.kick() {
-            Ok(()) => {
+            Ok(()) if self.tx.occupied() == 0 => {
                 self.pending_count = 0;
                 self.stages.counters.committed_count += fresh as u64;
                 None
             }
+            Ok(()) => self.refused(Errno::AGAIN, fresh),
             Err(errno) => self.refused(errno, fresh),
         }
     }
