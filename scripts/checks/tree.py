@@ -34,7 +34,7 @@ class Tree:
             except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
                 continue  # deleted, a submodule, or captured bytes: nothing to check as text
         ratchet = "scripts/long-files.txt"
-        commits = git("log", "--format=%H", "--", ratchet).split()
+        commits = git("rev-list", "HEAD", "--", ratchet).split()
         history = {ratchet: [git("show", f"{commit}:{ratchet}") for commit in commits]}
         return cls(files, metadata(root), history)
 
