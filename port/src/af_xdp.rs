@@ -57,7 +57,8 @@ impl Kick for Socket {
 }
 
 impl AfXdp {
-    /// Opens `device`'s queue for transmission.
+    /// Opens `device`'s queue for transmission. A queue whose owner has just closed it can still be busy for some
+    /// milliseconds; [`crate::open`] waits for that, this does not.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing stays open.

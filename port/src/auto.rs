@@ -3,6 +3,9 @@
 //!
 //! In: a device. Out: an open [`AnyPort`], one type for all adapters without a virtual call per frame.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use crate::af_packet::AfPacket;
 use crate::af_xdp::AfXdp;
 use crate::device::{Device, Options};
@@ -11,6 +14,10 @@ use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::pcap::Pcap;
 use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+
+/// How long a queue may take to become free after its last owner closed it.
+const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(250);
+const QUEUE_RELEASE_STEP: Duration = Duration::from_millis(5);
 
 /// What [`open`] opened.
 #[derive(Debug)]
@@ -24,15 +31,29 @@ pub struct Opened {
 /// Opens `device` with the best adapter it offers. An error of the device itself (missing, not Ethernet) is not
 /// tried around; if both adapters fail, the second one's error is returned.
 ///
+/// Linux gives a closed AF_XDP socket's queue back from a work queue, milliseconds later. So a queue that is
+/// taken is tried again for up to 250 ms (blocking the caller): otherwise a port that is opened anew, or by a
+/// restarted daemon, would meet its own past and fall back.
+///
 /// # Errors
 /// See [`OpenError`]; nothing stays open.
 pub fn open(device: &Device<'_>, options: &Options) -> Result<Opened, OpenError> {
-    match AfXdp::open(device, options) {
+    match open_af_xdp(device, options) {
         Ok(port) => Ok(Opened { port: port.into(), fallback: None }),
         Err(error) if error.concerns_the_device() => Err(error),
         Err(error) => {
             let port = AfPacket::open(device, options)?;
             Ok(Opened { port: port.into(), fallback: Some(error) })
+        }
+    }
+}
+
+fn open_af_xdp(device: &Device<'_>, options: &Options) -> Result<AfXdp, OpenError> {
+    let until = Instant::now() + QUEUE_RELEASE_MAX;
+    loop {
+        match AfXdp::open(device, options) {
+            Err(OpenError::QueueBusy { .. }) if Instant::now() < until => sleep(QUEUE_RELEASE_STEP),
+            answer => return answer,
         }
     }
 }
