@@ -1,2 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! Where a datagram leaves, with which headers, and how long its payload may be.
+//!
+//! In: [`Tables`] (made by the control thread from configuration and netlink, replaced as a whole) and a [`Flow`]
+//! (attachment, bound address, ports, destination). Out: [`Resolved`] with the port and a header template, or a
+//! [`Refusal`] with a reason; and, from the same rules, the table of destinations that a client decides by.
+//!
+//! The rules are numbered in `docs/design/resolve.md`; comments here name them. Pure: no I/O, no clock, no log.
+//! Memory is allocated only by the constructors and by [`destinations`], which run in the control thread, never by
+//! [`resolve`], which runs in the worker.
+//!
+//! ```text
+//!              own? ─► allowed? ─► group? ─► peer? ─► route
+//! rule          1        2          3         4        5
+//! bypass   own_address  not_allowed                 (elsewhere: not_allowed)
+//! leaves by                       interface  uplink  interface
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod answer;
+mod destinations;
+pub mod limits;
+mod link;
+mod prefixes;
+mod source;
+mod table;
+mod way;
+
+pub use answer::{Egress, Flow, NextHop, Refusal, Resolved, Side, resolve};
+pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
+pub use link::{Link, LinkTable, Neighbour, Route, Via};
+pub use table::{
+    Attachment, AttachmentIndex, AttachmentTables, Overlay, Peer, PortIndex, TableError, Tables, Vxlan,
+    VxlanRouted,
+};

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one network device knows about layer 3: addresses, routes, neighbours.
+//!
+//! In: a plain [`Link`] in any order. Out: a [`LinkTable`] that answers by bisection.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+
+use ktsn_model::IpPrefix;
+use ktsn_wire::MacAddress;
+
+use crate::limits::{ADDRESSES_MAX, NEIGHBOURS_MAX, ROUTES_MAX};
+use crate::prefixes::PrefixMap;
+use crate::table::{PortIndex, TableError};
+
+/// How a route leads on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// The destination is on the link itself.
+    OnLink,
+    /// Through this router on the link.
+    Gateway(IpAddr),
+    /// Through another device of the namespace, or nowhere (unreachable, blackhole): the kernel's business. Such a
+    /// route hides shorter ones of this link.
+    Elsewhere,
+}
+
+/// One route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// Which destinations.
+    pub prefix: IpPrefix,
+    /// How it leads on.
+    pub via: Via,
+    /// Preferred source address.
+    pub source: Option<IpAddr>,
+}
+
+/// A neighbour whose MAC address is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Neighbour {
+    /// Its address on the link.
+    pub address: IpAddr,
+    /// Its MAC address.
+    pub mac: MacAddress,
+}
+
+/// What a [`LinkTable`] is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The port that sends on this device.
+    pub port: PortIndex,
+    /// The device's number in its namespace (the scope of link-local addresses).
+    pub if_index: u32,
+    /// The device's MAC address.
+    pub mac: MacAddress,
+    /// Largest IP packet, octets.
+    pub mtu: u32,
+    /// Own addresses with their prefix lengths, the kernel's order (primary first).
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Routes; of equal prefixes the first counts, so lower metrics come first.
+    pub routes: Vec<Route>,
+    /// Neighbours whose MAC address is known.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// Addresses, routes and neighbours of one device, sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkTable {
+    port: PortIndex,
+    if_index: u32,
+    mac: MacAddress,
+    mtu: u32,
+    addresses: Vec<(IpAddr, u8)>,
+    routes: PrefixMap<Route>,
+    neighbours: Vec<Neighbour>,
+}
+
+impl LinkTable {
+    /// Sorts and checks.
+    ///
+    /// # Errors
+    /// `TooMany`, or `Bits` when an address has a prefix length that its family does not know.
+    pub fn new(link: Link) -> Result<Self, TableError> {
+        TableError::bound("addresses", link.addresses.len(), ADDRESSES_MAX)?;
+        TableError::bound("routes", link.routes.len(), ROUTES_MAX)?;
+        TableError::bound("neighbours", link.neighbours.len(), NEIGHBOURS_MAX)?;
+        for &(address, bits) in &link.addresses {
+            IpPrefix::covering(address, bits).map_err(|_| TableError::Bits { address, bits })?;
+        }
+        let mut neighbours = link.neighbours;
+        for neighbour in &mut neighbours {
+            neighbour.address = neighbour.address.to_canonical();
+        }
+        neighbours.sort_by_key(|neighbour| neighbour.address);
+        neighbours.dedup_by_key(|neighbour| neighbour.address);
+        Ok(Self {
+            port: link.port,
+            if_index: link.if_index,
+            mac: link.mac,
+            mtu: link.mtu,
+            addresses: link.addresses,
+            routes: PrefixMap::new(link.routes.into_iter().map(|route| (route.prefix, route))),
+            neighbours,
+        })
+    }
+
+    /// The port that sends on this device.
+    #[must_use]
+    pub fn port(&self) -> PortIndex {
+        self.port
+    }
+    /// The device's number in its namespace.
+    #[must_use]
+    pub fn if_index(&self) -> u32 {
+        self.if_index
+    }
+    /// The device's MAC address.
+    #[must_use]
+    pub fn mac(&self) -> MacAddress {
+        self.mac
+    }
+    /// Largest IP packet, octets.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+    /// Own addresses with their prefix lengths, primary first.
+    #[must_use]
+    pub fn addresses(&self) -> &[(IpAddr, u8)] {
+        &self.addresses
+    }
+    /// All routes: IPv4 before IPv6, longest prefixes first, then by address.
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().map(|(_, route)| route)
+    }
+    /// How many routes.
+    #[must_use]
+    pub fn routes_count(&self) -> usize {
+        self.routes.len()
+    }
+    /// All neighbours by address.
+    #[must_use]
+    pub fn neighbours(&self) -> &[Neighbour] {
+        &self.neighbours
+    }
+    /// Whether `address` is one of this device's own.
+    #[must_use]
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|&(own, _)| own == address)
+    }
+    /// The route of the longest prefix that covers the address.
+    #[must_use]
+    pub fn route(&self, address: IpAddr) -> Option<&Route> {
+        self.route_at(IpPrefix::host(address))
+    }
+    /// The same for a whole prefix.
+    pub(crate) fn route_at(&self, at: IpPrefix) -> Option<&Route> {
+        self.routes.longest(at)
+    }
+    /// The MAC address of a neighbour.
+    #[must_use]
+    pub fn neighbour(&self, address: IpAddr) -> Option<MacAddress> {
+        let found = self.neighbours.binary_search_by_key(&address, |neighbour| neighbour.address).ok()?;
+        self.neighbours.get(found).map(|neighbour| neighbour.mac)
+    }
+    /// The broadcast addresses of this device's IPv4 subnets (none for /31 and /32, RFC 3021).
+    pub(crate) fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.addresses.iter().filter_map(|&(address, bits)| match address {
+            IpAddr::V4(address) if bits < 31 => {
+                let hosts = u32::MAX.checked_shr(u32::from(bits)).unwrap_or(0);
+                Some(Ipv4Addr::from_bits(address.to_bits() | hosts))
+            }
+            _ => None,
+        })
+    }
+}

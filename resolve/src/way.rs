@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules 1 to 5: which way, asked for one address or for a whole prefix.
+//!
+//! In: the tables of an attachment and a prefix (an address is the prefix of one host). Out: a [`Way`] and the
+//! largest payload on it. Because every test here is "does this prefix cover all of that one", the same code decides a
+//! datagram and fills the client's table.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ktsn_model::{BypassReason, IpPrefix};
+
+use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
+use crate::link::Via;
+use crate::prefixes::canonical;
+use crate::table::{AttachmentTables, Peer, VxlanRouted};
+
+/// Which way a destination is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way<'a> {
+    /// The kernel's business.
+    Bypass(BypassReason),
+    /// Multicast or broadcast, by the interface.
+    Group,
+    /// Through the tunnel, by the uplink.
+    Tunnel(&'a VxlanRouted, &'a Peer),
+    /// One host, by the interface.
+    Unicast,
+}
+
+/// Prefixes with a meaning of their own, whatever the tables say.
+pub(crate) fn special_prefixes() -> impl Iterator<Item = IpPrefix> {
+    let v4 = |octets: [u8; 4], bits| IpPrefix::covering(IpAddr::V4(Ipv4Addr::from(octets)), bits);
+    let v6 = |first, last, bits| {
+        IpPrefix::covering(IpAddr::V6(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last)), bits)
+    };
+    [
+        v4([127, 0, 0, 0], 8),
+        v4([0, 0, 0, 0], 32),
+        v4([224, 0, 0, 0], 4),
+        v4([255, 255, 255, 255], 32),
+        v6(0, 1, 128),
+        v6(0, 0, 128),
+        v6(0xfe80, 0, 10),
+        v6(0xff00, 0, 8),
+    ]
+    .into_iter()
+    .flatten()
+    // Interface-local multicast (RFC 4291 2.7): scope 1, whatever the four flag bits are.
+    .chain((0..16).filter_map(move |flags| v6(0xff01 | (flags << 4), 0, 16).ok()))
+}
+
+fn is_own(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    let is_local = match at.address() {
+        IpAddr::V4(address) => {
+            (address.is_loopback() && at.bits() >= 8) || (address.is_unspecified() && at.bits() == 32)
+        }
+        IpAddr::V6(address) => {
+            let is_interface_local = address.is_multicast() && address.segments()[0] & 0xf == 1;
+            (at.bits() == 128 && (address.is_loopback() || address.is_unspecified()))
+                || (is_interface_local && at.bits() >= 16)
+        }
+    };
+    is_local || (at == IpPrefix::host(at.address()) && tables.own.binary_search(&at.address()).is_ok())
+}
+
+fn is_group(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    match at.address() {
+        IpAddr::V4(address) => {
+            (address.is_multicast() && at.bits() >= 4)
+                || (at.bits() == 32
+                    && (address.is_broadcast() || tables.interface.broadcasts().any(|own| own == address)))
+        }
+        IpAddr::V6(address) => address.is_multicast() && at.bits() >= 8,
+    }
+}
+
+/// Whether all of `at` is link-local IPv6 unicast (RFC 4291 2.5.6).
+pub(crate) fn is_link_local(at: IpPrefix) -> bool {
+    match at.address() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local() && at.bits() >= 10,
+    }
+}
+
+/// The way for all addresses of `at` that no longer prefix of the tables covers.
+pub(crate) fn way(tables: &AttachmentTables, at: IpPrefix) -> Way<'_> {
+    if is_own(tables, at) {
+        return Way::Bypass(BypassReason::OwnAddress); // rule 1
+    }
+    if tables.allowed.longest(at).is_none() {
+        return Way::Bypass(BypassReason::NotAllowed); // rule 2
+    }
+    if is_group(tables, at) {
+        return Way::Group; // rule 3
+    }
+    if is_link_local(at) {
+        return Way::Unicast; // never routed, so rule 4 does not apply
+    }
+    if let Some(vxlan) = tables.overlay.vxlan()
+        && let Some(peer) = vxlan.peer_at(at)
+    {
+        return Way::Tunnel(vxlan, peer); // rule 4
+    }
+    match tables.interface.route_at(at) {
+        Some(route) if route.via == Via::Elsewhere => Way::Bypass(BypassReason::NotAllowed),
+        _ => Way::Unicast, // rule 5
+    }
+}
+
+/// The largest UDP payload on a way, octets: what the interface's MTU allows (the kernel would fragment more) and,
+/// in a tunnel, what the uplink's MTU leaves.
+pub(crate) fn payload_max(tables: &AttachmentTables, way: &Way<'_>, is_v4: bool) -> u16 {
+    let packet_max = match way {
+        Way::Tunnel(_, peer) => {
+            let tunnel = if peer.vtep.is_ipv4() { VXLAN_OVER_IPV4_OCTETS } else { VXLAN_OVER_IPV6_OCTETS };
+            tables.interface.mtu().min(tables.uplink.mtu().saturating_sub(tunnel))
+        }
+        _ => tables.interface.mtu(),
+    };
+    // The length fields: 16 bits over IP header (IPv4) or behind it (IPv6).
+    let (headers, packet_limit) = if is_v4 { (20 + 8, 65_535) } else { (40 + 8, 65_535 + 40) };
+    let tunnel_limit = match way {
+        Way::Tunnel(_, peer) if peer.vtep.is_ipv4() => 65_535 - VXLAN_OVER_IPV4_OCTETS,
+        Way::Tunnel(..) => 65_535 + 40 - VXLAN_OVER_IPV6_OCTETS,
+        _ => u32::MAX,
+    };
+    let payload = packet_max.min(packet_limit).min(tunnel_limit).saturating_sub(headers);
+    u16::try_from(payload).unwrap_or(u16::MAX)
+}
+
+/// Every prefix at which [`way`] or its payload may change within `tables`.
+pub(crate) fn prefixes_that_matter(tables: &AttachmentTables) -> impl Iterator<Item = IpPrefix> {
+    let hosts = tables.own.iter().copied().chain(tables.interface.broadcasts().map(IpAddr::V4));
+    let peers = tables.overlay.vxlan().into_iter().flat_map(|vxlan| vxlan.peers.iter().map(|entry| entry.0));
+    // Routes matter only where some of them lead elsewhere.
+    let elsewhere = tables.interface.routes().any(|route| route.via == Via::Elsewhere);
+    let routes = tables.interface.routes().filter(move |_| elsewhere).map(|route| route.prefix);
+    let listed = tables.allowed().chain(peers).chain(routes).map(canonical);
+    special_prefixes().chain(hosts.map(IpPrefix::host)).chain(listed)
+}
