@@ -4,10 +4,11 @@
 //! In: a frame, the number of its queue and its due instant. Out: per queue, the frame that is due first,
 //! equal instants in the order of insertion. Nothing is allocated after `new`.
 //!
-//! The queues are leftist heaps whose links are slot indices: sixteen queues share `capacity` slots, where
-//! sixteen array heaps would each need room for all (the daemon's memory is locked, so unused room costs).
-//! Insertion and removal of the head walk right spines only, and a right spine of n frames has at most
-//! log2(n + 1) nodes: worst case, not amortised.
+//! The queues are weight-biased leftist heaps whose links are slot indices: sixteen queues share `capacity`
+//! slots, where sixteen array heaps would each need room for all (the daemon's memory is locked, so unused
+//! room costs). A left subtree never holds fewer nodes than its right sibling, so the right spine of a heap
+//! of n nodes has at most log2(n + 1). Merging walks right spines only, once and downwards: a bound for each
+//! call, not an average.
 
 use crate::frame::{Frame, FrameId};
 use alloc::boxed::Box;
@@ -17,10 +18,10 @@ use ktsn_time::{Monotonic, Nanos};
 
 /// No slot.
 const NIL: u32 = u32::MAX;
-/// Rank of a slot that holds no frame.
-const VACANT: u8 = 0;
-/// Two right spines of at most 32 nodes each are merged at a time.
-const SPINES_MAX: usize = 64;
+/// Weight of a slot that holds no frame.
+const VACANT: u32 = 0;
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
 
 /// The part of a queued frame that ordering needs, apart from the rest so that walks stay in the cache.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +30,10 @@ pub(crate) struct Node {
     pub(crate) due: u64,
     /// Count of insertions before this one.
     pub(crate) arrival: u64,
-    left: u32,
-    right: u32,
-    /// 1 + the rank of the right child; VACANT if the slot is free, `left` then links the free slots.
-    rank: u8,
+    /// Left and right; the left one of a free slot links the free slots.
+    children: [u32; 2],
+    /// Count of nodes from here down, this one included; VACANT if the slot is free.
+    weight: u32,
     queue: u8,
     pub(crate) late: bool,
     pub(crate) on_time: bool,
@@ -40,13 +41,17 @@ pub(crate) struct Node {
 
 impl Node {
     fn before(&self, other: &Self) -> bool {
-        (self.due, self.arrival) < (other.due, other.arrival)
+        // One wide comparison: which of two frames is due first cannot be predicted, so no branch on it.
+        self.key() < other.key()
+    }
+    fn key(&self) -> u128 {
+        u128::from(self.due) << 64 | u128::from(self.arrival)
     }
 }
 
 /// This and `no_frame` fill slots that were never used; they are never handed out.
 const NO_NODE: Node =
-    Node { due: 0, arrival: 0, left: NIL, right: NIL, rank: VACANT, queue: 0, late: false, on_time: false };
+    Node { due: 0, arrival: 0, children: [NIL; 2], weight: VACANT, queue: 0, late: false, on_time: false };
 const _: () = assert!(size_of::<Node>() == 32);
 
 fn no_frame() -> Frame {
@@ -103,7 +108,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     pub(crate) fn push(&mut self, queue: usize, due: u64, late: bool, on_time: bool, frame: &Frame) -> bool {
         let slot = if self.free != NIL {
             let slot = self.free;
-            self.free = self.nodes[slot as usize].left;
+            self.free = self.nodes[slot as usize].children[LEFT];
             slot
         } else if self.used < self.nodes.len() {
             self.used += 1;
@@ -116,7 +121,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.len += 1;
         self.frames[slot as usize] = *frame;
         self.nodes[slot as usize] =
-            Node { due, arrival, left: NIL, right: NIL, rank: 1, queue: queue as u8, late, on_time };
+            Node { due, arrival, children: [NIL; 2], weight: 1, queue: queue as u8, late, on_time };
         self.roots[queue] = self.merge(self.roots[queue], slot);
         true
     }
@@ -136,7 +141,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     pub(crate) fn pop(&mut self, queue: usize) -> Option<(Node, Frame)> {
         let slot = self.roots[queue];
         let node = *self.nodes.get(slot as usize)?;
-        self.roots[queue] = self.merge(node.left, node.right);
+        self.roots[queue] = self.merge(node.children[LEFT], node.children[RIGHT]);
         self.release(slot);
         Some((node, self.frames[slot as usize]))
     }
@@ -147,7 +152,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         // Emptied first: should the caller's code unwind, no queue holds a released slot.
         self.roots = [NIL; QUEUES];
         for slot in 0..self.used {
-            if self.nodes[slot].rank == VACANT {
+            if self.nodes[slot].weight == VACANT {
                 continue;
             }
             if predicate(&self.frames[slot]) {
@@ -156,7 +161,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
                 continue;
             }
             let node = &mut self.nodes[slot];
-            (node.left, node.right, node.rank) = (NIL, NIL, 1);
+            (node.children, node.weight) = ([NIL; 2], 1);
             let queue = usize::from(node.queue);
             self.roots[queue] = self.merge(self.roots[queue], slot as u32);
         }
@@ -164,41 +169,50 @@ impl<const QUEUES: usize> Queues<QUEUES> {
 
     fn release(&mut self, slot: u32) {
         let node = &mut self.nodes[slot as usize];
-        node.rank = VACANT;
-        node.left = self.free;
+        node.weight = VACANT;
+        node.children[LEFT] = self.free;
         self.free = slot;
         self.len -= 1;
     }
 
-    fn rank(&self, slot: u32) -> u8 {
-        self.nodes.get(slot as usize).map_or(VACANT, |node| node.rank)
+    fn weight(&self, slot: u32) -> u32 {
+        self.nodes.get(slot as usize).map_or(VACANT, |node| node.weight)
     }
 
-    /// The heap of all nodes of two heaps: down along both right spines in order, then up again, swapping
-    /// children where the right one would be the deeper.
-    fn merge(&mut self, mut a: u32, mut b: u32) -> u32 {
-        let mut spine = [NIL; SPINES_MAX];
-        let mut depth = 0;
-        while a != NIL && b != NIL {
-            if self.nodes[b as usize].before(&self.nodes[a as usize]) {
-                core::mem::swap(&mut a, &mut b);
-            }
-            spine[depth] = a;
-            depth += 1;
-            a = self.nodes[a as usize].right;
+    /// The heap of all nodes of two heaps. Each step settles the earlier root and goes on with its right
+    /// subtree and the other heap; how much the result will weigh is known beforehand, so the side that it
+    /// must hang on is too, and nothing has to be done on the way back up.
+    fn merge(&mut self, a: u32, b: u32) -> u32 {
+        if a == NIL || b == NIL {
+            return if a == NIL { b } else { a };
         }
-        let mut below = if a == NIL { b } else { a };
-        for &slot in spine[..depth].iter().rev() {
-            let (left, right) = (self.nodes[slot as usize].left, below);
-            let (left_rank, right_rank) = (self.rank(left), self.rank(right));
-            let node = &mut self.nodes[slot as usize];
-            if left_rank < right_rank {
-                (node.left, node.right, node.rank) = (right, left, left_rank + 1);
-            } else {
-                (node.left, node.right, node.rank) = (left, right, right_rank + 1);
+        let (root, mut other) = self.ordered(a, b);
+        let mut settled = root;
+        loop {
+            let other_weight = self.weight(other);
+            let [left, rest] = self.nodes[settled as usize].children;
+            let left_weight = self.weight(left);
+            let node = &mut self.nodes[settled as usize];
+            let merged_weight = node.weight - 1 - left_weight + other_weight;
+            node.weight += other_weight;
+            let side = if left_weight < merged_weight { LEFT } else { RIGHT };
+            // When the result goes left, the left child makes room on the right; else it stays.
+            node.children[1 - side] = left;
+            if rest == NIL {
+                node.children[side] = other;
+                return root;
             }
-            below = slot;
+            let (next, later) = self.ordered(rest, other);
+            self.nodes[settled as usize].children[side] = next;
+            (settled, other) = (next, later);
         }
-        below
+    }
+
+    /// The two roots, the one due first in front.
+    fn ordered(&self, a: u32, b: u32) -> (u32, u32) {
+        if self.nodes[b as usize].before(&self.nodes[a as usize]) { (b, a) } else { (a, b) }
     }
 }
+
+#[cfg(test)]
+mod tests;
