@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random tables and datagrams: the crate against the naive reference, and the client's table against `resolve`.
+
+mod reference;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::limits::DESTINATION_RULES_MAX;
+use ktsn_resolve::{
+    Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, Link, LinkTable, Neighbour,
+    Overlay, Peer, PortIndex, Refusal, Route, Tables, Verdict, Via, Vxlan, VxlanRouted, destination_table,
+    resolve,
+};
+use ktsn_wire::{HeaderTemplate, MacAddress, Pcp, Tci, Vid, Vni};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use reference::{Plain, width};
+
+/// Few, crowded addresses, so that prefixes nest and everything meets everything.
+fn address() -> impl Strategy<Value = IpAddr> {
+    let special = select(vec![
+        "0.0.0.0",
+        "127.0.0.1",
+        "127.9.9.9",
+        "224.0.0.1",
+        "239.255.1.2",
+        "255.255.255.255",
+        "10.0.0.255",
+        "::",
+        "::1",
+        "ff01::1",
+        "ff02::1",
+        "ff05::1:3",
+        "fe80::1",
+        "fe80::2",
+        "fec0::1",
+        "::fffe:1:2",
+        "::1:0:0:0",
+    ]);
+    prop_oneof![
+        6 => (0..4_u8, 0..4_u8, 0..8_u8).prop_map(|(b, c, d)| IpAddr::V4(Ipv4Addr::new(10, b, c, d * 35 + b + 3))),
+        3 => (0..4_u16, 0..6_u16).prop_map(|(b, c)| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, b, 0, 0, 0, c))),
+        1 => (0..3_u16).prop_map(|c| IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, c))),
+        2 => special.prop_map(|text| text.parse().unwrap()),
+    ]
+}
+
+fn unicast() -> impl Strategy<Value = IpAddr> {
+    address().prop_filter("an address a host can have", |a| {
+        !a.is_multicast() && !a.is_unspecified() && !a.is_loopback() && *a != IpAddr::V4(Ipv4Addr::BROADCAST)
+    })
+}
+
+fn prefix() -> impl Strategy<Value = IpPrefix> {
+    let v4_bits = select(vec![0, 3, 6, 8, 14, 16, 22, 24, 27, 30, 31, 32]);
+    let v6_bits = select(vec![0, 8, 10, 48, 62, 64, 80, 95, 96, 112, 126, 128]);
+    (address(), v4_bits, v6_bits).prop_map(|(address, v4_bits, v6_bits)| {
+        let bits = if address.is_ipv4() { v4_bits } else { v6_bits };
+        IpPrefix::covering(address, bits).unwrap()
+    })
+}
+
+fn mac() -> impl Strategy<Value = MacAddress> {
+    any::<u8>().prop_map(|last| MacAddress([2, 0, 0, 0, 0, last]))
+}
+
+fn unique<T, K: PartialEq>(list: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let mut unique: Vec<T> = Vec::new();
+    for entry in list {
+        if unique.iter().all(|known| key(known) != key(&entry)) {
+            unique.push(entry);
+        }
+    }
+    unique
+}
+
+fn link(port: u16) -> impl Strategy<Value = Link> {
+    let own = (unicast(), select(vec![0, 8, 24, 30, 31, 32]))
+        .prop_map(|(address, bits)| (address, bits.min(width(address))));
+    let via =
+        prop_oneof![3 => Just(Via::OnLink), 3 => unicast().prop_map(Via::Gateway), 1 => Just(Via::Elsewhere)];
+    let route = (prefix(), via, proptest::option::of(unicast())).prop_map(|(prefix, via, source)| Route {
+        prefix,
+        via,
+        source,
+    });
+    let neighbour = (unicast(), mac()).prop_map(|(address, mac)| Neighbour { address, mac });
+    let mtu = select(vec![60, 1280, 1450, 1500, 9000, 65_536, 70_000]);
+    (mac(), mtu, vec(own, 0..5), vec(route, 0..8), vec(neighbour, 0..30)).prop_map(
+        move |(mac, mtu, addresses, routes, neighbours)| Link {
+            port: PortIndex(port),
+            if_index: 7,
+            mac,
+            mtu,
+            addresses,
+            routes,
+            neighbours: unique(neighbours, |neighbour| neighbour.address),
+        },
+    )
+}
+
+fn plain() -> impl Strategy<Value = Plain> {
+    let peers = |v4: bool| {
+        let peer = (prefix(), unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), mac())
+            .prop_map(|(prefix, vtep, mac)| Peer { prefix, vtep, mac });
+        (unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), vec(peer, 0..5))
+    };
+    let overlay = prop_oneof![peers(true), peers(false)];
+    let vlan = proptest::option::of((0..8_u8, 1..4095_u16)).prop_map(|tag| {
+        tag.map(|(pcp, vid)| Tci { pcp: Pcp::new(pcp).unwrap(), dei: false, vid: Vid::new(vid).unwrap() })
+    });
+    (link(1), link(2), overlay, any::<bool>(), vec(prefix(), 0..6), vec(unicast(), 0..3), vlan).prop_map(
+        |(interface, uplink, (local, peers), udp_checksum, destinations, own, vlan)| Plain {
+            interface,
+            uplink,
+            peers,
+            local,
+            vni: Vni::new(1).unwrap(),
+            vxlan_port: 8472,
+            device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
+            udp_checksum,
+            destinations,
+            own,
+            vlan,
+        },
+    )
+}
+
+fn tables(plain: &Plain) -> Tables {
+    let overlay = VxlanRouted::new(Vxlan {
+        vni: plain.vni,
+        port: plain.vxlan_port,
+        local: plain.local,
+        device_mac: plain.device_mac,
+        udp_checksum: plain.udp_checksum,
+        peers: plain.peers.clone(),
+    });
+    let attachment = AttachmentTables::new(Attachment {
+        interface: LinkTable::new(plain.interface.clone()).unwrap(),
+        uplink: LinkTable::new(plain.uplink.clone()).unwrap(),
+        overlay: Overlay::VxlanRouted(overlay.unwrap()),
+        destinations: Some(plain.destinations.clone()),
+        own: plain.own.clone(),
+        vlan: plain.vlan,
+    });
+    Tables::new(1, vec![None, Some(attachment.unwrap())]).unwrap()
+}
+
+fn flow(destination: IpAddr) -> Flow {
+    Flow {
+        attachment: AttachmentIndex(1),
+        bound: None,
+        source_port: 5001,
+        destination,
+        destination_port: 6001,
+        scope: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+    }
+}
+
+fn any_flow() -> impl Strategy<Value = Flow> {
+    let marks = (select(vec![0, 0xb9, 3]), select(vec![0, 1, 2, 64, 255]), select(vec![0, 0, 7, 8]));
+    (address(), proptest::option::weighted(0.3, address()), marks, any::<bool>()).prop_map(
+        |(to, bound, (traffic_class, hop_limit, scope), mapped)| {
+            let destination = match to {
+                IpAddr::V4(to) if mapped => IpAddr::V6(to.to_ipv6_mapped()),
+                to => to,
+            };
+            Flow { bound, traffic_class, hop_limit, scope, ..flow(destination) }
+        },
+    )
+}
+
+fn frame(template: &HeaderTemplate) -> Vec<u8> {
+    let mut out = vec![0; 256];
+    let octets = template.write_frame_identified(b"octets", 77, &mut out).unwrap();
+    out.truncate(octets);
+    out
+}
+
+/// As a client does it: all addresses as IPv6, first match.
+fn first_match(rules: &[DestinationRule], to: IpAddr) -> Option<Verdict> {
+    let to = match to {
+        IpAddr::V4(to) => to.to_ipv6_mapped(),
+        IpAddr::V6(to) => to,
+    };
+    let matching = rules.iter().find(|rule| {
+        let (network, bits) = rule.prefix.mapped();
+        IpPrefix::new(IpAddr::V6(network), bits).unwrap().contains(IpAddr::V6(to))
+    });
+    matching.map(|rule| rule.verdict)
+}
+
+const NO_MATCH: Verdict = Verdict::Bypass(ktsn_model::BypassReason::NotAllowed);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn resolve_is_the_reference(plain in plain(), flows in vec(any_flow(), 1..20)) {
+        let tables = tables(&plain);
+        for flow in flows {
+            let expected = reference::resolve(&plain, &flow);
+            match (resolve(&tables, &flow), expected) {
+                (Ok(ours), Ok(theirs)) => {
+                    prop_assert_eq!((ours.port, ours.payload_max, ours.egress), (theirs.port, theirs.payload_max, theirs.egress));
+                    let template = HeaderTemplate::new(&theirs.repr).unwrap();
+                    prop_assert_eq!(frame(&ours.template), frame(&template));
+                    prop_assert!(usize::from(ours.payload_max) <= ours.template.payload_octets_max());
+                }
+                (ours, theirs) => prop_assert_eq!(ours.map(|_| ()), theirs.map(|_| ()), "{:?}", flow),
+            }
+        }
+    }
+
+    #[test]
+    fn clients_decide_as_resolve_would(plain in plain(), destinations in vec(address(), 1..40)) {
+        let tables = tables(&plain);
+        let table = destination_table(&tables, AttachmentIndex(1));
+        prop_assert!(table.rules.len() <= DESTINATION_RULES_MAX);
+        let mapped: Vec<_> = table.rules.iter().map(|rule| rule.prefix.mapped()).collect();
+        prop_assert!(mapped.is_sorted_by_key(|(_, bits)| std::cmp::Reverse(*bits)));
+        for to in destinations {
+            let verdict = first_match(&table.rules, to).unwrap_or(NO_MATCH);
+            match (resolve(&tables, &flow(to)), verdict) {
+                (Ok(resolved), Verdict::Take { payload_max }) => prop_assert_eq!(resolved.payload_max, payload_max),
+                (Err(Refusal::Drop(..)), Verdict::Take { .. }) => {}
+                (Err(Refusal::Bypass(reason)), Verdict::Bypass(said)) => prop_assert_eq!(reason, said, "{}", to),
+                (answer, verdict) => prop_assert!(false, "{}: {:?} but the table says {:?}", to, answer, verdict),
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_never_takes_more(
+        mut plain in plain(),
+        many in vec((0..200_u8, 0..200_u8, select(vec![16_u8, 24, 28, 32])), 60..300),
+        probes in vec((0..200_u8, 0..200_u8, any::<u8>()), 40),
+    ) {
+        plain.interface.routes.clear();
+        plain.destinations.extend(many.iter().map(|&(b, c, bits)| {
+            IpPrefix::covering(IpAddr::V4(Ipv4Addr::new(10, b, c, 1)), bits).unwrap()
+        }));
+        plain.own.extend(many.iter().step_by(3).map(|&(b, c, _)| IpAddr::V4(Ipv4Addr::new(10, b, c, 1))));
+        let tables = tables(&plain);
+        let table = destination_table(&tables, AttachmentIndex(1));
+        prop_assert!(table.rules.len() <= DESTINATION_RULES_MAX);
+        let hits = many.iter().map(|&(b, c, _)| (b, c, 1));
+        for (b, c, d) in probes.into_iter().chain(hits) {
+            let to = IpAddr::V4(Ipv4Addr::new(10, b, c, d));
+            let taken = first_match(&table.rules, to).unwrap_or(NO_MATCH);
+            if let Verdict::Take { payload_max } = taken {
+                match resolve(&tables, &flow(to)) {
+                    Ok(resolved) => prop_assert!(payload_max <= resolved.payload_max),
+                    Err(Refusal::Drop(..)) => {}
+                    bypass => prop_assert!(false, "{} is taken, but {:?}", to, bypass),
+                }
+            }
+        }
+    }
+}
+
+/// Random input that only ever meets one rule would prove little.
+#[test]
+fn random_input_reaches_every_answer() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut seen = std::collections::BTreeMap::<String, u32>::new();
+    for _ in 0..3000 {
+        let plain = plain().new_tree(&mut runner).unwrap().current();
+        let flow = any_flow().new_tree(&mut runner).unwrap().current();
+        let answer = match reference::resolve(&plain, &flow) {
+            Ok(leaves) => {
+                format!("{:?} group={}", leaves.egress, leaves.repr.ethernet.destination.is_multicast())
+            }
+            Err(Refusal::Bypass(reason)) => reason.word().to_owned(),
+            Err(Refusal::Drop(reason, hop)) => format!("{reason} {:?}", hop.map(|hop| hop.side)),
+        };
+        *seen.entry(answer).or_default() += 1;
+    }
+    for answer in [
+        "Uplink group=false",
+        "Interface group=false",
+        "Interface group=true",
+        "own_address",
+        "not_allowed",
+        "no_route None",
+        "no_neighbour Some(Interface)",
+        "no_neighbour Some(Uplink)",
+    ] {
+        assert!(seen.get(answer).is_some_and(|count| *count >= 5), "{answer}: {seen:?}");
+    }
+}

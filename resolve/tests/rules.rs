@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The promises that a reader of `docs/design/resolve.md` would look for first, one test each.
+
+use std::net::IpAddr;
+
+use ktsn_model::{BypassReason, DropReason};
+use ktsn_resolve::{
+    Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, Link, LinkTable, Neighbour,
+    NextHop, Overlay, Peer, PortIndex, Refusal, Route, Side, TableError, Tables, Verdict, Via, Vxlan,
+    VxlanRouted, destinations, resolve,
+};
+use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni};
+
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn link(mtu: u32, address: &str, routes: &[(&str, Via)]) -> Link {
+    let route =
+        |&(prefix, via): &(&str, Via)| Route { prefix: str::parse(prefix).unwrap(), via, source: None };
+    Link {
+        port: PortIndex(0),
+        if_index: 2,
+        mac: MAC,
+        mtu,
+        addresses: vec![(ip(address), 24)],
+        routes: routes.iter().map(route).collect(),
+        neighbours: vec![],
+    }
+}
+
+fn attachment(local: &str, vtep: &str) -> Attachment {
+    let mut uplink = link(1500, local, &[("0.0.0.0/0", Via::OnLink), ("::/0", Via::OnLink)]);
+    uplink.neighbours.push(Neighbour { address: ip(vtep), mac: MAC });
+    let overlay = VxlanRouted::new(Vxlan {
+        vni: Vni::new(1).unwrap(),
+        port: 8472,
+        local: ip(local),
+        device_mac: MAC,
+        udp_checksum: false,
+        peers: vec![Peer { prefix: "10.244.1.0/24".parse().unwrap(), vtep: ip(vtep), mac: MAC }],
+    });
+    let interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::Gateway(ip("10.244.0.1")))]);
+    Attachment {
+        interface: LinkTable::new(interface).unwrap(),
+        uplink: LinkTable::new(uplink).unwrap(),
+        overlay: Overlay::VxlanRouted(overlay.unwrap()),
+        destinations: None,
+        own: vec![],
+        vlan: None,
+    }
+}
+
+fn tables(attachment: Attachment) -> Tables {
+    Tables::new(1, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+}
+
+fn flow(destination: &str) -> Flow {
+    Flow {
+        attachment: AttachmentIndex(0),
+        bound: None,
+        source_port: 1,
+        destination: ip(destination),
+        destination_port: 2,
+        scope: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+    }
+}
+
+fn refusal(tables: &Tables, flow: &Flow) -> Option<Refusal> {
+    resolve(tables, flow).err()
+}
+
+#[test]
+fn vxlan_takes_50_octets_of_the_uplinks_mtu_over_ipv4_and_70_over_ipv6() {
+    for (local, vtep, tunnel) in [("192.168.0.1", "192.168.0.2", 50), ("2001:db8::1", "2001:db8::2", 70)] {
+        let tables = tables(attachment(local, vtep));
+        let resolved = resolve(&tables, &flow("10.244.1.7")).unwrap();
+        assert_eq!(resolved.payload_max, 1500 - tunnel - 28);
+        // A payload of that size makes a frame that just fits the uplink.
+        assert_eq!(resolved.template.frame_octets(resolved.payload_max.into()), 14 + 1500);
+    }
+}
+
+#[test]
+fn the_peers_prefixes_are_the_default_destinations() {
+    let tables = tables(attachment("192.168.0.1", "192.168.0.2"));
+    assert_eq!(refusal(&tables, &flow("10.244.2.7")), Some(Refusal::Bypass(BypassReason::NotAllowed)));
+    let rules = destinations(&tables, AttachmentIndex(0));
+    let take = DestinationRule {
+        prefix: "10.244.1.0/24".parse().unwrap(),
+        verdict: Verdict::Take { payload_max: 1422 },
+    };
+    assert!(rules.contains(&take), "{rules:?}");
+    let taken = rules.iter().filter(|rule| matches!(rule.verdict, Verdict::Take { .. }));
+    assert_eq!(taken.count(), 1);
+    let own = DestinationRule {
+        prefix: "10.244.0.5/32".parse().unwrap(),
+        verdict: Verdict::Bypass(BypassReason::OwnAddress),
+    };
+    assert!(rules.contains(&own));
+}
+
+#[test]
+fn a_source_that_is_not_the_interfaces_is_refused() {
+    let tables = tables(attachment("192.168.0.1", "192.168.0.2"));
+    for bound in ["10.244.0.6", "127.0.0.1", "192.168.0.1", "fe80::1"] {
+        let spoofed = Flow { bound: Some(ip(bound)), ..flow("10.244.1.7") };
+        assert_eq!(refusal(&tables, &spoofed), Some(Refusal::Bypass(BypassReason::NotAllowed)), "{bound}");
+    }
+    for bound in ["10.244.0.5", "0.0.0.0", "::", "::ffff:10.244.0.5"] {
+        let own = Flow { bound: Some(ip(bound)), ..flow("10.244.1.7") };
+        assert_eq!(refusal(&tables, &own), None, "{bound}");
+    }
+}
+
+#[test]
+fn a_hop_limit_of_one_ends_at_the_first_router() {
+    let tables = tables(attachment("192.168.0.1", "192.168.0.2"));
+    let one = Flow { hop_limit: 1, ..flow("10.244.1.7") };
+    assert_eq!(refusal(&tables, &one), Some(Refusal::Drop(DropReason::NoRoute, None)));
+    assert_eq!(refusal(&tables, &Flow { hop_limit: 2, ..one }), None);
+}
+
+#[test]
+fn a_missing_neighbour_is_named() {
+    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
+    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap()]);
+    let tables = tables(attachment);
+    let gateway = NextHop { side: Side::Interface, address: ip("10.244.0.1") };
+    let expected = Refusal::Drop(DropReason::NoNeighbour, Some(gateway));
+    assert_eq!(refusal(&tables, &flow("198.51.100.1")), Some(expected));
+}
+
+#[test]
+fn an_attachment_that_is_not_there_is_bypassed() {
+    let tables = tables(attachment("192.168.0.1", "192.168.0.2"));
+    for index in [1, u16::MAX] {
+        let flow = Flow { attachment: AttachmentIndex(index), ..flow("10.244.1.7") };
+        assert_eq!(refusal(&tables, &flow), Some(Refusal::Bypass(BypassReason::NotAttached)));
+        assert_eq!(destinations(&tables, flow.attachment), vec![]);
+    }
+}
+
+#[test]
+fn impossible_tables_are_refused() {
+    let mut bad_bits = link(1500, "10.0.0.1", &[]);
+    bad_bits.addresses[0].1 = 33;
+    assert_eq!(LinkTable::new(bad_bits), Err(TableError::Bits { address: ip("10.0.0.1"), bits: 33 }));
+    let mut many = link(1500, "10.0.0.1", &[]);
+    many.routes = vec![Route { prefix: "::/0".parse().unwrap(), via: Via::OnLink, source: None }; 8193];
+    assert!(matches!(LinkTable::new(many), Err(TableError::TooMany { what: "routes", .. })));
+    let mixed = VxlanRouted::new(Vxlan {
+        vni: Vni::new(1).unwrap(),
+        port: 8472,
+        local: ip("10.0.0.1"),
+        device_mac: MAC,
+        udp_checksum: true,
+        peers: vec![Peer { prefix: "10.1.0.0/16".parse().unwrap(), vtep: ip("2001:db8::1"), mac: MAC }],
+    });
+    assert_eq!(mixed, Err(TableError::TunnelFamily { vtep: ip("2001:db8::1"), local: ip("10.0.0.1") }));
+    let mut reserved = attachment("192.168.0.1", "192.168.0.2");
+    reserved.vlan = Some(Tci { pcp: Pcp::new(0).unwrap(), dei: false, vid: Vid::new(4095).unwrap() });
+    assert_eq!(AttachmentTables::new(reserved), Err(TableError::ReservedVlan));
+}
