@@ -1,2 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! The shared-memory seam between programs and ktsnd: `docs/design/ring-abi.md`, ABI 1.
+//!
+//! In: frames that a program's threads and signal handlers push ([`Producer`]). Out: private, checked copies of
+//! them, oldest first ([`Consumer`], feature `daemon`). Beside them travel the stream and destination tables and
+//! the worker's promise of attention, from the daemon to the program, and the [`control`] messages.
+//!
+//! The producer's side is `no_std` and async-signal-safe: it never allocates, locks, waits, panics or makes a
+//! system call. The consumer's side never believes a shared word: whatever the program writes, and whenever, the
+//! outcome is a frame, a typed error or nothing, in a bounded number of steps.
+//!
+//! Every access to the region goes through [`words::Words`], so the [`algorithm`]s that loom explores on its own
+//! atomics are the ones that run on the mapping.
+#![no_std]
+
+#[cfg(feature = "daemon")]
+extern crate std;
+
+#[cfg(target_endian = "big")]
+compile_error!("ring ABI 1 is little endian");
+
+pub mod algorithm;
+pub mod control;
+mod frame;
+pub mod layout;
+mod producer;
+pub mod tables;
+#[allow(unsafe_code)]
+pub mod words;
+
+#[cfg(feature = "daemon")]
+mod consumer;
+#[cfg(feature = "daemon")]
+pub mod intake;
+#[cfg(feature = "daemon")]
+#[allow(unsafe_code)]
+mod region;
+
+#[cfg(feature = "daemon")]
+pub use consumer::{Consumer, TableError};
+pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
+#[cfg(feature = "daemon")]
+pub use intake::{LinkError, SlotError, SlotFault, Taken};
+pub use layout::{Layout, LayoutError};
+pub use producer::{Claim, Producer, TooLong};
+#[cfg(feature = "daemon")]
+pub use region::{ClientMapping, RegionError};
+pub use tables::{
+    Destination, DestinationAction, DestinationVerdict, RegionState, StreamCode, StreamStatus, bypass,
+    counter, stream_flags,
+};

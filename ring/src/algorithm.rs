@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lock-free steps of the ring, on any [`Words`]: claim and release, push and take-all, attention.
+//!
+//! In: words and a layout. Out: a slot, a link, a verdict. `tests/loom.rs` runs exactly these functions on loom's
+//! atomics; [`Producer`](crate::Producer) and the consumer run them on the mapping.
+//!
+//! ```text
+//! producer   claim ─ fill ─ publish ───────────────────── fence ─ doorbell?
+//!              ▲                 │ release                   ╳ (one of the two sees the other)
+//! consumer   release ◄─ copy ◄─ take_all (acquire)        look_at ─ fence ─ empty? ─ sleep
+//! ```
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use crate::frame::ClockId;
+use crate::layout::{self, Layout};
+use crate::words::Words;
+
+/// The `next` word of a slot (at its beginning): slot + 1, or 0 at the end.
+pub const NEXT: usize = 0;
+
+/// How long after its promise the worker must have looked, in nanoseconds; later than this it may be dead.
+pub const ATTENTION_GRACE: u64 = 5_000_000;
+
+/// Takes a free slot away from everybody else, the lowest that is found; `None` when no bit was set.
+///
+/// Lock-free: it begins again only when another thread took or gave a slot meanwhile.
+#[inline]
+pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
+    loop {
+        let mut contended = false;
+        for index in 0..layout.free_words() {
+            let at = layout::FREE.wrapping_add(index.wrapping_mul(8));
+            let free = words.load64(at, Relaxed) & layout.free_mask(index);
+            if free == 0 {
+                continue;
+            }
+            let bit = free & free.wrapping_neg();
+            // The whole word is exchanged, bits without a slot included. Acquire: the last owner is done with it.
+            let current = words.load64(at, Relaxed);
+            if current & bit != 0 && words.exchange64(at, current, current & !bit, Acquire).is_ok() {
+                return u16::try_from(index.wrapping_mul(64).wrapping_add(bit.trailing_zeros() as usize))
+                    .ok();
+            }
+            // Somebody is busy in this word: the next one is likely to be calmer.
+            contended = true;
+        }
+        if !contended {
+            return None;
+        }
+    }
+}
+
+/// Gives a slot back: everything read or written in it before happens before its next claim.
+#[inline]
+pub fn release(words: &impl Words, slot: u16) {
+    let at = layout::FREE.wrapping_add(usize::from(slot >> 6).wrapping_mul(8));
+    words.set_bits64(at, 1u64.wrapping_shl(u32::from(slot & 63)), Release);
+}
+
+/// Publishes a filled slot that lies at `slot_at`. Lock-free; a signal handler may publish in the midst of it.
+#[inline]
+pub fn publish(words: &impl Words, slot: u16, slot_at: usize) {
+    let mut head = words.load32(layout::HEAD, Relaxed);
+    loop {
+        words.store32(slot_at.wrapping_add(NEXT), head, Relaxed);
+        // Release: slot and link are visible to whom takes the list. A later push keeps this one visible too, as its
+        // exchange continues the release sequence.
+        match words.exchange32(layout::HEAD, head, u32::from(slot).wrapping_add(1), Release) {
+            Ok(_) => return,
+            Err(current) => head = current,
+        }
+    }
+}
+
+/// Whether something is published. One load, no order.
+#[inline]
+pub fn is_published(words: &impl Words) -> bool {
+    words.load32(layout::HEAD, Relaxed) != 0
+}
+
+/// Takes the whole list: slot + 1 of the newest, or 0.
+#[inline]
+pub fn take_all(words: &impl Words) -> u32 {
+    // An empty ring is the usual case in a pass: it costs a load, not an exchange.
+    if is_published(words) { words.swap32(layout::HEAD, 0, AcqRel) } else { 0 }
+}
+
+/// The link after the slot at `slot_at`.
+#[inline]
+pub fn next(words: &impl Words, slot_at: usize) -> u32 {
+    words.load32(slot_at.wrapping_add(NEXT), Relaxed)
+}
+
+/// Promises to look no later than at this instant (in both clocks, nanoseconds).
+#[inline]
+pub fn look_at(words: &impl Words, monotonic: u64, tai: u64) {
+    words.store64(layout::LOOKS_AT_MONOTONIC, monotonic, Relaxed);
+    words.store64(layout::LOOKS_AT_TAI, tai, Relaxed);
+}
+
+/// Whether the consumer may sleep until what it promised by [`look_at`]: nothing is published.
+#[inline]
+pub fn sleep_check(words: &impl Words) -> bool {
+    words.fence(SeqCst);
+    !is_published(words)
+}
+
+/// Whether a frame just published for `tx_time` would be looked at too late, or the worker broke its promise.
+#[inline]
+pub fn needs_doorbell(words: &impl Words, clock: ClockId, tx_time: u64, now_monotonic: u64) -> bool {
+    words.fence(SeqCst);
+    let monotonic = words.load64(layout::LOOKS_AT_MONOTONIC, Relaxed);
+    let looks_at = match clock {
+        ClockId::Monotonic => monotonic,
+        ClockId::Tai => words.load64(layout::LOOKS_AT_TAI, Relaxed),
+    };
+    tx_time < looks_at || now_monotonic > monotonic.saturating_add(ATTENTION_GRACE)
+}

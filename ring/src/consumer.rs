@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's side of a region.
+//!
+//! In: what a program published. Out: checked copies of it, oldest first, and the tables that the program reads.
+//! It is owned by one thread. No shared word that it writes is ever read back.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use std::boxed::Box;
+use std::os::fd::OwnedFd;
+
+use thiserror::Error;
+
+use crate::algorithm;
+use crate::intake::{Intake, LinkError, SlotError, Taken};
+use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
+use crate::region::{GuardedMapping, RegionError};
+use crate::tables::{Destination, DestinationsShadow, RegionState, StreamShadow, StreamStatus};
+use crate::words::{Mapping, Words};
+
+/// An entry that does not fit the region's tables.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum TableError {
+    /// The stream index is not below the region's count.
+    #[error("stream {index} of {count}")]
+    Stream {
+        /// The index.
+        index: u32,
+        /// How many streams there are.
+        count: usize,
+    },
+    /// More destinations than the region has room for.
+    #[error("{entries} destinations, the region has room for {count}")]
+    Destinations {
+        /// Entries given.
+        entries: usize,
+        /// Entries that fit.
+        count: usize,
+    },
+    /// A prefix longer than 128 bits.
+    #[error("a prefix of {0} bits")]
+    PrefixBits(u8),
+}
+
+/// A region of ours: the mapping and all that we believe about it.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: GuardedMapping,
+    layout: Layout,
+    intake: Intake,
+    streams: Box<[StreamShadow]>,
+    destinations: DestinationsShadow,
+}
+
+impl Consumer {
+    /// Makes a region: memfd, size, seals, mapping, identity line, all slots free. The descriptor is for the program;
+    /// nothing here needs it any more.
+    ///
+    /// # Errors
+    /// A system call failed (named in the error).
+    pub fn create(layout: Layout) -> Result<(Self, OwnedFd), RegionError> {
+        let memfd = crate::region::create_memfd(&layout)?;
+        let memory = GuardedMapping::new(&memfd, layout.region_octets())?;
+        let words = memory.words();
+        for word in 0..layout.free_words() {
+            words.store64(layout::FREE + 8 * word, layout.free_mask(word), Relaxed);
+        }
+        for (index, word) in layout.to_words().into_iter().enumerate() {
+            words.store64(layout::IDENTITY + 8 * index, word, Relaxed);
+        }
+        words.fence(Release);
+        let streams = std::vec![StreamShadow::default(); layout.streams_count()].into_boxed_slice();
+        let intake = Intake::new(&layout);
+        Ok((Self { memory, layout, intake, streams, destinations: DestinationsShadow::default() }, memfd))
+    }
+
+    #[inline]
+    fn words(&self) -> Mapping {
+        self.memory.words()
+    }
+
+    /// The region's layout.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// One bounded step: takes the list of published slots unless one is in hand, and follows at most `budget` of
+    /// its links. Returns how many frames [`Self::take`] can give now (0 until the oldest is reached).
+    ///
+    /// # Errors
+    /// A bad link: the region has been set to [`RegionState::Retired`], what the walk had reached can still be taken,
+    /// and every further call returns the same error.
+    #[inline]
+    pub fn collect(&mut self, budget: usize) -> Result<usize, LinkError> {
+        let collected = self.intake.collect(&self.memory.words(), budget);
+        if collected.is_err() {
+            self.set_state(RegionState::Retired);
+        }
+        collected
+    }
+
+    /// Copies the oldest ready frame into private memory, then checks the copy. `None`: nothing is ready.
+    ///
+    /// Whatever comes out, its slot is held until [`Self::release`].
+    ///
+    /// # Errors
+    /// (inside) the slot says nothing usable, or its payload is longer than `payload`.
+    #[inline]
+    pub fn take(&mut self, payload: &mut [u8]) -> Option<Result<Taken, SlotError>> {
+        let (words, streams) = (self.memory.words(), &self.streams);
+        self.intake.take(&words, |index| streams.get(index as usize)?.token(), payload)
+    }
+
+    /// Gives a taken slot back to the program. A slot that is not held is our own bug: a debug build stops, a release
+    /// build counts it ([`Self::double_releases`]).
+    #[inline]
+    pub fn release(&mut self, slot: u16) {
+        self.intake.release(&self.memory.words(), slot);
+    }
+
+    /// Slots in our hands: walked, ready, or taken and not released.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.intake.held()
+    }
+
+    /// Frames that [`Self::take`] can give now.
+    #[must_use]
+    pub const fn ready(&self) -> usize {
+        self.intake.ready()
+    }
+
+    /// Whether a walk is under way: the next [`Self::collect`] goes on with it.
+    #[must_use]
+    pub const fn collecting(&self) -> bool {
+        self.intake.is_busy() && self.intake.ready() == 0
+    }
+
+    /// Why the region was given up, if it was.
+    #[must_use]
+    pub const fn broken(&self) -> Option<LinkError> {
+        self.intake.broken()
+    }
+
+    /// How often a slot was released that was not held.
+    #[must_use]
+    pub const fn double_releases(&self) -> u64 {
+        self.intake.double_releases()
+    }
+
+    /// Whether [`Self::collect`] has something to do or [`Self::take`] something to give: one load. In a region that
+    /// was given up only what is still to be taken counts.
+    #[inline]
+    #[must_use]
+    pub fn published(&self) -> bool {
+        self.intake.is_busy() || (self.broken().is_none() && algorithm::is_published(&self.words()))
+    }
+
+    /// Promises to look no later than at this instant, in nanoseconds of both clocks. Stores only.
+    #[inline]
+    pub fn look_at(&self, monotonic: u64, tai: u64) {
+        algorithm::look_at(&self.words(), monotonic, tai);
+    }
+
+    /// After [`Self::look_at`]: whether the worker may sleep until then, as nothing is published or in hand.
+    #[inline]
+    #[must_use]
+    pub fn sleep_check(&self) -> bool {
+        let empty = algorithm::sleep_check(&self.words()) || self.broken().is_some();
+        empty && !self.intake.is_busy()
+    }
+
+    /// Tells the program whether the region is to be used.
+    pub fn set_state(&self, state: RegionState) {
+        self.words().store32(layout::STATE, state as u32, Release);
+    }
+
+    /// Answers a registration. From now on frames of this stream must carry `status.token`.
+    ///
+    /// # Errors
+    /// No such stream.
+    pub fn set_stream(&mut self, index: u32, status: StreamStatus) -> Result<(), TableError> {
+        let words = self.memory.words();
+        let (shadow, at) = self.stream_entry(index)?;
+        shadow.write(&words, at, &status);
+        Ok(())
+    }
+
+    /// Forgets a stream: pending, and no frame of it is accepted.
+    ///
+    /// # Errors
+    /// No such stream.
+    pub fn clear_stream(&mut self, index: u32) -> Result<(), TableError> {
+        let words = self.memory.words();
+        let (shadow, at) = self.stream_entry(index)?;
+        shadow.clear(&words, at);
+        Ok(())
+    }
+
+    fn stream_entry(&mut self, index: u32) -> Result<(&mut StreamShadow, usize), TableError> {
+        let count = self.layout.streams_count();
+        let at = self.layout.stream(index);
+        self.streams.get_mut(index as usize).zip(at).ok_or(TableError::Stream { index, count })
+    }
+
+    /// Replaces the table of destinations; the caller puts the longest prefixes first.
+    ///
+    /// # Errors
+    /// Too many entries, or a prefix longer than an address: the table stays as it was.
+    pub fn set_destinations(&mut self, table: &[Destination]) -> Result<(), TableError> {
+        let count = self.layout.destinations_count();
+        if table.len() > count {
+            return Err(TableError::Destinations { entries: table.len(), count });
+        }
+        if let Some(entry) = table.iter().find(|entry| entry.prefix_bits > 128) {
+            return Err(TableError::PrefixBits(entry.prefix_bits));
+        }
+        self.destinations.write(&self.memory.words(), &self.layout, table);
+        Ok(())
+    }
+
+    /// The program's counters, only to be shown: it may write anything there.
+    #[must_use]
+    pub fn counters(&self) -> [u64; COUNTERS_COUNT] {
+        let words = self.words();
+        core::array::from_fn(|index| words.load64(COUNTERS + 8 * index, Relaxed))
+    }
+}

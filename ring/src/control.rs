@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Control messages between a program and the daemon: one struct each, fixed size, little endian.
+//!
+//! In: values, or the octets of one message that a stranger sent. Out: octets, or a checked value. Whoever reads a
+//! message that is not of these types, lengths and zeros ends the connection. No allocation, no panic.
+
+use thiserror::Error;
+
+use crate::layout::{ABI, MAGIC};
+
+/// The lowest ring ABI that this crate serves.
+pub const ABI_MIN: u16 = 1;
+
+/// Octets of [`Hello`].
+pub const HELLO_OCTETS: usize = 16;
+/// Octets of [`HelloReply`].
+pub const HELLO_REPLY_OCTETS: usize = 24;
+/// Octets of [`Register`].
+pub const REGISTER_OCTETS: usize = 24;
+/// Octets of [`Unregister`].
+pub const UNREGISTER_OCTETS: usize = 24;
+/// Octets of the greatest message: a buffer one greater shows what is too long.
+pub const MESSAGE_OCTETS_MAX: usize = 24;
+
+const HELLO: u16 = 1;
+const HELLO_REPLY: u16 = 2;
+const REGISTER: u16 = 3;
+const UNREGISTER: u16 = 4;
+
+/// No message of ours.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ControlError {
+    /// Too short for a header, or not the length of its type.
+    #[error("a message of {0} octets")]
+    Length(usize),
+    /// Not `KTSNRNG\0`.
+    #[error("magic number {0:#x}")]
+    Magic(u64),
+    /// A type that nobody sends here.
+    #[error("message type {0}")]
+    Type(u16),
+    /// Octets that must be zero are not.
+    #[error("reserved octets are not zero")]
+    Reserved,
+    /// `abi_min` above `abi_max`, or 0.
+    #[error("ABI range {0}..={1}")]
+    AbiRange(u16, u16),
+    /// A status that no daemon sends.
+    #[error("status {0}")]
+    Status(u16),
+}
+
+/// The first message of a connection, with one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Lowest ring ABI that the program speaks.
+    pub abi_min: u16,
+    /// Highest ring ABI that the program speaks.
+    pub abi_max: u16,
+}
+
+/// How the daemon answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum HelloStatus {
+    /// memfd and doorbell come with the message.
+    Attached = 0,
+    /// The socket's namespace has no attachment.
+    NotAttached = 1,
+    /// No common ABI.
+    Version = 2,
+    /// The attachment has all the clients it may have.
+    ClientsMax = 3,
+    /// Refused.
+    Refused = 4,
+}
+
+/// The daemon's answer, with memfd and doorbell when attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloReply {
+    /// The answer.
+    pub status: HelloStatus,
+    /// The ABI of the region; without a common one, the highest that the daemon speaks.
+    pub abi: u16,
+    /// The lowest ABI that the daemon speaks.
+    pub abi_min: u16,
+    /// Octets to map; 0 when not attached.
+    pub region_octets: u32,
+}
+
+/// A stream and its new token, with the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// Index in the region's stream table.
+    pub stream_index: u32,
+    /// What frames of this registration carry.
+    pub token: u32,
+}
+
+/// A stream that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unregister {
+    /// Index in the region's stream table.
+    pub stream_index: u32,
+    /// The token of its registration.
+    pub token: u32,
+}
+
+/// What a program sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// First on a connection.
+    Hello(Hello),
+    /// Any number of times after it.
+    Register(Register),
+    /// Any number of times after it.
+    Unregister(Unregister),
+}
+
+/// The ABI for a program that speaks `client` and a daemon that speaks `daemon` (lowest, highest): the highest that
+/// both know, or `None`.
+#[must_use]
+pub const fn select_abi(client: (u16, u16), daemon: (u16, u16)) -> Option<u16> {
+    let highest = if client.1 < daemon.1 { client.1 } else { daemon.1 };
+    if highest >= client.0 && highest >= daemon.0 { Some(highest) } else { None }
+}
+
+/// Two u32, the lower address first.
+const fn pair(first: u32, second: u32) -> u64 {
+    first as u64 | (second as u64) << 32
+}
+
+/// Four u16, the lowest address first.
+const fn quad(words: [u16; 4]) -> u64 {
+    let [a, b, c, d] = words;
+    a as u64 | (b as u64) << 16 | (c as u64) << 32 | (d as u64) << 48
+}
+
+const fn unquad(word: u64) -> [u16; 4] {
+    [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16]
+}
+
+fn octets16(words: [u64; 2]) -> [u8; 16] {
+    (u128::from(words[0]) | u128::from(words[1]) << 64).to_le_bytes()
+}
+
+fn octets24(words: [u64; 3]) -> [u8; 24] {
+    let mut out = [0; 24];
+    for (place, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    out
+}
+
+/// The words of a message of two or three words, the third zero if absent, and its type.
+fn words(message: &[u8]) -> Result<([u64; 3], u16), ControlError> {
+    let mut words = [0; 3];
+    let (chunks, rest) = message.as_chunks::<8>();
+    if chunks.len() < 2 || chunks.len() > words.len() || !rest.is_empty() {
+        return Err(ControlError::Length(message.len()));
+    }
+    for (word, chunk) in words.iter_mut().zip(chunks) {
+        *word = u64::from_le_bytes(*chunk);
+    }
+    if words[0] != MAGIC {
+        return Err(ControlError::Magic(words[0]));
+    }
+    Ok((words, words[1] as u16))
+}
+
+const fn expect_length(message: &[u8], octets: usize) -> Result<(), ControlError> {
+    if message.len() == octets { Ok(()) } else { Err(ControlError::Length(message.len())) }
+}
+
+impl Hello {
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_OCTETS] {
+        octets16([MAGIC, quad([HELLO, self.abi_min, self.abi_max, 0])])
+    }
+}
+
+impl HelloReply {
+    /// The answer to a program that gets a region of `region_octets` octets of ABI `abi`.
+    #[must_use]
+    pub const fn attached(abi: u16, region_octets: u32) -> Self {
+        Self { status: HelloStatus::Attached, abi, abi_min: ABI_MIN, region_octets }
+    }
+
+    /// The answer to a program that gets none; it names the ABIs that this side speaks.
+    #[must_use]
+    pub const fn refusing(status: HelloStatus) -> Self {
+        Self { status, abi: ABI as u16, abi_min: ABI_MIN, region_octets: 0 }
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_REPLY_OCTETS] {
+        let second = quad([HELLO_REPLY, self.status as u16, self.abi, self.abi_min]);
+        octets24([MAGIC, second, pair(self.region_octets, 0)])
+    }
+
+    /// Reads the daemon's answer.
+    ///
+    /// # Errors
+    /// Anything that is not one.
+    pub fn parse(message: &[u8]) -> Result<Self, ControlError> {
+        let (words, kind) = words(message)?;
+        if kind != HELLO_REPLY {
+            return Err(ControlError::Type(kind));
+        }
+        expect_length(message, HELLO_REPLY_OCTETS)?;
+        let [_, status, abi, abi_min] = unquad(words[1]);
+        let status = match status {
+            0 => HelloStatus::Attached,
+            1 => HelloStatus::NotAttached,
+            2 => HelloStatus::Version,
+            3 => HelloStatus::ClientsMax,
+            4 => HelloStatus::Refused,
+            other => return Err(ControlError::Status(other)),
+        };
+        if words[2] >> 32 != 0 {
+            return Err(ControlError::Reserved);
+        }
+        Ok(Self { status, abi, abi_min, region_octets: words[2] as u32 })
+    }
+}
+
+impl Register {
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REGISTER_OCTETS] {
+        stream_message(REGISTER, self.stream_index, self.token)
+    }
+}
+
+impl Unregister {
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; UNREGISTER_OCTETS] {
+        stream_message(UNREGISTER, self.stream_index, self.token)
+    }
+}
+
+/// magic u64, type u16, 0 u16, stream_index u32, token u32, 0 u32.
+fn stream_message(kind: u16, stream_index: u32, token: u32) -> [u8; 24] {
+    octets24([MAGIC, pair(u32::from(kind), stream_index), pair(token, 0)])
+}
+
+/// Reads one message of a program.
+///
+/// # Errors
+/// Anything that is not one: the connection is to be ended.
+pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
+    let (words, kind) = words(message)?;
+    match kind {
+        HELLO => {
+            expect_length(message, HELLO_OCTETS)?;
+            let [_, abi_min, abi_max, reserved] = unquad(words[1]);
+            if reserved != 0 {
+                return Err(ControlError::Reserved);
+            }
+            if abi_min == 0 || abi_min > abi_max {
+                return Err(ControlError::AbiRange(abi_min, abi_max));
+            }
+            Ok(Message::Hello(Hello { abi_min, abi_max }))
+        }
+        REGISTER | UNREGISTER => {
+            expect_length(message, REGISTER_OCTETS)?;
+            let [_, reserved, ..] = unquad(words[1]);
+            if reserved != 0 || words[2] >> 32 != 0 {
+                return Err(ControlError::Reserved);
+            }
+            let (stream_index, token) = ((words[1] >> 32) as u32, words[2] as u32);
+            Ok(if kind == REGISTER {
+                Message::Register(Register { stream_index, token })
+            } else {
+                Message::Unregister(Unregister { stream_index, token })
+            })
+        }
+        other => Err(ControlError::Type(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

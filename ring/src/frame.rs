@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a slot says, as a private value: eight u64 words in the region, a [`Frame`] on both sides.
+//!
+//! In: a frame, or words that a program wrote. Out: words, or a header that nobody has checked yet. It judges
+//! nothing: the consumer does ([`SlotFault`](crate::intake::SlotFault)).
+
+/// Clocks in which a transmit time may be asked, by Linux clock id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ClockId {
+    /// `CLOCK_MONOTONIC`.
+    Monotonic = 1,
+    /// `CLOCK_TAI`.
+    Tai = 11,
+}
+
+impl ClockId {
+    /// The clock of a Linux clock id, if it is one of ours.
+    #[must_use]
+    pub const fn from_id(id: u8) -> Option<Self> {
+        match id {
+            1 => Some(Self::Monotonic),
+            11 => Some(Self::Tai),
+            _ => None,
+        }
+    }
+    /// The Linux clock id.
+    #[must_use]
+    pub const fn id(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Which fields of a frame hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlotFlags(u32);
+
+impl SlotFlags {
+    /// Nothing special: to `address`, with the socket's own traffic class and hop limit.
+    pub const NONE: Self = Self(0);
+    /// To the connected peer; `address`, `scope` and `port` are unused.
+    pub const CONNECTED: Self = Self(1);
+    /// `traffic_class` is set (IP_TOS, IPV6_TCLASS).
+    pub const TRAFFIC_CLASS: Self = Self(2);
+    /// `hop_limit` is set (IP_TTL, IPV6_UNICAST_HOPS).
+    pub const HOP_LIMIT: Self = Self(4);
+    /// All flags of ABI 1.
+    pub const ALL: Self = Self(7);
+
+    /// Flags from their bits, unknown ones included.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+    /// Whether all flags of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// The flags of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A datagram's metadata. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Index of the stream in the region's table.
+    pub stream_index: u32,
+    /// Token of the stream's registration.
+    pub token: u32,
+    /// Which of the following fields hold.
+    pub flags: SlotFlags,
+    /// Linux clock id of `tx_time`: [`ClockId`].
+    pub clock: u8,
+    /// When to transmit, by `clock`.
+    pub tx_time: u64,
+    /// When the program handed it over, by `CLOCK_MONOTONIC`.
+    pub pushed_at: u64,
+    /// IPv6 or IPv4-mapped destination, network order.
+    pub address: [u8; 16],
+    /// IPv6 scope id of the destination.
+    pub scope: u32,
+    /// UDP destination port, host order.
+    pub port: u16,
+    /// SO_PRIORITY, at most 15.
+    pub priority: u8,
+    /// TOS or traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+}
+
+/// A frame with the length of its payload, as a slot holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotHeader {
+    /// The metadata.
+    pub frame: Frame,
+    /// Octets of payload, as the program claims.
+    pub payload_octets: u16,
+}
+
+/// The u32 after `next`.
+pub(crate) const STREAM_INDEX: usize = 4;
+/// The first u64 of a slot after `next` and `stream_index`.
+pub(crate) const FIELDS: usize = 8;
+/// The number of these u64.
+pub(crate) const FIELDS_COUNT: usize = 7;
+
+impl SlotHeader {
+    /// `stream_index`, then the seven words from [`FIELDS`] on.
+    #[inline]
+    pub(crate) const fn to_words(self) -> (u32, [u64; FIELDS_COUNT]) {
+        let Self { frame, payload_octets } = self;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7] = frame.address;
+        let fields = [
+            frame.token as u64 | (frame.flags.bits() as u64) << 32,
+            frame.tx_time,
+            frame.pushed_at,
+            u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7]),
+            frame.scope as u64 | (frame.port as u64) << 32 | (payload_octets as u64) << 48,
+            u64::from_le_bytes([
+                frame.clock,
+                frame.priority,
+                frame.traffic_class,
+                frame.hop_limit,
+                0,
+                0,
+                0,
+                0,
+            ]),
+        ];
+        (frame.stream_index, fields)
+    }
+
+    /// The reverse of [`Self::to_words`]; any words make a header.
+    #[cfg(any(feature = "daemon", test))]
+    #[inline]
+    pub(crate) fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT]) -> Self {
+        let [token, tx_time, pushed_at, address_low, address_high, scope, last] = fields;
+        let [clock, priority, traffic_class, hop_limit, ..] = last.to_le_bytes();
+        let address = u128::from(address_low) | u128::from(address_high) << 64;
+        Self {
+            frame: Frame {
+                stream_index,
+                token: token as u32,
+                flags: SlotFlags::from_bits((token >> 32) as u32),
+                clock,
+                tx_time,
+                pushed_at,
+                address: address.to_le_bytes(),
+                scope: scope as u32,
+                port: (scope >> 32) as u16,
+                priority,
+                traffic_class,
+                hop_limit,
+            },
+            payload_octets: (scope >> 48) as u16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClockId, Frame, SlotFlags, SlotHeader};
+
+    #[test]
+    fn words_follow_the_page() {
+        let header = SlotHeader {
+            frame: Frame {
+                stream_index: 7,
+                token: 0x0102_0304,
+                flags: SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT),
+                clock: ClockId::Tai.id(),
+                tx_time: 0x1122_3344_5566_7788,
+                pushed_at: 99,
+                address: [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9],
+                scope: 3,
+                port: 0x1234,
+                priority: 6,
+                traffic_class: 0xb8,
+                hop_limit: 64,
+            },
+            payload_octets: 0x5678,
+        };
+        let (stream, words) = header.to_words();
+        assert_eq!(stream, 7);
+        assert_eq!(words[0], 6 << 32 | 0x0102_0304);
+        assert_eq!(words[1], 0x1122_3344_5566_7788);
+        assert_eq!(words[2], 99);
+        assert_eq!(words[3].to_ne_bytes(), [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0]);
+        assert_eq!(words[4].to_ne_bytes(), [0, 0, 0, 0, 0, 0, 0, 9]);
+        assert_eq!(words[5], 0x5678_1234_0000_0003);
+        assert_eq!(words[6], 0x40b8_060b);
+        assert_eq!(SlotHeader::from_words(stream, words), header);
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program's side of a region.
+//!
+//! In: frames from any thread or signal handler of one process. Out: published slots and a word on whether the
+//! worker must be woken. No function here allocates, locks, waits, panics or makes a system call.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use thiserror::Error;
+
+use crate::algorithm;
+use crate::frame::{self, ClockId, Frame, SlotHeader};
+use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout, LayoutError, SLOT_HEADER_OCTETS};
+use crate::tables::{self, DestinationVerdict, RegionState, StreamStatus};
+use crate::words::{Mapping, Words};
+
+/// A slot that belongs to nobody else until it is published or cancelled. Dropped, it leaks until the process ends.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a claimed slot that is neither published nor cancelled is lost"]
+pub struct Claim {
+    slot: u16,
+}
+
+impl Claim {
+    /// The slot's index.
+    #[must_use]
+    pub const fn slot(&self) -> u16 {
+        self.slot
+    }
+}
+
+/// The payload is greater than [`Producer::payload_max`]; the claim is still held.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the payload does not fit a slot")]
+pub struct TooLong;
+
+/// The program's handle over a mapped region: a plain value, any number of copies, any thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Producer {
+    words: Mapping,
+    layout: Layout,
+}
+
+impl Producer {
+    /// Reads and checks the identity line of a mapped region.
+    ///
+    /// # Errors
+    /// No ring, another ABI, an identity line that contradicts itself, or a mapping that is too small or begins
+    /// within a page.
+    ///
+    /// # Safety
+    /// `octets` from `base` on are mapped readable and writable as long as this value or a copy of it is used, and
+    /// nothing else in the process touches them.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_mapping(base: NonNull<u8>, octets: usize) -> Result<Self, LayoutError> {
+        if base.as_ptr().addr() & layout::PAGE_OCTETS.wrapping_sub(1) != 0 || octets < layout::PAGE_OCTETS {
+            return Err(LayoutError::Mapping(octets, layout::PAGE_OCTETS));
+        }
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { Mapping::new(base, octets) };
+        let mut identity = [0; 6];
+        for (index, word) in identity.iter_mut().enumerate() {
+            *word = words.load64(layout::IDENTITY.wrapping_add(index.wrapping_mul(8)), Relaxed);
+        }
+        Ok(Self { words, layout: Layout::from_words(identity, octets)? })
+    }
+
+    /// The region's layout.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Greatest payload of a slot, in octets.
+    #[must_use]
+    pub const fn payload_max(&self) -> usize {
+        self.layout.payload_max()
+    }
+
+    /// Takes a free slot, or `None` when all are in use.
+    #[inline]
+    pub fn claim(&self) -> Option<Claim> {
+        algorithm::claim(&self.words, &self.layout).map(|slot| Claim { slot })
+    }
+
+    /// Gives a claimed slot back unused.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed: it must not be published afterwards
+    pub fn cancel(&self, claim: Claim) {
+        algorithm::release(&self.words, claim.slot);
+    }
+
+    /// Writes metadata and payload (the segments one after the other) into a claimed slot.
+    ///
+    /// # Errors
+    /// [`TooLong`]: the claim is still held, to be filled again or cancelled.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn fill<'a>(
+        &self,
+        claim: &Claim,
+        frame: &Frame,
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), TooLong> {
+        // SAFETY: slices are readable for their length, and nobody has a slice of the region.
+        unsafe { self.fill_raw(claim, frame, segments.map(|segment| (segment.as_ptr(), segment.len()))) }
+    }
+
+    /// [`Self::fill`] from addresses and lengths, as an iovec has them.
+    ///
+    /// # Errors
+    /// [`TooLong`], as for [`Self::fill`].
+    ///
+    /// # Safety
+    /// Each segment is readable for its length and does not lie in the region. The program's other threads may
+    /// write to it meanwhile: then some mixture is sent, as by the kernel.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub unsafe fn fill_raw(
+        &self,
+        claim: &Claim,
+        frame: &Frame,
+        segments: impl Iterator<Item = (*const u8, usize)>,
+    ) -> Result<(), TooLong> {
+        let at = self.layout.slot(claim.slot).ok_or(TooLong)?;
+        let payload_at = at.wrapping_add(SLOT_HEADER_OCTETS);
+        // SAFETY: the caller's promise is the same.
+        let octets = unsafe { self.words.write_segments(payload_at, self.layout.payload_max(), segments) };
+        let payload_octets = octets.and_then(|octets| u16::try_from(octets).ok()).ok_or(TooLong)?;
+        let (stream_index, fields) = SlotHeader { frame: *frame, payload_octets }.to_words();
+        self.words.store32(at.wrapping_add(frame::STREAM_INDEX), stream_index, Relaxed);
+        for (index, word) in fields.into_iter().enumerate() {
+            self.words.store64(
+                at.wrapping_add(frame::FIELDS).wrapping_add(index.wrapping_mul(8)),
+                word,
+                Relaxed,
+            );
+        }
+        Ok(())
+    }
+
+    /// Hands a filled slot to the daemon.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed: a slot is published once
+    pub fn publish(&self, claim: Claim) {
+        if let Some(at) = self.layout.slot(claim.slot) {
+            algorithm::publish(&self.words, claim.slot, at);
+        }
+    }
+
+    /// Whether the worker must be woken for a frame that was just published, or has not looked for too long.
+    /// `tx_time` is in nanoseconds of `clock`, `now_monotonic` in those of `CLOCK_MONOTONIC`.
+    #[inline]
+    #[must_use]
+    pub fn needs_doorbell(&self, clock: ClockId, tx_time: u64, now_monotonic: u64) -> bool {
+        algorithm::needs_doorbell(&self.words, clock, tx_time, now_monotonic)
+    }
+
+    /// Whether the region is to be used.
+    #[inline]
+    #[must_use]
+    pub fn state(&self) -> RegionState {
+        RegionState::from_word(self.words.load32(layout::STATE, Acquire))
+    }
+
+    /// The entry of a stream; `None` when the table has no such index.
+    #[inline]
+    #[must_use]
+    pub fn stream(&self, index: u32) -> Option<StreamStatus> {
+        tables::read_stream(&self.words, &self.layout, index)
+    }
+
+    /// What is done with datagrams to `address` (IPv6 or IPv4-mapped, network order).
+    #[inline]
+    #[must_use]
+    pub fn destination(&self, address: [u8; 16]) -> DestinationVerdict {
+        tables::read_destination(&self.words, &self.layout, address)
+    }
+
+    /// Changes whenever the destination table changes; odd while it is written.
+    #[inline]
+    #[must_use]
+    pub fn destinations_version(&self) -> u64 {
+        self.words.load64(layout::DESTINATIONS_VERSION, Acquire)
+    }
+
+    /// Adds one to a counter ([`tables::bypass`], [`tables::counter`]); an unknown one is ignored.
+    #[inline]
+    pub fn count(&self, counter: usize) {
+        if counter < COUNTERS_COUNT {
+            self.words.add64(COUNTERS.wrapping_add(counter.wrapping_mul(8)), 1);
+        }
+    }
+
+    /// The memory, for those who test what a hostile program can do.
+    #[cfg(feature = "daemon")]
+    pub(crate) const fn words(&self) -> &Mapping {
+        &self.words
+    }
+}

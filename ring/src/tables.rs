@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon tells a program in shared words: the region's state, streams and allowed destinations.
+//!
+//! In: values on the daemon's side, words on the program's. Out: the reverse. The daemon never reads these words
+//! back: [`StreamShadow`] and [`DestinationsShadow`] keep what it wrote. A reader never waits for the writer: what
+//! is being written reads as pending or unstable.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::layout::{self, Layout};
+use crate::words::Words;
+
+/// How often a reader tries again while the table changes under it.
+const READ_ATTEMPTS: usize = 4;
+/// The limit word of a stream entry.
+const LIMIT: usize = 8;
+
+/// Numbers of the reasons for which a datagram goes to the kernel instead; also the index of their counter.
+pub mod bypass {
+    /// No transmit time was asked.
+    pub const NO_TXTIME: u16 = 0;
+    /// The socket's namespace has no attachment.
+    pub const NOT_ATTACHED: u16 = 1;
+    /// The destination is not among the allowed prefixes.
+    pub const NOT_ALLOWED: u16 = 2;
+    /// The destination is this host's own address.
+    pub const OWN_ADDRESS: u16 = 3;
+    /// The datagram would not fit the path.
+    pub const OVER_MTU: u16 = 4;
+    /// A socket option or control message that frames do not carry.
+    pub const UNSUPPORTED_OPTION: u16 = 5;
+    /// No UDP over IPv4 or IPv6.
+    pub const UNSUPPORTED_FAMILY: u16 = 6;
+}
+
+/// Indices of the counters beside those of [`bypass`].
+pub mod counter {
+    /// Frames that found no daemon.
+    pub const DAEMON_ABSENT: usize = 16;
+    /// Doorbells rung.
+    pub const DOORBELLS: usize = 17;
+    /// Frames published.
+    pub const SENT: usize = 18;
+}
+
+/// Bits of [`StreamStatus::flags`].
+pub mod stream_flags {
+    /// `CLOCK_TAI` is granted to this stream.
+    pub const TAI_GRANTED: u16 = 1;
+}
+
+/// Whether the region is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum RegionState {
+    /// It is.
+    Attached = 0,
+    /// The attachment is gone: everything goes to the kernel.
+    Detached = 1,
+    /// The daemon has given the region up: attach again.
+    Retired = 2,
+}
+
+impl RegionState {
+    /// The state of a word; one that no daemon writes means that the region is of no use.
+    #[must_use]
+    pub const fn from_word(word: u32) -> Self {
+        match word {
+            0 => Self::Attached,
+            1 => Self::Detached,
+            _ => Self::Retired,
+        }
+    }
+}
+
+/// How far the registration of a stream is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum StreamCode {
+    /// No answer yet.
+    #[default]
+    Pending = 0,
+    /// Frames are taken.
+    Registered = 1,
+    /// Its namespace has no attachment.
+    NotAttached = 2,
+    /// A socket that is not served.
+    Unsupported = 3,
+    /// Refused.
+    Refused = 4,
+}
+
+impl StreamCode {
+    const fn from_word(word: u16) -> Self {
+        match word {
+            0 => Self::Pending,
+            1 => Self::Registered,
+            2 => Self::NotAttached,
+            3 => Self::Unsupported,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// A stream's entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStatus {
+    /// Token of the registration that this answers.
+    pub token: u32,
+    /// [`stream_flags`].
+    pub flags: u16,
+    /// The answer.
+    pub code: StreamCode,
+    /// Greatest payload to the connected peer, in octets; 0: leave it to the kernel for reason `bypass`.
+    pub limit: u32,
+    /// Number of the bypass reason ([`bypass`]) when `limit` is 0.
+    pub bypass: u16,
+}
+
+impl StreamStatus {
+    const fn status_word(&self) -> u64 {
+        (self.token as u64) << 32 | (self.flags as u64) << 16 | self.code as u64
+    }
+    const fn limit_word(&self) -> u64 {
+        self.limit as u64 | (self.bypass as u64) << 32
+    }
+    const fn from_words(status: u64, limit: u64) -> Self {
+        Self {
+            token: (status >> 32) as u32,
+            flags: (status >> 16) as u16,
+            code: StreamCode::from_word(status as u16),
+            limit: limit as u32,
+            bypass: (limit >> 32) as u16,
+        }
+    }
+}
+
+/// Reads a stream's entry; one that changes meanwhile is pending. `None`: no such stream.
+#[inline]
+pub fn read_stream(words: &impl Words, layout: &Layout, index: u32) -> Option<StreamStatus> {
+    let at = layout.stream(index)?;
+    let status = words.load64(at, Acquire);
+    let limit = words.load64(at.wrapping_add(LIMIT), Relaxed);
+    words.fence(Acquire);
+    let mut read = StreamStatus::from_words(status, limit);
+    if words.load64(at, Relaxed) != status {
+        read.code = StreamCode::Pending;
+    }
+    Some(read)
+}
+
+/// What the daemon wrote last into a stream's entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StreamShadow {
+    status: u64,
+    set: bool,
+}
+
+impl StreamShadow {
+    /// The token of the last registration, if there was one.
+    #[inline]
+    #[must_use]
+    pub const fn token(&self) -> Option<u32> {
+        if self.set { Some((self.status >> 32) as u32) } else { None }
+    }
+
+    /// Writes the entry at `at`. A new status first makes the entry pending, so that no reader pairs it with the
+    /// limit of another registration.
+    pub fn write(&mut self, words: &impl Words, at: usize, new: &StreamStatus) {
+        let status = new.status_word();
+        if status == self.status {
+            words.store64(at.wrapping_add(LIMIT), new.limit_word(), Relaxed);
+        } else {
+            let pending = StreamStatus { code: StreamCode::Pending, ..*new }.status_word();
+            words.store64(at, pending, Relaxed);
+            words.fence(Release);
+            words.store64(at.wrapping_add(LIMIT), new.limit_word(), Relaxed);
+            words.store64(at, status, Release);
+        }
+        *self = Self { status, set: true };
+    }
+
+    /// Forgets the stream: its entry is pending and no token is its own.
+    pub fn clear(&mut self, words: &impl Words, at: usize) {
+        self.write(words, at, &StreamStatus::default());
+        self.set = false;
+    }
+}
+
+/// What is done with datagrams to a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DestinationAction {
+    /// KTSN takes them.
+    Take = 1,
+    /// To the kernel: the host's own address.
+    OwnAddress = 2,
+    /// To the kernel: not allowed.
+    NotAllowed = 3,
+}
+
+/// An entry of the destination table; the longest prefixes come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// IPv6 or IPv4-mapped prefix, network order.
+    pub address: [u8; 16],
+    /// Length of the prefix in bits, 0 to 128 (an IPv4 prefix plus 96).
+    pub prefix_bits: u8,
+    /// What is done.
+    pub action: DestinationAction,
+    /// Greatest payload that is taken, in octets.
+    pub payload_max: u16,
+}
+
+/// What the table says about a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DestinationVerdict {
+    /// Take datagrams of at most `payload_max` octets.
+    Take {
+        /// Greatest payload in octets.
+        payload_max: u16,
+    },
+    /// Leave it to the kernel, for the reason of this number ([`bypass`]).
+    Bypass(u16),
+    /// The table is being written: ask again, or leave it to the kernel.
+    Unstable,
+}
+
+/// Whether `address` lies in the prefix; both as big-endian numbers.
+#[inline]
+const fn matches(address: u128, prefix: u128, bits: u8) -> bool {
+    match 128u32.checked_sub(bits as u32) {
+        Some(128) => true,
+        Some(host_bits) => (address ^ prefix).wrapping_shr(host_bits) == 0,
+        None => false,
+    }
+}
+
+/// Finds the first entry that holds `address`. It makes few attempts and never waits.
+#[inline]
+pub fn read_destination(words: &impl Words, layout: &Layout, address: [u8; 16]) -> DestinationVerdict {
+    for _ in 0..READ_ATTEMPTS {
+        let version = words.load64(layout::DESTINATIONS_VERSION, Acquire);
+        if version & 1 != 0 {
+            continue;
+        }
+        let verdict = find(words, layout, u128::from_be_bytes(address));
+        words.fence(Acquire);
+        if words.load64(layout::DESTINATIONS_VERSION, Relaxed) == version {
+            return verdict;
+        }
+    }
+    DestinationVerdict::Unstable
+}
+
+#[inline]
+fn find(words: &impl Words, layout: &Layout, address: u128) -> DestinationVerdict {
+    for index in 0..layout.destinations_count() {
+        let Some(at) = layout.destination(index) else { break };
+        let rule = words.load64(at.wrapping_add(16), Relaxed);
+        let [bits, action, max_low, max_high, ..] = rule.to_le_bytes();
+        if action == 0 {
+            break; // the end of the table
+        }
+        let high = u64::from_be(words.load64(at, Relaxed));
+        let low = u64::from_be(words.load64(at.wrapping_add(8), Relaxed));
+        if matches(address, u128::from(high) << 64 | u128::from(low), bits) {
+            return match action {
+                1 => DestinationVerdict::Take { payload_max: u16::from_le_bytes([max_low, max_high]) },
+                2 => DestinationVerdict::Bypass(bypass::OWN_ADDRESS),
+                _ => DestinationVerdict::Bypass(bypass::NOT_ALLOWED),
+            };
+        }
+    }
+    DestinationVerdict::Bypass(bypass::NOT_ALLOWED)
+}
+
+/// The sequence lock's number as the daemon wrote it last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DestinationsShadow {
+    version: u64,
+}
+
+impl DestinationsShadow {
+    /// Replaces the whole table. The caller has checked that it fits; what does not is left out.
+    pub fn write(&mut self, words: &impl Words, layout: &Layout, table: &[Destination]) {
+        words.store64(layout::DESTINATIONS_VERSION, self.version.wrapping_add(1), Relaxed);
+        words.fence(Release);
+        for index in 0..layout.destinations_count() {
+            let Some(at) = layout.destination(index) else { break };
+            let Some(entry) = table.get(index) else {
+                // Action 0 ends the table; what lies behind it is not read.
+                words.store64(at.wrapping_add(16), 0, Relaxed);
+                break;
+            };
+            let address = u128::from_be_bytes(entry.address);
+            let [max_low, max_high] = entry.payload_max.to_le_bytes();
+            let rule = [entry.prefix_bits, entry.action as u8, max_low, max_high, 0, 0, 0, 0];
+            words.store64(at, ((address >> 64) as u64).to_be(), Relaxed);
+            words.store64(at.wrapping_add(8), (address as u64).to_be(), Relaxed);
+            words.store64(at.wrapping_add(16), u64::from_le_bytes(rule), Relaxed);
+        }
+        self.version = self.version.wrapping_add(2);
+        words.store64(layout::DESTINATIONS_VERSION, self.version, Release);
+    }
+}
