@@ -1,2 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! libktsn.so: the send core, preloaded into programs that use `SO_TXTIME`.
+//!
+//! In: the program's socket calls. Out: timed UDP datagrams in the daemon's shared memory; everything else goes to
+//! the kernel as it came. Without a daemon a program behaves as without this library.
+//!
+//! It must never, in a hook: allocate, lock, log, panic, change `errno` on success, or wait for anybody but a daemon
+//! that lives (and then as a full socket buffer would).
+//!
+//! # Where it runs
+//! In any thread, in signal handlers, before `main`, after `fork`, between `vfork` and `exec`. So:
+//! * **Threads and signal handlers.** Tables are arrays of atomics; every change is one atomic operation or is
+//!   published by one ([`fds`], [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
+//!   lock, for attaching, is only ever tried: who does not get it goes on without ([`attach`]).
+//! * **fork.** One page is emptied by the kernel in the child ([`page`]): the child has no region, holds no lock,
+//!   and attaches by itself at its first timed send. The tables of descriptors and sockets it keeps: they are its own.
+//! * **vfork.** The child shares all memory: it may send through the parent's region, but closing and duplicating
+//!   descriptors there changes no table, because the pid is another.
+//! * **exec.** Our descriptors are CLOEXEC. An inherited timed socket is recognised at its first `sendmsg`.
+//!
+//! # What it links
+//! No C library: system calls are raw, the originals are found by `dlsym`, so one file serves glibc and musl. A C
+//! shim holds the variadic functions.
+//!
+//! # Known limits
+//! `sendto`, `send` and `write` carry no transmit time and are not hooked. A descriptor number that is closed by a
+//! raw system call and then reused is noticed when the program sets `SO_TXTIME` on it again. A null pointer goes to
+//! the kernel for its EFAULT; another wild one faults. A process that was never attached stays with the kernel until
+//! it sets `SO_TXTIME` again. A signal handler that leaves by `longjmp` out of a send loses a slot, or, out of the
+//! microseconds of an attachment's step, the ability to attach again.
+#![cfg_attr(not(test), no_std)]
+// Without the exports and the constructor much is unused in the test build.
+#![cfg_attr(test, allow(dead_code))]
+#![allow(unsafe_code)] // a library of C functions; every block says why it is sound
+
+mod abi;
+mod attach;
+mod clock;
+mod control_messages;
+mod descriptors;
+mod destination;
+mod env;
+mod fds;
+pub mod hooks;
+mod message;
+mod options;
+mod originals;
+mod page;
+mod region;
+mod send;
+mod streams;
+mod sys;
+mod txtime;
+mod verdict;
+
+/// Stops the program at once: a panic here is our bug, and unwinding through C would be a second one.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: an illegal instruction ends the process with SIGILL.
+    unsafe {
+        core::arch::asm!("ud2", options(noreturn))
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("udf #0", options(noreturn))
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finding the daemon, and finding it again.
+//!
+//! In: a socket whose namespace the daemon may know, and the time. Out: a region in use, or not. One step never
+//! blocks; it is taken by whatever send comes along and gets the lock at once. Only the first `SO_TXTIME` of a
+//! process (and the first timed send of a fork's child) waits, [`ATTACH_WAIT`] at most.
+//!
+//! ```text
+//! idle ──connect, Hello + socket──► waiting ──HelloReply + memfd + doorbell──► attached
+//!   ▲ 100 ms                          │ refused, 1 s of silence                   │ doorbell fails, state ≠ 0
+//!   └─────────────────────────────────┴───────────────────────────────────────────┘
+//! ```
+
+use core::ffi::c_int;
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+
+use ktsn_ring::control::{Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX};
+use ktsn_ring::layout::ABI;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::abi::{EAGAIN, EBADF, EPROTO};
+use crate::page::{Locked, Page};
+use crate::region::{self, Region, Use};
+use crate::{clock, env, sys};
+
+/// How long the first attachment may take, ns.
+pub(crate) const ATTACH_WAIT: u64 = 250_000_000;
+/// Between two attempts, ns.
+const RETRY: u64 = 100_000_000;
+/// Between two attempts when the daemon has more callers than it can hear at once, ns.
+const RETRY_BUSY: u64 = 2_000_000;
+/// A daemon that accepts and says nothing, ns.
+const REPLY_WAIT: u64 = 1_000_000_000;
+/// Our descriptors go where programs do not count on finding free numbers.
+const DESCRIPTOR_MIN: c_int = 512;
+
+/// Whether this process or an ancestor was ever attached: then timed sends never go to the kernel unseen.
+static ONCE: AtomicBool = AtomicBool::new(false);
+/// Frames sent while no region was there to count them in.
+static ABSENT: AtomicU64 = AtomicU64::new(0);
+/// The daemon's last refusal, [`HelloStatus`] as a number; 0 = none, it was not there.
+static REFUSAL: AtomicU32 = AtomicU32::new(0);
+
+/// How far an attachment is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Attached,
+    /// The daemon's answer is under way.
+    Waiting(u32),
+    /// The daemon is there and busy.
+    Busy,
+    /// Not now.
+    Absent,
+}
+
+/// Whether this process or an ancestor was ever attached.
+pub(crate) fn was_attached() -> bool {
+    ONCE.load(Acquire)
+}
+
+/// Counts a frame that found no daemon.
+pub(crate) fn count_absent() {
+    ABSENT.fetch_add(1, Relaxed);
+}
+
+/// One step, if nobody else is at it; never blocks.
+pub(crate) fn advance(page: &'static Page, socket: c_int) {
+    if let Some(locked) = page.try_lock() {
+        step(page, &locked, socket);
+    }
+}
+
+/// Attaches, and waits for it until `deadline` (CLOCK_MONOTONIC, ns). An absent or refusing daemon is known at once.
+pub(crate) fn wait(page: &'static Page, socket: c_int, deadline: u64) -> bool {
+    loop {
+        let taken = page.try_lock().map(|locked| step(page, &locked, socket));
+        let now = clock::monotonic();
+        match taken {
+            Some(Step::Attached) => return true,
+            Some(Step::Absent) => return false,
+            _ if now >= deadline => return false,
+            Some(Step::Waiting(number)) => wait_for_reply(number, deadline.saturating_sub(now)),
+            // Another thread is attaching, or the daemon's queue of callers is full.
+            Some(Step::Busy) | None => {
+                sys::nap(500_000);
+            }
+        }
+    }
+}
+
+fn wait_for_reply(number: u32, nanos: u64) {
+    let Some(fd) = Region::get(number).and_then(|region| region.control.get()).filter(|fd| *fd >= 0) else {
+        return;
+    };
+    // SAFETY: not -1; borrowed for one call, and a descriptor that the program closes meanwhile is an error value.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(nanos.min(ATTACH_WAIT)).unwrap_or(0) };
+    let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
+}
+
+fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
+    if page.is_fresh() {
+        region::forget_parents();
+        page.own();
+    }
+    region::sweep();
+    if page.current.load(SeqCst) != 0 {
+        return Step::Attached;
+    }
+    let now = clock::monotonic();
+    let waiting = page.waiting.load(Relaxed);
+    if waiting != 0 {
+        return read_reply(page, waiting, now);
+    }
+    if now < page.retry_at.load(Relaxed) {
+        return Step::Absent;
+    }
+    match connect(socket) {
+        Ok(number) => {
+            page.waiting.store(number, Relaxed);
+            page.reply_until.store(now.saturating_add(REPLY_WAIT), Relaxed);
+            Step::Waiting(number)
+        }
+        Err(EAGAIN) => {
+            page.retry_at.store(now.saturating_add(RETRY_BUSY), Relaxed);
+            Step::Busy
+        }
+        Err(_) => {
+            page.retry_at.store(now.saturating_add(RETRY), Relaxed);
+            REFUSAL.store(0, Relaxed);
+            Step::Absent
+        }
+    }
+}
+
+/// Connects and sends Hello with the program's socket.
+fn connect(socket: c_int) -> Result<u32, c_int> {
+    let path = env::socket_path().ok_or(EBADF)?;
+    let control = sys::connect_unix(path, DESCRIPTOR_MIN)?;
+    let abi = ABI as u16;
+    let hello = Hello { abi_min: abi, abi_max: abi }.encode();
+    sys::send(control.as_raw_fd(), &hello, Some(socket))?;
+    Region::connect(control).ok_or(EBADF)
+}
+
+/// The daemon's answer with its memfd and doorbell, or an errno.
+fn receive(control: c_int) -> Result<(HelloReply, [Option<OwnedFd>; 2]), c_int> {
+    let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
+    let (received, descriptors) = sys::receive(control, &mut octets)?;
+    let message = octets.get(..received).unwrap_or(&octets);
+    HelloReply::parse(message).map(|reply| (reply, descriptors)).map_err(|_| EPROTO)
+}
+
+fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
+    let Some(region) = Region::get(number) else { return Step::Absent };
+    let received = region.control.get().map_or(Err(EBADF), receive);
+    if received.as_ref().is_err_and(|error| *error == EAGAIN) && now < page.reply_until.load(Relaxed) {
+        return Step::Waiting(number);
+    }
+    page.waiting.store(0, Relaxed);
+    page.retry_at.store(now.saturating_add(RETRY), Relaxed);
+    if let Ok((reply, [memfd, doorbell])) = received {
+        REFUSAL.store(reply.status as u32, Relaxed);
+        if reply.status == HelloStatus::Attached
+            && let (Some(memfd), Some(doorbell)) = (memfd, doorbell)
+            && accept(page, number, reply.region_octets as usize, &memfd, doorbell)
+        {
+            ONCE.store(true, Release);
+            env::debug(b"ktsn: attached to ktsnd\n");
+            return Step::Attached;
+        }
+    }
+    region.abandon();
+    Step::Absent
+}
+
+/// Maps what the daemon sent and puts it into use.
+fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, doorbell: OwnedFd) -> bool {
+    let Some(region) = Region::get(number) else { return false };
+    let Some(base) = sys::map_shared(memfd, octets) else { return false };
+    if !region.install(page, number, base, octets, sys::move_high(doorbell, DESCRIPTOR_MIN)) {
+        sys::unmap(base.as_ptr() as usize, octets);
+        return false;
+    }
+    if let Some(held) = Use::current(page) {
+        for _ in 0..ABSENT.swap(0, Relaxed) {
+            held.producer().count(ktsn_ring::counter::DAEMON_ABSENT);
+        }
+    }
+    true
+}
+
+/// Says once why timed sends of this program are not KTSN's, and the remedy.
+pub(crate) fn warn() {
+    const ATTACHED: u32 = HelloStatus::Attached as u32;
+    const NOT_ATTACHED: u32 = HelloStatus::NotAttached as u32;
+    const VERSION: u32 = HelloStatus::Version as u32;
+    const CLIENTS_MAX: u32 = HelloStatus::ClientsMax as u32;
+    env::warn_once(match REFUSAL.load(Relaxed) {
+        ATTACHED => {
+            b"ktsn: no ktsnd at KTSN_RUN_DIR/client/ktsn.sock (default /run/ktsn): SO_TXTIME is left to the kernel. \
+              Start ktsnd or mount its client directory; KTSN_LOG=off hides this line.\n"
+        }
+        NOT_ATTACHED => {
+            b"ktsn: ktsnd has no attachment for this network namespace: SO_TXTIME is left to the kernel. \
+              Attach its interface (ktsnd --attach NETNS:IFACE); KTSN_LOG=off hides this line.\n"
+        }
+        VERSION => {
+            b"ktsn: libktsn speaks ring ABI 1..1 and this ktsnd only others: SO_TXTIME is left to the kernel. \
+              Install libktsn and ktsnd of one release; KTSN_LOG=off hides this line.\n"
+        }
+        CLIENTS_MAX => {
+            b"ktsn: the attachment has all its clients: SO_TXTIME is left to the kernel. \
+              Raise clients_max; KTSN_LOG=off hides this line.\n"
+        }
+        _ => {
+            b"ktsn: ktsnd refused this program: SO_TXTIME is left to the kernel. \
+              See ktsnd's log for the reason; KTSN_LOG=off hides this line.\n"
+        }
+    });
+}
+
+const _: () = assert!(ABI <= u16::MAX as u32);

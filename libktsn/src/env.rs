@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is known before the first call: the environment's three words, the C library's kind, the originals.
+//!
+//! In: `environ`, read once by the constructor (later changes are not seen). Out: the path of the daemon's socket,
+//! the policy, how much to say. In a set-user-id program (AT_SECURE) the environment is ignored, for the path
+//! decides whose memory is mapped.
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use crate::{clock, originals, sys};
+
+const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
+const SOCKET: &[u8] = b"/client/ktsn.sock";
+/// `sun_path` without its NUL.
+const PATH_MAX: usize = 107;
+const AT_SECURE: u64 = 23;
+
+static STRICT: AtomicBool = AtomicBool::new(false);
+static MUSL: AtomicBool = AtomicBool::new(false);
+/// 0 off, 1 warn, 2 debug.
+static LOG: AtomicU8 = AtomicU8::new(1);
+static WARNED: AtomicBool = AtomicBool::new(false);
+
+struct Path(UnsafeCell<[u8; PATH_MAX + 1]>);
+// SAFETY: written only by the constructor, which the dynamic linker runs once, before threads can use the path:
+// `SEALED` is set after the last write, and readers look at it first.
+unsafe impl Sync for Path {}
+static PATH: Path = Path(UnsafeCell::new([0; PATH_MAX + 1]));
+static SEALED: AtomicBool = AtomicBool::new(false);
+
+/// The path of the daemon's client socket; `None` before the constructor ran, or when it does not fit an address.
+pub(crate) fn socket_path() -> Option<&'static CStr> {
+    if !SEALED.load(core::sync::atomic::Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: sealed, so nobody writes any more.
+    let path = unsafe { &*PATH.0.get() };
+    CStr::from_bytes_until_nul(path).ok().filter(|path| !path.is_empty())
+}
+
+/// `KTSN_POLICY=strict`: without an attachment timed sends fail instead of going to the kernel.
+pub(crate) fn is_strict() -> bool {
+    STRICT.load(Relaxed)
+}
+
+/// Whether the C library is not glibc: then the upper halves of two lengths in `struct msghdr` are padding.
+pub(crate) fn is_musl() -> bool {
+    MUSL.load(Relaxed)
+}
+
+/// Says once that timed sends of this program do not reach KTSN, and what to do about it.
+pub(crate) fn warn_once(line: &[u8]) {
+    if LOG.load(Relaxed) >= 1 && !WARNED.swap(true, Relaxed) {
+        sys::complain(line);
+    }
+}
+
+/// Says something under `KTSN_LOG=debug`.
+pub(crate) fn debug(line: &[u8]) {
+    if LOG.load(Relaxed) >= 2 {
+        sys::complain(line);
+    }
+}
+
+/// Run by the dynamic linker before `main`.
+pub(crate) extern "C" fn start() {
+    // Looking symbols up may leave an error number behind; the program starts with the one it would have had.
+    let saved = originals::errno();
+    originals::find_all();
+    clock::find();
+    MUSL.store(originals::any(c"gnu_get_libc_version").is_null(), Relaxed);
+    let mut run_dir = RUN_DIR_DEFAULT;
+    if !is_secure() {
+        if let Some(value) = variable(b"KTSN_RUN_DIR").filter(|value| !value.is_empty()) {
+            run_dir = value;
+        }
+        STRICT.store(variable(b"KTSN_POLICY") == Some(b"strict"), Relaxed);
+        LOG.store(
+            match variable(b"KTSN_LOG") {
+                Some(b"off") => 0,
+                Some(b"debug") => 2,
+                _ => 1,
+            },
+            Relaxed,
+        );
+    }
+    write_path(run_dir);
+    SEALED.store(true, core::sync::atomic::Ordering::Release);
+    originals::set_errno(saved);
+}
+
+fn write_path(run_dir: &[u8]) {
+    // SAFETY: only the constructor gets here, and nobody reads before `SEALED`.
+    let path = unsafe { &mut *PATH.0.get() };
+    if run_dir.len() + SOCKET.len() > PATH_MAX {
+        return; // stays empty: never attached, and the warning names the directory
+    }
+    for (to, from) in path.iter_mut().zip(run_dir.iter().chain(SOCKET)) {
+        *to = *from;
+    }
+}
+
+/// Whether the program has more rights than who started it. Unknown counts as yes.
+fn is_secure() -> bool {
+    let at = originals::any(c"getauxval");
+    if at.is_null() {
+        return true;
+    }
+    // SAFETY: getauxval has this signature in glibc and musl.
+    let getauxval: unsafe extern "C" fn(u64) -> u64 = unsafe { core::mem::transmute(at) };
+    // SAFETY: it only reads the process's auxiliary vector.
+    unsafe { getauxval(AT_SECURE) != 0 }
+}
+
+/// The value of an environment variable.
+fn variable(name: &[u8]) -> Option<&'static [u8]> {
+    let environ = originals::any(c"environ").cast::<*const *const c_char>();
+    // SAFETY: a non-null `environ` is the C library's pointer to a NULL-terminated array of strings, which nobody
+    // changes while constructors run.
+    let mut entry = unsafe { environ.as_ref() }.copied().unwrap_or(core::ptr::null());
+    if entry.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: within the array, whose end is a null pointer.
+        let string = unsafe { *entry };
+        if string.is_null() {
+            return None;
+        }
+        // SAFETY: each entry is a NUL-terminated string.
+        let text = unsafe { CStr::from_ptr(string) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        // SAFETY: not yet at the end.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
+/// An entry of the table of constructors, which the dynamic linker of both C libraries calls before `main`.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+const _: () = assert!(size_of::<*const c_void>() == 8);

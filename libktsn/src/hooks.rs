@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The exported functions: the only place where the program enters and leaves this library.
+//!
+//! In: C calls. Out: C answers. Each hook asks safe code for a verdict and acts on it. `errno` is the program's:
+//! nothing below touches it (all own system calls are raw), the originals set it when they fail, and a hook sets it
+//! exactly when it fails itself.
+
+use core::ffi::{c_int, c_long, c_void};
+
+use crate::abi::{
+    EBADF, ENOBUFS, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SEGMENTS_MAX, SO_TXTIME,
+    SOL_SOCKET,
+};
+use crate::control_messages::Stripped;
+use crate::message::Message;
+use crate::verdict::Verdict;
+use crate::{descriptors, env, fds, originals, send, txtime};
+
+/// Fails with an errno.
+fn fail(errno: c_int) -> c_int {
+    originals::set_errno(errno);
+    -1
+}
+
+/// `socket(2)`: a new descriptor is nothing that the table knows.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the program's arguments.
+    let fd = unsafe { originals::socket(domain, kind, protocol) };
+    fds::set_not_ours(fd);
+    fd
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn bind(fd: c_int, name: *const c_void, octets: u32) -> c_int {
+    // SAFETY: the program's arguments.
+    let answer = unsafe { originals::bind(fd, name, octets) };
+    if answer == 0 {
+        txtime::addresses_changed(fd);
+    }
+    answer
+}
+
+/// `connect(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, octets: u32) -> c_int {
+    // SAFETY: the program's arguments.
+    let answer = unsafe { originals::connect(fd, name, octets) };
+    if answer == 0 {
+        txtime::addresses_changed(fd);
+    }
+    answer
+}
+
+/// `setsockopt(2)`: the kernel is always asked first.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    octets: u32,
+) -> c_int {
+    let before = originals::errno();
+    // SAFETY: the program's arguments.
+    let answer = unsafe { originals::setsockopt(fd, level, name, value, octets) };
+    if (level, name) != (SOL_SOCKET, SO_TXTIME) {
+        if answer == 0 {
+            txtime::option_changed(fd, level, name);
+        }
+        return answer;
+    }
+    let kernels = if answer == 0 { 0 } else { originals::errno() };
+    if value.is_null() || octets != 8 {
+        return answer;
+    }
+    // SAFETY: not null and 8 octets long, as the kernel has just found.
+    let asked = txtime::from_octets(unsafe { value.cast::<[u8; 8]>().read_unaligned() });
+    match txtime::configured(fd, asked, kernels) {
+        0 => {
+            originals::set_errno(before);
+            0
+        }
+        errno => fail(errno),
+    }
+}
+
+/// `getsockopt(2)`: SO_TXTIME that the daemon granted is answered as the kernel answers its own.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    octets: *mut u32,
+) -> c_int {
+    let before = originals::errno();
+    // SAFETY: the program's arguments.
+    let answer = unsafe { originals::getsockopt(fd, level, name, value, octets) };
+    if answer == 0
+        && (level, name) == (SOL_SOCKET, SO_TXTIME)
+        && let Some(granted) = txtime::granted(fd)
+    {
+        // SAFETY: the kernel has just written the length, and so many octets (8 at most), to these pointers.
+        unsafe {
+            let len = (*octets as usize).min(granted.len());
+            value.cast::<u8>().copy_from_nonoverlapping(granted.as_ptr(), len);
+        }
+        originals::set_errno(before);
+    }
+    answer
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
+    // SAFETY: the program's arguments.
+    match unsafe { send::sendmsg(fd, message, flags) } {
+        // SAFETY: as above.
+        Verdict::Kernel => unsafe { originals::sendmsg(fd, message, flags) },
+        // SAFETY: as above.
+        Verdict::KernelStripped => unsafe { sendmsg_stripped(fd, message, flags) },
+        Verdict::Taken(octets) => octets.cast_signed(),
+        Verdict::Fail(errno) => fail(errno) as isize,
+    }
+}
+
+/// The original with a copy of the header whose control data has no SCM_TXTIME.
+///
+/// # Safety
+/// As [`sendmsg`].
+unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
+    // SAFETY: the program's header, which the send core has read before.
+    let (Some(read), mut header) =
+        (unsafe { (Message::read(message, env::is_musl()), message.read_unaligned()) })
+    else {
+        return fail(ENOBUFS) as isize;
+    };
+    let Some(stripped) = Stripped::of(read.control, env::is_musl()) else { return fail(ENOBUFS) as isize };
+    header.control = stripped.as_slice().as_ptr().cast();
+    header.control_octets = stripped.as_slice().len();
+    // SAFETY: the program's header with our own control data, which outlives the call.
+    unsafe { originals::sendmsg(fd, &raw const header, flags) }
+}
+
+/// `sendmmsg(2)`: on a timed socket message by message, as the kernel does it.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut MultipleHeader,
+    count: u32,
+    flags: c_int,
+) -> c_int {
+    if messages.is_null() || send::stream_of(fd).is_none() {
+        // SAFETY: the program's arguments.
+        return unsafe { originals::sendmmsg(fd, messages, count, flags) };
+    }
+    let before = originals::errno();
+    let count = count.min(SEGMENTS_MAX as u32);
+    for index in 0..count {
+        let message = messages.wrapping_add(index as usize);
+        // SAFETY: within the program's array of `count` headers.
+        let octets = unsafe { sendmsg(fd, &raw const (*message).header, flags) };
+        if octets < 0 {
+            if index == 0 {
+                return -1;
+            }
+            originals::set_errno(before);
+            return index.cast_signed();
+        }
+        // SAFETY: as above; sendmmsg reports lengths there.
+        unsafe { (*message).octets = octets as u32 };
+    }
+    count.cast_signed()
+}
+
+/// `close(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if descriptors::is_hidden(fd) {
+        return fail(EBADF);
+    }
+    // Before the call: afterwards the number may already be somebody else's.
+    fds::forget(fd);
+    // SAFETY: the program's arguments.
+    unsafe { originals::close(fd) }
+}
+
+/// `close_range(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // SAFETY: the program's arguments.
+    unsafe { descriptors::close_range(first, last, flags) }
+}
+
+/// `closefrom(3)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    let before = originals::errno();
+    let from = u32::try_from(first).unwrap_or(0);
+    // SAFETY: the program's arguments.
+    if unsafe { descriptors::close_range(from, u32::MAX, 0) } == 0 {
+        return;
+    }
+    originals::set_errno(before);
+    fds::forget_range(from, u32::MAX);
+    // SAFETY: as above.
+    unsafe { originals::closefrom(first) }
+}
+
+/// `dup(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if descriptors::is_hidden(fd) {
+        return fail(EBADF);
+    }
+    // SAFETY: the program's arguments.
+    fds::copy(fd, unsafe { originals::dup(fd) })
+}
+
+/// `dup2(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+    if descriptors::is_hidden(fd) {
+        return fail(EBADF);
+    }
+    // SAFETY: the program's arguments.
+    fds::copy(fd, unsafe { originals::dup2(fd, new) })
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    if descriptors::is_hidden(fd) {
+        return fail(EBADF);
+    }
+    // SAFETY: the program's arguments.
+    fds::copy(fd, unsafe { originals::dup3(fd, new, flags) })
+}
+
+/// After fcntl: a duplicate is another descriptor of the same stream.
+fn duplicated(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) { fds::copy(fd, answer) } else { answer }
+}
+
+/// `fcntl(2)` with its argument made explicit by the shim.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn ktsn_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the program's arguments.
+    duplicated(fd, command, unsafe { originals::fcntl(fd, command, argument) })
+}
+
+/// `fcntl64` with its argument made explicit by the shim.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn ktsn_fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the program's arguments.
+    duplicated(fd, command, unsafe { originals::fcntl64(fd, command, argument) })
+}
+
+#[cfg(not(test))]
+mod variadic {
+    //! The exported names of the variadic functions: rustc exports only what Rust defines, so each is a jump.
+
+    unsafe extern "C" {
+        fn ktsn_fcntl_variadic();
+        fn ktsn_fcntl64_variadic();
+    }
+
+    macro_rules! jump {
+        ($name:ident, $to:ident) => {
+            /// The exported name; the shim has the body.
+            ///
+            /// # Safety
+            /// As the C function.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!("jmp {to}", to = sym $to);
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!("b {to}", to = sym $to);
+            }
+        };
+    }
+
+    jump!(fcntl, ktsn_fcntl_variadic);
+    jump!(fcntl64, ktsn_fcntl64_variadic);
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The socket options that a frame carries, and those that make a datagram the kernel's.
+//!
+//! In: a socket; it is asked again after every `setsockopt` that the kernel accepted, so nothing is ever guessed from
+//! what the program passed. Out: one word for the stream. It never changes an option.
+
+use core::ffi::c_int;
+
+use crate::abi::{
+    IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_OPTIONS, IP_TOS, IP_TTL, IP_UNICAST_IF, IPV6_DSTOPTS,
+    IPV6_FLOWINFO_SEND, IPV6_HOPOPTS, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_IF, IPV6_PKTINFO, IPV6_RTHDR,
+    IPV6_RTHDRDSTOPTS, IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_UNICAST_IF, IPV6_V6ONLY, SO_BINDTODEVICE,
+    SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY, SO_TIMESTAMPING, SOL_IP,
+    SOL_IPV6, SOL_SOCKET, SOL_UDP, TIMESTAMPING_TX, UDP_CORK, UDP_NO_CHECK6_TX, UDP_SEGMENT,
+};
+use crate::sys;
+
+/// SO_PRIORITY values above this are one and the same to the daemon.
+const PRIORITY_MAX: c_int = 15;
+
+/// What the options of a socket say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// SO_PRIORITY, at most 15.
+    pub(crate) priority: u8,
+    /// IP_TOS.
+    pub(crate) tos: u8,
+    /// IPV6_TCLASS.
+    pub(crate) traffic_class: u8,
+    /// IP_TTL.
+    pub(crate) ttl: u8,
+    /// IPV6_UNICAST_HOPS.
+    pub(crate) hops: u8,
+    /// IP_MULTICAST_TTL.
+    pub(crate) multicast_ttl: u8,
+    /// IPV6_MULTICAST_HOPS.
+    pub(crate) multicast_hops: u8,
+    /// Only the kernel serves what is set.
+    pub(crate) is_unsupported: bool,
+    /// The same, for groups only.
+    pub(crate) is_multicast_unsupported: bool,
+    /// SO_BROADCAST.
+    pub(crate) has_broadcast: bool,
+}
+
+impl Options {
+    /// As one word.
+    pub(crate) const fn to_word(self) -> u64 {
+        let flags = self.is_unsupported as u8
+            | (self.is_multicast_unsupported as u8) << 1
+            | (self.has_broadcast as u8) << 2;
+        u64::from_le_bytes([
+            self.priority,
+            self.tos,
+            self.traffic_class,
+            self.ttl,
+            self.hops,
+            self.multicast_ttl,
+            self.multicast_hops,
+            flags,
+        ])
+    }
+
+    /// The reverse.
+    pub(crate) const fn from_word(word: u64) -> Self {
+        let [priority, tos, traffic_class, ttl, hops, multicast_ttl, multicast_hops, flags] =
+            word.to_le_bytes();
+        Self {
+            priority,
+            tos,
+            traffic_class,
+            ttl,
+            hops,
+            multicast_ttl,
+            multicast_hops,
+            is_unsupported: flags & 1 != 0,
+            is_multicast_unsupported: flags & 2 != 0,
+            has_broadcast: flags & 4 != 0,
+        }
+    }
+
+    /// Asks the socket.
+    pub(crate) fn read(fd: c_int, is_v6: bool) -> Self {
+        let octet = |level, name, default| {
+            sys::option_int(fd, level, name).and_then(|value| u8::try_from(value).ok()).unwrap_or(default)
+        };
+        let is_set = |&(level, name): &(c_int, c_int)| {
+            sys::option_int(fd, level, name).is_some_and(|value| value != 0)
+        };
+        let mut options = Self {
+            priority: read_priority(fd),
+            tos: octet(SOL_IP, IP_TOS, 0),
+            ttl: octet(SOL_IP, IP_TTL, 64),
+            multicast_ttl: octet(SOL_IP, IP_MULTICAST_TTL, 1),
+            is_unsupported: UNSUPPORTED.iter().any(is_set) || has_headers(fd, SOL_IP, IP_OPTIONS),
+            has_broadcast: is_set(&(SOL_SOCKET, SO_BROADCAST)),
+            ..Self::default()
+        };
+        options.is_unsupported |= sys::option_int(fd, SOL_SOCKET, SO_TIMESTAMPING)
+            .is_some_and(|flags| flags & TIMESTAMPING_TX != 0);
+        if is_v6 {
+            options.traffic_class = octet(SOL_IPV6, IPV6_TCLASS, 0);
+            options.hops = octet(SOL_IPV6, IPV6_UNICAST_HOPS, 64);
+            options.multicast_hops = octet(SOL_IPV6, IPV6_MULTICAST_HOPS, 1);
+            options.is_unsupported |= UNSUPPORTED_V6.iter().any(is_set)
+                || STICKY_V6.iter().any(|&name| has_headers(fd, SOL_IPV6, name));
+            options.is_multicast_unsupported |= is_set(&(SOL_IPV6, IPV6_MULTICAST_IF));
+        }
+        options
+    }
+}
+
+/// SO_PRIORITY, at most 15.
+fn read_priority(fd: c_int) -> u8 {
+    let value = sys::option_int(fd, SOL_SOCKET, SO_PRIORITY).unwrap_or(0);
+    u8::try_from(value.clamp(0, PRIORITY_MAX)).unwrap_or(0)
+}
+
+const UNSUPPORTED: [(c_int, c_int); 6] = [
+    (SOL_SOCKET, SO_MARK),
+    (SOL_SOCKET, SO_DONTROUTE),
+    (SOL_SOCKET, SO_NO_CHECK),
+    (SOL_IP, IP_UNICAST_IF),
+    (SOL_UDP, UDP_CORK),
+    (SOL_UDP, UDP_SEGMENT),
+];
+const UNSUPPORTED_V6: [(c_int, c_int); 3] =
+    [(SOL_IPV6, IPV6_FLOWINFO_SEND), (SOL_IPV6, IPV6_UNICAST_IF), (SOL_UDP, UDP_NO_CHECK6_TX)];
+/// Extension headers and source addresses that stick to the socket.
+const STICKY_V6: [c_int; 4] = [IPV6_HOPOPTS, IPV6_RTHDR, IPV6_RTHDRDSTOPTS, IPV6_DSTOPTS];
+
+/// Whether an option that is a list of octets is not empty.
+fn has_headers(fd: c_int, level: c_int, name: c_int) -> bool {
+    let mut value = [0; 64];
+    // Too long for our memory means that there is something.
+    match sys::option_octets(fd, level, name, &mut value) {
+        Ok(octets) => octets != 0,
+        Err(errno) => errno == crate::abi::EINVAL,
+    }
+}
+
+/// What a successful `setsockopt` calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Only the priority is another.
+    Priority,
+    /// Options that travel in each frame, or rule it out.
+    Options,
+    /// Something that the daemon reads from the socket: register again.
+    Registration,
+    /// A source address that cannot be read back: the datagrams are the kernel's from now on.
+    Pinned,
+    /// An interface for groups that cannot be read back.
+    PinnedGroups,
+}
+
+/// Which options call for what. The unknown ones are read again too: reading is cheap and guessing is not.
+pub(crate) const fn change(level: c_int, name: c_int) -> Change {
+    match (level, name) {
+        (SOL_SOCKET, SO_PRIORITY) => Change::Priority,
+        (SOL_SOCKET, SO_BINDTODEVICE | SO_BINDTOIFINDEX | SO_MARK) | (SOL_IPV6, IPV6_V6ONLY) => {
+            Change::Registration
+        }
+        (SOL_IPV6, IPV6_PKTINFO) => Change::Pinned,
+        (SOL_IP, IP_MULTICAST_IF) => Change::PinnedGroups,
+        _ => Change::Options,
+    }
+}
+
+/// `options` with the socket's present priority.
+pub(crate) fn with_priority(options: Options, fd: c_int) -> Options {
+    Options { priority: read_priority(fd), ..options }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn one_word_holds_everything() {
+        let options = Options {
+            priority: 15,
+            tos: 0xb8,
+            traffic_class: 255,
+            ttl: 64,
+            hops: 3,
+            multicast_ttl: 1,
+            multicast_hops: 2,
+            is_unsupported: true,
+            is_multicast_unsupported: false,
+            has_broadcast: true,
+        };
+        assert_eq!(Options::from_word(options.to_word()), options);
+        assert_eq!(Options::from_word(0), Options::default());
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The few regions that this process knows: at most one in use, others until their last user has left.
+//!
+//! In: a mapping and two descriptors from the attachment. Out: a counted [`Use`] of the region for one send. Nobody
+//! waits: a region that is given up is unmapped by a later send, when no thread and no interrupted frame is inside.
+//!
+//! ```text
+//! user     in_use += 1 → current still this one? → use → in_use −= 1
+//! give up  current ← 0 → Draining → (later, under the lock) in_use = 0? → unmap, close → Free
+//! ```
+//! Both sides are sequentially consistent, so one of them sees the other.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+
+use ktsn_ring::Producer;
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+
+use crate::page::Page;
+use crate::sys;
+
+/// How many regions a process can know at a time: a bound on what threads that never come back can leave mapped.
+const REGIONS_COUNT: usize = 8;
+
+const FREE: u32 = 0;
+/// Connected, the daemon's reply is awaited.
+const CONNECTING: u32 = 1;
+const LIVE: u32 = 2;
+/// Given up, perhaps still in use.
+const DRAINING: u32 = 3;
+
+/// A descriptor of ours in the program's table, where the program may close it or put another in its place.
+pub(crate) struct Descriptor {
+    fd: AtomicI32,
+    cookie: AtomicU64,
+}
+
+impl Descriptor {
+    const fn none() -> Self {
+        Self { fd: AtomicI32::new(-1), cookie: AtomicU64::new(0) }
+    }
+
+    fn set(&self, fd: OwnedFd) {
+        self.cookie.store(sys::cookie(fd.as_raw_fd()).unwrap_or(0), Relaxed);
+        self.fd.store(fd.into_raw_fd(), Release);
+    }
+
+    /// The descriptor if it is still ours: the cookie of a socket is never given out twice.
+    pub(crate) fn get(&self) -> Option<c_int> {
+        let fd = self.fd.load(Acquire);
+        (fd >= 0 && sys::cookie(fd) == Some(self.cookie.load(Relaxed))).then_some(fd)
+    }
+
+    fn is(&self, fd: c_int) -> bool {
+        self.fd.load(Relaxed) == fd && self.get().is_some()
+    }
+
+    fn close(&self) {
+        let is_ours = self.get().is_some();
+        let fd = self.fd.swap(-1, Relaxed);
+        if is_ours {
+            // SAFETY: the cookie says that it is the socket that this library opened; nobody else closes it.
+            unsafe { rustix::io::close(fd) };
+        }
+    }
+}
+
+/// One region.
+pub(crate) struct Region {
+    state: AtomicU32,
+    in_use: AtomicU32,
+    /// Number of the attachment, never used twice; 0 = none.
+    epoch: AtomicU32,
+    base: AtomicUsize,
+    octets: AtomicUsize,
+    /// The connection for registrations.
+    pub(crate) control: Descriptor,
+    /// The connection that wakes the worker.
+    pub(crate) doorbell: Descriptor,
+    producer: UnsafeCell<MaybeUninit<Producer>>,
+}
+
+// SAFETY: `producer` is written only in state CONNECTING, by the holder of the page's lock, before `current` names the
+// region; it is read only by users whom `current` sent here. Everything else is atomic.
+unsafe impl Sync for Region {}
+
+static REGIONS: [Region; REGIONS_COUNT] = [const {
+    Region {
+        state: AtomicU32::new(FREE),
+        in_use: AtomicU32::new(0),
+        epoch: AtomicU32::new(0),
+        base: AtomicUsize::new(0),
+        octets: AtomicUsize::new(0),
+        control: Descriptor::none(),
+        doorbell: Descriptor::none(),
+        producer: UnsafeCell::new(MaybeUninit::uninit()),
+    }
+}; REGIONS_COUNT];
+
+static EPOCHS: AtomicU32 = AtomicU32::new(0);
+
+/// The region in use, held for one send.
+pub(crate) struct Use {
+    region: &'static Region,
+    number: u32,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.region.in_use.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Use {
+    /// The region in use, if there is one.
+    pub(crate) fn current(page: &Page) -> Option<Self> {
+        let number = page.current.load(SeqCst);
+        let region = REGIONS.get((number as usize).checked_sub(1)?)?;
+        region.in_use.fetch_add(1, SeqCst);
+        let held = Self { region, number };
+        (page.current.load(SeqCst) == number).then_some(held)
+    }
+
+    /// The ring.
+    pub(crate) fn producer(&self) -> &Producer {
+        // SAFETY: `current` named this region after it was written, and it stays as it is while `in_use` is not 0.
+        unsafe { (*self.region.producer.get()).assume_init_ref() }
+    }
+
+    /// The attachment's number.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.region.epoch.load(Relaxed)
+    }
+
+    /// The region with its descriptors.
+    pub(crate) const fn region(&self) -> &'static Region {
+        self.region
+    }
+
+    /// Gives the region up: the daemon is gone, or says so.
+    pub(crate) fn give_up(&self, page: &Page) {
+        if page.current.compare_exchange(self.number, 0, SeqCst, SeqCst).is_ok() {
+            self.region.state.store(DRAINING, Release);
+        }
+    }
+}
+
+impl Region {
+    /// A region for a new connection; its number, or `None` when all are taken. Only under the lock.
+    pub(crate) fn connect(control: OwnedFd) -> Option<u32> {
+        for (number, region) in (1..).zip(&REGIONS) {
+            if region.state.load(Acquire) == FREE {
+                region.control.set(control);
+                region.state.store(CONNECTING, Release);
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// The region of this number.
+    pub(crate) fn get(number: u32) -> Option<&'static Self> {
+        REGIONS.get((number as usize).checked_sub(1)?)
+    }
+
+    /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].
+    pub(crate) fn install(
+        &self,
+        page: &Page,
+        number: u32,
+        base: NonNull<u8>,
+        octets: usize,
+        doorbell: OwnedFd,
+    ) -> bool {
+        // SAFETY: the caller mapped `octets` from `base` on for this region alone; it is unmapped only in `sweep`.
+        let Ok(producer) = (unsafe { Producer::from_mapping(base, octets) }) else { return false };
+        // SAFETY: state CONNECTING, under the lock: nobody reads.
+        unsafe { (*self.producer.get()).write(producer) };
+        self.base.store(base.as_ptr() as usize, Relaxed);
+        self.octets.store(octets, Relaxed);
+        self.doorbell.set(doorbell);
+        let epoch = EPOCHS.fetch_add(1, Relaxed).wrapping_add(1);
+        self.epoch.store(epoch.max(1), Relaxed);
+        self.state.store(LIVE, Release);
+        page.current.store(number, SeqCst);
+        true
+    }
+
+    /// Ends a connection that came to nothing. Only under the lock.
+    pub(crate) fn abandon(&self) {
+        self.control.close();
+        self.doorbell.close();
+        self.state.store(FREE, Release);
+    }
+
+    fn release(&self) {
+        let base = self.base.swap(0, Relaxed);
+        if base != 0 {
+            sys::unmap(base, self.octets.load(Relaxed));
+        }
+        self.abandon();
+    }
+}
+
+/// Gives back what nobody uses any more. Only under the lock.
+pub(crate) fn sweep() {
+    for region in &REGIONS {
+        if region.state.load(Acquire) == DRAINING && region.in_use.load(SeqCst) == 0 {
+            region.release();
+        }
+    }
+}
+
+/// In a fork's child: forgets the parent's regions and connections. A region in which the fork found a thread (or
+/// the code below a signal handler that forked) stays mapped and its place stays taken. Only under the lock.
+pub(crate) fn forget_parents() {
+    for region in &REGIONS {
+        if region.state.load(Acquire) == FREE {
+            continue;
+        }
+        if region.in_use.load(SeqCst) == 0 {
+            region.release();
+        } else {
+            region.control.close();
+            region.doorbell.close();
+            region.state.store(DRAINING, Release);
+        }
+    }
+}
+
+/// Whether a descriptor number is one of ours.
+pub(crate) fn owns(fd: c_int) -> bool {
+    fd >= 0 && REGIONS.iter().any(|region| region.control.is(fd) || region.doorbell.is(fd))
+}
+
+/// The smallest of our descriptors that lies in `first..=last`.
+pub(crate) fn first_owned(first: u32, last: u32) -> Option<u32> {
+    let descriptors = REGIONS.iter().flat_map(|region| [&region.control, &region.doorbell]);
+    descriptors
+        .filter_map(|descriptor| descriptor.get())
+        .filter_map(|fd| u32::try_from(fd).ok())
+        .filter(|fd| (first..=last).contains(fd))
+        .min()
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The timed sockets of this process: one entry for each open socket, shared by all its descriptors.
+//!
+//! In: what the hooks learned about a socket. Out: what a send needs to know, and its registration with the daemon.
+//! All words are atomics; a send that races with a close on another thread sees the old socket's words or the new
+//! one's, and the token in the frame tells the daemon which: a mixture is refused there, never sent.
+
+use core::ffi::c_int;
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use ktsn_ring::control::{Register, Unregister};
+use ktsn_ring::{StreamCode, StreamStatus};
+
+use crate::abi::{EAGAIN, EBADF, ENOBUFS, EPIPE, SockTxtime};
+use crate::destination::Address;
+use crate::options::Options;
+use crate::region::Use;
+use crate::{clock, page, sys};
+
+/// Streams of a process; the region's table has no more.
+const STREAMS_COUNT: usize = 1024;
+/// How long a send waits for a registration that the program itself made necessary, ns.
+const REGISTER_WAIT: u64 = 20_000_000;
+
+/// The socket's addresses changed: register again before the next frame.
+const STALE: u32 = 1;
+/// The kernel's socket knows SO_TXTIME too.
+const KERNEL_TXTIME: u32 = 1 << 1;
+/// It has a local port.
+const BOUND: u32 = 1 << 2;
+/// It is connected.
+const CONNECTED: u32 = 1 << 3;
+/// The peer is a group.
+const PEER_GROUP: u32 = 1 << 4;
+/// The peer is an IPv4 address.
+const PEER_V4: u32 = 1 << 5;
+/// AF_INET6.
+const V6: u32 = 1 << 6;
+/// IPV6_V6ONLY.
+const V6_ONLY: u32 = 1 << 7;
+/// Bound to one IPv4 (or IPv4-mapped) address.
+const LOCAL_V4: u32 = 1 << 8;
+/// Bound to one IPv6 address.
+const LOCAL_V6: u32 = 1 << 9;
+/// An option that cannot be read back was set: datagrams are the kernel's.
+const PINNED: u32 = 1 << 10;
+/// The same for groups only.
+const PINNED_GROUP: u32 = 1 << 11;
+
+const ADDRESS_FLAGS: u32 = BOUND | CONNECTED | PEER_GROUP | PEER_V4 | V6_ONLY | LOCAL_V4 | LOCAL_V6;
+
+/// `references` while the last one is being let go.
+const CLOSING: u32 = u32::MAX;
+
+struct Entry {
+    references: AtomicU32,
+    flags: AtomicU32,
+    /// SO_TXTIME: the clock in the low half, the flags in the high one.
+    txtime: AtomicU64,
+    options: AtomicU64,
+    /// The token in the low half, the attachment's epoch in the high one; 0 = never registered.
+    registration: AtomicU64,
+    /// A send waits for the answer until then (CLOCK_MONOTONIC, ns).
+    wait_until: AtomicU64,
+}
+
+static STREAMS: [Entry; STREAMS_COUNT] = [const {
+    Entry {
+        references: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+        txtime: AtomicU64::new(0),
+        options: AtomicU64::new(0),
+        registration: AtomicU64::new(0),
+        wait_until: AtomicU64::new(0),
+    }
+}; STREAMS_COUNT];
+
+static TOKENS: AtomicU32 = AtomicU32::new(0);
+
+/// A stream of this process.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream {
+    /// Its index, here and in the region.
+    pub(crate) index: u32,
+    entry: &'static Entry,
+}
+
+/// What the daemon says about a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registration {
+    /// It has answered; `StreamStatus::token` is the one for frames.
+    Known(StreamStatus),
+    /// Not yet, or not any more.
+    Unknown,
+    /// The region has fewer streams than this program.
+    NoRoom,
+}
+
+/// The stream of this index.
+pub(crate) fn get(index: u32) -> Option<Stream> {
+    STREAMS.get(index as usize).map(|entry| Stream { index, entry })
+}
+
+/// A new stream with one reference; `None` when there are too many.
+pub(crate) fn create(is_v6: bool) -> Option<Stream> {
+    for (index, entry) in (0..).zip(&STREAMS) {
+        if entry.references.load(Relaxed) == 0
+            && entry.references.compare_exchange(0, CLOSING, AcqRel, Relaxed).is_ok()
+        {
+            entry.flags.store(if is_v6 { V6 } else { 0 } | STALE, Relaxed);
+            entry.txtime.store(0, Relaxed);
+            entry.options.store(0, Relaxed);
+            entry.registration.store(0, Relaxed);
+            entry.wait_until.store(0, Relaxed);
+            entry.references.store(1, Release);
+            return Some(Stream { index, entry });
+        }
+    }
+    None
+}
+
+/// One more descriptor of a stream; false when it is just going away.
+pub(crate) fn retain(index: u32) -> bool {
+    let Some(entry) = STREAMS.get(index as usize) else { return false };
+    let more = |count: u32| (count != 0 && count < CLOSING.wrapping_sub(1)).then(|| count.wrapping_add(1));
+    entry.references.fetch_update(AcqRel, Relaxed, more).is_ok()
+}
+
+/// One descriptor less; with the last one the stream ends and the daemon is told.
+pub(crate) fn release(index: u32) {
+    let Some(entry) = STREAMS.get(index as usize) else { return };
+    let less = |count: u32| match count {
+        0 | CLOSING => None,
+        1 => Some(CLOSING),
+        count => Some(count.wrapping_sub(1)),
+    };
+    if entry.references.fetch_update(AcqRel, Relaxed, less) != Ok(1) {
+        return;
+    }
+    let registration = entry.registration.swap(0, AcqRel);
+    if let Some(held) = page::get().and_then(Use::current)
+        && registration != 0
+        && epoch_of(registration) == held.epoch()
+        && let Some(control) = held.region().control.get()
+    {
+        let message = Unregister { stream_index: index, token: registration as u32 };
+        // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
+        let _ = sys::send(control, &message.encode(), None);
+    }
+    entry.references.store(0, Release);
+}
+
+const fn epoch_of(registration: u64) -> u32 {
+    (registration >> 32) as u32
+}
+
+impl Stream {
+    fn has(self, flag: u32) -> bool {
+        self.entry.flags.load(Relaxed) & flag != 0
+    }
+
+    fn put(self, flag: u32, value: bool) {
+        if value {
+            self.entry.flags.fetch_or(flag, Relaxed);
+        } else {
+            self.entry.flags.fetch_and(!flag, Relaxed);
+        }
+    }
+
+    /// SO_TXTIME as the program set it.
+    pub(crate) fn txtime(self) -> SockTxtime {
+        let word = self.entry.txtime.load(Relaxed);
+        SockTxtime { clock: word as u32 as c_int, flags: (word >> 32) as u32 }
+    }
+
+    /// Remembers SO_TXTIME, and whether the kernel took it too.
+    pub(crate) fn set_txtime(self, txtime: SockTxtime, is_kernels: bool) {
+        self.entry.txtime.store(u64::from(txtime.clock as u32) | u64::from(txtime.flags) << 32, Relaxed);
+        self.put(KERNEL_TXTIME, is_kernels);
+    }
+
+    /// Whether the kernel's socket would understand SCM_TXTIME.
+    pub(crate) fn is_kernel_timed(self) -> bool {
+        self.has(KERNEL_TXTIME)
+    }
+    /// AF_INET6.
+    pub(crate) fn is_v6(self) -> bool {
+        self.has(V6)
+    }
+    /// IPV6_V6ONLY.
+    pub(crate) fn is_v6_only(self) -> bool {
+        self.has(V6_ONLY)
+    }
+    /// Has a local port.
+    pub(crate) fn is_bound(self) -> bool {
+        self.has(BOUND)
+    }
+    /// Has a peer.
+    pub(crate) fn is_connected(self) -> bool {
+        self.has(CONNECTED)
+    }
+    /// The peer is a group, and an IPv4 address.
+    pub(crate) fn peer(self) -> (bool, bool) {
+        (self.has(PEER_GROUP), self.has(PEER_V4))
+    }
+    /// Bound to one address of the other family: only the kernel knows what that means.
+    pub(crate) fn is_bound_elsewhere(self, to_v4: bool) -> bool {
+        self.has(if to_v4 { LOCAL_V6 } else { LOCAL_V4 })
+    }
+    /// Datagrams are the kernel's, because of an option; `to_group`: of one for groups.
+    pub(crate) fn is_pinned(self, to_group: bool) -> bool {
+        self.has(PINNED) || (to_group && self.has(PINNED_GROUP))
+    }
+    /// An option that cannot be read back was set.
+    pub(crate) fn pin(self, only_groups: bool) {
+        self.put(if only_groups { PINNED_GROUP } else { PINNED }, true);
+    }
+    /// The socket's options.
+    pub(crate) fn options(self) -> Options {
+        Options::from_word(self.entry.options.load(Relaxed))
+    }
+    /// Remembers the socket's options.
+    pub(crate) fn set_options(self, options: Options) {
+        self.entry.options.store(options.to_word(), Relaxed);
+    }
+    /// The socket's addresses changed.
+    pub(crate) fn set_stale(self) {
+        self.put(STALE, true);
+    }
+
+    /// Asks the socket for its addresses.
+    pub(crate) fn read_addresses(self, fd: c_int) {
+        let mut flags = 0;
+        if let Some(name) = sys::local_name(fd)
+            && let Some(local) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
+        {
+            flags |= if local.port != 0 { BOUND } else { 0 };
+            flags |= match (local.is_any(), local.is_v4()) {
+                (true, _) => 0,
+                (false, true) => LOCAL_V4,
+                (false, false) => LOCAL_V6,
+            };
+        }
+        if let Some(name) = sys::peer_name(fd)
+            && let Some(peer) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
+        {
+            flags |= CONNECTED;
+            flags |=
+                if peer.is_multicast() { PEER_GROUP } else { 0 } | if peer.is_v4() { PEER_V4 } else { 0 };
+        }
+        if self.is_v6() && sys::option_int(fd, crate::abi::SOL_IPV6, crate::abi::IPV6_V6ONLY) == Some(1) {
+            flags |= V6_ONLY;
+        }
+        self.put(ADDRESS_FLAGS & !flags, false);
+        self.put(flags, true);
+    }
+
+    /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
+    /// `bind`, `connect` or first send made a registration necessary.
+    pub(crate) fn registration(self, held: &Use, fd: c_int) -> Registration {
+        let mut registration = self.entry.registration.load(Acquire);
+        let is_stale = self.has(STALE);
+        if is_stale || epoch_of(registration) != held.epoch() {
+            // After a daemon's return nobody waits; else the program's own change made it necessary.
+            let may_wait = registration == 0 || epoch_of(registration) == held.epoch();
+            match self.register(held, fd, registration, if may_wait { REGISTER_WAIT } else { 0 }) {
+                Some(new) => registration = new,
+                None => return Registration::Unknown,
+            }
+        }
+        loop {
+            match held.producer().stream(self.index) {
+                None => return Registration::NoRoom,
+                Some(status) if status.token == registration as u32 && status.code != StreamCode::Pending => {
+                    return Registration::Known(status);
+                }
+                Some(_) => {}
+            }
+            if clock::monotonic() >= self.entry.wait_until.load(Relaxed) {
+                return Registration::Unknown;
+            }
+            sys::nap(50_000);
+            registration = self.entry.registration.load(Acquire);
+        }
+    }
+
+    /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
+    fn register(self, held: &Use, fd: c_int, old: u64, wait: u64) -> Option<u64> {
+        // First the flag, then the addresses: a change in between makes the stream stale again.
+        self.put(STALE, false);
+        let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
+            0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
+            token => token,
+        };
+        let new = u64::from(token) | u64::from(held.epoch()) << 32;
+        self.entry.wait_until.store(clock::monotonic().saturating_add(wait), Relaxed);
+        if let Err(other) = self.entry.registration.compare_exchange(old, new, AcqRel, Acquire) {
+            return Some(other); // another thread registers right now
+        }
+        self.read_addresses(fd);
+        self.set_options(Options::read(fd, self.is_v6()));
+        let message = Register { stream_index: self.index, token };
+        let sent = match held.region().control.get() {
+            Some(control) => sys::send(control, &message.encode(), Some(fd)),
+            None => Err(EPIPE),
+        };
+        match sent {
+            Ok(()) => Some(new),
+            Err(error) => {
+                self.set_stale();
+                if !matches!(error, EAGAIN | EBADF | ENOBUFS)
+                    && let Some(page) = page::get()
+                {
+                    held.give_up(page);
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Raw system calls that the typed crate does not have, because the option or the address is the program's.
+//!
+//! In: descriptors and plain values. Out: values or an errno number. It never touches the program's `errno`,
+//! never allocates and never blocks (except in [`nap`], whose length the caller gives).
+
+use core::ffi::{c_int, c_void};
+use core::mem::size_of;
+use core::ptr::NonNull;
+
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::abi::{self, MessageHeader, Segment};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod number {
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const DUP: usize = 32;
+    pub(crate) const DUP2: usize = 33;
+    pub(crate) const SOCKET: usize = 41;
+    pub(crate) const CONNECT: usize = 42;
+    pub(crate) const SENDMSG: usize = 46;
+    pub(crate) const BIND: usize = 49;
+    pub(crate) const GETSOCKNAME: usize = 51;
+    pub(crate) const GETPEERNAME: usize = 52;
+    pub(crate) const SETSOCKOPT: usize = 54;
+    pub(crate) const GETSOCKOPT: usize = 55;
+    pub(crate) const FCNTL: usize = 72;
+    pub(crate) const CLOCK_GETTIME: usize = 228;
+    pub(crate) const DUP3: usize = 292;
+    pub(crate) const SENDMMSG: usize = 307;
+    pub(crate) const CLOSE_RANGE: usize = 436;
+    pub(crate) const RECVMSG: usize = 47;
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod number {
+    pub(crate) const CLOSE: usize = 57;
+    pub(crate) const DUP: usize = 23;
+    /// The architecture has no such call; every C library has the function, so the fallback is never reached.
+    pub(crate) const DUP2: usize = usize::MAX;
+    pub(crate) const SOCKET: usize = 198;
+    pub(crate) const CONNECT: usize = 203;
+    pub(crate) const SENDMSG: usize = 211;
+    pub(crate) const BIND: usize = 200;
+    pub(crate) const GETSOCKNAME: usize = 204;
+    pub(crate) const GETPEERNAME: usize = 205;
+    pub(crate) const SETSOCKOPT: usize = 208;
+    pub(crate) const GETSOCKOPT: usize = 209;
+    pub(crate) const FCNTL: usize = 25;
+    pub(crate) const CLOCK_GETTIME: usize = 113;
+    pub(crate) const DUP3: usize = 24;
+    pub(crate) const SENDMMSG: usize = 269;
+    pub(crate) const CLOSE_RANGE: usize = 436;
+    pub(crate) const RECVMSG: usize = 212;
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("libktsn knows the system calls of x86-64 and AArch64 only");
+
+/// One system call. The result is a value, or `-errno`.
+///
+/// # Safety
+/// The arguments must be what the call with this number expects; pointers must be valid for what it does with them.
+pub(crate) unsafe fn call(number: usize, a: [usize; 5]) -> isize {
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction follows the kernel's calling convention (rcx and r11 are clobbered); the caller answers
+    // for the arguments.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above, with the registers of this architecture.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a[0] as isize => result,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4],
+            options(nostack)
+        );
+    }
+    result
+}
+
+/// An `int` as a system call argument: the kernel sees the same bits, sign extended.
+pub(crate) const fn word(value: c_int) -> usize {
+    value as isize as usize
+}
+
+/// Reads an option into `value`; the answer is the length that the kernel wrote.
+pub(crate) fn option_octets(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Result<usize, c_int> {
+    let mut octets = value.len() as u32;
+    // SAFETY: `value` and `octets` are ours, writable and outlive the call.
+    let result = unsafe {
+        call(
+            number::GETSOCKOPT,
+            [word(fd), word(level), word(name), value.as_mut_ptr() as usize, (&raw mut octets) as usize],
+        )
+    };
+    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok((octets as usize).min(value.len())) }
+}
+
+/// An `int` option; `None` when the socket has no such option.
+pub(crate) fn option_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value = [0; size_of::<c_int>()];
+    // Some options of the IP level answer with one octet when one suffices; the rest is zero then.
+    option_octets(fd, level, name, &mut value).ok().map(|_| c_int::from_ne_bytes(value))
+}
+
+/// The socket's cookie; `None` when the descriptor is no socket. Never 0.
+pub(crate) fn cookie(fd: c_int) -> Option<u64> {
+    let mut value = [0; 8];
+    match option_octets(fd, abi::SOL_SOCKET, abi::SO_COOKIE, &mut value) {
+        Ok(8) => Some(u64::from_ne_bytes(value)),
+        _ => None,
+    }
+}
+
+/// A socket address as the kernel gave it: its octets, at most 28 used here.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Name {
+    pub(crate) octets: [u8; abi::NAME_MAX],
+    pub(crate) len: usize,
+}
+
+fn name_of(number: usize, fd: c_int) -> Option<Name> {
+    let mut name = Name { octets: [0; abi::NAME_MAX], len: 0 };
+    let mut len = name.octets.len() as u32;
+    // SAFETY: both pointers are to our own memory, which outlives the call.
+    let result =
+        unsafe { call(number, [word(fd), name.octets.as_mut_ptr() as usize, (&raw mut len) as usize, 0, 0]) };
+    name.len = (len as usize).min(name.octets.len());
+    (result == 0).then_some(name)
+}
+
+/// The socket's own address.
+pub(crate) fn local_name(fd: c_int) -> Option<Name> {
+    name_of(number::GETSOCKNAME, fd)
+}
+
+/// The address that the socket is connected to.
+pub(crate) fn peer_name(fd: c_int) -> Option<Name> {
+    name_of(number::GETPEERNAME, fd)
+}
+
+/// Gives an unbound socket a port on any address, as the kernel does itself at the first send.
+pub(crate) fn bind_any(fd: c_int, v6: bool) -> bool {
+    let mut address = [0u8; 28];
+    let (family, len) = if v6 { (abi::AF_INET6, 28) } else { (abi::AF_INET, 16) };
+    address[..2].copy_from_slice(&family.to_ne_bytes());
+    // SAFETY: the kernel reads `len` octets of `address`, which has at least that many.
+    unsafe { call(number::BIND, [word(fd), address.as_ptr() as usize, len, 0, 0]) == 0 }
+}
+
+/// Reads a clock by system call, nanoseconds.
+pub(crate) fn clock_by_call(clock: c_int) -> u64 {
+    let mut time = [0i64; 2];
+    // SAFETY: the kernel writes one timespec (two 64-bit words) to `time`.
+    unsafe { call(number::CLOCK_GETTIME, [word(clock), time.as_mut_ptr() as usize, 0, 0, 0]) };
+    (time[0] as u64).saturating_mul(1_000_000_000).saturating_add(time[1] as u64)
+}
+
+/// Sleeps for `nanos` (less than a second); false when a signal ended the sleep.
+pub(crate) fn nap(nanos: u32) -> bool {
+    use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
+    let span = Timespec { tv_sec: 0, tv_nsec: i64::from(nanos) };
+    !matches!(nanosleep(&span), NanosleepRelativeResult::Interrupted(_))
+}
+
+/// The calling process.
+pub(crate) fn pid() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get() as u32
+}
+
+/// Writes a line to the program's standard error, once, best effort.
+pub(crate) fn complain(line: &[u8]) {
+    // SAFETY: descriptor 2 is only borrowed for one call; a closed one is an error, which is fine.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, line);
+}
+
+/// Whether the file description is non-blocking right now.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    const F_GETFL: usize = 3;
+    const O_NONBLOCK: isize = 0o4000;
+    // SAFETY: takes and gives plain values.
+    let flags = unsafe { call(number::FCNTL, [word(fd), F_GETFL, 0, 0, 0]) };
+    flags >= 0 && flags & O_NONBLOCK != 0
+}
+
+/// SO_SNDTIMEO in nanoseconds; 0 = wait without end.
+pub(crate) fn send_timeout(fd: c_int) -> u64 {
+    let mut time = [0u8; 16];
+    if option_octets(fd, abi::SOL_SOCKET, abi::SO_SNDTIMEO, &mut time) != Ok(16) {
+        return 0;
+    }
+    // The low half first, on the little-endian architectures that are supported.
+    let time = u128::from_le_bytes(time);
+    let (seconds, micros) = (time as u64, (time >> 64) as u64);
+    seconds.saturating_mul(1_000_000_000).saturating_add(micros.saturating_mul(1_000))
+}
+
+/// One page that the kernel empties in a child made by fork; `None` where the kernel cannot (before 4.14).
+pub(crate) fn wiped_page(octets: usize) -> Option<*mut c_void> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of anybody.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), octets, access, MapFlags::PRIVATE) };
+    let page = page.ok()?;
+    // SAFETY: the page was mapped right here and nobody else knows it.
+    if unsafe { rustix::mm::madvise(page, octets, Advice::LinuxWipeOnFork) }.is_err() {
+        unmap(page as usize, octets);
+        return None;
+    }
+    Some(page)
+}
+
+/// Maps a file of exactly `octets` octets, shared and writable. A longer mapping would fault when it is read.
+pub(crate) fn map_shared(file: &OwnedFd, octets: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let fd = file.as_raw_fd();
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: not -1, and open as long as `file`.
+    let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    if usize::try_from(rustix::fs::fstat(file).ok()?.st_size) != Ok(octets) {
+        return None;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
+    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), octets, access, MapFlags::SHARED, file, 0) };
+    NonNull::new(base.ok()?.cast())
+}
+
+/// Gives a mapping of ours back.
+pub(crate) fn unmap(base: usize, octets: usize) {
+    // SAFETY: only called with the address and length of a mapping that this library made and nobody uses any more.
+    let _ = unsafe { rustix::mm::munmap(base as *mut c_void, octets) };
+}
+
+/// Control data with descriptors: one SCM_RIGHTS message, room for two.
+#[repr(C)]
+struct Rights {
+    octets: usize,
+    level: c_int,
+    kind: c_int,
+    fds: [c_int; 2],
+}
+
+const SCM_RIGHTS: c_int = 1;
+const RIGHTS_HEADER: usize = 16;
+
+/// Sends one message, with a descriptor or without; never blocks, never raises SIGPIPE.
+pub(crate) fn send(socket: c_int, message: &[u8], passed: Option<c_int>) -> Result<(), c_int> {
+    let rights = Rights {
+        octets: RIGHTS_HEADER.wrapping_add(size_of::<c_int>()),
+        level: abi::SOL_SOCKET,
+        kind: SCM_RIGHTS,
+        fds: [passed.unwrap_or(-1), 0],
+    };
+    let segment = Segment { base: message.as_ptr().cast(), octets: message.len() };
+    let header = MessageHeader {
+        name: core::ptr::null(),
+        name_octets: 0,
+        segments: &raw const segment,
+        segments_count: 1,
+        control: (&raw const rights).cast(),
+        control_octets: if passed.is_some() { size_of::<Rights>() } else { 0 },
+        flags: 0,
+    };
+    let flags = word(abi::MSG_DONTWAIT | abi::MSG_NOSIGNAL);
+    // SAFETY: header, segment, rights and message are ours and outlive the call, which reads them.
+    let result = unsafe { call(number::SENDMSG, [word(socket), (&raw const header) as usize, flags, 0, 0]) };
+    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(()) }
+}
+
+/// Receives one message and up to two descriptors (CLOEXEC); never blocks. The length may exceed `message`.
+pub(crate) fn receive(socket: c_int, message: &mut [u8]) -> Result<(usize, [Option<OwnedFd>; 2]), c_int> {
+    const MSG_TRUNC: c_int = 0x20;
+    const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+    let mut rights = Rights { octets: 0, level: 0, kind: 0, fds: [-1; 2] };
+    let segment = Segment { base: message.as_mut_ptr().cast(), octets: message.len() };
+    let mut header = MessageHeader {
+        name: core::ptr::null(),
+        name_octets: 0,
+        segments: &raw const segment,
+        segments_count: 1,
+        control: (&raw mut rights).cast(),
+        control_octets: size_of::<Rights>(),
+        flags: 0,
+    };
+    let flags = word(abi::MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+    // SAFETY: header, segment, rights and message are ours, writable, and outlive the call.
+    let result = unsafe { call(number::RECVMSG, [word(socket), (&raw mut header) as usize, flags, 0, 0]) };
+    if result < 0 {
+        return Err(result.wrapping_neg() as c_int);
+    }
+    let is_rights = header.control_octets >= RIGHTS_HEADER
+        && (rights.level, rights.kind) == (abi::SOL_SOCKET, SCM_RIGHTS);
+    let count = if is_rights { rights.octets.saturating_sub(RIGHTS_HEADER) / size_of::<c_int>() } else { 0 };
+    // SAFETY: the kernel has just opened these descriptors for us and nobody else knows them.
+    let own =
+        |index: usize, fd: c_int| (index < count && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((result.cast_unsigned(), [own(0, rights.fds[0]), own(1, rights.fds[1])]))
+}
+
+/// A non-blocking SEQPACKET connection to a path socket, CLOEXEC, moved to a number of at least `min` if possible.
+pub(crate) fn connect_unix(path: &core::ffi::CStr, min: c_int) -> Result<OwnedFd, c_int> {
+    const AF_UNIX: u16 = 1;
+    const SOCK_SEQPACKET: usize = 5;
+    const SOCK_FLAGS: usize = 0o2_004_000; // SOCK_CLOEXEC | SOCK_NONBLOCK
+    // SAFETY: takes and gives plain values.
+    let socket =
+        unsafe { call(number::SOCKET, [usize::from(AF_UNIX), SOCK_SEQPACKET | SOCK_FLAGS, 0, 0, 0]) };
+    let socket = owned(socket)?;
+    let mut address = [0u8; 110];
+    let octets = path.to_bytes_with_nul();
+    let text = address.get_mut(2..octets.len().saturating_add(2)).ok_or(abi::EINVAL)?;
+    for (to, from) in text.iter_mut().zip(octets) {
+        *to = *from;
+    }
+    if let Some(family) = address.first_chunk_mut() {
+        *family = AF_UNIX.to_ne_bytes();
+    }
+    let len = octets.len().saturating_add(2);
+    // SAFETY: the kernel reads `len` octets of `address`, which has at least that many.
+    let result =
+        unsafe { call(number::CONNECT, [word(socket.as_raw_fd()), address.as_ptr() as usize, len, 0, 0]) };
+    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(move_high(socket, min)) }
+}
+
+/// Moves a descriptor out of the way, if the program's limit allows it.
+pub(crate) fn move_high(fd: OwnedFd, min: c_int) -> OwnedFd {
+    // SAFETY: takes and gives plain values.
+    let moved =
+        unsafe { call(number::FCNTL, [word(fd.as_raw_fd()), word(abi::F_DUPFD_CLOEXEC), word(min), 0, 0]) };
+    owned(moved).unwrap_or(fd)
+}
+
+fn owned(result: isize) -> Result<OwnedFd, c_int> {
+    if result < 0 {
+        return Err(result.wrapping_neg() as c_int);
+    }
+    // SAFETY: the kernel has just opened this descriptor for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd((result as c_int) & c_int::MAX) })
+}

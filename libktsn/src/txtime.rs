@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SO_TXTIME: which sockets become streams, and what the program is told.
+//!
+//! In: a `setsockopt`, with the kernel's own answer to it. Out: the answer for the program. The kernel's error
+//! stands, with one exception: while attached, an unprivileged program gets CLOCK_TAI if the daemon grants it.
+
+use core::ffi::c_int;
+
+use ktsn_ring::{ClockId, StreamCode, stream_flags};
+
+use crate::abi::{
+    AF_INET, AF_INET6, CLOCK_MONOTONIC, CLOCK_TAI, EPERM, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TXTIME,
+    SO_TYPE, SOCK_DGRAM, SOL_SOCKET, SockTxtime,
+};
+use crate::fds::{self, Entry};
+use crate::options::{self, Change, Options};
+use crate::region::Use;
+use crate::streams::{self, Registration, Stream};
+use crate::{attach, clock, page, sys};
+
+/// The clocks that a schedule can serve.
+pub(crate) const fn clock_id(clock: c_int) -> Option<ClockId> {
+    match clock {
+        CLOCK_MONOTONIC => Some(ClockId::Monotonic),
+        CLOCK_TAI => Some(ClockId::Tai),
+        _ => None,
+    }
+}
+
+/// Whether a socket is UDP, over IPv4 (`Some(false)`) or IPv6 (`Some(true)`).
+fn udp_family(fd: c_int) -> Option<bool> {
+    let read = |name| sys::option_int(fd, SOL_SOCKET, name);
+    let domain = u16::try_from(read(SO_DOMAIN)?).ok()?;
+    if !matches!(domain, AF_INET | AF_INET6)
+        || read(SO_TYPE)? != SOCK_DGRAM
+        || read(SO_PROTOCOL)? != IPPROTO_UDP
+    {
+        return None;
+    }
+    Some(domain == AF_INET6)
+}
+
+/// After the kernel's answer to `setsockopt(SO_TXTIME)` (0 or an errno): the program's answer (0 or an errno).
+pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
+    let is_refused_tai = answer == EPERM && asked.clock == CLOCK_TAI;
+    if answer != 0 && !is_refused_tai {
+        return answer;
+    }
+    let known = match fds::get(fd) {
+        Entry::Stream(index) => streams::get(index),
+        _ => None,
+    };
+    let Some((stream, is_new)) =
+        known.map(|stream| (stream, false)).or_else(|| begin(fd).map(|new| (new, true)))
+    else {
+        return answer;
+    };
+    let before = stream.txtime();
+    let was_kernels = stream.is_kernel_timed();
+    stream.set_txtime(asked, answer == 0);
+    let is_granted = clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
+    if answer == 0 {
+        if is_new {
+            fds::set(fd, stream.index);
+        }
+        return 0;
+    }
+    if is_granted {
+        if is_new {
+            fds::set(fd, stream.index);
+        }
+        return 0;
+    }
+    if is_new {
+        streams::release(stream.index);
+    } else {
+        stream.set_txtime(before, was_kernels);
+    }
+    answer
+}
+
+/// A socket that was timed before this library saw it (inherited, received, opened early).
+pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
+    let mut octets = [0; 8];
+    let txtime = match sys::option_octets(fd, SOL_SOCKET, SO_TXTIME, &mut octets) {
+        Ok(8) => from_octets(octets),
+        _ => SockTxtime::default(),
+    };
+    // A socket without SO_TXTIME answers clock 0.
+    if clock_id(txtime.clock).is_none() {
+        fds::set_not_ours(fd);
+        return None;
+    }
+    let Some(stream) = begin(fd) else {
+        fds::set_not_ours(fd);
+        return None;
+    };
+    stream.set_txtime(txtime, true);
+    connect(stream, fd, txtime.clock);
+    fds::set(fd, stream.index);
+    Some(stream)
+}
+
+/// A new stream for a UDP socket; the caller owns its one reference.
+fn begin(fd: c_int) -> Option<Stream> {
+    let is_v6 = udp_family(fd)?;
+    if usize::try_from(fd).ok()? >= fds::FDS_COUNT || !page::make()?.may_change() {
+        return None;
+    }
+    let stream = streams::create(is_v6)?;
+    stream.read_addresses(fd);
+    stream.set_options(Options::read(fd, is_v6));
+    Some(stream)
+}
+
+/// Attaches if need be and registers; whether the daemon serves this stream in this clock.
+fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
+    let Some(page) = page::make() else { return false };
+    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
+    if !attach::wait(page, fd, deadline) {
+        if !attach::was_attached() {
+            attach::warn();
+        }
+        return false;
+    }
+    let Some(held) = Use::current(page) else { return false };
+    loop {
+        match stream.registration(&held, fd) {
+            Registration::Known(status) => {
+                return status.code == StreamCode::Registered
+                    && (clock != CLOCK_TAI || status.flags & stream_flags::TAI_GRANTED != 0);
+            }
+            Registration::NoRoom => return false,
+            Registration::Unknown if clock::monotonic() >= deadline => return false,
+            Registration::Unknown => {
+                sys::nap(500_000);
+            }
+        }
+    }
+}
+
+/// What `getsockopt(SO_TXTIME)` answers where the kernel's socket has never heard of it.
+pub(crate) fn granted(fd: c_int) -> Option<[u8; 8]> {
+    let Entry::Stream(index) = fds::get(fd) else { return None };
+    let stream = streams::get(index)?;
+    if stream.is_kernel_timed() {
+        return None;
+    }
+    let txtime = stream.txtime();
+    let [a, b, c, d] = txtime.clock.to_ne_bytes();
+    let [e, f, g, h] = txtime.flags.to_ne_bytes();
+    Some([a, b, c, d, e, f, g, h])
+}
+
+/// `struct sock_txtime` from its octets.
+pub(crate) const fn from_octets(octets: [u8; 8]) -> SockTxtime {
+    let [a, b, c, d, e, f, g, h] = octets;
+    SockTxtime { clock: i32::from_ne_bytes([a, b, c, d]), flags: u32::from_ne_bytes([e, f, g, h]) }
+}
+
+/// The kernel accepted another option.
+pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
+    let Entry::Stream(index) = fds::get(fd) else { return };
+    let Some(stream) = streams::get(index) else { return };
+    match options::change(level, name) {
+        Change::Priority => stream.set_options(options::with_priority(stream.options(), fd)),
+        Change::Options => stream.set_options(Options::read(fd, stream.is_v6())),
+        Change::Registration => {
+            stream.set_options(Options::read(fd, stream.is_v6()));
+            stream.read_addresses(fd);
+            stream.set_stale();
+        }
+        Change::Pinned => stream.pin(false),
+        Change::PinnedGroups => stream.pin(true),
+    }
+}
+
+/// The kernel accepted a bind or connect.
+pub(crate) fn addresses_changed(fd: c_int) {
+    let Entry::Stream(index) = fds::get(fd) else { return };
+    if let Some(stream) = streams::get(index) {
+        stream.read_addresses(fd);
+        stream.set_stale();
+    }
+}

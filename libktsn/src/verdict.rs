@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What becomes of one intercepted call: the only thing that the safe code tells the hooks.
+
+use core::ffi::c_int;
+
+/// The answer of the send core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The kernel gets the call as it is.
+    Kernel,
+    /// The kernel gets the call without SCM_TXTIME: its socket never got SO_TXTIME.
+    KernelStripped,
+    /// It is KTSN's; so many octets were sent.
+    Taken(usize),
+    /// It fails with this errno, as the kernel's own call would.
+    Fail(c_int),
+}
