@@ -1,2 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! The daemon: clients' rings in, frames on time out.
+//!
+//! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread.
+//! ring, resolve, sched and port meet in [`worker`] and nowhere else.
+
+pub mod config;
+mod control;
+pub mod daemon;
+pub mod limits;
+pub mod node;
+pub mod run_dir;
+pub mod stats;
+pub mod tables;
+pub mod tenant;
+pub mod worker;
+
+#[allow(unsafe_code)]
+mod sys;

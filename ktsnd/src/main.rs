@@ -1,3 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ktsn
-fn main() {}
+//! `ktsnd`: reads its command line and configuration, then runs the daemon until SIGTERM.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use ktsnd::config::{Config, parse_attach};
+use ktsnd::daemon::{self, Options};
+
+const EXAMPLES: &str = "\
+Examples:
+  Serve what is written in /etc/ktsn/ktsnd.toml:
+    ktsnd
+  Serve one namespace without a file; remote pods behind one VXLAN peer:
+    ktsnd --run-dir /tmp/ktsn --attach pod-a:eth0,uplink=eth1,local=192.168.50.1,\\
+peer=10.244.1.0/24@192.168.50.2@02:00:00:00:00:02
+
+Environment:
+  KTSN_RUN_DIR   run directory when --run-dir is not given (default /run/ktsn)
+
+SIGTERM and SIGINT drain: nothing new is taken, queued frames are sent, then ktsnd ends.
+Exit status: 0 drained, 1 failed while running, 2 wrong usage or configuration.";
+
+/// Sends the frames of attached programs at their transmit times.
+#[derive(Debug, Parser)]
+#[command(name = "ktsnd", version, after_help = EXAMPLES)]
+struct Arguments {
+    /// Configuration file; without it /etc/ktsn/ktsnd.toml is read if it is there
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory for sockets, lock and state
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Attach a pod interface; may be given several times
+    #[arg(long, value_name = "NETNS:IFACE[,key=value…]")]
+    attach: Vec<String>,
+    /// error, warn, info, debug or trace; or a filter such as ktsnd=debug
+    #[arg(long, default_value = "info", value_name = "LEVEL")]
+    log: String,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = match tracing_subscriber::EnvFilter::try_new(&arguments.log) {
+        Ok(filter) => filter,
+        Err(error) => return wrong(&format!("--log: {:?}: {error}", arguments.log)),
+    };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let mut config = match read(arguments.config.as_deref()) {
+        Ok(config) => config,
+        Err(message) => return wrong(&message),
+    };
+    for text in &arguments.attach {
+        match parse_attach(text) {
+            Ok(attachment) => config.attachments.push(attachment),
+            Err(error) => return wrong(&error.to_string()),
+        }
+    }
+    let run_dir = arguments
+        .run_dir
+        .or_else(|| config.daemon.run_dir.clone())
+        .or_else(|| std::env::var_os("KTSN_RUN_DIR").map(PathBuf::from))
+        .unwrap_or_else(|| PathBuf::from("/run/ktsn"));
+    match daemon::run(config, &Options { run_dir }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ktsnd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wrong(message: &str) -> ExitCode {
+    eprintln!("ktsnd: {message}");
+    ExitCode::from(2)
+}
+
+fn read(path: Option<&std::path::Path>) -> Result<Config, String> {
+    let default = std::path::Path::new("/etc/ktsn/ktsnd.toml");
+    let file = path.unwrap_or(default);
+    match std::fs::read_to_string(file) {
+        Ok(text) => Config::parse(&text).map_err(|e| format!("{}: {e}", file.display())),
+        Err(error) if path.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Config::default()),
+        Err(error) => Err(format!("--config {}: {error}", file.display())),
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Configuration: `/etc/ktsn/ktsnd.toml`, `--attach` and the control API, all checked into the same values.
+//!
+//! In: untrusted text. Out: [`Config`], or one error that names the field, the value and what was expected.
+//! Nothing here touches the system; whether a device exists is found out by who opens it.
+
+mod attach_flag;
+mod checked;
+mod raw;
+
+pub use attach_flag::parse_attach;
+pub use checked::{AdapterChoice, Attachment, Config, Daemon, Port, SpinMargin, Vxlan, VxlanPeer};
+pub use raw::{RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+
+/// What is wrong with a configuration, told by field path.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is no TOML, or a field is unknown or of the wrong type; TOML's own message has line and column.
+    #[error("{0}")]
+    Syntax(String),
+    /// A value that cannot be.
+    #[error("{field}: {value:?}: expected {expected}")]
+    Value {
+        /// Path of the field, for example `attachment[0].overlay.vxlan.vni`.
+        field: String,
+        /// The value found.
+        value: String,
+        /// What would have been right.
+        expected: String,
+    },
+    /// A field that must be there.
+    #[error("{field}: missing; expected {expected}")]
+    Missing {
+        /// Path of the field.
+        field: String,
+        /// What belongs there.
+        expected: String,
+    },
+    /// Two objects with one name.
+    #[error("{field}: {value:?} is used twice; names are unique")]
+    Duplicate {
+        /// Path of the field.
+        field: String,
+        /// The name.
+        value: String,
+    },
+}
+
+impl ConfigError {
+    fn value(field: &str, value: impl std::fmt::Display, expected: impl Into<String>) -> Self {
+        Self::Value { field: field.to_owned(), value: value.to_string(), expected: expected.into() }
+    }
+}
+
+impl Config {
+    /// Reads a TOML document.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first fault found.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let raw: raw::RawConfig = toml::from_str(text)
+            .map_err(|error| ConfigError::Syntax(error.to_string().trim_end().to_owned()))?;
+        checked::check(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests;

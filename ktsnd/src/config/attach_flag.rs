@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `--attach NETNS:IFACE[,key=value…]`.
+
+use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+
+const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, slots, clients_max, octets_max, \
+                    destination (repeatable), vni, port, local, device, peer=PREFIX@VTEP@MAC (repeatable)";
+
+/// Parses the value of one `--attach`.
+///
+/// # Errors
+/// [`ConfigError`] naming the key at fault.
+pub fn parse_attach(text: &str) -> Result<Attachment, ConfigError> {
+    let mut parts = text.split(',');
+    let place = parts.next().unwrap_or_default();
+    // A namespace may be a path; the interface never holds a colon.
+    let Some((netns, interface)) = place.rsplit_once(':') else {
+        return Err(ConfigError::value("--attach", text, "NETNS:INTERFACE[,key=value…]"));
+    };
+    let mut raw = RawAttachment {
+        netns: Some(netns.to_owned()),
+        interface: Some(interface.to_owned()),
+        name: Some(format!("{}/{interface}", netns.rsplit('/').next().unwrap_or(netns))),
+        ..RawAttachment::default()
+    };
+    let mut vxlan = RawVxlan::default();
+    for part in parts {
+        let field = "--attach";
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(ConfigError::value(field, part, "key=value"));
+        };
+        set(&mut raw, &mut vxlan, key, value)?;
+    }
+    if vxlan != RawVxlan::default() {
+        raw.overlay = Some(RawOverlay::Vxlan(vxlan));
+    }
+    Attachment::check("--attach", raw)
+}
+
+fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) -> Result<(), ConfigError> {
+    let text = || Some(value.to_owned());
+    match key {
+        "name" => raw.name = text(),
+        "uplink" => raw.uplink = text(),
+        "late" => raw.late = text(),
+        "overrun_limit" => raw.overrun_limit = text(),
+        "horizon" => raw.horizon = text(),
+        "allow_tai" => raw.allow_tai = Some(parsed(key, value, "true or false")?),
+        "slots" => raw.slots = Some(parsed(key, value, "a count")?),
+        "clients_max" => raw.clients_max = Some(parsed(key, value, "a count")?),
+        "octets_max" => raw.octets_max = Some(parsed(key, value, "a count of octets")?),
+        "destination" => raw.destinations.get_or_insert_default().push(value.to_owned()),
+        "vni" => vxlan.vni = Some(parsed(key, value, "1 to 16777215")?),
+        "port" => vxlan.port = Some(parsed(key, value, "a UDP port")?),
+        "local" => vxlan.local = text(),
+        "device" => vxlan.device = text(),
+        "peer" => {
+            let mut parts = value.split('@').map(str::to_owned);
+            vxlan.peers.push(RawVxlanPeer { prefix: parts.next(), vtep: parts.next(), mac: parts.next() });
+        }
+        _ => return Err(ConfigError::value("--attach", key, format!("one of {KEYS}"))),
+    }
+    Ok(())
+}
+
+fn parsed<T: std::str::FromStr>(key: &str, value: &str, expected: &str) -> Result<T, ConfigError> {
+    value.parse().map_err(|_| ConfigError::value(&format!("--attach {key}"), value, expected))
+}

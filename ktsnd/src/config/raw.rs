@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The shape of the TOML document. Unknown fields are errors. Values are checked in `checked`.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    #[serde(default)]
+    pub daemon: RawDaemon,
+    #[serde(default)]
+    pub port: Vec<RawPort>,
+    #[serde(default)]
+    pub attachment: Vec<RawAttachment>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDaemon {
+    pub run_dir: Option<String>,
+    pub mlock: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub device: Option<String>,
+    pub netns: Option<String>,
+    pub adapter: Option<String>,
+    pub mode: Option<String>,
+    pub link_speed: Option<u64>,
+    pub priority_map: Option<Vec<u8>>,
+    pub spin_margin: Option<String>,
+    pub spin_duty_max: Option<f64>,
+    pub cpu: Option<u32>,
+    pub priority: Option<u32>,
+    pub unsynchronised: Option<String>,
+}
+
+/// An attachment as it is written; also the form it has in the state file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)] // the fields are documented once, in docs/interfaces.md
+pub struct RawAttachment {
+    pub name: Option<String>,
+    pub netns: Option<String>,
+    pub interface: Option<String>,
+    pub uplink: Option<String>,
+    pub overlay: Option<RawOverlay>,
+    pub destinations: Option<Vec<String>>,
+    pub classes: Option<Vec<u8>>,
+    pub late: Option<String>,
+    pub overrun_limit: Option<String>,
+    pub horizon: Option<String>,
+    pub allow_tai: Option<bool>,
+    pub slots: Option<u32>,
+    pub clients_max: Option<u32>,
+    pub octets_max: Option<u64>,
+}
+
+/// `"none"` or `{ vxlan = { … } }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum RawOverlay {
+    None,
+    Vxlan(RawVxlan),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct RawVxlan {
+    pub mode: Option<String>,
+    pub vni: Option<u32>,
+    pub port: Option<u16>,
+    pub local: Option<String>,
+    pub device: Option<String>,
+    #[serde(default)]
+    pub peers: Vec<RawVxlanPeer>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct RawVxlanPeer {
+    pub prefix: Option<String>,
+    pub vtep: Option<String>,
+    pub mac: Option<String>,
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use ktsn_model::LatePolicy;
+use ktsn_time::Nanos;
+
+const GOOD: &str = r#"
+[daemon]
+run_dir = "/run/ktsn-test"
+[[port]]
+device = "uplink0"
+adapter = "af_xdp"
+spin_margin = "60us"
+spin_duty_max = 0.5
+cpu = 1
+[[attachment]]
+name = "a"
+netns = "pod-a"
+interface = "eth0"
+uplink = "uplink0"
+late = "drop"
+horizon = "5s"
+overlay = { vxlan = { mode = "routed", vni = 1, port = 8472, local = "192.168.50.1", peers = [
+  { prefix = "10.244.1.0/24", vtep = "192.168.50.2", mac = "02:00:00:00:00:02" } ] } }
+"#;
+
+#[test]
+fn a_whole_document() {
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!(config.ports[0].spin_margin, SpinMargin::Fixed(Nanos::from_micros(60)));
+    assert_eq!(config.ports[0].spin_duty_max_permille, 500);
+    let attachment = &config.attachments[0];
+    assert_eq!(attachment.netns.to_str(), Some("/run/netns/pod-a"));
+    assert_eq!(attachment.late, LatePolicy::Drop);
+    assert_eq!(attachment.horizon, Nanos::from_seconds(5));
+    assert_eq!(attachment.allowed(), vec!["10.244.1.0/24".parse().unwrap()]);
+}
+
+/// Each wrong value is named with its field.
+#[test]
+fn faults_name_field_value_and_expectation() {
+    let cases: &[(&str, &str, &str)] = &[
+        ("adapter = \"af_xdp\"", "adapter = \"dpdk\"", "port[0].adapter: \"dpdk\": expected auto"),
+        ("spin_margin = \"60us\"", "spin_margin = \"60\"", "port[0].spin_margin: \"60\": expected a time"),
+        ("spin_duty_max = 0.5", "spin_duty_max = 1.0", "port[0].spin_duty_max: \"1\": expected 0 to 0.95"),
+        ("cpu = 1", "cpus = 1", "unknown field `cpus`"),
+        ("cpu = 1", "cpu = \"one\"", "invalid type"),
+        ("name = \"a\"", "", "attachment[0].name: missing"),
+        (
+            "interface = \"eth0\"",
+            "interface = \"a-name-that-is-too-long\"",
+            "attachment[0].interface: \"a-name",
+        ),
+        (
+            "late = \"drop\"",
+            "late = \"never\"",
+            "attachment[0].late: \"never\": expected by-clock, drop, send",
+        ),
+        ("horizon = \"5s\"", "horizon = \"0s\"", "attachment[0].horizon: \"0s\": expected a time between"),
+        ("vni = 1,", "vni = 16777216,", "attachment[0].overlay.vxlan.vni: \"16777216\": expected 1 to"),
+        (
+            "mode = \"routed\"",
+            "mode = \"magic\"",
+            "attachment[0].overlay.vxlan.mode: \"magic\": expected routed",
+        ),
+        ("10.244.1.0/24", "10.244.1.1/24", "attachment[0].overlay.vxlan.peers[0].prefix: \"10.244.1.1/24\""),
+        ("vtep = \"192.168.50.2\"", "vtep = \"fd00::2\"", "attachment[0].overlay.vxlan.peers[0].vtep"),
+        ("02:00:00:00:00:02", "02:00", "attachment[0].overlay.vxlan.peers[0].mac: \"02:00\""),
+    ];
+    for (from, to, message) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let error = Config::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(message), "{to}: {error}");
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let twice = format!("{GOOD}\n[[attachment]]\nname = \"a\"\nnetns = \"b\"\ninterface = \"eth0\"\n");
+    let error = Config::parse(&twice).unwrap_err();
+    assert_eq!(error, ConfigError::Duplicate { field: "attachment[1].name".into(), value: "a".into() });
+}
+
+#[test]
+fn the_attach_flag_makes_the_same_values() {
+    let a = parse_attach(
+        "/run/netns/x:eth0,late=send,slots=64,local=10.0.0.1,peer=10.1.0.0/16@10.0.0.2@02:00:00:00:00:02",
+    )
+    .unwrap();
+    assert_eq!((a.name.as_str(), a.interface.as_str(), a.slots), ("x/eth0", "eth0", 64));
+    assert_eq!(a.overlay.as_ref().map(|o| (o.vni, o.port, o.peers.len())), Some((1, 8472, 1)));
+    for (text, message) in [
+        ("eth0", "NETNS:INTERFACE"),
+        ("a:eth0,slots", "key=value"),
+        ("a:eth0,colour=red", "one of name"),
+        ("a:eth0,slots=many", "--attach slots: \"many\": expected a count"),
+        ("a:eth0,slots=1", "--attach.slots: \"1\": expected 64 to 4096"),
+        ("a:eth0,local=10.0.0.1,peer=10.0.0.0/8@10.0.0.2", "peers[0].mac: missing"),
+    ] {
+        let error = parse_attach(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{text}: {error}");
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The control API on RUN_DIR/ktsnd.sock: translates messages, asks the node, translates back.
+
+mod translate;
+
+use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::Stream;
+use ktsn_proto::v1;
+use ktsn_proto::v1::node_server::{Node as NodeService, NodeServer};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::{Request, Response, Status};
+
+use crate::config::{Attachment, ConfigError};
+use crate::node::{NodeError, Question};
+
+pub(crate) use translate::{attachment_message, histogram_message};
+
+type Reply<T> = Result<Response<T>, Status>;
+
+/// The service: every call is a question to the node.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    node: mpsc::Sender<Question>,
+}
+
+impl Control {
+    pub(crate) fn new(node: mpsc::Sender<Question>) -> Self {
+        Self { node }
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        let ended = || Status::unavailable("ktsnd is ending");
+        self.node.send(question(reply)).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())
+    }
+
+    /// Serves until `stop` ends.
+    pub(crate) async fn serve(
+        self,
+        path: &Path,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let listener = tokio::net::UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        tonic::transport::Server::builder()
+            .timeout(Duration::from_secs(30))
+            .add_service(NodeServer::new(self))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
+            .await?;
+        Ok(())
+    }
+}
+
+fn status(error: &NodeError) -> Status {
+    let message = error.to_string();
+    match error {
+        NodeError::Exists(_) => Status::already_exists(message),
+        NodeError::Unknown(_) => Status::not_found(message),
+        NodeError::Full(_) => Status::resource_exhausted(message),
+        NodeError::Precondition(_) => Status::failed_precondition(message),
+        NodeError::Internal(_) => Status::internal(message),
+    }
+}
+
+fn invalid(error: &ConfigError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+#[tonic::async_trait]
+impl NodeService for Control {
+    async fn attach(&self, request: Request<v1::AttachRequest>) -> Reply<v1::AttachReply> {
+        let message = request
+            .into_inner()
+            .attachment
+            .ok_or_else(|| Status::invalid_argument("attachment: missing; expected an attachment"))?;
+        let raw = translate::raw_attachment(message);
+        let attachment = Attachment::check("attachment", raw).map_err(|e| invalid(&e))?;
+        let existed =
+            self.ask(|reply| Question::Attach(Box::new(attachment), reply)).await?.map_err(|e| status(&e))?;
+        Ok(Response::new(v1::AttachReply { existed }))
+    }
+
+    async fn detach(&self, request: Request<v1::DetachRequest>) -> Reply<v1::DetachReply> {
+        let name = request.into_inner().name;
+        self.ask(|reply| Question::Detach(name, reply)).await?.map_err(|e| status(&e))?;
+        Ok(Response::new(v1::DetachReply {}))
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
+        Ok(Response::new(self.ask(Question::List).await?))
+    }
+
+    async fn statistics(&self, request: Request<v1::StatisticsRequest>) -> Reply<v1::StatisticsReply> {
+        let name = request.into_inner().attachment;
+        let reply = self.ask(|reply| Question::Statistics(name, reply)).await?;
+        Ok(Response::new(reply.map_err(|e| status(&e))?))
+    }
+
+    type WatchStatisticsStream = Pin<Box<dyn Stream<Item = Result<v1::StatisticsReply, Status>> + Send>>;
+
+    async fn watch_statistics(
+        &self,
+        request: Request<v1::WatchStatisticsRequest>,
+    ) -> Reply<Self::WatchStatisticsStream> {
+        let request = request.into_inner();
+        if request.period_ns < 100_000_000 {
+            let found = request.period_ns;
+            return Err(Status::invalid_argument(format!("period_ns: {found}: expected at least 100000000")));
+        }
+        let control = self.clone();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_nanos(request.period_ns));
+            loop {
+                ticks.tick().await;
+                let name = request.attachment.clone();
+                let item = match control.ask(|reply| Question::Statistics(name, reply)).await {
+                    Ok(reply) => reply.map_err(|e| status(&e)),
+                    Err(ended) => Err(ended),
+                };
+                let last = item.is_err();
+                if sender.send(item).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn health(&self, _: Request<v1::HealthRequest>) -> Reply<v1::HealthReply> {
+        Ok(Response::new(self.ask(Question::Health).await?))
+    }
+
+    async fn version(&self, _: Request<v1::VersionRequest>) -> Reply<v1::VersionReply> {
+        Ok(Response::new(v1::VersionReply {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ring_abi_min: ktsn_ring::layout::ABI,
+            ring_abi_max: ktsn_ring::layout::ABI,
+        }))
+    }
+}

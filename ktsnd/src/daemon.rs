@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Puts the daemon together, runs it, and takes it apart.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ktsn_resolve::Tables;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::config::{Attachment, Config};
+use crate::control::Control;
+use crate::node::{Event, Node};
+use crate::run_dir::RunDir;
+use crate::tables;
+use crate::tenant::{Directory, Registrar};
+
+/// What the command line decides.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Sockets, lock and state.
+    pub run_dir: PathBuf,
+}
+
+/// Runs until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// What keeps the daemon from starting, with the field or path at fault and what to do.
+pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config, run_dir))
+}
+
+async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
+    let (event_sender, events) = mpsc::unbounded_channel();
+    let (question_sender, questions) = mpsc::channel(64);
+    let control_socket = run_dir.control_socket();
+    let latest = Arc::new(Tables::new(0, Vec::new())?);
+    let directory = Directory::new(latest.clone());
+    let manager = {
+        let sender = event_sender.clone();
+        tables::Manager::start(move |event| {
+            // The node is the last to go; nobody misses an event after it.
+            let _ = sender.send(Event::Tables(event));
+        })
+        .await
+        .context("netlink")?
+    };
+    let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
+    let (kept, damage) = run_dir.load();
+    let mlock = config.daemon.mlock;
+    let configured = config.attachments.clone();
+    let mut node = Node::new(config, run_dir, manager, directory, registrar, event_sender, latest);
+    if let Some(damage) = damage {
+        node.warn(format!("state file: {damage}"));
+    }
+    if mlock && let Err(error) = crate::sys::lock_memory() {
+        node.warn(format!(
+            "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
+        ));
+    }
+    for attachment in configured {
+        let name = attachment.name.clone();
+        node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
+    }
+    for raw in kept {
+        let name = raw.name.clone().unwrap_or_default();
+        let again = match Attachment::check("state.json", raw) {
+            Ok(attachment) => node.attach(attachment, true).await.map(|_| ()).map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = again {
+            node.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
+        }
+    }
+    let (stop_sender, stop) = oneshot::channel();
+    let (served_sender, served) = oneshot::channel::<()>();
+    let control = tokio::spawn(async move {
+        let stopped = async move {
+            let _ = served.await;
+        };
+        Control::new(question_sender).serve(&control_socket, stopped).await
+    });
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let _ = stop_sender.send(());
+    });
+    info!("ready");
+    node.run(questions, events, stop).await;
+    drop(node);
+    let _ = served_sender.send(());
+    // A watcher that stays connected must not keep us.
+    match tokio::time::timeout(std::time::Duration::from_secs(1), control).await {
+        Ok(Ok(Err(error))) => warn!(%error, "control socket"),
+        Ok(Err(error)) => warn!(%error, "control task"),
+        Ok(Ok(Ok(()))) | Err(_) => {}
+    }
+    info!("drained");
+    Ok(())
+}

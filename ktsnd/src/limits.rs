@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every fixed bound of the daemon, and how they relate.
+
+use ktsn_time::Nanos;
+
+/// Most clients of one worker.
+pub const CLIENTS_MAX: usize = 4096;
+/// Most attachments of one daemon.
+pub const ATTACHMENTS_MAX: usize = 1024;
+/// Frames queued in one port at most.
+pub const QUEUE_MAX: usize = 32_768;
+/// Frames queued in a pod interface at most.
+pub const INTERFACE_QUEUE_MAX: usize = 4096;
+/// Streams a client can register.
+pub const STREAMS_MAX: u32 = 1024;
+/// Slots of one client taken over in one pass.
+pub const INTAKE_BUDGET: usize = 32;
+/// Commands applied in one pass.
+pub const COMMANDS_A_PASS: usize = 16;
+/// Commands that may wait for a worker.
+pub const COMMANDS_QUEUED: usize = 4096;
+/// Resolved (stream, destination) pairs kept ready; a power of two.
+pub const CACHE_ENTRIES: usize = 1024;
+
+/// A worker with clients looks at its rings at least this often.
+pub const SLEEP_MAX: Nanos = Nanos::from_millis(250);
+/// A worker without clients wakes at least this often.
+pub const SLEEP_IDLE: Nanos = Nanos::from_seconds(10);
+/// How often a ring with a muted doorbell is looked at.
+pub const SLEEP_MUTED: Nanos = Nanos::from_millis(1);
+/// Taking a frame over and making it ready takes about this long.
+pub const INTAKE_COST: Nanos = Nanos::from_micros(10);
+/// Sleeping is not worth it for less than margin + this.
+pub const SLEEP_MIN: Nanos = Nanos::from_micros(30);
+/// From here on before a transmit time nothing but the clock is looked at.
+pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
+/// A transmit error above this counts as an overrun.
+pub const OVERRUN_THRESHOLD: Nanos = Nanos::from_micros(1);
+
+/// Doorbell messages read from one client in one pass.
+pub const DOORBELLS_A_PASS: usize = 8;
+/// Doorbells of one client in one second before it is muted.
+pub const DOORBELLS_A_SECOND: u32 = 20_000;
+
+const _: () = assert!(CACHE_ENTRIES.is_power_of_two());
+const _: () = assert!(SLEEP_MUTED.get() < SLEEP_MAX.get() && SLEEP_MAX.get() < SLEEP_IDLE.get());
+const _: () = assert!(CLIENTS_MAX <= 1 << 16 && QUEUE_MAX >= 4096);

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node: all attachments, ports and workers, changed by one task at a time.
+//!
+//! In: questions from the control API, events from tables and workers. Out: commands to workers, the directory
+//! for the registrar, the state file. It holds no frame and is on no frame's way.
+
+mod attach;
+mod view;
+mod worker_thread;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ktsn_port::AnyPort;
+use ktsn_proto::v1;
+use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, error, info, warn};
+
+use crate::config::{Attachment, Config};
+use crate::run_dir::RunDir;
+use crate::stats::AttachmentStats;
+use crate::tables;
+use crate::tenant::{Directory, Registrar};
+use crate::worker::{Command, Returned};
+use worker_thread::WorkerThread;
+
+/// Why a question could not be answered as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Another attachment has this name.
+    #[error("attachment.name: {0:?} is attached with other contents; detach it first")]
+    Exists(String),
+    /// No such attachment.
+    #[error("name: {0:?}: no such attachment")]
+    Unknown(String),
+    /// A bound is reached.
+    #[error("{0}")]
+    Full(String),
+    /// Something outside is not as it must be.
+    #[error("{0}")]
+    Precondition(String),
+    /// Our own fault.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// What the control API asks.
+#[derive(Debug)]
+pub enum Question {
+    /// Attach; answers whether it was attached already.
+    Attach(Box<Attachment>, oneshot::Sender<Result<bool, NodeError>>),
+    /// Detach by name.
+    Detach(String, oneshot::Sender<Result<(), NodeError>>),
+    /// Everything there is.
+    List(oneshot::Sender<v1::ListReply>),
+    /// Counters, of one attachment or (empty) of all.
+    Statistics(String, oneshot::Sender<Result<v1::StatisticsReply, NodeError>>),
+    /// Health.
+    Health(oneshot::Sender<v1::HealthReply>),
+}
+
+/// What happens by itself.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Tables(tables::Event),
+    Worker(String, Returned<AnyPort>),
+}
+
+struct Attached {
+    attachment: Attachment,
+    uplink: String,
+    interface_port: PortIndex,
+    stats: Arc<AttachmentStats>,
+    /// Whether it came by the control API and belongs into the state file.
+    kept: bool,
+}
+
+struct OpenPort {
+    device: String,
+    netns: String,
+    adapter: &'static str,
+    reason: String,
+    link_speed: u64,
+    up: bool,
+    tried_at: Option<std::time::Instant>,
+}
+
+/// The node.
+pub struct Node {
+    config: Config,
+    run_dir: RunDir,
+    attached: Vec<Option<Attached>>,
+    ports: BTreeMap<u16, OpenPort>,
+    workers: BTreeMap<String, WorkerThread>,
+    manager: tables::Manager,
+    latest: Arc<Tables>,
+    directory: Directory<AnyPort>,
+    registrar: Registrar,
+    events: mpsc::UnboundedSender<Event>,
+    warnings: Vec<String>,
+    stopping: bool,
+}
+
+impl Node {
+    pub(crate) fn new(
+        config: Config,
+        run_dir: RunDir,
+        manager: tables::Manager,
+        directory: Directory<AnyPort>,
+        registrar: Registrar,
+        events: mpsc::UnboundedSender<Event>,
+        latest: Arc<Tables>,
+    ) -> Self {
+        Self {
+            config,
+            run_dir,
+            attached: Vec::new(),
+            ports: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            manager,
+            latest,
+            directory,
+            registrar,
+            events,
+            warnings: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// Adds a warning that `Health` shows.
+    pub(crate) fn warn(&mut self, warning: String) {
+        warn!("{warning}");
+        self.warnings.push(warning);
+    }
+
+    /// Serves until `stop`, then drains: nothing new is taken, what is queued is sent.
+    pub(crate) async fn run(
+        &mut self,
+        mut questions: mpsc::Receiver<Question>,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut stop: oneshot::Receiver<()>,
+    ) {
+        loop {
+            tokio::select! {
+                _ = &mut stop, if !self.stopping => {
+                    info!("draining: nothing new is taken, queued frames are sent");
+                    self.stopping = true;
+                    for worker in self.workers.values() {
+                        worker.send(Command::Drain);
+                    }
+                }
+                Some(question) = questions.recv() => self.answer(question).await,
+                Some(event) = events.recv() => self.happened(event).await,
+            }
+            if self.stopping && self.workers.values().all(|w| w.ended) {
+                return;
+            }
+        }
+    }
+
+    async fn answer(&mut self, question: Question) {
+        // Who asked may have gone; then nobody reads the answer.
+        match question {
+            Question::Attach(attachment, reply) => {
+                let _ = reply.send(self.attach(*attachment, true).await);
+            }
+            Question::Detach(name, reply) => {
+                let _ = reply.send(self.detach(&name).await);
+            }
+            Question::List(reply) => {
+                let _ = reply.send(self.list());
+            }
+            Question::Statistics(name, reply) => {
+                let _ = reply.send(self.statistics(&name));
+            }
+            Question::Health(reply) => {
+                let _ = reply.send(self.health());
+            }
+        }
+    }
+
+    async fn happened(&mut self, event: Event) {
+        match event {
+            Event::Tables(tables::Event::Tables(tables)) => self.publish(tables),
+            Event::Tables(tables::Event::NamespaceGone(index)) => {
+                if let Some(name) = self.name_of(index) {
+                    info!(attachment = name, "its network namespace or interface is gone: detached");
+                    if let Err(error) = self.detach(&name).await {
+                        error!(attachment = name, %error, "detaching failed");
+                    }
+                }
+            }
+            Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
+            Event::Worker(uplink, returned) => self.returned(&uplink, &returned),
+        }
+    }
+
+    fn returned(&mut self, uplink: &str, returned: &Returned<AnyPort>) {
+        match *returned {
+            Returned::NeighbourWanted(index, next_hop) => self.manager.ensure_neighbour(index, next_hop),
+            Returned::Retired(key, ref error) => {
+                warn!(client = key.0, %error, "a client wrote impossible links into its region; it gets a new one");
+            }
+            Returned::PortFailed(index) => self.reopen(uplink, index),
+            Returned::Ended => {
+                debug!(uplink, "worker ended");
+                if let Some(worker) = self.workers.get_mut(uplink) {
+                    worker.join();
+                }
+            }
+            // Freed where it was received.
+            Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
+        }
+    }
+
+    fn publish(&mut self, tables: Arc<Tables>) {
+        if tables.generation() <= self.latest.generation() {
+            return;
+        }
+        self.latest = tables.clone();
+        for worker in self.workers.values() {
+            worker.send(Command::Tables(tables.clone()));
+        }
+        self.directory.set_tables(tables);
+        self.registrar.tables_changed();
+    }
+
+    fn find(&self, name: &str) -> Option<AttachmentIndex> {
+        let at = self.attached.iter().position(|a| a.as_ref().is_some_and(|a| a.attachment.name == name))?;
+        u16::try_from(at).ok().map(AttachmentIndex)
+    }
+
+    fn name_of(&self, index: AttachmentIndex) -> Option<String> {
+        Some(self.attached.get(usize::from(index.0))?.as_ref()?.attachment.name.clone())
+    }
+
+    fn save(&mut self) {
+        let kept: Vec<_> =
+            self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw).collect();
+        if let Err(error) = self.run_dir.save(&kept) {
+            self.warn(format!("state file: {error}; attachments made now are lost at the next restart"));
+        }
+    }
+}

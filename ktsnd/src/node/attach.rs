@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Attaching and detaching: a list of steps, undone in reverse when one fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, open};
+use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
+use ktsn_resolve::{AttachmentIndex, PortIndex};
+use ktsn_sched::EarliestTxTime;
+use tracing::{info, warn};
+
+use super::worker_thread::WorkerThread;
+use super::{Attached, Node, NodeError, OpenPort};
+use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
+use crate::limits;
+use crate::stats::AttachmentStats;
+use crate::tables;
+use crate::tenant::Served;
+use crate::worker::{AttachmentPolicy, Command};
+
+/// Transmit buffers of an uplink, and of a pod's interface.
+const UPLINK_STAGES: u16 = 256;
+const INTERFACE_STAGES: u16 = 64;
+/// A device that is gone is looked for at most this often.
+const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+
+impl Node {
+    /// Attaches; true when it was attached with the same contents already.
+    pub(crate) async fn attach(&mut self, attachment: Attachment, kept: bool) -> Result<bool, NodeError> {
+        if self.stopping {
+            return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
+        }
+        if let Some(index) = self.find(&attachment.name) {
+            let same = self.attached[usize::from(index.0)]
+                .as_ref()
+                .is_some_and(|a| a.attachment.raw == attachment.raw);
+            return if same { Ok(true) } else { Err(NodeError::Exists(attachment.name)) };
+        }
+        let index = self.free_index()?;
+        let uplink = match &attachment.uplink {
+            Some(uplink) => uplink.clone(),
+            None => tables::default_uplink().await.map_err(|e| precondition("attachment.uplink", &e))?,
+        };
+        let (uplink_port, new_worker) = self.uplink_worker(&uplink)?;
+        let interface_port = match self.open_interface(&attachment, &uplink) {
+            Ok(port) => port,
+            Err(error) => {
+                self.undo_worker(&uplink, uplink_port, new_worker);
+                return Err(error);
+            }
+        };
+        let spec = tables::AttachmentSpec {
+            index,
+            netns: attachment.netns.clone(),
+            interface: attachment.interface.clone(),
+            interface_port,
+            uplink: uplink.clone(),
+            uplink_port,
+            overlay: attachment.overlay.clone(),
+            destinations: attachment.allowed(),
+        };
+        let added = match self.manager.add(spec).await {
+            Ok(added) => added,
+            Err(error) => {
+                self.close_port(&uplink, interface_port);
+                self.undo_worker(&uplink, uplink_port, new_worker);
+                return Err(NodeError::Precondition(format!("attachment: {error}")));
+            }
+        };
+        let stats = Arc::new(AttachmentStats::default());
+        let policy = AttachmentPolicy {
+            classes: attachment.classes,
+            late: attachment.late,
+            overrun_limit: attachment.overrun_limit,
+            horizon: attachment.horizon,
+            stats: stats.clone(),
+        };
+        self.publish(added.tables);
+        let worker = &self.workers[&uplink];
+        worker.send(Command::SetAttachment(index, Box::new(policy)));
+        self.directory.serve(Served {
+            index,
+            name: attachment.name.clone(),
+            netns_cookie: added.netns_cookie,
+            interface_index: added.interface_index,
+            mtu: added.mtu,
+            slots: attachment.slots,
+            octets_max: attachment.octets_max,
+            clients_max: attachment.clients_max,
+            allow_tai: attachment.allow_tai,
+            worker: worker.outbox.clone(),
+        });
+        info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
+        let slot = usize::from(index.0);
+        if self.attached.len() <= slot {
+            self.attached.resize_with(slot + 1, || None);
+        }
+        self.attached[slot] = Some(Attached { attachment, uplink, interface_port, stats, kept });
+        if kept {
+            self.save();
+        }
+        Ok(false)
+    }
+
+    /// Detaches: its frames are dropped, its clients told, its namespace let go.
+    pub(crate) async fn detach(&mut self, name: &str) -> Result<(), NodeError> {
+        let index = self.find(name).ok_or_else(|| NodeError::Unknown(name.to_owned()))?;
+        let Some(attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
+        self.directory.forget(index);
+        if let Some(worker) = self.workers.get(&attached.uplink) {
+            worker.send(Command::RemoveAttachment(index));
+        }
+        self.close_port(&attached.uplink, attached.interface_port);
+        self.manager.remove(index).await;
+        info!(attachment = name, "detached");
+        if attached.kept {
+            self.save();
+        }
+        Ok(())
+    }
+
+    fn free_index(&self) -> Result<AttachmentIndex, NodeError> {
+        let free = self.attached.iter().position(Option::is_none).unwrap_or(self.attached.len());
+        if free >= limits::ATTACHMENTS_MAX {
+            let most = limits::ATTACHMENTS_MAX;
+            return Err(NodeError::Full(format!("{most} attachments are the most that one ktsnd serves")));
+        }
+        Ok(AttachmentIndex(free as u16))
+    }
+
+    fn free_port(&self) -> PortIndex {
+        let free = (0..).find(|i| !self.ports.contains_key(i)).unwrap_or(u16::MAX);
+        PortIndex(free)
+    }
+
+    /// The port's configuration; all defaults for a device that none names.
+    fn port_config(&self, device: &str) -> PortConfig {
+        let named = self.config.ports.iter().find(|p| p.device == device);
+        named.cloned().unwrap_or_else(|| PortConfig::on(device))
+    }
+
+    /// The worker of an uplink and the uplink's port; started when missing.
+    fn uplink_worker(&mut self, uplink: &str) -> Result<(PortIndex, bool), NodeError> {
+        let known =
+            self.ports.iter().find(|(_, p)| p.device == uplink && p.netns.is_empty()).map(|(i, _)| *i);
+        if let (Some(index), true) = (known, self.workers.contains_key(uplink)) {
+            return Ok((PortIndex(index), false));
+        }
+        let config = self.port_config(uplink);
+        let opened = open_uplink(&config).map_err(|e| precondition("attachment.uplink", &e))?;
+        let worker = WorkerThread::start(&config, self.latest.clone(), self.events.clone())
+            .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
+        let index = self.free_port();
+        let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
+        if !reason.is_empty() {
+            self.warn(format!("port {uplink}: AF_XDP cannot be used ({reason}); AF_PACKET serves instead"));
+        }
+        self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+        worker.send(Command::AddPort(
+            index,
+            Box::new(opened.port),
+            config.priority_map,
+            Box::new(EarliestTxTime::new(limits::QUEUE_MAX)),
+        ));
+        self.workers.insert(uplink.to_owned(), worker);
+        Ok((index, true))
+    }
+
+    /// Only a worker that was started for the attachment that failed is undone.
+    fn undo_worker(&mut self, uplink: &str, port: PortIndex, new: bool) {
+        if new {
+            self.close_port(uplink, port);
+            if let Some(mut worker) = self.workers.remove(uplink) {
+                worker.send(Command::Drain);
+                worker.join();
+            }
+        }
+    }
+
+    fn open_interface(&mut self, attachment: &Attachment, uplink: &str) -> Result<PortIndex, NodeError> {
+        let device = Device { ifname: &attachment.interface, netns: Some(&attachment.netns) };
+        let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
+        let port = AfPacket::open(&device, &options).map_err(|e| precondition("attachment.interface", &e))?;
+        let port = AnyPort::from(port);
+        let index = self.free_port();
+        let netns = attachment.netns.display().to_string();
+        self.note_port(index, &attachment.interface, netns, &port, String::new(), None);
+        self.workers[uplink].send(Command::AddPort(
+            index,
+            Box::new(port),
+            self.port_config(uplink).priority_map,
+            Box::new(EarliestTxTime::new(limits::INTERFACE_QUEUE_MAX)),
+        ));
+        Ok(index)
+    }
+
+    fn close_port(&mut self, uplink: &str, index: PortIndex) {
+        self.ports.remove(&index.0);
+        if let Some(worker) = self.workers.get(uplink) {
+            worker.send(Command::RemovePort(index));
+        }
+    }
+
+    fn note_port(
+        &mut self,
+        index: PortIndex,
+        device: &str,
+        netns: String,
+        port: &AnyPort,
+        reason: String,
+        speed: Option<u64>,
+    ) {
+        let place = if netns.is_empty() { None } else { Some(std::path::Path::new(&netns)) };
+        let info = link_info(&Device { ifname: device, netns: place }).ok();
+        let link_speed = speed.or(info.and_then(|i| i.link_speed)).unwrap_or(0);
+        let adapter = port.capabilities().adapter;
+        let up = port.link_up();
+        let open =
+            OpenPort { device: device.to_owned(), netns, adapter, reason, link_speed, up, tried_at: None };
+        self.ports.insert(index.0, open);
+    }
+
+    /// The uplink's device went away: it is opened again, once there is one of its name.
+    pub(super) fn reopen(&mut self, uplink: &str, index: PortIndex) {
+        let Some(known) = self.ports.get_mut(&index.0) else { return };
+        known.up = false;
+        let pods = known.device != uplink || !known.netns.is_empty();
+        // A pod's interface is watched with its namespace. Frames that fail meanwhile ask again and again.
+        if pods || known.tried_at.is_some_and(|at| at.elapsed() < REOPEN_PAUSE) {
+            return;
+        }
+        known.tried_at = Some(Instant::now());
+        let config = self.port_config(uplink);
+        if let Ok(opened) = open_uplink(&config) {
+            warn!(device = uplink, "the device is there again: port opened anew");
+            let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
+            self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+            if let Some(worker) = self.workers.get(uplink) {
+                worker.send(Command::ReplacePort(index, Box::new(opened.port)));
+            }
+        }
+    }
+}
+
+fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
+    let device = Device { ifname: &config.device, netns: None };
+    let options = Options { stage_count: UPLINK_STAGES, ..Options::default() };
+    match config.adapter {
+        AdapterChoice::Auto => open(&device, &options),
+        AdapterChoice::AfXdp => {
+            AfXdp::open(&device, &options).map(|port| Opened { port: AnyPort::from(port), fallback: None })
+        }
+        AdapterChoice::AfPacket => {
+            AfPacket::open(&device, &options).map(|port| Opened { port: AnyPort::from(port), fallback: None })
+        }
+    }
+}
+
+fn precondition(field: &str, error: &dyn std::fmt::Display) -> NodeError {
+    NodeError::Precondition(format!("{field}: {error}"))
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the control API shows of the node.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ktsn_model::{BypassReason, DropReason};
+use ktsn_proto::v1;
+use ktsn_resolve::AttachmentIndex;
+use ktsn_time::Offset;
+
+use super::{Attached, Node, NodeError};
+use crate::control::{attachment_message, histogram_message};
+use crate::worker::{monotonic_now, tai_now};
+
+impl Node {
+    pub(super) fn list(&self) -> v1::ListReply {
+        let ports = self.ports.values().map(|p| v1::Port {
+            device: p.device.clone(),
+            netns: p.netns.clone(),
+            adapter: p.adapter.to_owned(),
+            adapter_reason: p.reason.clone(),
+            link_speed: p.link_speed,
+            up: p.up,
+        });
+        let clients = self.directory.clients();
+        let attachments = self.attached.iter().enumerate().filter_map(|(i, a)| {
+            let attached = a.as_ref()?;
+            let index = AttachmentIndex(i as u16);
+            let clients = clients.iter().filter(|c| c.attachment == index).map(|c| v1::Client {
+                pid: c.pid,
+                streams: c
+                    .streams
+                    .values()
+                    .map(|s| v1::Stream {
+                        cookie: s.cookie,
+                        local: s.local.to_string(),
+                        peer: s.peer.map(|p| p.to_string()).unwrap_or_default(),
+                    })
+                    .collect(),
+            });
+            Some(v1::AttachmentState {
+                attachment: Some(attachment_message(&attached.attachment)),
+                clients: clients.collect(),
+            })
+        });
+        v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }
+    }
+
+    pub(super) fn statistics(&self, name: &str) -> Result<v1::StatisticsReply, NodeError> {
+        if !name.is_empty() && self.find(name).is_none() {
+            return Err(NodeError::Unknown(name.to_owned()));
+        }
+        let wanted = |a: &&Attached| name.is_empty() || a.attachment.name == name;
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        Ok(v1::StatisticsReply {
+            at_monotonic_ns: monotonic_now().as_nanos(),
+            attachments: self.attached.iter().flatten().filter(wanted).map(attachment_statistics).collect(),
+            workers: self
+                .workers
+                .iter()
+                .map(|(uplink, w)| v1::WorkerStatistics {
+                    uplink: uplink.clone(),
+                    wake_ups: get(&w.stats.wake_ups),
+                    spin_ns: get(&w.stats.spin_ns),
+                    spin_budget_spent: get(&w.stats.spin_budget_spent),
+                    spin_margin_ns: get(&w.stats.spin_margin_ns),
+                    clock_steps: get(&w.stats.clock_steps),
+                    doorbells_muted: get(&w.stats.doorbells_muted),
+                    regions_retired: get(&w.stats.regions_retired),
+                    bugs: get(&w.stats.bugs),
+                })
+                .collect(),
+        })
+    }
+
+    pub(super) fn health(&self) -> v1::HealthReply {
+        let (clock_synchronised, tai_offset_seconds) = crate::sys::clock_state();
+        let mut warnings = self.warnings.clone();
+        if !clock_synchronised {
+            warnings.push(
+                "the clock is not synchronised: frames leave on time by this node's clock only \
+                 (run ptp4l + phc2sys or an NTP daemon)"
+                    .to_owned(),
+            );
+        }
+        v1::HealthReply {
+            serving: !self.stopping,
+            clock_synchronised,
+            tai_minus_monotonic_ns: Offset::between(tai_now(), monotonic_now()).span().get(),
+            tai_offset_seconds,
+            warnings,
+        }
+    }
+}
+
+fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {
+    let stats = &attached.stats;
+    let get = |counter: &AtomicU64| counter.load(Relaxed);
+    let words = |counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str| -> HashMap<String, u64> {
+        counters
+            .iter()
+            .enumerate()
+            .map(|(i, c)| (word(i).to_owned(), get(c)))
+            .filter(|(_, n)| *n > 0)
+            .collect()
+    };
+    v1::AttachmentStatistics {
+        name: attached.attachment.name.clone(),
+        taken: get(&stats.taken),
+        sent: get(&stats.sent),
+        sent_octets: get(&stats.sent_octets),
+        late: get(&stats.late),
+        overrun: get(&stats.overrun),
+        dropped: words(&stats.dropped, &|i| DropReason::ALL[i].word()),
+        bypassed: words(&stats.bypassed, &|i| BypassReason::ALL[i].word()),
+        doorbells: get(&stats.doorbells),
+        transmit_error: Some(histogram_message(&stats.transmit_error)),
+    }
+}

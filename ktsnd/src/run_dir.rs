@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! RUN_DIR: lock, sockets' places, and the attachments to take up again after a restart.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::config::RawAttachment;
+
+/// Why a run directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// It cannot be made or written.
+    #[error("run directory {}: {error}; give another one with --run-dir or KTSN_RUN_DIR", path.display())]
+    Io {
+        /// The path at fault.
+        path: PathBuf,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// Another daemon uses it.
+    #[error("run directory {}: another ktsnd ({holder}) uses it; stop that one or give another --run-dir", path.display())]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+        /// What the lock file says about the other one.
+        holder: String,
+    },
+}
+
+/// An exclusively held run directory.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes the directory where missing and locks it.
+    ///
+    /// # Errors
+    /// [`RunDirError`].
+    pub fn take(path: &Path) -> Result<Self, RunDirError> {
+        let at = |p: PathBuf| move |error| RunDirError::Io { path: p, error };
+        let client = path.join("client");
+        fs::create_dir_all(&client).map_err(at(client.clone()))?;
+        // Clients of any user connect; only we write here.
+        for dir in [path, &client] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).map_err(at(dir.to_owned()))?;
+        }
+        let lock_path = path.join("lock");
+        let mut lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&lock_path)
+            .map_err(at(lock_path.clone()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let _ = lock.read_to_string(&mut holder);
+            return Err(RunDirError::Taken { path: path.to_owned(), holder: holder.trim().to_owned() });
+        }
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "pid {}", std::process::id()))
+            .map_err(at(lock_path))?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// The control socket.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.path.join("ktsnd.sock")
+    }
+    /// The clients' socket.
+    #[must_use]
+    pub fn client_socket(&self) -> PathBuf {
+        self.path.join("client/ktsn.sock")
+    }
+
+    /// The attachments that were kept. A damaged file is set aside, told and not used.
+    #[must_use]
+    pub fn load(&self) -> (Vec<RawAttachment>, Option<String>) {
+        let path = self.path.join("state.json");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), None),
+            Err(error) => return (Vec::new(), Some(format!("{}: {error}", path.display()))),
+        };
+        match serde_json::from_str(&text) {
+            Ok(attachments) => (attachments, None),
+            Err(error) => {
+                let aside = self.path.join("state.json.damaged");
+                let moved = fs::rename(&path, &aside);
+                let what = format!("{}: {error}; set aside: {moved:?}", path.display());
+                (Vec::new(), Some(what))
+            }
+        }
+    }
+
+    /// Keeps the attachments: the old file stays whole until the new one is.
+    ///
+    /// # Errors
+    /// The kernel's, for example a full disk; the old state is still there then.
+    pub fn save(&self, attachments: &[&RawAttachment]) -> io::Result<()> {
+        let new = self.path.join("state.json.new");
+        let written = (|| {
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec_pretty(attachments)?)?;
+            file.sync_all()?;
+            fs::rename(&new, self.path.join("state.json"))
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let first = RunDir::take(&path).unwrap();
+        let second = RunDir::take(&path).unwrap_err().to_string();
+        assert!(second.contains(&format!("pid {}", std::process::id())), "{second}");
+        drop(first);
+        RunDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn state_survives_and_damage_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::take(dir.path()).unwrap();
+        assert_eq!(run.load(), (Vec::new(), None));
+        let kept = RawAttachment { name: Some("a".into()), ..RawAttachment::default() };
+        run.save(&[&kept]).unwrap();
+        assert_eq!(run.load().0, vec![kept]);
+        fs::write(dir.path().join("state.json"), "{").unwrap();
+        let (none, warning) = run.load();
+        assert!(none.is_empty() && warning.is_some());
+        assert!(dir.path().join("state.json.damaged").exists());
+        assert_eq!(run.load(), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = RunDir::take(&file).unwrap_err().to_string();
+        assert!(error.contains("--run-dir"), "{error}");
+    }
+}

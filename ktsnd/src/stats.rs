@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counters that a worker writes and anybody reads: relaxed atomics, no lock, fixed size.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ktsn_model::{BypassReason, DropReason};
+use ktsn_time::Nanos;
+
+/// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
+const SUB_BITS: u32 = 7;
+const SUBS: usize = 1 << SUB_BITS;
+/// Largest value told apart: 2^34 ns, 17 s.
+const VALUE_BITS: u32 = 34;
+const BUCKETS: usize = SUBS * (VALUE_BITS - SUB_BITS + 1) as usize;
+
+/// A distribution of spans, in nanoseconds, written by one thread and read by others at any time.
+pub struct Spans {
+    buckets: Box<[AtomicU64]>,
+    max: AtomicU64,
+}
+
+impl Default for Spans {
+    fn default() -> Self {
+        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+    }
+}
+
+impl std::fmt::Debug for Spans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Spans(max {} ns)", self.max.load(Relaxed))
+    }
+}
+
+fn bucket_of(value: u64) -> usize {
+    let value = value.min((1 << VALUE_BITS) - 1);
+    if value < SUBS as u64 {
+        return value as usize;
+    }
+    let shift = value.ilog2() - SUB_BITS;
+    // The leading bit is implied by the octave.
+    SUBS * (shift as usize + 1) + ((value >> shift) as usize - SUBS)
+}
+
+fn lowest_of(bucket: usize) -> u64 {
+    let (octave, sub) = (bucket / SUBS, bucket % SUBS);
+    if octave == 0 { sub as u64 } else { ((SUBS + sub) as u64) << (octave - 1) }
+}
+
+impl Spans {
+    /// Adds one span; negative ones count as zero.
+    pub fn record(&self, span: Nanos) {
+        let value = u64::try_from(span.get()).unwrap_or(0);
+        self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
+        self.max.fetch_max(value, Relaxed);
+    }
+
+    /// A copy in the form that tools know (3 significant digits).
+    #[must_use]
+    pub fn snapshot(&self) -> hdrhistogram::Histogram<u64> {
+        let mut histogram = hdrhistogram::Histogram::<u64>::new(3).expect("3 digits are allowed");
+        let max = self.max.load(Relaxed);
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                // The middle of the bucket, never above the greatest value seen.
+                let (low, next) = (lowest_of(bucket), lowest_of(bucket + 1));
+                let _ = histogram.record_n((low + (next - 1 - low) / 2).min(max), count);
+            }
+        }
+        histogram
+    }
+}
+
+/// What happened to one attachment's frames.
+#[derive(Debug, Default)]
+pub struct AttachmentStats {
+    /// Frames taken over from rings.
+    pub taken: AtomicU64,
+    /// Frames handed to a port.
+    pub sent: AtomicU64,
+    /// Their octets, without FCS.
+    pub sent_octets: AtomicU64,
+    /// Frames sent although their transmit time had passed when the program sent them.
+    pub late: AtomicU64,
+    /// On-time frames sent more than 1 µs after their transmit time.
+    pub overrun: AtomicU64,
+    /// Frames not sent, by reason.
+    pub dropped: [AtomicU64; DropReason::COUNT],
+    /// Datagrams left to the kernel, as the clients report it.
+    pub bypassed: [AtomicU64; BypassReason::COUNT],
+    /// Doorbells heard.
+    pub doorbells: AtomicU64,
+    /// handed_at − tx_time of on-time frames.
+    pub transmit_error: Spans,
+}
+
+impl AttachmentStats {
+    /// Counts a frame that does not leave.
+    pub fn drop_frame(&self, reason: DropReason) {
+        self.dropped[usize::from(reason.number())].fetch_add(1, Relaxed);
+    }
+}
+
+/// What happened in one worker.
+#[derive(Debug, Default)]
+pub struct WorkerStats {
+    /// Returns from sleep.
+    pub wake_ups: AtomicU64,
+    /// Time spent spinning, nanoseconds.
+    pub spin_ns: AtomicU64,
+    /// Spins not begun because the duty cap was reached.
+    pub spin_budget_spent: AtomicU64,
+    /// The margin now, nanoseconds.
+    pub spin_margin_ns: AtomicU64,
+    /// Steps of TAI against MONOTONIC seen.
+    pub clock_steps: AtomicU64,
+    /// Seconds in which a client's doorbell was muted.
+    pub doorbells_muted: AtomicU64,
+    /// Regions given up because a client wrote impossible links.
+    pub regions_retired: AtomicU64,
+    /// Own faults seen and survived.
+    pub bugs: AtomicU64,
+}
+
+/// Adds one to a counter.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_its_values(value in 0u64..1 << VALUE_BITS) {
+            let bucket = bucket_of(value);
+            prop_assert!(bucket < BUCKETS);
+            prop_assert!(lowest_of(bucket) <= value && value < lowest_of(bucket + 1));
+            let width = lowest_of(bucket + 1) - lowest_of(bucket);
+            prop_assert!(width == 1 || width * 128 <= value);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_has_the_same_quantiles() {
+        let spans = Spans::default();
+        for n in 0..1000 {
+            spans.record(Nanos::new(n));
+        }
+        spans.record(Nanos::new(-4));
+        let h = spans.snapshot();
+        assert_eq!(h.len(), 1001);
+        assert!(h.value_at_quantile(0.5).abs_diff(500) <= 4, "{}", h.value_at_quantile(0.5));
+        assert!(h.max() <= 999 + 1);
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients: who they are, which sockets they show, what they may do.
+
+mod connection;
+mod directory;
+mod registrar;
+mod socket;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use directory::{ClientView, Directory, Served, StreamView};
+pub use registrar::{Registrar, RegistrarError};
+pub use socket::{NotASocket, SocketFacts, examine};

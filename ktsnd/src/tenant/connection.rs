@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One client connection: Hello, then Register and Unregister until it ends.
+//!
+//! Messages come from an untrusted process. Anything unexpected ends the connection; nothing here waits.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// A message is one struct of at most this many octets; a longer one is no message of ours.
+const MESSAGE_OCTETS_MAX: usize = 64;
+/// Descriptors that one message may carry; more are discarded by the kernel.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// One message with the descriptors that came with it.
+#[derive(Debug)]
+pub(super) struct Received {
+    octets: [u8; MESSAGE_OCTETS_MAX],
+    length: usize,
+    /// What was passed.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Received {
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.octets[..self.length]
+    }
+}
+
+/// What reading gave.
+#[derive(Debug)]
+pub(super) enum Read {
+    Message(Box<Received>),
+    Nothing,
+    Ended,
+}
+
+/// Reads one message; never waits.
+pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
+    let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let result = recvmsg(connection, &mut [IoSliceMut::new(&mut octets)], &mut ancillary, flags);
+    let descriptors: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    match result {
+        Ok(received) if received.bytes > 0 && received.bytes <= MESSAGE_OCTETS_MAX => {
+            let mut message =
+                Received { octets: [0; MESSAGE_OCTETS_MAX], length: received.bytes, descriptors };
+            message.octets.copy_from_slice(&octets[..MESSAGE_OCTETS_MAX]);
+            Read::Message(Box::new(message))
+        }
+        Ok(_) => Read::Ended,
+        Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
+        Err(_) => Read::Ended,
+    }
+}
+
+/// Sends one message with descriptors; a peer that does not read gets nothing.
+pub(super) fn write(
+    connection: impl AsFd,
+    octets: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(connection, &[IoSlice::new(octets)], &mut ancillary, flags).map(|_| ())
+}
+
+/// A doorbell: (ours, the client's).
+pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}

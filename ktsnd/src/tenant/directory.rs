@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What registrar and control thread know in common: which namespace belongs to which attachment, and which
+//! clients and streams there are. Workers never come here.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ktsn_resolve::{AttachmentIndex, Tables};
+
+use crate::worker::{ClientKey, Outbox};
+
+/// An attachment as the registrar needs it.
+#[derive(Debug)]
+pub struct Served<P> {
+    /// Its index in the tables.
+    pub index: AttachmentIndex,
+    /// Its name.
+    pub name: String,
+    /// SO_NETNS_COOKIE of its namespace.
+    pub netns_cookie: u64,
+    /// Index of the pod's interface in its namespace, for SO_BINDTODEVICE.
+    pub interface_index: u32,
+    /// MTU of the pod's interface, octets.
+    pub mtu: u32,
+    /// Slots of a client.
+    pub slots: u32,
+    /// Octets of a client's slots at most.
+    pub octets_max: u64,
+    /// Clients at most.
+    pub clients_max: u32,
+    /// Whether CLOCK_TAI is granted.
+    pub allow_tai: bool,
+    /// The worker that takes its clients' frames.
+    pub worker: Outbox<P>,
+}
+
+impl<P> Clone for Served<P> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), worker: self.worker.clone(), ..*self }
+    }
+}
+
+/// A stream, for listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamView {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// Local address.
+    pub local: SocketAddr,
+    /// Peer, when connected.
+    pub peer: Option<SocketAddr>,
+}
+
+/// A client, for listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientView {
+    /// Process as seen from here; 0 = not visible.
+    pub pid: u32,
+    /// The attachment of its first socket.
+    pub attachment: AttachmentIndex,
+    /// Its streams by their index.
+    pub streams: BTreeMap<u32, StreamView>,
+}
+
+#[derive(Debug)]
+pub(super) struct Known<P> {
+    pub served: Vec<Served<P>>,
+    pub clients: BTreeMap<ClientKey, ClientView>,
+    pub tables: Arc<Tables>,
+}
+
+/// The shared directory.
+#[derive(Debug)]
+pub struct Directory<P>(Arc<Mutex<Known<P>>>);
+
+impl<P> Clone for Directory<P> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<P> Directory<P> {
+    /// An empty directory.
+    #[must_use]
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self(Arc::new(Mutex::new(Known { served: Vec::new(), clients: BTreeMap::new(), tables })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Known<P>> {
+        // A panic elsewhere leaves plain values that are still right.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Begins to serve an attachment (instead of an older one with the same index).
+    pub fn serve(&self, served: Served<P>) {
+        let mut known = self.lock();
+        known.served.retain(|s| s.index != served.index);
+        known.served.push(served);
+    }
+
+    /// Stops serving an attachment.
+    pub fn forget(&self, index: AttachmentIndex) {
+        self.lock().served.retain(|s| s.index != index);
+    }
+
+    /// New tables; tell the registrar afterwards.
+    pub fn set_tables(&self, tables: Arc<Tables>) {
+        self.lock().tables = tables;
+    }
+
+    /// All clients of this moment.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientView> {
+        self.lock().clients.values().cloned().collect()
+    }
+}

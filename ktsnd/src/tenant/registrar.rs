@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The registrar thread: accepts clients, looks at their sockets, tells the workers.
+//!
+//! It may be slow but never waits for a client. A connection is a process; when it closes, or the process
+//! ends, the client is over. Passed sockets are closed within the call that looked at them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ktsn_resolve::{AttachmentIndex, Tables, Verdict, destinations};
+use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
+use ktsn_ring::{
+    Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus, layout, stream_flags,
+};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with,
+};
+use tracing::{debug, info, warn};
+
+use super::connection::{self, Read, Received};
+use super::directory::{ClientView, Directory, Served, StreamView};
+use super::socket::{self, SocketFacts, can_close_unknown, examine};
+use crate::limits;
+use crate::worker::{Client, ClientKey, Command, Outbox, StreamInfo};
+
+/// Connections that have not said Hello yet.
+const STRANGERS_MAX: usize = 64;
+/// How long a connection may stay without Hello.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
+/// Messages read from one connection before the others get their turn.
+const MESSAGES_A_TURN: usize = 16;
+const BACKLOG: i32 = 256;
+
+const TOKEN_LISTENER: u64 = u64::MAX;
+const TOKEN_WAKE: u64 = u64::MAX - 1;
+/// Set in the token of a pidfd; the rest is the connection's number.
+const TOKEN_PROCESS: u64 = 1 << 62;
+
+/// Why the registrar cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("clients' socket {path}: {error}")]
+pub struct RegistrarError {
+    path: String,
+    error: io::Error,
+}
+
+struct Connection<P> {
+    fd: OwnedFd,
+    process: Option<OwnedFd>,
+    pid: u32,
+    since: Instant,
+    client: Option<Registered<P>>,
+}
+
+struct Registered<P> {
+    key: ClientKey,
+    attachment: AttachmentIndex,
+    worker: Outbox<P>,
+    streams: BTreeMap<u32, StreamInfo>,
+    table: Vec<Destination>,
+}
+
+/// A handle on the registrar thread.
+#[derive(Debug)]
+pub struct Registrar {
+    wake: Arc<OwnedFd>,
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Registrar {
+    /// Listens at `path` and begins to serve what is in `directory`.
+    ///
+    /// # Errors
+    /// [`RegistrarError`] when the socket cannot be made.
+    pub fn start<P: Send + 'static>(path: &Path, directory: Directory<P>) -> Result<Self, RegistrarError> {
+        let failed = |error: rustix::io::Errno| RegistrarError {
+            path: path.display().to_string(),
+            error: error.into(),
+        };
+        let listener = listen_at(path).map_err(failed)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        watch(&epoll, &listener, TOKEN_LISTENER).map_err(failed)?;
+        watch(&epoll, &wake, TOKEN_WAKE).map_err(failed)?;
+        let mut service = Service {
+            epoll,
+            listener,
+            wake: wake.clone(),
+            stop: stop.clone(),
+            directory,
+            connections: BTreeMap::new(),
+            next_number: 1,
+            generation: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("ktsn-registrar".into())
+            .spawn(move || service.run())
+            .map_err(|error| RegistrarError { path: path.display().to_string(), error })?;
+        Ok(Self { wake, stop, thread: Some(thread) })
+    }
+
+    /// Tells it that the directory's tables changed.
+    pub fn tables_changed(&self) {
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.tables_changed();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen_at(path: &Path) -> Result<OwnedFd, rustix::io::Errno> {
+    // The run directory is locked by us, so what lies here is a leftover.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO));
+        }
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    // Any process may connect; what it may do is decided by the sockets that it shows.
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), rustix::io::Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+}
+
+struct Service<P> {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    wake: Arc<OwnedFd>,
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    directory: Directory<P>,
+    connections: BTreeMap<u64, Connection<P>>,
+    next_number: u64,
+    generation: u64,
+}
+
+impl<P: Send + 'static> Service<P> {
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
+            events.clear();
+            let strangers = self.connections.values().any(|c| c.client.is_none());
+            let patience = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+            let timeout = strangers.then_some(&patience);
+            let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout);
+            if waited.is_err() {
+                continue;
+            }
+            for event in events.iter().map(|e: &epoll::Event| e.data.u64()) {
+                match event {
+                    TOKEN_LISTENER => self.accept(),
+                    TOKEN_WAKE => {
+                        let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                        self.follow_tables();
+                    }
+                    token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
+                    number => self.serve(number),
+                }
+            }
+            self.lose_patience();
+        }
+        for number in self.connections.keys().copied().collect::<Vec<_>>() {
+            // The daemon ends: regions are marked by the workers, processes live on.
+            self.connections.remove(&number);
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..MESSAGES_A_TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok((fd, _)) = acceptfrom_with(&self.listener, flags) else { return };
+            let strangers: Vec<u64> =
+                self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(n, _)| *n).collect();
+            if strangers.len() >= STRANGERS_MAX {
+                self.end(strangers[0]);
+            }
+            let number = self.next_number;
+            self.next_number += 1;
+            if watch(&self.epoll, &fd, number).is_err() {
+                continue;
+            }
+            let (process, pid) = socket::process_of(&fd);
+            if let Some(process) = &process {
+                let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
+            }
+            self.connections
+                .insert(number, Connection { fd, process, pid, since: Instant::now(), client: None });
+        }
+    }
+
+    fn lose_patience(&mut self) {
+        let silent = |c: &Connection<P>| c.client.is_none() && c.since.elapsed() > STRANGER_PATIENCE;
+        let silent: Vec<u64> = self.connections.iter().filter(|(_, c)| silent(c)).map(|(n, _)| *n).collect();
+        for number in silent {
+            debug!(number, "a connection without Hello ends");
+            self.end(number);
+        }
+    }
+
+    /// The client is over: its worker takes over what is published, then forgets it.
+    fn end(&mut self, number: u64) {
+        let Some(connection) = self.connections.remove(&number) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.fd);
+        if let Some(process) = &connection.process {
+            let _ = epoll::delete(&self.epoll, process);
+        }
+        if let Some(client) = connection.client {
+            self.directory.lock().clients.remove(&client.key);
+            let _ = client.worker.send(Command::EndClient(client.key));
+            debug!(pid = connection.pid, "client ended");
+        }
+    }
+
+    fn serve(&mut self, number: u64) {
+        for _ in 0..MESSAGES_A_TURN {
+            let Some(connection) = self.connections.get(&number) else { return };
+            match connection::read(connection.fd.as_fd()) {
+                Read::Nothing => return,
+                Read::Ended => return self.end(number),
+                Read::Message(message) => {
+                    if !self.handle(number, *message) {
+                        return self.end(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles one message; false ends the connection.
+    fn handle(&mut self, number: u64, mut message: Received) -> bool {
+        if !can_close_unknown() {
+            warn!("too many passed descriptors that take long to close: connection refused");
+            return false;
+        }
+        let descriptor = message.descriptors.pop();
+        // A second descriptor is not ours to look at, but it must not hold us when it is closed.
+        for other in message.descriptors.drain(..) {
+            let _ = examine(other);
+        }
+        let facts = descriptor.map(examine);
+        match (control::parse(message.octets()), facts) {
+            (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
+            (Ok(Message::Register(register)), Some(facts)) => {
+                self.register(number, register.stream_index, register.token, facts.ok())
+            }
+            (Ok(Message::Unregister(unregister)), None) => self.unregister(number, unregister.stream_index),
+            (parsed, _) => {
+                debug!(?parsed, "not a message: connection ends");
+                false
+            }
+        }
+    }
+
+    fn reply(&self, number: u64, status: HelloStatus) -> bool {
+        if let Some(connection) = self.connections.get(&number) {
+            let abi = layout::ABI as u16;
+            let reply = HelloReply { status, abi, abi_min: abi, region_octets: 0 };
+            let _ = connection::write(&connection.fd, &reply.encode(), &[]);
+        }
+        false
+    }
+
+    fn hello(&mut self, number: u64, hello: control::Hello, facts: &SocketFacts) -> bool {
+        if self.connections.get(&number).is_none_or(|c| c.client.is_some()) {
+            return false;
+        }
+        let abi = layout::ABI as u16;
+        if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
+            info!(
+                min = hello.abi_min,
+                max = hello.abi_max,
+                ours = abi,
+                "a client speaks no ring ABI of ours"
+            );
+            return self.reply(number, HelloStatus::Version);
+        }
+        let served = {
+            let known = self.directory.lock();
+            known.served.iter().find(|s| s.netns_cookie == facts.netns_cookie).cloned()
+        };
+        let Some(served) = served else { return self.reply(number, HelloStatus::NotAttached) };
+        let clients = self.directory.lock().clients.values().filter(|c| c.attachment == served.index).count();
+        if clients >= served.clients_max as usize {
+            warn!(attachment = served.name, clients_max = served.clients_max, "too many clients");
+            return self.reply(number, HelloStatus::ClientsMax);
+        }
+        match self.admit(number, &served) {
+            Ok(()) => true,
+            Err(error) => {
+                warn!(attachment = served.name, %error, "a client cannot be served");
+                self.reply(number, HelloStatus::Refused)
+            }
+        }
+    }
+
+    /// Makes the region and the doorbell, and tells the worker before the client.
+    fn admit(&mut self, number: u64, served: &Served<P>) -> anyhow::Result<()> {
+        let layout = layout_for(served)?;
+        let (mut consumer, memfd) = Consumer::create(layout)?;
+        let (ours, theirs) = connection::doorbell()?;
+        let table = destination_table(&self.directory.lock().tables, served.index);
+        consumer.set_destinations(&table)?;
+        let key = ClientKey(number);
+        let client =
+            Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
+        served.worker.send(Command::AddClient(Box::new(client)))?;
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+        connection.client = Some(Registered {
+            key,
+            attachment: served.index,
+            worker: served.worker.clone(),
+            streams: BTreeMap::new(),
+            table,
+        });
+        let view = ClientView { pid: connection.pid, attachment: served.index, streams: BTreeMap::new() };
+        self.directory.lock().clients.insert(key, view);
+        let abi = layout::ABI as u16;
+        let region_octets = u32::try_from(layout.region_octets())?;
+        let reply = HelloReply { status: HelloStatus::Attached, abi, abi_min: abi, region_octets };
+        connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()])?;
+        debug!(pid = connection.pid, attachment = served.name, "client attached");
+        Ok(())
+    }
+
+    fn register(&mut self, number: u64, index: u32, token: u32, facts: Option<SocketFacts>) -> bool {
+        let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
+            return false;
+        };
+        if index >= limits::STREAMS_MAX {
+            return false;
+        }
+        let served = {
+            let known = self.directory.lock();
+            known.served.iter().find(|s| s.index == client.attachment).cloned()
+        };
+        let refuse = |code| StreamStatus { token, code, ..StreamStatus::default() };
+        let (Some(served), Some(facts)) = (served, facts) else {
+            client.streams.remove(&index);
+            let _ = client.worker.send(Command::Refuse(client.key, index, refuse(StreamCode::NotAttached)));
+            return true;
+        };
+        let code = judge(&served, &facts);
+        if code != StreamCode::Registered {
+            client.streams.remove(&index);
+            let _ = client.worker.send(Command::Refuse(client.key, index, refuse(code)));
+            return true;
+        }
+        let status = status_of(token, served.allow_tai, &client.table, facts.peer.map(|p| p.ip()));
+        let info = StreamInfo {
+            token,
+            cookie: facts.cookie,
+            attachment: served.index,
+            local: facts.local,
+            peer: facts.peer,
+            status,
+        };
+        client.streams.insert(index, info.clone());
+        if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
+            let stream = StreamView { cookie: facts.cookie, local: facts.local, peer: facts.peer };
+            view.streams.insert(index, stream);
+        }
+        client.worker.send(Command::Register(client.key, index, Box::new(info))).is_ok()
+    }
+
+    fn unregister(&mut self, number: u64, index: u32) -> bool {
+        let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
+            return false;
+        };
+        client.streams.remove(&index);
+        if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
+            view.streams.remove(&index);
+        }
+        client.worker.send(Command::Unregister(client.key, index)).is_ok()
+    }
+
+    /// Tells every client what changed: its destination table, and the limits of its connected streams.
+    fn follow_tables(&mut self) {
+        let tables = self.directory.lock().tables.clone();
+        if tables.generation() == self.generation {
+            return;
+        }
+        self.generation = tables.generation();
+        for connection in self.connections.values_mut() {
+            let Some(client) = connection.client.as_mut() else { continue };
+            let table = destination_table(&tables, client.attachment);
+            if table == client.table {
+                continue;
+            }
+            client.table.clone_from(&table);
+            let _ = client.worker.send(Command::Destinations(client.key, table.into_boxed_slice()));
+            for (index, info) in &mut client.streams {
+                let granted = info.status.flags & stream_flags::TAI_GRANTED != 0;
+                let status = status_of(info.token, granted, &client.table, info.peer.map(|p| p.ip()));
+                if status != info.status {
+                    info.status = status;
+                    let _ = client.worker.send(Command::Register(client.key, *index, Box::new(info.clone())));
+                }
+            }
+        }
+    }
+}
+
+/// As many slots as were configured and fit into `octets_max`, each large enough for the interface's MTU.
+fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::LayoutError> {
+    let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu;
+    let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
+    let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
+    let slots = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
+    Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX)
+}
+
+/// Whether a socket can be a stream of this attachment.
+fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
+    if facts.netns_cookie != served.netns_cookie {
+        StreamCode::NotAttached
+    } else if !facts.udp
+        || facts.mark != 0
+        || (facts.interface != 0 && facts.interface != served.interface_index)
+    {
+        StreamCode::Unsupported
+    } else {
+        StreamCode::Registered
+    }
+}
+
+fn status_of(
+    token: u32,
+    granted: bool,
+    table: &[Destination],
+    peer: Option<std::net::IpAddr>,
+) -> StreamStatus {
+    let flags = if granted { stream_flags::TAI_GRANTED } else { 0 };
+    let (limit, bypass) = match peer {
+        None => (0, 0),
+        Some(peer) => lookup(table, peer),
+    };
+    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
+}
+
+fn mapped(address: std::net::IpAddr) -> std::net::Ipv6Addr {
+    match address {
+        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        std::net::IpAddr::V6(v6) => v6,
+    }
+}
+
+/// First match wins, as in the client.
+fn lookup(table: &[Destination], address: std::net::IpAddr) -> (u32, u16) {
+    use ktsn_model::BypassReason;
+    let address = mapped(address).to_bits();
+    let hit = table.iter().find(|d| {
+        let prefix = u128::from_be_bytes(d.address);
+        (address ^ prefix).leading_zeros() >= u32::from(d.prefix_bits)
+    });
+    match hit.map(|d| (d.action, d.payload_max)) {
+        Some((DestinationAction::Take, payload_max)) => (u32::from(payload_max), 0),
+        Some((DestinationAction::OwnAddress, _)) => (0, BypassReason::OwnAddress.number()),
+        _ => (0, BypassReason::NotAllowed.number()),
+    }
+}
+
+fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
+    let rules = destinations(tables, attachment);
+    rules
+        .iter()
+        .map(|rule| {
+            let (address, prefix_bits) = rule.prefix.mapped();
+            let (action, payload_max) = match rule.verdict {
+                Verdict::Take { payload_max } => (DestinationAction::Take, payload_max),
+                Verdict::Bypass(ktsn_model::BypassReason::OwnAddress) => (DestinationAction::OwnAddress, 0),
+                Verdict::Bypass(_) => (DestinationAction::NotAllowed, 0),
+            };
+            Destination { address: address.octets(), prefix_bits, action, payload_max }
+        })
+        .collect()
+}

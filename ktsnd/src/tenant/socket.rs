@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a passed socket is: rights are shown, not claimed.
+//!
+//! In: a descriptor from a client, which may be anything. Out: facts read from the kernel, or what it is
+//! instead. It never touches the descriptor's file system and never waits in closing it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getpeername, getsockname, ipproto, sockopt};
+
+use super::sys;
+
+/// Descriptors of unknown kind that are being closed; closing may block for as long as their file system likes.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// Most of them at once; above, descriptors are kept open rather than waited for.
+const CLOSING_MAX: usize = 32;
+
+/// What the kernel says about a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketFacts {
+    /// Whether it is UDP over IPv4 or IPv6.
+    pub udp: bool,
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// SO_NETNS_COOKIE.
+    pub netns_cookie: u64,
+    /// Local address.
+    pub local: SocketAddr,
+    /// Peer, when connected.
+    pub peer: Option<SocketAddr>,
+    /// Interface index of SO_BINDTODEVICE, 0 = none.
+    pub interface: u32,
+    /// SO_MARK.
+    pub mark: u32,
+}
+
+/// Why a descriptor cannot be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotASocket {
+    /// It is something else.
+    #[error("the descriptor is not a socket")]
+    Other,
+    /// The kernel refused to tell.
+    #[error("the kernel does not tell about the socket: {0}")]
+    Kernel(Errno),
+}
+
+/// Reads the facts and closes the descriptor.
+///
+/// # Errors
+/// [`NotASocket`].
+pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    match facts(&fd) {
+        Ok(facts) => {
+            // Closing a socket that lingers would wait for its peer.
+            let _ = sockopt::set_socket_linger(&fd, None);
+            drop(fd);
+            Ok(facts)
+        }
+        Err(Errno::NOTSOCK) => {
+            close_elsewhere(fd);
+            Err(NotASocket::Other)
+        }
+        Err(errno) => {
+            let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+            close_elsewhere(fd);
+            Err(NotASocket::Kernel(errno))
+        }
+    }
+}
+
+fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
+    let domain = sockopt::socket_domain(fd)?;
+    let datagram = sockopt::socket_type(fd)? == SocketType::DGRAM;
+    let protocol = sockopt::socket_protocol(fd)?;
+    let inet = domain == AddressFamily::INET || domain == AddressFamily::INET6;
+    let none = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+    let kernel = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    Ok(SocketFacts {
+        udp: inet && datagram && protocol == Some(ipproto::UDP),
+        cookie: sockopt::socket_cookie(fd)?,
+        netns_cookie: sys::netns_cookie(fd).map_err(kernel)?,
+        local: if inet { address(getsockname(fd)?).unwrap_or(none) } else { none },
+        peer: if inet { getpeername(fd).ok().and_then(|a| address(a?)) } else { None },
+        interface: sys::bound_interface(fd).unwrap_or(0),
+        mark: sys::mark(fd).unwrap_or(0),
+    })
+}
+
+fn address(any: SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(any).ok()
+}
+
+/// Closes on a thread of its own. When too many of those hang, the descriptor stays open: a leak is bounded by
+/// the descriptor limit and seen, a hanging registrar is not.
+fn close_elsewhere(fd: OwnedFd) {
+    if CLOSING.fetch_add(1, SeqCst) >= CLOSING_MAX {
+        CLOSING.fetch_sub(1, SeqCst);
+        std::mem::forget(fd);
+        return;
+    }
+    let closer =
+        std::thread::Builder::new().name("ktsn-close".into()).stack_size(64 << 10).spawn(move || {
+            drop(fd);
+            CLOSING.fetch_sub(1, SeqCst);
+        });
+    if closer.is_err() {
+        CLOSING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether a further descriptor of unknown kind could be closed.
+pub(super) fn can_close_unknown() -> bool {
+    CLOSING.load(SeqCst) < CLOSING_MAX
+}
+
+/// A descriptor that is readable when the process at the other end of `connection` ends, and its pid.
+pub(super) fn process_of(connection: impl AsFd) -> (Option<OwnedFd>, u32) {
+    let connection = connection.as_fd();
+    let pid = sys::peer_credentials(connection).map_or(0, |(pid, _)| pid);
+    let by_pid = || {
+        let pid = rustix::process::Pid::from_raw(pid)?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    };
+    (sys::peer_pidfd(connection).ok().or_else(by_pid), u32::try_from(pid).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_udp_socket_tells_its_addresses_and_namespace() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = socket.local_addr().unwrap();
+        socket.connect("127.0.0.1:9").unwrap();
+        let facts = examine(socket.into()).unwrap();
+        assert!(facts.udp && facts.cookie != 0 && facts.netns_cookie != 0);
+        assert_eq!(facts.local, local);
+        assert_eq!(facts.peer, Some("127.0.0.1:9".parse().unwrap()));
+    }
+
+    #[test]
+    fn anything_else_is_told_apart() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(examine(file.into()), Err(NotASocket::Other));
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!examine(tcp.into()).unwrap().udp);
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!examine(unix.into()).unwrap().udp);
+    }
+
+    #[test]
+    fn a_lingering_socket_does_not_hold_us() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_peer, _) = listener.accept().unwrap();
+        sockopt::set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+        use std::io::Write;
+        stream.set_nonblocking(true).unwrap();
+        // Fill the way so that a lingering close would wait.
+        while (&stream).write(&[0; 65536]).is_ok() {}
+        let began = std::time::Instant::now();
+        assert!(!examine(stream.into()).unwrap().udp);
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The worker: one thread that takes frames over, waits, and hands them to a port at their transmit time.
+//!
+//! In: rings, commands, clocks. Out: frames on ports, counters. It must never allocate, free, lock or log
+//! while it runs, never wait for a peer, and never hand a frame to a port before its transmit time.
+//!
+//! ```text
+//!  commands → intake (ring → resolve → sched) → transmit what is due → wait
+//!      ▲                                                               │
+//!      └── doorbell, command, clock set, margin before the next ───────┘
+//! ```
+
+mod apply;
+mod client;
+mod command;
+mod environment;
+mod intake;
+mod margin;
+mod routes;
+mod transmit;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ktsn_model::{DropReason, PriorityMap};
+use ktsn_port::Port;
+use ktsn_resolve::Tables;
+use ktsn_sched::{EarliestTxTime, FrameId};
+use ktsn_time::{Monotonic, Nanos, Offset};
+
+pub use client::{Client, StreamInfo};
+pub use command::{AttachmentPolicy, ClientKey, Command, Inbox, Outbox, Returned, WorkerEnded, queues};
+pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
+pub use margin::{Margin, SpinBudget};
+
+use crate::config::SpinMargin;
+use crate::limits;
+use crate::stats::{WorkerStats, count};
+use routes::Routes;
+
+/// One port with its queue.
+struct PortState<P> {
+    port: Box<P>,
+    sched: Box<EarliestTxTime>,
+    priority_map: PriorityMap,
+}
+
+/// The worker of one uplink.
+pub struct Worker<P, E> {
+    env: E,
+    inbox: Inbox<P>,
+    ports: Vec<Option<PortState<P>>>,
+    attachments: Vec<Option<Box<AttachmentPolicy>>>,
+    clients: Vec<Option<Box<Client>>>,
+    /// One above the highest index of a client that is there.
+    clients_end: usize,
+    clients_count: usize,
+    tables: Arc<Tables>,
+    routes: Routes,
+    margin: Margin,
+    budget: SpinBudget,
+    stats: Arc<WorkerStats>,
+    offset: Option<Offset>,
+    muted_count: usize,
+    second_began: Monotonic,
+    tended_at: Monotonic,
+    looked_at: Monotonic,
+    draining: bool,
+    identification: u16,
+    scratch: Box<[u8]>,
+    woken: Woken,
+}
+
+/// How a worker is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerOptions {
+    /// Spin margin.
+    pub spin_margin: SpinMargin,
+    /// Greatest share of a second spent spinning, in parts per thousand.
+    pub spin_duty_max_permille: u32,
+}
+
+impl<P: Port, E: Environment> Worker<P, E> {
+    /// A worker without ports and clients. All that it will ever need is allocated here.
+    pub fn new(
+        env: E,
+        inbox: Inbox<P>,
+        tables: Arc<Tables>,
+        options: WorkerOptions,
+        stats: Arc<WorkerStats>,
+    ) -> Self {
+        Self {
+            env,
+            inbox,
+            ports: (0..limits::ATTACHMENTS_MAX * 2).map(|_| None).collect(),
+            attachments: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
+            clients: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
+            clients_end: 0,
+            clients_count: 0,
+            tables,
+            routes: Routes::new(),
+            margin: Margin::new(options.spin_margin),
+            budget: SpinBudget::new(options.spin_duty_max_permille),
+            stats,
+            offset: None,
+            muted_count: 0,
+            second_began: Monotonic::ZERO,
+            tended_at: Monotonic::ZERO,
+            looked_at: Monotonic::ZERO,
+            draining: false,
+            identification: 0,
+            scratch: vec![0; 1 << 16].into_boxed_slice(),
+            woken: Woken { doorbells: Vec::with_capacity(environment::EVENTS), ..Woken::default() },
+        }
+    }
+
+    /// Runs until it has drained.
+    pub fn run(&mut self) {
+        while self.pass() {}
+        self.inbox.give(Returned::Ended);
+    }
+
+    /// One pass: everything that can be done now, then at most one wait. False when the worker has drained.
+    pub fn pass(&mut self) -> bool {
+        self.apply_commands();
+        self.tend();
+        self.intake_all(limits::INTAKE_BUDGET);
+        let next = self.transmit_due();
+        if self.draining && next.is_none() && !self.anything_published() {
+            return false;
+        }
+        self.wait(next);
+        true
+    }
+
+    fn anything_published(&self) -> bool {
+        self.clients[..self.clients_end].iter().flatten().any(|c| !c.closed && c.consumer.published())
+    }
+
+    /// Work that is due a few times a second.
+    fn tend(&mut self) {
+        let now = self.env.monotonic();
+        if now.since(self.tended_at) < limits::SLEEP_MAX {
+            return;
+        }
+        self.tended_at = now;
+        self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
+        for port in self.ports.iter_mut().flatten() {
+            port.port.reap();
+        }
+        let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
+        if new_second {
+            self.second_began = now;
+        }
+        for index in 0..self.clients_end {
+            let Some(client) = self.clients[index].as_mut() else { continue };
+            intake::count_bypassed(client, &self.attachments);
+            if new_second {
+                client.bells = 0;
+                if client.muted {
+                    client.muted = false;
+                    self.muted_count -= 1;
+                    self.env.mute(rustix::fd::AsFd::as_fd(&client.doorbell), index as u64, false);
+                }
+            }
+        }
+    }
+
+    /// Ends a frame's life: its slot goes back, and the client too when it was its last.
+    fn release(&mut self, id: FrameId) {
+        let (index, slot) = split(id);
+        let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut) else {
+            count(&self.stats.bugs);
+            return;
+        };
+        if let Some(entry) = client.queued.get_mut(usize::from(slot)) {
+            *entry = None;
+        }
+        client.consumer.release(slot);
+        self.finish_if_over(index);
+    }
+
+    /// Counts a frame that does not leave, then releases it.
+    fn drop_frame(&mut self, id: FrameId, tenant: u32, reason: DropReason) {
+        if let Some(Some(policy)) = self.attachments.get(tenant as usize) {
+            policy.stats.drop_frame(reason);
+        }
+        self.release(id);
+    }
+
+    /// Hands a client back when its process is gone and nothing of it is queued.
+    fn finish_if_over(&mut self, index: usize) {
+        let over = self.clients[index].as_ref().is_some_and(|c| c.ended && c.consumer.held() == 0);
+        if !over {
+            return;
+        }
+        if let Some(client) = self.clients[index].take() {
+            self.clients_count -= 1;
+            if client.muted {
+                self.muted_count -= 1;
+            }
+            self.env.unwatch(rustix::fd::AsFd::as_fd(&client.doorbell));
+            self.inbox.give(Returned::Client(client));
+        }
+        while self.clients_end > 0 && self.clients[self.clients_end - 1].is_none() {
+            self.clients_end -= 1;
+        }
+    }
+}
+
+/// A frame's name: which client, which slot.
+fn frame_id(client: usize, slot: u16) -> FrameId {
+    FrameId((client as u64) << 16 | u64::from(slot))
+}
+
+fn split(id: FrameId) -> (usize, u16) {
+    ((id.0 >> 16) as usize, id.0 as u16)
+}
+
+#[cfg(test)]
+mod tests;

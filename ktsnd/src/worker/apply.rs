@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands. A ring is emptied before anything about its client changes, so frames keep the meaning they had
+//! when they were pushed.
+
+use std::sync::Arc;
+
+use ktsn_model::DropReason;
+use ktsn_port::Port;
+use ktsn_resolve::{AttachmentIndex, PortIndex};
+use ktsn_ring::RegionState;
+use ktsn_sched::{EarliestTxTime, Frame, Strategy};
+use rustix::fd::AsFd;
+
+use super::client::Client;
+use super::command::{ClientKey, Command, Returned};
+use super::{Environment, PortState, Worker, intake};
+use crate::limits;
+use crate::stats::count;
+
+impl<P: Port, E: Environment> Worker<P, E> {
+    pub(super) fn apply_commands(&mut self) {
+        for _ in 0..limits::COMMANDS_A_PASS {
+            let Some(command) = self.inbox.next() else { return };
+            self.apply(command);
+        }
+    }
+
+    fn apply(&mut self, command: Command<P>) {
+        match command {
+            Command::AddPort(index, port, priority_map, sched) => {
+                let slot = usize::from(index.0);
+                if slot >= self.ports.len() || self.draining {
+                    return self.inbox.give(Returned::Port(index, Some(port)));
+                }
+                self.remove_port(index);
+                self.ports[slot] = Some(PortState { port, sched, priority_map });
+            }
+            Command::ReplacePort(index, port) => {
+                let old = match self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut) {
+                    Some(state) => std::mem::replace(&mut state.port, port),
+                    None => port,
+                };
+                self.inbox.give(Returned::Port(index, Some(old)));
+            }
+            Command::RemovePort(index) => self.remove_port(index),
+            Command::SetAttachment(index, policy) => {
+                if let Some(slot) = self.attachments.get_mut(usize::from(index.0))
+                    && let Some(old) = slot.replace(policy)
+                {
+                    self.inbox.give(Returned::Boxed(old));
+                }
+            }
+            Command::RemoveAttachment(index) => self.remove_attachment(index),
+            Command::AddClient(client) => self.add_client(client),
+            Command::Register(key, index, info) => {
+                if let Some(at) = self.emptied(key)
+                    && let Some(client) = self.clients[at].as_mut()
+                {
+                    let status = info.status;
+                    client.set_stream(index, Some((*info).clone()));
+                    if client.consumer.set_stream(index, status).is_err() {
+                        count(&self.stats.bugs);
+                    }
+                }
+                self.inbox.give(Returned::Boxed(info));
+            }
+            Command::Unregister(key, index) => {
+                if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+                    client.set_stream(index, None);
+                    // The registrar checked the index.
+                    let _ = client.consumer.clear_stream(index);
+                }
+            }
+            Command::Refuse(key, index, status) => {
+                if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+                    client.set_stream(index, None);
+                    let _ = client.consumer.set_stream(index, status);
+                }
+            }
+            Command::Destinations(key, table) => {
+                if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut())
+                    && client.consumer.set_destinations(&table).is_err()
+                {
+                    count(&self.stats.bugs);
+                }
+                self.inbox.give(Returned::Boxed(Box::new(table)));
+            }
+            Command::EndClient(key) => {
+                if let Some(at) = self.emptied(key) {
+                    if let Some(client) = self.clients[at].as_mut() {
+                        intake::count_bypassed(client, &self.attachments);
+                        client.ended = true;
+                        client.closed = true;
+                    }
+                    self.finish_if_over(at);
+                }
+            }
+            Command::Tables(tables) => {
+                let old = std::mem::replace(&mut self.tables, tables);
+                self.inbox.give(Returned::Tables(old));
+            }
+            Command::Drain => self.drain(),
+        }
+    }
+
+    fn find(&self, key: ClientKey) -> Option<usize> {
+        self.clients[..self.clients_end].iter().position(|c| c.as_ref().is_some_and(|c| c.key == key))
+    }
+
+    /// The client's place, with everything that it has published taken over.
+    fn emptied(&mut self, key: ClientKey) -> Option<usize> {
+        let at = self.find(key)?;
+        // A client that keeps pushing can't hold us here: more than all its slots cannot be published.
+        let mut left = self.clients[at].as_ref()?.queued.len();
+        while left > 0 {
+            let taken = self.intake(at, left.min(limits::INTAKE_BUDGET));
+            if taken == 0 {
+                break;
+            }
+            left -= taken.min(left);
+        }
+        Some(at)
+    }
+
+    fn add_client(&mut self, client: Box<Client>) {
+        let place = self.clients.iter().position(Option::is_none);
+        let Some(at) = place.filter(|_| !self.draining) else {
+            client.consumer.set_state(RegionState::Detached);
+            return self.inbox.give(Returned::Client(client));
+        };
+        if self.env.watch(client.doorbell.as_fd(), at as u64).is_err() {
+            client.consumer.set_state(RegionState::Detached);
+            return self.inbox.give(Returned::Client(client));
+        }
+        let now = self.env.now();
+        client.consumer.look_at(now.monotonic.as_nanos(), now.tai.as_nanos());
+        self.clients[at] = Some(client);
+        self.clients_count += 1;
+        self.clients_end = self.clients_end.max(at + 1);
+    }
+
+    fn remove_port(&mut self, index: PortIndex) {
+        let Some(mut state) = self.ports.get_mut(usize::from(index.0)).and_then(Option::take) else { return };
+        self.remove_from(&mut state.sched, |_| true);
+        self.inbox.give(Returned::Boxed(state.sched));
+        self.inbox.give(Returned::Port(index, Some(state.port)));
+    }
+
+    fn remove_attachment(&mut self, index: AttachmentIndex) {
+        let tenant = u32::from(index.0);
+        for at in 0..self.clients_end {
+            let Some(client) = self.clients[at].as_ref() else { continue };
+            let touched = client.attachment == index || client.streams().any(|s| s.attachment == index);
+            if touched {
+                let key = client.key;
+                self.emptied(key);
+                if let Some(client) = self.clients[at].as_mut().filter(|c| c.attachment == index) {
+                    intake::count_bypassed(client, &self.attachments);
+                    client.consumer.set_state(RegionState::Detached);
+                    client.closed = true;
+                }
+            }
+        }
+        for port in 0..self.ports.len() {
+            let Some(mut state) = self.ports[port].take() else { continue };
+            self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);
+            self.ports[port] = Some(state);
+        }
+        if let Some(policy) = self.attachments.get_mut(usize::from(index.0)).and_then(Option::take) {
+            self.inbox.give(Returned::Boxed(policy));
+        }
+    }
+
+    /// Drops the frames that `which` names as `detached`.
+    fn remove_from(&mut self, sched: &mut EarliestTxTime, which: impl Fn(&Frame) -> bool) {
+        sched.remove(&mut |frame| which(frame), &mut |frame| {
+            self.drop_frame(frame.id, frame.tenant, DropReason::Detached);
+        });
+    }
+
+    /// Nothing new from now on; what is published is still taken.
+    fn drain(&mut self) {
+        for at in 0..self.clients_end {
+            let Some(client) = self.clients[at].as_ref() else { continue };
+            client.consumer.set_state(RegionState::Detached);
+            let key = client.key;
+            self.emptied(key);
+        }
+        self.draining = true;
+    }
+}
+
+/// Keeps the compiler honest about what crosses threads.
+const _: fn() = || {
+    fn crosses<T: Send>() {}
+    crosses::<Arc<ktsn_resolve::Tables>>();
+    crosses::<Box<Client>>();
+};

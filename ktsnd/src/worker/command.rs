@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What other threads tell a worker, and what it hands back.
+//!
+//! Everything heavy is made by the sender and freed by the receiver of [`Returned`], so the worker itself
+//! neither allocates nor frees.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+
+use ktsn_model::{LatePolicy, PriorityMap};
+use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
+use ktsn_time::Nanos;
+use rustix::fd::{AsFd, OwnedFd};
+
+use super::client::{Client, StreamInfo};
+use crate::stats::AttachmentStats;
+
+/// Names one client for as long as the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientKey(pub u64);
+
+/// What a worker must know of an attachment, apart from its tables.
+#[derive(Debug, Clone)]
+pub struct AttachmentPolicy {
+    /// Bit n = class n may be used.
+    pub classes: u8,
+    /// Late frames.
+    pub late: LatePolicy,
+    /// Greatest oversleep at which a frame is still sent.
+    pub overrun_limit: Nanos,
+    /// Furthest transmit time ahead.
+    pub horizon: Nanos,
+    /// Where its frames are counted.
+    pub stats: Arc<AttachmentStats>,
+}
+
+/// What other threads tell a worker.
+#[derive(Debug)]
+pub enum Command<P> {
+    /// A port to send on, under its index in the tables, with its queue.
+    AddPort(PortIndex, Box<P>, PriorityMap, Box<ktsn_sched::EarliestTxTime>),
+    /// The same port's device, opened again; its queue stays.
+    ReplacePort(PortIndex, Box<P>),
+    /// Gives up a port; what waits for it is dropped as `detached`.
+    RemovePort(PortIndex),
+    /// A new or changed attachment.
+    SetAttachment(AttachmentIndex, Box<AttachmentPolicy>),
+    /// An attachment is gone: its frames are dropped, its clients told.
+    RemoveAttachment(AttachmentIndex),
+    /// A new client.
+    AddClient(Box<Client>),
+    /// A socket was looked at: it becomes the client's stream `index`.
+    Register(ClientKey, u32, Box<StreamInfo>),
+    /// The socket is closed.
+    Unregister(ClientKey, u32),
+    /// A socket cannot be served: the answer for the stream's word.
+    Refuse(ClientKey, u32, ktsn_ring::StreamStatus),
+    /// What the client may send where.
+    Destinations(ClientKey, Box<[ktsn_ring::Destination]>),
+    /// The process ended or closed its connection.
+    EndClient(ClientKey),
+    /// New tables.
+    Tables(Arc<Tables>),
+    /// Take nothing new, send what is queued, then end.
+    Drain,
+}
+
+/// What a worker hands back to be freed or to be acted upon.
+#[derive(Debug)]
+pub enum Returned<P> {
+    /// A client whose last frame is gone.
+    Client(Box<Client>),
+    /// A port.
+    Port(PortIndex, Option<Box<P>>),
+    /// A boxed value that was copied.
+    Boxed(Box<dyn std::any::Any + Send>),
+    /// Older tables.
+    Tables(Arc<Tables>),
+    /// A frame had no neighbour: make the kernel find it.
+    NeighbourWanted(AttachmentIndex, ktsn_resolve::NextHop),
+    /// A port's device is gone.
+    PortFailed(PortIndex),
+    /// A region had impossible links; the client has to come back with a new one.
+    Retired(ClientKey, ktsn_ring::LinkError),
+    /// The worker drained and ended.
+    Ended,
+}
+
+/// The worker's end of both queues.
+#[derive(Debug)]
+pub struct Inbox<P> {
+    commands: Receiver<Command<P>>,
+    returned: SyncSender<Returned<P>>,
+}
+
+impl<P> Inbox<P> {
+    /// The next command.
+    pub(super) fn next(&self) -> Option<Command<P>> {
+        self.commands.try_recv().ok()
+    }
+    /// Hands something back; when nobody takes it, it is freed here.
+    pub(super) fn give(&self, what: Returned<P>) {
+        if let Err(TrySendError::Full(what) | TrySendError::Disconnected(what)) = self.returned.try_send(what)
+        {
+            drop(what);
+        }
+    }
+}
+
+/// The others' end: commands, and the eventfd that wakes the worker.
+#[derive(Debug)]
+pub struct Outbox<P> {
+    commands: SyncSender<Command<P>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<P> Clone for Outbox<P> {
+    fn clone(&self) -> Self {
+        Self { commands: self.commands.clone(), wake: self.wake.clone() }
+    }
+}
+
+/// The worker does not take commands any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the worker has ended")]
+pub struct WorkerEnded;
+
+impl<P> Outbox<P> {
+    /// Sends a command and wakes the worker; waits while its queue is full.
+    ///
+    /// # Errors
+    /// [`WorkerEnded`].
+    pub fn send(&self, command: Command<P>) -> Result<(), WorkerEnded> {
+        self.commands.send(command).map_err(|_| WorkerEnded)?;
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        Ok(())
+    }
+}
+
+/// Makes the two queues and the eventfd (for [`super::Host::new`]).
+///
+/// # Errors
+/// The kernel's, when descriptors run out.
+#[allow(clippy::type_complexity)]
+pub fn queues<P>() -> Result<(Outbox<P>, Inbox<P>, Receiver<Returned<P>>, OwnedFd), rustix::io::Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let theirs = rustix::io::fcntl_dupfd_cloexec(&wake, 0)?;
+    let (commands, inbox) = std::sync::mpsc::sync_channel(crate::limits::COMMANDS_QUEUED);
+    let (returned, outbox) = std::sync::mpsc::sync_channel(crate::limits::COMMANDS_QUEUED);
+    Ok((Outbox { commands, wake: Arc::new(wake) }, Inbox { commands: inbox, returned }, outbox, theirs))
+}

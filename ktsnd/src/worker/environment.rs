@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the worker needs from the outside world: clocks, sleep, and news while it sleeps.
+//!
+//! The worker's loop runs unchanged on the real [`Host`] and on a virtual one in simulations and tests.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ktsn_time::{Monotonic, Nanos, Now, Tai};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::time::{
+    ClockId, DynamicClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
+    clock_gettime_dynamic, timerfd_create, timerfd_settime,
+};
+
+/// Why the worker woke. Doorbells are told by the number they were watched under.
+#[derive(Debug, Default)]
+pub struct Woken {
+    /// Numbers of the doorbells that can be read; at most [`EVENTS`] a time, the rest stays.
+    pub doorbells: Vec<u64>,
+    /// A command waits.
+    pub command: bool,
+    /// The system clock was set.
+    pub clock_set: bool,
+    /// Nothing happened, the time was reached.
+    pub timed_out: bool,
+}
+
+/// Events taken in one go.
+pub(super) const EVENTS: usize = 64;
+const TOKEN_COMMAND: u64 = u64::MAX;
+const TOKEN_CLOCK: u64 = u64::MAX - 1;
+
+/// Clocks, sleep and news.
+pub trait Environment {
+    /// CLOCK_MONOTONIC.
+    fn monotonic(&mut self) -> Monotonic;
+    /// CLOCK_TAI.
+    fn tai(&mut self) -> Tai;
+    /// Both, read together.
+    fn now(&mut self) -> Now {
+        Now { tai: self.tai(), monotonic: self.monotonic() }
+    }
+    /// Sleeps until `until` or until something happens; fills `woken`.
+    fn sleep(&mut self, until: Monotonic, woken: &mut Woken);
+    /// Begins to watch a doorbell.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn watch(&mut self, doorbell: BorrowedFd<'_>, number: u64) -> Result<(), Errno>;
+    /// Switches a watched doorbell off or on again.
+    fn mute(&mut self, doorbell: BorrowedFd<'_>, number: u64, muted: bool);
+    /// Stops watching.
+    fn unwatch(&mut self, doorbell: BorrowedFd<'_>);
+}
+
+/// The machine that ktsnd runs on.
+pub struct Host {
+    epoll: OwnedFd,
+    command: OwnedFd,
+    clock: OwnedFd,
+}
+
+fn nanos(t: rustix::time::Timespec) -> u64 {
+    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
+}
+
+/// CLOCK_MONOTONIC now.
+#[must_use]
+pub fn monotonic_now() -> Monotonic {
+    Monotonic::from_nanos(nanos(clock_gettime(ClockId::Monotonic)))
+}
+
+/// CLOCK_TAI now.
+#[must_use]
+pub fn tai_now() -> Tai {
+    // Every kernel that KTSN supports has CLOCK_TAI (3.10); zero would make all frames wait, never leave early.
+    clock_gettime_dynamic(DynamicClockId::Tai).map_or(Tai::ZERO, |t| Tai::from_nanos(nanos(t)))
+}
+
+impl Host {
+    /// The host, with `command` (an eventfd) as the way to wake the worker.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub fn new(command: OwnedFd) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let clock = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let add = |fd: &OwnedFd, token| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        };
+        add(&command, TOKEN_COMMAND)?;
+        add(&clock, TOKEN_CLOCK)?;
+        let host = Self { epoll, command, clock };
+        host.arm_clock();
+        Ok(host)
+    }
+
+    /// A timer that never ends but is cancelled when somebody sets the clock.
+    fn arm_clock(&self) {
+        let never = rustix::time::Timespec { tv_sec: i64::MAX >> 2, tv_nsec: 0 };
+        let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = timerfd_settime(
+            &self.clock,
+            TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET,
+            &Itimerspec { it_interval: zero, it_value: never },
+        );
+    }
+
+    fn drain(&self, woken: &mut Woken) {
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS];
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&zero)) else { return };
+        let mut word = [0u8; 8];
+        for event in events {
+            match event.data.u64() {
+                TOKEN_COMMAND => {
+                    let _ = rustix::io::read(&self.command, &mut word);
+                    woken.command = true;
+                }
+                TOKEN_CLOCK => {
+                    let _ = rustix::io::read(&self.clock, &mut word);
+                    self.arm_clock();
+                    woken.clock_set = true;
+                }
+                number => woken.doorbells.push(number),
+            }
+        }
+    }
+}
+
+impl Environment for Host {
+    #[inline]
+    fn monotonic(&mut self) -> Monotonic {
+        monotonic_now()
+    }
+    #[inline]
+    fn tai(&mut self) -> Tai {
+        tai_now()
+    }
+
+    fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
+        woken.doorbells.clear();
+        woken.command = false;
+        woken.clock_set = false;
+        let span = until.since(self.monotonic()).max(Nanos::ZERO).get();
+        let timeout = Timespec { tv_sec: span / 1_000_000_000, tv_nsec: span % 1_000_000_000 };
+        // ppoll takes nanoseconds on every kernel; epoll_wait only where epoll_pwait2 exists.
+        let epoll = self.epoll.as_fd();
+        let ready = poll(&mut [PollFd::from_borrowed_fd(epoll, PollFlags::IN)], Some(&timeout));
+        woken.timed_out = matches!(ready, Ok(0));
+        if !woken.timed_out {
+            self.drain(woken);
+        }
+    }
+
+    fn watch(&mut self, doorbell: BorrowedFd<'_>, number: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
+    }
+
+    fn mute(&mut self, doorbell: BorrowedFd<'_>, number: u64, muted: bool) {
+        let flags = if muted { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        let _ = epoll::modify(&self.epoll, doorbell, epoll::EventData::new_u64(number), flags);
+    }
+
+    fn unwatch(&mut self, doorbell: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, doorbell);
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Taking over: published slot → private copy → checks → resolve → class → queue, or a named drop.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use ktsn_model::{BypassReason, DropReason, Priority};
+use ktsn_port::Port;
+use ktsn_resolve::{AttachmentIndex, Refusal};
+use ktsn_ring::{ClockId, SlotError, Taken};
+use ktsn_sched::{Frame, Strategy};
+use ktsn_time::{Monotonic, Now, Tai, TxTime};
+
+use super::client::{Client, Queued, flow_of};
+use super::command::{AttachmentPolicy, Returned};
+use super::{Environment, Worker, frame_id};
+use crate::limits;
+use crate::stats::count;
+
+impl<P: Port, E: Environment> Worker<P, E> {
+    /// Takes over from every client, at most `budget` frames each.
+    pub(super) fn intake_all(&mut self, budget: usize) {
+        for index in 0..self.clients_end {
+            self.intake(index, budget);
+        }
+    }
+
+    /// Takes over from one client. Returns how many frames it took.
+    pub(super) fn intake(&mut self, index: usize, budget: usize) -> usize {
+        let mut taken = 0;
+        let mut now = None;
+        while taken < budget {
+            let Some(client) = self.clients[index].as_mut().filter(|c| !c.closed) else { return taken };
+            let Some(next) = client.consumer.take(&mut self.scratch) else {
+                if !client.consumer.published() {
+                    // What a broken list had reached is taken by now.
+                    client.closed = client.consumer.broken().is_some();
+                    return taken;
+                }
+                match client.consumer.collect(limits::INTAKE_BUDGET) {
+                    // A long list: the walk goes on in the next pass.
+                    Ok(0) => return taken,
+                    Ok(_) => {}
+                    Err(error) => self.retire(index, error),
+                }
+                continue;
+            };
+            taken += 1;
+            let now = *now.get_or_insert_with(|| self.env.now());
+            match next {
+                Ok(slot) => self.take_over(index, &slot, now),
+                Err(SlotError { slot, .. }) => self.refuse(index, slot, None, DropReason::PeerCorrupt),
+            }
+        }
+        taken
+    }
+
+    fn take_over(&mut self, index: usize, taken: &Taken, now: Now) {
+        let slot = taken.slot;
+        let Some(client) = self.clients[index].as_mut() else { return };
+        let frame = &taken.frame;
+        let Some(stream) = client.stream(frame.stream_index).filter(|s| s.token == frame.token) else {
+            return self.refuse(index, slot, None, DropReason::PeerCorrupt);
+        };
+        let attachment = stream.attachment;
+        let Some(flow) = flow_of(stream, frame) else {
+            return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
+        };
+        let tx_time = match taken.clock {
+            ClockId::Tai => TxTime::Tai(Tai::from_nanos(frame.tx_time)),
+            ClockId::Monotonic => TxTime::Monotonic(Monotonic::from_nanos(frame.tx_time)),
+        };
+        let payload_octets = taken.payload_octets;
+        client.keep_payload(slot, &self.scratch[..payload_octets]);
+        let Some(Some(policy)) = self.attachments.get(usize::from(attachment.0)) else {
+            return self.refuse(index, slot, None, DropReason::Detached);
+        };
+        count(&policy.stats.taken);
+        let (port, wire_octets) = match self.routes.find(&self.tables, &flow) {
+            Ok(way) if payload_octets <= usize::from(way.payload_max) => {
+                (way.port, way.template.wire_octets(payload_octets))
+            }
+            Ok(_) => return self.refuse(index, slot, Some(attachment), DropReason::TooLong),
+            Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
+        };
+        let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
+            return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
+        };
+        let class = state.priority_map.class(Priority::capped(u32::from(frame.priority)));
+        if policy.classes & (1 << class.get()) == 0 {
+            return self.refuse(index, slot, Some(attachment), DropReason::Policed);
+        }
+        let offered = Frame {
+            id: frame_id(index, slot),
+            tenant: u32::from(attachment.0),
+            class,
+            tx_time: Some(tx_time),
+            pushed_at: Monotonic::from_nanos(frame.pushed_at),
+            wire_octets,
+            late: policy.late,
+            overrun_limit: policy.overrun_limit,
+            horizon: policy.horizon,
+        };
+        match state.sched.offer(offered, now) {
+            Ok(()) => {
+                let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
+                client.queued[usize::from(slot)] = Some(Queued { flow, port, payload_octets });
+            }
+            Err(refused) => self.refuse(index, slot, Some(attachment), refused.reason),
+        }
+    }
+
+    fn refuse_route(&mut self, index: usize, slot: u16, attachment: AttachmentIndex, refusal: Refusal) {
+        let reason = match refusal {
+            // The client should have known; its table may be older than ours.
+            Refusal::Bypass(_) => DropReason::NoRoute,
+            Refusal::Drop(reason, wanted) => {
+                if let Some(next_hop) = wanted {
+                    self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
+                }
+                reason
+            }
+        };
+        self.refuse(index, slot, Some(attachment), reason);
+    }
+
+    fn refuse(&mut self, index: usize, slot: u16, attachment: Option<AttachmentIndex>, reason: DropReason) {
+        let Some(client) = self.clients[index].as_ref() else { return };
+        let tenant = u32::from(attachment.unwrap_or(client.attachment).0);
+        self.drop_frame(frame_id(index, slot), tenant, reason);
+    }
+
+    /// The list of published slots is impossible: the client gets a new region at its next send. The consumer has
+    /// marked the region.
+    fn retire(&mut self, index: usize, error: ktsn_ring::LinkError) {
+        let Some(client) = self.clients[index].as_mut() else { return };
+        if client.retired {
+            return;
+        }
+        client.retired = true;
+        let (key, attachment) = (client.key, client.attachment);
+        self.env.unwatch(rustix::fd::AsFd::as_fd(&client.doorbell));
+        count(&self.stats.regions_retired);
+        if let Some(Some(policy)) = self.attachments.get(usize::from(attachment.0)) {
+            policy.stats.drop_frame(DropReason::PeerCorrupt);
+        }
+        self.inbox.give(Returned::Retired(key, error));
+    }
+}
+
+/// Adds what a client counted since the last look to its attachment. The numbers are the client's own words.
+pub(super) fn count_bypassed(client: &mut Client, attachments: &[Option<Box<AttachmentPolicy>>]) {
+    let Some(Some(policy)) = attachments.get(usize::from(client.attachment.0)) else { return };
+    let counters = client.consumer.counters();
+    let seen = client.counters_seen;
+    let grown = |i: usize| counters[i].saturating_sub(seen[i]);
+    for reason in BypassReason::ALL {
+        let number = usize::from(reason.number());
+        policy.stats.bypassed[number].fetch_add(grown(number), Relaxed);
+    }
+    let absent = grown(ktsn_ring::counter::DAEMON_ABSENT);
+    policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())].fetch_add(absent, Relaxed);
+    client.counters_seen = counters;
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The shipped loop on virtual clocks: never early, conservation, the late rules, ends of every kind.
+#![allow(clippy::cast_possible_truncation)]
+
+mod world;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use ktsn_resolve::AttachmentIndex;
+use ktsn_ring::{ClockId, RegionState};
+use ktsn_wire::dissect;
+use proptest::prelude::*;
+
+use super::*;
+use world::{AHEAD, App, World, policy, tables};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// The payload of a VXLAN frame.
+fn payload(frame: &[u8]) -> Vec<u8> {
+    dissect(frame, Some(8472)).unwrap().payload().to_vec()
+}
+
+#[test]
+fn a_frame_leaves_at_its_time_on_the_overlay() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    assert!(app.push(ClockId::Monotonic, now + 300 * US, now, b"hello, listener."));
+    world.run_until(50, |w| !w.sent().is_empty());
+    let sent = world.sent();
+    assert_eq!(sent.len(), 1);
+    let (at, _, frame) = &sent[0];
+    assert!((now + 300 * US..now + 300 * US + 100).contains(at), "{} ns after", at - now - 300 * US);
+    assert_eq!(payload(frame), b"hello, listener.");
+    assert_eq!(world.stats.sent.load(SeqCst), 1);
+    assert_eq!(world.stats.transmit_error.snapshot().len(), 1);
+    // Its slot is free again: all of them can be pushed.
+    let pushed = (0..64).filter(|_| app.push(ClockId::Monotonic, world.clocks.at(), now, b"")).count();
+    assert_eq!(pushed, 64);
+}
+
+#[test]
+fn late_frames_follow_their_clock() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Tai, (now - MS).saturating_add_signed(AHEAD), now, b"etf drops");
+    app.push(ClockId::Monotonic, now - MS, now, b"fq sends");
+    app.push(ClockId::Monotonic, 0, now, b"zero is at once");
+    app.push(ClockId::Tai, 0, now, b"zero is no TAI");
+    app.push(ClockId::Monotonic, now + 11_000 * MS, now, b"too far");
+    // TAI given as UTC of a clock 37 s behind would be 37 s off: the mistake that `horizon` is for.
+    app.push(ClockId::Tai, (now + 37_000 * MS).saturating_add_signed(AHEAD), now, b"37 s");
+    world.run_until(10, |w| w.sent().len() == 2);
+    let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)).collect();
+    assert_eq!(sent, [b"fq sends".to_vec(), b"zero is at once".to_vec()]);
+    assert_eq!(world.dropped(DropReason::Missed), 1);
+    assert_eq!(world.dropped(DropReason::InvalidTime), 1);
+    assert_eq!(world.dropped(DropReason::BeyondHorizon), 2);
+    assert_eq!(world.stats.late.load(SeqCst), 1);
+}
+
+#[test]
+fn an_overslept_frame_is_sent_and_counted_up_to_the_limit() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    // Oversleeps by 500 µs: within the limit of 1 ms.
+    world.clocks.lateness.store(500 * US, SeqCst);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + 2 * MS, now, b"late by us");
+    world.run_until(10, |w| !w.sent().is_empty());
+    assert_eq!(world.stats.overrun.load(SeqCst), 1);
+    // And by 3 ms: dropped, with its reason.
+    world.clocks.lateness.store(3 * MS, SeqCst);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + 2 * MS, now, b"too late");
+    world.run_until(10, |w| w.dropped(DropReason::Missed) == 1);
+    assert_eq!(world.sent().len(), 1);
+    assert_eq!(world.dropped(DropReason::Missed), 1);
+}
+
+#[test]
+fn a_clock_that_steps_back_in_the_last_stretch_does_not_make_a_frame_early() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    let at = (now + MS).saturating_add_signed(AHEAD);
+    app.push(ClockId::Tai, at, now, b"stepped");
+    // 2 µs before its time, when the frame lies ready and only the clock is read.
+    world.clocks.step_back.store(5 * MS as i64, SeqCst);
+    world.clocks.step_at.store(now + MS - 2 * US, SeqCst);
+    world.run_until(50, |w| !w.sent().is_empty());
+    let (monotonic, tai, _) = world.sent()[0].clone();
+    assert!(tai >= at, "early by {} ns", at - tai);
+    assert!(monotonic >= now + 6 * MS);
+}
+
+#[test]
+fn frames_of_a_process_that_ended_are_sent_and_then_it_goes() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    for i in 0..10 {
+        app.push(ClockId::Monotonic, now + (i + 1) * MS, now, &[i as u8; 16]);
+    }
+    // Nothing was taken over yet when the process ends.
+    world.outbox.send(Command::EndClient(app.key)).unwrap();
+    world.run_until(200, |w| w.sent().len() == 10);
+    let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)[0]).collect();
+    assert_eq!(sent, (0..10).collect::<Vec<u8>>());
+    let handed_back = world.returned.try_iter().any(|r| matches!(r, Returned::Client(c) if c.key == app.key));
+    assert!(handed_back);
+}
+
+#[test]
+fn detaching_drops_what_is_queued_and_tells_the_client() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    for _ in 0..5 {
+        app.push(ClockId::Monotonic, now + 9_000 * MS, now, b"far ahead");
+    }
+    world.run_until(2, |_| false);
+    world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
+    world.run_until(2, |_| false);
+    assert_eq!(world.dropped(DropReason::Detached), 5);
+    assert_eq!(app.producer.state(), RegionState::Detached);
+    world.outbox.send(Command::EndClient(app.key)).unwrap();
+    world.run_until(2, |_| false);
+    assert!(world.returned.try_iter().any(|r| matches!(r, Returned::Client(_))));
+}
+
+#[test]
+fn draining_sends_what_is_queued_and_takes_nothing_new() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + 50 * MS, now, b"queued");
+    world.outbox.send(Command::Drain).unwrap();
+    let mut passes = 0;
+    while world.worker.pass() {
+        passes += 1;
+        assert!(passes < 1000);
+    }
+    assert_eq!(world.sent().len(), 1);
+    assert!(world.sent()[0].0 >= now + 50 * MS);
+    assert_eq!(app.producer.state(), RegionState::Detached);
+}
+
+#[test]
+fn no_neighbour_is_a_named_drop_and_a_request() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    world.outbox.send(Command::Tables(Arc::new(tables(2, false)))).unwrap();
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + MS, now, b"who has");
+    world.run_until(3, |_| false);
+    assert_eq!(world.dropped(DropReason::NoNeighbour), 1);
+    assert!(world.returned.try_iter().any(|r| matches!(r, Returned::NeighbourWanted(..))));
+}
+
+#[test]
+fn a_class_that_is_not_granted_is_policed_and_a_wrong_token_is_corrupt() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let only_low = AttachmentPolicy { classes: 0b1, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(only_low))).unwrap();
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + MS, now, b"class 6");
+    let stale = ktsn_ring::Frame { token: 8, ..App::frame(ClockId::Monotonic, now + MS, now) };
+    app.push_frame(&stale, b"another token");
+    let nowhere = ktsn_ring::Frame { port: 0, ..App::frame(ClockId::Monotonic, now + MS, now) };
+    app.push_frame(&nowhere, b"port 0");
+    world.run_until(3, |_| false);
+    assert_eq!(world.dropped(DropReason::Policed), 1);
+    assert_eq!(world.dropped(DropReason::PeerCorrupt), 2);
+    assert!(world.sent().is_empty());
+}
+
+#[test]
+fn the_spin_budget_holds_and_frames_still_leave_never_early() {
+    let mut world = World::new(100);
+    let app = world.client(64);
+    let began = world.clocks.at();
+    let mut due = Vec::new();
+    // 5,000 frames a second, 60 µs of spin each: 30 % wanted, 10 % allowed.
+    for i in 0..5000u64 {
+        let at = began + MS + i * 200 * US;
+        world.clocks.monotonic.fetch_max(at - 100 * US, SeqCst);
+        if app.push(ClockId::Monotonic, at, world.clocks.at(), &i.to_be_bytes()) {
+            due.push(at);
+        }
+        world.run_until(10, |w| w.sent().len() == due.len());
+    }
+    world.run_until(10_000, |w| w.sent().len() == due.len());
+    let sent = world.sent();
+    assert_eq!(sent.len(), due.len());
+    assert!(sent.iter().zip(&due).all(|((at, _, _), due)| at >= due));
+    let spun = world.worker_stats.spin_ns.load(SeqCst);
+    let seconds = (world.clocks.at() - began).div_ceil(1_000 * MS) + 1;
+    assert!(spun <= seconds * 101 * MS, "{spun} ns in {seconds} s");
+    assert!(world.worker_stats.spin_budget_spent.load(SeqCst) > 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever is pushed, every frame is sent or dropped once, none early, equal times in order.
+    #[test]
+    fn conservation_and_never_early(
+        frames in proptest::collection::vec((0u64..3_000, any::<bool>(), 0usize..600, 0u8..2), 1..200),
+        lateness in 0u64..200_000,
+    ) {
+        let mut world = World::new(800);
+        world.clocks.lateness.store(lateness, SeqCst);
+        let apps = [world.client(64), world.client(64)];
+        let began = world.clocks.at();
+        let mut pushed = 0u64;
+        for (number, (ahead, tai, octets, who)) in frames.iter().enumerate() {
+            let now = world.clocks.at();
+            let at = began + ahead * US;
+            let (clock, tx_time) =
+                if *tai { (ClockId::Tai, at.saturating_add_signed(AHEAD)) } else { (ClockId::Monotonic, at) };
+            let mut payload = vec![0; 16 + octets];
+            payload[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            payload[8..16].copy_from_slice(&at.to_be_bytes());
+            if apps[usize::from(*who)].push(clock, tx_time, now, &payload) {
+                pushed += 1;
+            }
+            if number % 7 == 0 {
+                world.worker.pass();
+            }
+        }
+        for _ in 0..2_000 {
+            world.worker.pass();
+        }
+        let sent = world.sent();
+        for (at, _, frame) in &sent {
+            let due = u64::from_be_bytes(payload(frame)[8..16].try_into().unwrap());
+            prop_assert!(*at >= due, "early by {}", due - at);
+        }
+        let dropped: u64 = DropReason::ALL.iter().map(|r| world.dropped(*r)).sum();
+        prop_assert_eq!(sent.len() as u64 + dropped, pushed);
+        prop_assert_eq!(world.worker_stats.bugs.load(SeqCst), 0);
+        // All slots are free again.
+        let now = world.clocks.at();
+        for app in &apps {
+            let free = (0..65).filter(|_| app.push(ClockId::Monotonic, now, now, b"")).count();
+            prop_assert_eq!(free, 64);
+        }
+    }
+}

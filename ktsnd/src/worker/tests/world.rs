@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A worker on virtual clocks with a port in memory and clients in this process.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+
+use ktsn_model::{LatePolicy, PriorityMap};
+use ktsn_port::memory::Memory;
+use ktsn_resolve::{
+    Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
+    Route, Tables, Via, Vxlan, VxlanRouted,
+};
+use ktsn_ring::{
+    ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame as SlotFrame, Layout, Producer,
+    SlotFlags, StreamCode, StreamStatus,
+};
+use ktsn_sched::EarliestTxTime;
+use ktsn_time::{Monotonic, Nanos, Tai};
+use ktsn_wire::{MacAddress, Vni};
+use rustix::io::Errno;
+
+use super::super::*;
+use crate::config::SpinMargin;
+use crate::stats::AttachmentStats;
+
+/// Reading a clock takes this long, so that spinning makes time pass.
+const READ: u64 = 20;
+/// TAI − MONOTONIC at the start.
+pub(super) const AHEAD: i64 = 1_000_000_000_000;
+pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 5);
+pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 7);
+
+#[derive(Clone, Default)]
+pub(super) struct Clocks {
+    pub monotonic: Arc<AtomicU64>,
+    pub tai_ahead: Arc<AtomicI64>,
+    /// How late the next timed wake-ups are.
+    pub lateness: Arc<AtomicU64>,
+    /// From this instant (monotonic) on TAI is `tai_ahead` − `step_back`; 0 = never.
+    pub step_at: Arc<AtomicU64>,
+    pub step_back: Arc<AtomicI64>,
+}
+
+impl Clocks {
+    pub(super) fn at(&self) -> u64 {
+        self.monotonic.load(SeqCst)
+    }
+    pub(super) fn tai_now(&self) -> u64 {
+        let (at, step_at) = (self.at(), self.step_at.load(SeqCst));
+        let back = if step_at != 0 && at >= step_at { self.step_back.load(SeqCst) } else { 0 };
+        at.saturating_add_signed(self.tai_ahead.load(SeqCst) - back)
+    }
+}
+
+impl Environment for Clocks {
+    fn monotonic(&mut self) -> Monotonic {
+        Monotonic::from_nanos(self.monotonic.fetch_add(READ, SeqCst) + READ)
+    }
+    fn tai(&mut self) -> Tai {
+        self.monotonic.fetch_add(READ, SeqCst);
+        Tai::from_nanos(self.tai_now())
+    }
+    fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
+        woken.doorbells.clear();
+        woken.timed_out = true;
+        let until = until.as_nanos() + self.lateness.load(SeqCst);
+        self.monotonic.fetch_max(until, SeqCst);
+    }
+    fn watch(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn mute(&mut self, _: BorrowedFd<'_>, _: u64, _: bool) {}
+    fn unwatch(&mut self, _: BorrowedFd<'_>) {}
+}
+
+/// What reached the wire: when (monotonic, TAI) and the octets.
+pub(super) type Wire = Arc<Mutex<Vec<(u64, u64, Vec<u8>)>>>;
+
+pub(super) struct World {
+    pub worker: Worker<Memory, Clocks>,
+    pub clocks: Clocks,
+    pub outbox: Outbox<Memory>,
+    pub returned: Receiver<Returned<Memory>>,
+    pub wire: Wire,
+    pub stats: Arc<AttachmentStats>,
+    pub worker_stats: Arc<WorkerStats>,
+    next_client: u64,
+}
+
+pub(super) struct App {
+    pub producer: Producer,
+    pub key: ClientKey,
+    _mapping: ClientMapping,
+    _doorbell: OwnedFd,
+}
+
+fn link(
+    port: u16,
+    mac: u8,
+    address: Ipv4Addr,
+    mtu: u32,
+    routes: Vec<Route>,
+    neighbour: Ipv4Addr,
+) -> LinkTable {
+    LinkTable::new(Link {
+        port: PortIndex(port),
+        if_index: u32::from(port) + 1,
+        mac: MacAddress([2, 0, 0, 0, 0, mac]),
+        mtu,
+        addresses: vec![(IpAddr::V4(address), 24)],
+        routes,
+        neighbours: vec![Neighbour { address: IpAddr::V4(neighbour), mac: MacAddress([2, 0, 0, 0, 9, mac]) }],
+    })
+    .unwrap()
+}
+
+pub(super) fn tables(generation: u64, with_neighbour: bool) -> Tables {
+    let on_link = |text: &str| Route { prefix: text.parse().unwrap(), via: Via::OnLink, source: None };
+    let gateway = Ipv4Addr::new(10, 244, 0, 1);
+    let default =
+        Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::Gateway(IpAddr::V4(gateway)), source: None };
+    let vtep = Ipv4Addr::new(192, 168, 50, if with_neighbour { 2 } else { 3 });
+    let vxlan = Vxlan {
+        vni: Vni::new(1).unwrap(),
+        port: 8472,
+        local: IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1)),
+        device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
+        udp_checksum: false,
+        peers: vec![Peer {
+            prefix: "10.244.1.0/24".parse().unwrap(),
+            vtep: IpAddr::V4(vtep),
+            mac: MacAddress([2, 0, 0, 0, 1, 2]),
+        }],
+    };
+    let attachment = Attachment {
+        interface: link(1, 5, POD, 1450, vec![on_link("10.244.0.0/24"), default], gateway),
+        uplink: link(
+            0,
+            1,
+            Ipv4Addr::new(192, 168, 50, 1),
+            1500,
+            vec![on_link("192.168.50.0/24")],
+            Ipv4Addr::new(192, 168, 50, 2),
+        ),
+        overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan).unwrap()),
+        destinations: None,
+        own: Vec::new(),
+        vlan: None,
+    };
+    Tables::new(generation, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+}
+
+pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
+    AttachmentPolicy {
+        classes: 0xff,
+        late: LatePolicy::ByClock,
+        overrun_limit: Nanos::from_millis(1),
+        horizon: Nanos::from_seconds(10),
+        stats: stats.clone(),
+    }
+}
+
+impl World {
+    pub(super) fn new(permille: u32) -> Self {
+        let clocks = Clocks::default();
+        clocks.monotonic.store(1_000_000_000, SeqCst);
+        clocks.tai_ahead.store(AHEAD, SeqCst);
+        let (outbox, inbox, returned, _wake) = queues().unwrap();
+        let worker_stats = Arc::new(WorkerStats::default());
+        let options = WorkerOptions {
+            spin_margin: SpinMargin::Fixed(Nanos::from_micros(60)),
+            spin_duty_max_permille: permille,
+        };
+        let tables = Arc::new(tables(1, true));
+        let worker = Worker::new(clocks.clone(), inbox, tables, options, worker_stats.clone());
+        let wire: Wire = Arc::default();
+        let (seen, clock) = (wire.clone(), clocks.clone());
+        let port = Memory::new(64, 1500).unwrap().with_sink(Box::new(move |frame: &[u8]| {
+            seen.lock().unwrap().push((clock.at(), clock.tai_now(), frame.to_vec()));
+        }));
+        let stats = Arc::new(AttachmentStats::default());
+        let queue = Box::new(EarliestTxTime::new(4096));
+        outbox.send(Command::AddPort(PortIndex(0), Box::new(port), PriorityMap::default(), queue)).unwrap();
+        outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy(&stats)))).unwrap();
+        let mut world = Self { worker, clocks, outbox, returned, wire, stats, worker_stats, next_client: 1 };
+        world.worker.apply_commands();
+        world
+    }
+
+    pub(super) fn client(&mut self, slots: u32) -> App {
+        let layout = Layout::new(slots, 2048, crate::limits::STREAMS_MAX, 64).unwrap();
+        let (mut consumer, memfd) = Consumer::create(layout).unwrap();
+        let (address, prefix_bits) = ("10.244.1.0/24".parse::<ktsn_model::IpPrefix>().unwrap()).mapped();
+        let all = Destination {
+            address: address.octets(),
+            prefix_bits,
+            action: DestinationAction::Take,
+            payload_max: 1422,
+        };
+        consumer.set_destinations(&[all]).unwrap();
+        let mapping = ClientMapping::open(&memfd).unwrap();
+        let producer = *mapping.producer();
+        let key = ClientKey(self.next_client);
+        self.next_client += 1;
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let client =
+            Client::new(key, AttachmentIndex(0), consumer, ours, layout.slots_count(), layout.payload_max());
+        self.outbox.send(Command::AddClient(Box::new(client))).unwrap();
+        let status = StreamStatus { token: 7, code: StreamCode::Registered, ..StreamStatus::default() };
+        let info = StreamInfo {
+            token: 7,
+            cookie: 1,
+            attachment: AttachmentIndex(0),
+            local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
+            peer: None,
+            status,
+        };
+        self.outbox.send(Command::Register(key, 0, Box::new(info))).unwrap();
+        self.worker.apply_commands();
+        App { producer, key, _mapping: mapping, _doorbell: theirs }
+    }
+
+    /// Runs passes until `done` or for `most` passes.
+    pub(super) fn run_until(&mut self, most: usize, mut done: impl FnMut(&Self) -> bool) {
+        for _ in 0..most {
+            if done(self) || !self.worker.pass() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn sent(&self) -> Vec<(u64, u64, Vec<u8>)> {
+        self.wire.lock().unwrap().clone()
+    }
+    pub(super) fn dropped(&self, reason: DropReason) -> u64 {
+        self.stats.dropped[usize::from(reason.number())].load(SeqCst)
+    }
+}
+
+impl App {
+    pub(super) fn frame(clock: ClockId, tx_time: u64, pushed_at: u64) -> SlotFrame {
+        SlotFrame {
+            stream_index: 0,
+            token: 7,
+            flags: SlotFlags::NONE,
+            clock: clock.id(),
+            tx_time,
+            pushed_at,
+            address: REMOTE.to_ipv6_mapped().octets(),
+            scope: 0,
+            port: 6000,
+            priority: 6,
+            traffic_class: 0,
+            hop_limit: 0,
+        }
+    }
+
+    pub(super) fn push_frame(&self, frame: &SlotFrame, payload: &[u8]) -> bool {
+        let Some(claim) = self.producer.claim() else { return false };
+        self.producer.fill(&claim, frame, [payload].into_iter()).unwrap();
+        self.producer.publish(claim);
+        true
+    }
+
+    pub(super) fn push(&self, clock: ClockId, tx_time: u64, pushed_at: u64, payload: &[u8]) -> bool {
+        self.push_frame(&Self::frame(clock, tx_time, pushed_at), payload)
+    }
+}

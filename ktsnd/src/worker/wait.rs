@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Waiting for the next event: sleep until `margin` before it, then spin.
+//!
+//! While it sleeps the worker has promised to every client when it looks again (`looks_at`); while it spins it
+//! looks at every ring between two readings of the clock, but for the last stretch, where the next frame lies
+//! ready in the port's buffer and only its clock is read.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use ktsn_port::Port;
+use ktsn_time::{Monotonic, Nanos, Now, Offset, TxTime};
+use rustix::fd::AsFd;
+use rustix::net::{RecvFlags, recv};
+
+use super::transmit::Next;
+use super::{Environment, Worker};
+use crate::limits;
+use crate::stats::count;
+
+impl<P: Port, E: Environment> Worker<P, E> {
+    pub(super) fn wait(&mut self, next: Option<Next>) {
+        let now = self.env.now();
+        if let Some(next) = next {
+            let ahead = next.at.ahead_of(now);
+            if ahead <= self.margin.get().saturating_add(limits::SLEEP_MIN) {
+                if self.budget.allows(now.monotonic) {
+                    self.spin(next, now);
+                } else {
+                    count(&self.stats.spin_budget_spent);
+                    self.sleep(now, now.monotonic.saturating_add(ahead.max(Nanos::ZERO)), true);
+                }
+                return;
+            }
+        }
+        let bound = if self.clients_count == 0 {
+            limits::SLEEP_IDLE
+        } else if self.muted_count > 0 {
+            limits::SLEEP_MUTED
+        } else {
+            limits::SLEEP_MAX
+        };
+        let event = next.map(|n| n.at.ahead_of(now).saturating_sub(self.margin.get()));
+        let for_event = event.is_some_and(|e| e <= bound);
+        let span = event.map_or(bound, |e| e.min(bound));
+        self.sleep(now, now.monotonic.saturating_add(span), for_event);
+    }
+
+    /// Sleeps until `until` or news. `for_event`: the lateness of waking teaches the margin.
+    fn sleep(&mut self, now: Now, until: Monotonic, for_event: bool) {
+        let span = until.since(now.monotonic);
+        let needed = self.margin.get().saturating_add(limits::INTAKE_COST);
+        let looks_at = span.saturating_add(needed);
+        self.promise(Now {
+            tai: now.tai.saturating_add(looks_at),
+            monotonic: now.monotonic.saturating_add(looks_at),
+        });
+        let nothing_came =
+            self.clients[..self.clients_end].iter().flatten().all(|c| c.closed || c.consumer.sleep_check());
+        if nothing_came {
+            let mut woken = std::mem::take(&mut self.woken);
+            self.env.sleep(until, &mut woken);
+            count(&self.stats.wake_ups);
+            let awake = self.env.now();
+            if woken.timed_out && for_event {
+                self.margin.observe(awake.monotonic.since(until));
+            }
+            self.promise(awake);
+            self.hear_doorbells(&woken.doorbells);
+            self.woken = woken;
+            self.watch_for_steps(awake);
+        } else {
+            self.promise(now);
+        }
+    }
+
+    /// Tells all clients when their rings are looked at again.
+    fn promise(&mut self, looks_at: Now) {
+        self.looked_at = looks_at.monotonic;
+        for client in self.clients[..self.clients_end].iter().flatten() {
+            client.consumer.look_at(looks_at.monotonic.as_nanos(), looks_at.tai.as_nanos());
+        }
+    }
+
+    /// While awake for long, the promise "now" must not grow old.
+    fn keep_promise(&mut self, now: Now) {
+        if now.monotonic.since(self.looked_at) > Nanos::from_millis(1) {
+            self.promise(now);
+        }
+    }
+
+    fn watch_for_steps(&mut self, now: Now) {
+        let offset = Offset::between(now.tai, now.monotonic);
+        if let Some(before) = self.offset {
+            // Reading two clocks is not one instant; slewing moves neither. 100 µs is a step.
+            if offset.span().saturating_sub(before.span()).abs() > Nanos::from_micros(100) {
+                count(&self.stats.clock_steps);
+            }
+        }
+        self.offset = Some(offset);
+    }
+
+    fn hear_doorbells(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            let index = *number as usize;
+            let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            let mut byte = [0u8; 1];
+            for _ in 0..limits::DOORBELLS_A_PASS {
+                match recv(&client.doorbell, &mut byte, RecvFlags::DONTWAIT) {
+                    Ok((_, 0)) => {
+                        // Every copy of the client's end is closed: the registrar will tell more.
+                        self.env.unwatch(client.doorbell.as_fd());
+                        break;
+                    }
+                    Ok(_) => {
+                        client.bells = client.bells.saturating_add(1);
+                        if let Some(Some(policy)) = self.attachments.get(usize::from(client.attachment.0)) {
+                            count(&policy.stats.doorbells);
+                        }
+                    }
+                    Err(_) => break,
+                }
+            }
+            if client.bells > limits::DOORBELLS_A_SECOND && !client.muted {
+                client.muted = true;
+                self.muted_count += 1;
+                count(&self.stats.doorbells_muted);
+                self.env.mute(client.doorbell.as_fd(), *number, true);
+            }
+        }
+    }
+
+    /// Spins until `next` is due and hands it over, or returns early because something arrived.
+    fn spin(&mut self, next: Next, began: Now) {
+        let mut now = began;
+        let mut looked = 0;
+        loop {
+            let ahead = next.at.ahead_of(now);
+            if ahead <= limits::LAST_STRETCH {
+                break;
+            }
+            self.keep_promise(now);
+            // One ring between two readings of the clock, so that many clients do not blur it.
+            if looked >= self.clients_end {
+                looked = 0;
+            }
+            if let Some(Some(client)) = self.clients.get(looked)
+                && !client.closed
+                && client.consumer.published()
+            {
+                // As many as surely fit before the frame is due.
+                let budget =
+                    usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
+                self.intake(looked, budget);
+                self.spent_spinning(began, now);
+                return;
+            }
+            looked += 1;
+            now = self.env.now();
+        }
+        if let Some(ready) = self.make_next_ready(next, now) {
+            self.last_stretch(next, &ready);
+        }
+        let now = self.env.now();
+        self.spent_spinning(began, now);
+    }
+
+    /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again.
+    fn last_stretch(&mut self, next: Next, ready: &super::transmit::Ready) {
+        loop {
+            let ahead = match next.at {
+                TxTime::Tai(at) => at.since(self.env.tai()),
+                TxTime::Monotonic(at) => at.since(self.env.monotonic()),
+            };
+            if ahead <= Nanos::ZERO {
+                self.commit(next.port, ready, Nanos::ZERO.saturating_sub(ahead));
+                return;
+            }
+            if ahead > Nanos::from_millis(1) {
+                self.put_back(next.port, ready);
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn spent_spinning(&mut self, began: Now, now: Now) {
+        let span = now.monotonic.since(began.monotonic);
+        self.budget.spend(span);
+        self.stats.spin_ns.fetch_add(span.get().unsigned_abs(), Relaxed);
+    }
+}
