@@ -31,14 +31,14 @@ pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
         let mut contended = false;
         for index in 0..layout.free_words() {
             let at = layout::FREE.wrapping_add(index.wrapping_mul(8));
-            let free = words.load64(at, Relaxed) & layout.free_mask(index);
+            let current = words.load64(at, Relaxed);
+            let free = current & layout.free_mask(index);
             if free == 0 {
                 continue;
             }
             let bit = free & free.wrapping_neg();
-            // The whole word is exchanged, bits without a slot included. Acquire: the last owner is done with it.
-            let current = words.load64(at, Relaxed);
-            if current & bit != 0 && words.exchange64(at, current, current & !bit, Acquire).is_ok() {
+            // Acquire: the last owner is done with the slot.
+            if words.exchange64(at, current, current & !bit, Acquire).is_ok() {
                 return u16::try_from(index.wrapping_mul(64).wrapping_add(bit.trailing_zeros() as usize))
                     .ok();
             }

@@ -15,10 +15,11 @@ use std::process::ExitCode;
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 4] = [
     ("four_threads_push_200_000_frames", scenarios::four_threads_push_200_000_frames),
     ("a_program_killed_1_000_times", scenarios::a_program_killed_1_000_times),
     ("a_slot_published_twice_after_fork", scenarios::a_slot_published_twice_after_fork),
+    ("a_slot_published_while_it_is_held", scenarios::a_slot_published_while_it_is_held),
 ];
 
 fn main() -> ExitCode {

@@ -39,8 +39,28 @@ pub(crate) fn run(role: &str) {
                 scope.spawn(move || push(producer, talker, frames));
             }
         }),
+        "fork" => publish_twice(producer),
         other => panic!("no role {other}"),
     }
+}
+
+/// Forks between fill and publish; parent and child both go on.
+#[allow(unsafe_code)]
+fn publish_twice(producer: &Producer) {
+    let claim = producer.claim().expect("a slot");
+    let payload = support::payload(0, 0, producer.payload_max());
+    producer.fill(&claim, &support::frame(0, 0), std::iter::once(&payload[..])).expect("it fits");
+    // SAFETY: this process has one thread, and the child only publishes and ends.
+    let child = unsafe { libc::fork() };
+    producer.publish(claim);
+    if child == 0 {
+        // SAFETY: ends the child at once, without running what the parent will run.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child; `status` outlives the call.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(child > 0 && ended == child && status == 0, "the child published, too");
 }
 
 /// Publishes `frames` frames of one talker, telling after each how many there are.
@@ -53,7 +73,7 @@ fn push(producer: &Producer, talker: u32, frames: u64) {
             }
         };
         // Now and then a claim is given back: it must come again, as whole as before.
-        if number % 97 == 0 {
+        if number.is_multiple_of(97) {
             producer.cancel(claim);
             continue_with(producer, talker, number);
         } else {
@@ -78,5 +98,8 @@ fn finish(producer: &Producer, claim: ktsn_ring::Claim, talker: u32, number: u64
     let payload = support::payload(talker, number, producer.payload_max());
     let frame = support::frame(talker, number);
     producer.fill(&claim, &frame, std::iter::once(&payload[..])).expect("the payload fits");
+    if number.is_multiple_of(8) {
+        thread::yield_now(); // a good moment to be killed
+    }
     producer.publish(claim);
 }

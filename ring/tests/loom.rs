@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ring's algorithms under loom: every interleaving and every value that the memory model allows (with a bound
+//! on preemptions where there are many steps).
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p ktsn-ring --test loom --release`. The functions are those that run on the
+//! mapping; only the memory is loom's. Models named `…_is_caught` leave something out and must fail: they prove
+//! that the others can.
+#![cfg(loom)]
+
+#[path = "loom/arena.rs"]
+mod arena;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use arena::{Arena, model};
+use ktsn_ring::intake::Intake;
+use ktsn_ring::tables::{DestinationsShadow, StreamShadow, read_destination, read_stream};
+use ktsn_ring::words::Words;
+use ktsn_ring::{
+    ClockId, Destination, DestinationAction, DestinationVerdict, Layout, StreamCode, StreamStatus, algorithm,
+    bypass, layout,
+};
+use loom::thread;
+
+fn layout() -> Layout {
+    Layout::new(4, 256, 1, 2).expect("a valid layout")
+}
+
+/// Claims a slot, writes `value` as its transmit time, publishes it. With no slot free it pushes nothing.
+fn push(words: &impl Words, layout: &Layout, value: u64) -> bool {
+    let Some(slot) = algorithm::claim(words, layout) else { return false };
+    let at = layout.slot(slot).expect("a claimed slot exists");
+    // MONOTONIC, stream 0, token 1, no payload.
+    words.store64(at + 8, 1, Relaxed);
+    words.store64(at + 16, value, Relaxed);
+    words.store64(at + 56, 1, Relaxed);
+    algorithm::publish(words, slot, at);
+    true
+}
+
+/// Takes what is there now, oldest first.
+fn take(words: &impl Words, intake: &mut Intake, values: &mut Vec<u64>) {
+    intake.collect(words, 8).expect("honest links");
+    while let Some(taken) = intake.take(words, |_| Some(1), &mut []) {
+        let taken = taken.expect("an honest slot");
+        values.push(taken.frame.tx_time);
+        intake.release(words, taken.slot);
+    }
+}
+
+/// Each producer's values are there once and in its order.
+fn in_order(values: &[u64], producers: u64, frames: u64) {
+    for producer in 0..producers {
+        let own: Vec<u64> = values.iter().copied().filter(|value| value / 10 == producer).collect();
+        let expected: Vec<u64> = (0..frames).map(|number| producer * 10 + number).collect();
+        assert_eq!(own, expected, "of all {values:?}");
+    }
+    assert_eq!(values.len() as u64, producers * frames);
+}
+
+#[test]
+fn nothing_is_lost_doubled_or_reordered() {
+    model(Some(3), || {
+        let arena = Arc::new(Arena::new(&layout()));
+        let producers: Vec<_> = (0..2)
+            .map(|producer| {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || {
+                    for number in 0..2 {
+                        assert!(
+                            push(&*arena, &layout(), producer * 10 + number),
+                            "four slots for four frames"
+                        );
+                    }
+                })
+            })
+            .collect();
+        let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+        take(&*arena, &mut intake, &mut values);
+        take(&*arena, &mut intake, &mut values);
+        for producer in producers {
+            producer.join().expect("the producer ends");
+        }
+        take(&*arena, &mut intake, &mut values);
+        in_order(&values, 2, 2);
+        assert_eq!(intake.held(), 0);
+    });
+}
+
+/// One slot for all: it goes round between producers and consumer, and its words never mix.
+#[test]
+fn a_slot_goes_round() {
+    model(Some(3), || {
+        let one = Layout::new(1, 256, 1, 2).expect("a valid layout");
+        let arena = Arc::new(Arena::new(&one));
+        let producers: Vec<_> = (0..2)
+            .map(|producer| {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || u64::from(push(&*arena, &one, producer * 10)))
+            })
+            .collect();
+        let (mut intake, mut values) = (Intake::new(&one), Vec::new());
+        take(&*arena, &mut intake, &mut values);
+        let pushed: u64 = producers.into_iter().map(|producer| producer.join().expect("it ends")).sum();
+        take(&*arena, &mut intake, &mut values);
+        assert_eq!(values.len() as u64, pushed);
+        assert!(pushed >= 1, "somebody gets the slot");
+        values.dedup();
+        assert_eq!(values.len() as u64, pushed, "each value came once");
+    });
+}
+
+/// A signal handler interrupts a push between any two of its steps and pushes itself.
+#[test]
+fn a_push_inside_a_push() {
+    // The interrupted push is taken apart: the handler runs after step `at` of it.
+    for at in 0..4 {
+        model(Some(3), move || {
+            let arena = Arc::new(Arena::new(&layout()));
+            let producer = {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || {
+                    let interrupted = arena::Interrupted::new(&arena, at, |arena| {
+                        assert!(push(arena, &layout(), 10));
+                    });
+                    assert!(push(&interrupted, &layout(), 0));
+                    assert!(interrupted.happened(), "the handler ran");
+                })
+            };
+            let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+            take(&*arena, &mut intake, &mut values);
+            producer.join().expect("the producer ends");
+            take(&*arena, &mut intake, &mut values);
+            in_order(&values, 2, 1);
+        });
+    }
+}
+
+#[test]
+fn a_slot_is_never_claimed_twice() {
+    model(None, || {
+        let two = Layout::new(2, 256, 1, 2).expect("a valid layout");
+        let arena = Arc::new(Arena::new(&two));
+        let claimers: Vec<_> = (0..2)
+            .map(|_| {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || {
+                    let first = algorithm::claim(&*arena, &two);
+                    if let Some(slot) = first {
+                        // Marked as ours: another owner of the same slot would be seen here.
+                        let at = two.slot(slot).expect("a claimed slot exists") + 16;
+                        assert_eq!(arena.load64(at, Relaxed), 0, "slot {slot} has an owner");
+                        arena.store64(at, 1, Relaxed);
+                        arena.store64(at, 0, Relaxed);
+                        algorithm::release(&*arena, slot);
+                    }
+                    algorithm::claim(&*arena, &two)
+                })
+            })
+            .collect();
+        let slots: Vec<_> = claimers.into_iter().map(|claimer| claimer.join().expect("it ends")).collect();
+        assert!(slots[0].is_some() && slots[1].is_some(), "two slots for two");
+        assert_ne!(slots[0], slots[1]);
+        assert_eq!(algorithm::claim(&*arena, &two), None);
+    });
+}
+
+/// The worker sleeps until 100 while a frame for 50 is published: it sleeps only if the doorbell is rung.
+fn doorbell(fences: bool) {
+    model(None, move || {
+        let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
+        algorithm::look_at(&*arena, 10, 10);
+        let producer = {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || {
+                assert!(push(&*arena, &layout(), 50));
+                algorithm::needs_doorbell(&*arena, ClockId::Tai, 50, 10)
+            })
+        };
+        algorithm::look_at(&*arena, 100, 100);
+        let sleeps = algorithm::sleep_check(&*arena);
+        let rings = producer.join().expect("the producer ends");
+        assert!(!sleeps || rings, "asleep, and nobody rings");
+    });
+}
+
+#[test]
+fn asleep_means_that_the_doorbell_rings() {
+    doorbell(true);
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody rings")]
+fn a_missing_fence_is_caught() {
+    doorbell(false);
+}
+
+fn tables() -> [[Destination; 2]; 2] {
+    let entry = |first: u8, action, payload_max| Destination {
+        address: [first; 16],
+        prefix_bits: 128,
+        action,
+        payload_max,
+    };
+    [
+        [entry(1, DestinationAction::Take, 1), entry(2, DestinationAction::OwnAddress, 0)],
+        [entry(2, DestinationAction::Take, 2), entry(1, DestinationAction::OwnAddress, 0)],
+    ]
+}
+
+fn destinations(fences: bool) {
+    model(Some(3), move || {
+        let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
+        let [old, new] = tables();
+        let mut shadow = DestinationsShadow::default();
+        shadow.write(&*arena, &layout(), &old);
+        let reader = {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || read_destination(&*arena, &layout(), [2; 16]))
+        };
+        shadow.write(&*arena, &layout(), &new);
+        let verdict = reader.join().expect("the reader ends");
+        let allowed = [
+            DestinationVerdict::Bypass(bypass::OWN_ADDRESS),
+            DestinationVerdict::Take { payload_max: 2 },
+            DestinationVerdict::Unstable,
+        ];
+        assert!(allowed.contains(&verdict), "a mixture: {verdict:?}");
+    });
+}
+
+#[test]
+fn a_destination_is_never_a_mixture() {
+    destinations(true);
+}
+
+#[test]
+#[should_panic(expected = "a mixture")]
+fn a_sequence_lock_without_fences_is_caught() {
+    destinations(false);
+}
+
+#[test]
+fn a_status_never_meets_the_limit_of_another_registration() {
+    model(None, || {
+        let arena = Arc::new(Arena::new(&layout()));
+        let at = layout().stream(0).expect("stream 0");
+        let status = |token| StreamStatus {
+            token,
+            flags: 0,
+            code: StreamCode::Registered,
+            limit: token * 100,
+            bypass: 0,
+        };
+        let mut shadow = StreamShadow::default();
+        shadow.write(&*arena, at, &status(1));
+        let reader = {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || read_stream(&*arena, &layout(), 0).expect("stream 0"))
+        };
+        shadow.write(&*arena, at, &status(2));
+        let read = reader.join().expect("the reader ends");
+        if read.code == StreamCode::Registered {
+            assert_eq!(read, status(read.token));
+        }
+    });
+}
+
+#[test]
+fn the_arena_knows_every_word() {
+    model(None, || {
+        let arena = Arena::new(&layout());
+        assert_eq!(arena.load32(layout::HEAD, Relaxed), 0);
+        assert_eq!(arena.load64(layout::FREE, Relaxed), 0b1111);
+    });
+}
