@@ -166,3 +166,25 @@ fn impossible_tables_are_refused() {
     reserved.vlan = Some(Tci { pcp: Pcp::new(0).unwrap(), dei: false, vid: Vid::new(4095).unwrap() });
     assert_eq!(AttachmentTables::new(reserved), Err(TableError::ReservedVlan));
 }
+
+#[test]
+fn broadcast_and_multicast_end_where_the_standards_say() {
+    let mut at = attachment("192.168.0.1", "192.168.0.2");
+    let mut interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::OnLink)]);
+    interface.addresses.extend([(ip("10.3.0.2"), 31), (ip("10.3.0.8"), 30), (ip("10.4.0.1"), 32)]);
+    at.interface = LinkTable::new(interface).unwrap();
+    at.destinations = Some(vec!["0.0.0.0/0".parse().unwrap()]);
+    let tables = tables(at);
+    // Groups need no neighbour, hosts do. A /31 has no broadcast address (RFC 3021), 240.0.0.0/4 is no multicast.
+    for group in ["10.244.0.255", "10.3.0.11", "255.255.255.255", "224.0.0.1", "239.255.255.255"] {
+        assert_eq!(refusal(&tables, &flow(group)), None, "{group}");
+    }
+    for host in ["10.3.0.3", "10.3.0.9", "10.4.0.2", "240.0.0.1", "223.255.255.255", "10.244.1.255"] {
+        let next_hop = NextHop { side: Side::Interface, address: ip(host) };
+        let expected = match host {
+            "10.244.1.255" => None, // in a peer's prefix: a host there for all we know
+            _ => Some(Refusal::Drop(DropReason::NoNeighbour, Some(next_hop))),
+        };
+        assert_eq!(refusal(&tables, &flow(host)), expected, "{host}");
+    }
+}
