@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the task does: namespaces watched, attachments built, tables published.
+//!
+//! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
+//! to a dump.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
+use tokio::io::unix::AsyncFd;
+
+use super::namespace::{self, Identity};
+use super::netlink::{Hints, Netlink};
+use super::snapshot::{Snapshot, use_neighbour};
+use super::watch::Watch;
+use super::{Added, AttachmentSpec, Event, TablesError, build, sys};
+
+/// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
+const WANTED_MAX: usize = 64;
+
+/// Why the task was woken.
+pub(super) enum Wake {
+    /// Something was announced.
+    Changed,
+    /// A file went away beside a namespace's path.
+    PathGone,
+}
+
+/// One namespace as long as it is held.
+struct Space {
+    netlink: Netlink,
+    /// A second descriptor of the same socket.
+    ready: AsyncFd<OwnedFd>,
+    snapshot: Snapshot,
+    hints: Hints,
+}
+
+impl Space {
+    fn new(mut netlink: Netlink) -> Result<Self, TablesError> {
+        let ready = netlink.as_fd().try_clone_to_owned().and_then(sys::readiness);
+        let ready = ready.map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let snapshot = Snapshot::take(&mut netlink)?;
+        let hints = netlink.take_hints();
+        Ok(Self { netlink, ready, snapshot, hints })
+    }
+
+    /// Reads announcements; ready when the first one came that matters.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let before = self.hints.any();
+        while let Poll::Ready(Ok(mut guard)) = self.ready.poll_read_ready(context) {
+            if self.netlink.drain().is_err() {
+                self.hints = Hints::all(); // whatever it is, dumps will tell
+            }
+            guard.clear_ready();
+            self.hints.join(self.netlink.take_hints());
+        }
+        if self.hints.any() && !before { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Dumps what was hinted at; whether the snapshot is another one now.
+    fn refresh(&mut self) -> Result<bool, TablesError> {
+        let netlink = &mut self.netlink;
+        let mut hints = std::mem::take(&mut self.hints);
+        hints.join(netlink.take_hints());
+        if !hints.any() {
+            return Ok(false);
+        }
+        let mut next = self.snapshot.clone();
+        let layout = if hints.layout { next.take_layout(netlink) } else { Ok(()) };
+        let taken = layout.and_then(|()| next.take_neighbours(netlink));
+        // What was announced while dumping may or may not be in the dump.
+        self.hints = netlink.take_hints();
+        if let Err(error) = taken {
+            self.hints = Hints::all();
+            return Err(error);
+        }
+        let changed = next != self.snapshot;
+        self.snapshot = next;
+        Ok(changed)
+    }
+
+    fn ask(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
+        self.netlink.ask(use_neighbour(device, address))
+    }
+}
+
+/// A pod's namespace.
+struct Pod {
+    space: Space,
+    identity: Identity,
+    cookie: u64,
+}
+
+struct Attached {
+    spec: AttachmentSpec,
+    interface: u32,
+    tables: Option<AttachmentTables>,
+    wanted: VecDeque<(Side, IpAddr)>,
+    warned: Option<String>,
+}
+
+/// See the module.
+pub(super) struct Keeper {
+    report: Box<dyn Fn(Event) + Send>,
+    host: Space,
+    pods: BTreeMap<PathBuf, Pod>,
+    attached: BTreeMap<u16, Attached>,
+    watch: Option<Watch>,
+    generation: u64,
+}
+
+impl Keeper {
+    pub(super) fn new(report: Box<dyn Fn(Event) + Send>) -> Result<Self, TablesError> {
+        let netlink = Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let host = Space::new(netlink)?;
+        let watch = Watch::new().map_err(|error| {
+            report(Event::Warning(format!("inotify: {error}; removed namespaces are noticed within 250 ms")));
+        });
+        let (pods, attached) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { report, host, pods, attached, watch: watch.ok(), generation: 0 })
+    }
+
+    /// Waits until something changed somewhere.
+    pub(super) async fn wake(&mut self) -> Wake {
+        std::future::poll_fn(|context| {
+            // Each is polled, so that each knows whom to wake.
+            let mut changed = self.host.poll(context).is_ready();
+            for pod in self.pods.values_mut() {
+                changed |= pod.space.poll(context).is_ready();
+            }
+            let gone = self.watch.as_mut().is_some_and(|watch| watch.poll(context).is_ready());
+            match (gone, changed) {
+                (true, _) => Poll::Ready(Wake::PathGone),
+                (false, true) => Poll::Ready(Wake::Changed),
+                (false, false) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Whether something was announced that no dump has shown yet.
+    pub(super) fn is_behind(&self) -> bool {
+        self.host.hints.any() || self.pods.values().any(|pod| pod.space.hints.any())
+    }
+
+    /// Dumps what changed and publishes what follows from it; false when the kernel refused.
+    pub(super) fn refresh(&mut self) -> bool {
+        let mut whole = true;
+        let mut refreshed = |space: &mut Space| match space.refresh() {
+            Ok(changed) => changed,
+            Err(error) => {
+                (self.report)(Event::Warning(error.to_string()));
+                whole = false;
+                false
+            }
+        };
+        let host_changed = refreshed(&mut self.host);
+        let changed: Vec<PathBuf> = self
+            .pods
+            .iter_mut()
+            .filter_map(|(path, pod)| refreshed(&mut pod.space).then(|| path.clone()))
+            .collect();
+        if host_changed || !changed.is_empty() {
+            self.rebuild(|spec| host_changed || changed.contains(&spec.netns));
+        }
+        whole
+    }
+
+    /// Builds attachments anew; those whose interface is gone end here.
+    fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
+        let (mut differs, mut ended) = (false, Vec::new());
+        for (index, attached) in &mut self.attached {
+            if !concerned(&attached.spec) {
+                continue;
+            }
+            let Some(pod) = self.pods.get(&attached.spec.netns) else { continue };
+            let Some(device) = pod.space.snapshot.device_at(attached.interface) else {
+                ended.push(AttachmentIndex(*index));
+                continue;
+            };
+            let mut warning = None;
+            if device.name != attached.spec.interface {
+                let (path, old) = (attached.spec.netns.display(), &attached.spec.interface);
+                (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
+                attached.spec.interface.clone_from(&device.name);
+            }
+            if self.host.snapshot.device(&attached.spec.uplink).is_none() {
+                warning =
+                    Some(format!("uplink {}: no such device; nothing leaves by it", attached.spec.uplink));
+            }
+            let pods = &pod.space.snapshot;
+            let built = build::attachment(&attached.spec, attached.interface, pods, &self.host.snapshot);
+            let tables = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
+            if warning != attached.warned {
+                if let Some(text) = &warning {
+                    (self.report)(Event::Warning(text.clone()));
+                }
+                attached.warned = warning;
+            }
+            differs |= tables != attached.tables;
+            attached.tables = tables;
+        }
+        if ended.is_empty() {
+            if differs {
+                self.publish();
+            }
+        } else {
+            self.end(&ended);
+        }
+    }
+
+    /// Forgets attachments that went away by themselves, and says so.
+    fn end(&mut self, ended: &[AttachmentIndex]) {
+        for index in ended {
+            self.attached.remove(&index.0);
+        }
+        self.release();
+        self.publish();
+        for index in ended {
+            (self.report)(Event::NamespaceGone(*index));
+        }
+    }
+
+    /// Lets go of namespaces that no attachment needs.
+    fn release(&mut self) {
+        self.pods.retain(|path, _| self.attached.values().any(|attached| attached.spec.netns == *path));
+        if let Some(watch) = &mut self.watch {
+            watch.set(self.pods.keys().map(PathBuf::as_path));
+        }
+    }
+
+    /// The tables as they are now, to everybody.
+    fn publish(&mut self) -> Option<Arc<Tables>> {
+        self.generation += 1;
+        let end = self.attached.keys().next_back().map_or(0, |last| usize::from(*last) + 1);
+        let mut attachments = vec![None; end];
+        for (index, attached) in &self.attached {
+            if let Some(slot) = attachments.get_mut(usize::from(*index)) {
+                slot.clone_from(&attached.tables);
+            }
+        }
+        match Tables::new(self.generation, attachments) {
+            Ok(tables) => {
+                let tables = Arc::new(tables);
+                (self.report)(Event::Tables(tables.clone()));
+                Some(tables)
+            }
+            Err(error) => {
+                (self.report)(Event::Warning(error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// See [`super::Manager::add`].
+    pub(super) fn add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+        let before = self.attached.remove(&spec.index.0);
+        let added = self.try_add(spec);
+        self.release();
+        if before.is_some() && added.is_err() {
+            self.publish();
+        }
+        added
+    }
+
+    fn try_add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+        self.look();
+        self.host.hints = Hints::all();
+        self.host.refresh()?;
+        build::check_devices(&spec, &self.host.snapshot)?;
+        let pod = open_pod(&mut self.pods, &spec.netns)?;
+        let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
+        let Some((interface, device)) = found else {
+            let place = spec.netns.display().to_string();
+            return Err(TablesError::Device { field: "interface", device: spec.interface, place });
+        };
+        let (cookie, mtu) = (pod.cookie, device.mtu);
+        let tables = build::attachment(&spec, interface, &pod.space.snapshot, &self.host.snapshot)?;
+        let index = spec.index;
+        let (tables, wanted) = (Some(tables), VecDeque::new());
+        self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
+        // The host's refresh above may have changed the others' tables as well.
+        self.rebuild(|other| other.index != index);
+        self.probe_for(index);
+        let tables = self.publish().ok_or(TablesError::Ended)?;
+        Ok(Added { tables, netns_cookie: cookie, interface_index: interface, mtu })
+    }
+
+    /// See [`super::Manager::remove`].
+    pub(super) fn remove(&mut self, index: AttachmentIndex) {
+        if self.attached.remove(&index.0).is_some() {
+            self.release();
+            self.publish();
+        }
+    }
+
+    /// See [`super::Manager::ensure_neighbour`].
+    pub(super) fn ensure_neighbour(&mut self, index: AttachmentIndex, next_hop: NextHop) {
+        let Some(attached) = self.attached.get_mut(&index.0) else { return };
+        let wanted = (next_hop.side, next_hop.address);
+        if !attached.wanted.contains(&wanted) {
+            if attached.wanted.len() >= WANTED_MAX {
+                attached.wanted.pop_front();
+            }
+            attached.wanted.push_back(wanted);
+        }
+        self.ask(index, &[wanted]);
+    }
+
+    /// Looks where the paths lead; lets go of what is gone.
+    pub(super) fn look(&mut self) {
+        let gone = |(path, pod): (&PathBuf, &Pod)| {
+            (Identity::of(path).ok() != Some(pod.identity)).then(|| path.clone())
+        };
+        let gone: Vec<PathBuf> = self.pods.iter().filter_map(gone).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let concerned = self.attached.iter().filter(|(_, attached)| gone.contains(&attached.spec.netns));
+        let ended: Vec<AttachmentIndex> = concerned.map(|(index, _)| AttachmentIndex(*index)).collect();
+        // First of all: an open socket keeps the namespace and its devices alive.
+        self.pods.retain(|path, _| !gone.contains(path));
+        self.end(&ended);
+    }
+
+    /// Has the kernel probe what it does not know, or what nobody confirmed for a while.
+    pub(super) fn probe(&mut self) {
+        let all: Vec<AttachmentIndex> = self.attached.keys().copied().map(AttachmentIndex).collect();
+        for index in all {
+            self.probe_for(index);
+        }
+    }
+
+    fn probe_for(&mut self, index: AttachmentIndex) {
+        let Some(attached) = self.attached.get(&index.0) else { return };
+        let mut hops = attached.tables.as_ref().map(build::next_hops).unwrap_or_default();
+        hops.extend(&attached.wanted);
+        hops.sort_unstable();
+        hops.dedup();
+        self.ask(index, &hops);
+    }
+
+    /// One request for each of these that is not fresh.
+    fn ask(&mut self, index: AttachmentIndex, hops: &[(Side, IpAddr)]) {
+        let Some(attached) = self.attached.get(&index.0) else { return };
+        let Some(pod) = self.pods.get_mut(&attached.spec.netns) else { return };
+        let uplink = self.host.snapshot.device(&attached.spec.uplink).map(|(index, _)| index);
+        for &(side, address) in hops {
+            let (space, device) = match side {
+                Side::Interface => (&mut pod.space, Some(attached.interface)),
+                Side::Uplink => (&mut self.host, uplink),
+            };
+            let Some(device) = device.filter(|device| !space.snapshot.is_fresh(*device, address)) else {
+                continue;
+            };
+            if let Err(error) = space.ask(device, address) {
+                (self.report)(Event::Warning(format!("neighbour {address}: {error}")));
+            }
+        }
+    }
+}
+
+/// The namespace at `path`, opened unless it is held already.
+fn open_pod<'a>(pods: &'a mut BTreeMap<PathBuf, Pod>, path: &Path) -> Result<&'a mut Pod, TablesError> {
+    if !pods.contains_key(path) {
+        let (identity, netlink, cookie) = namespace::open(path)
+            .map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
+        pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie });
+    }
+    pods.get_mut(path).ok_or(TablesError::Ended)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The handle that the node holds, and the task behind it.
+//!
+//! In: commands through a [`Manager`]. Out: answers, and events through the function given at the start. The task
+//! runs beside others on the control thread; between two of its steps every attachment is either wholly there or not.
+
+use std::time::Duration;
+
+use ktsn_resolve::{AttachmentIndex, NextHop};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::keeper::{Keeper, Wake};
+use super::{Added, AttachmentSpec, Event, TablesError};
+
+/// Changes that come so close together make one new generation.
+const COALESCE: Duration = Duration::from_millis(20);
+/// How often namespaces' paths are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often neighbours that nobody confirms are probed.
+const PROBE: Duration = Duration::from_secs(5);
+/// When to try again what the kernel refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+enum Command {
+    Add(Box<AttachmentSpec>, oneshot::Sender<Result<Added, TablesError>>),
+    Remove(AttachmentIndex, oneshot::Sender<()>),
+    Neighbour(AttachmentIndex, NextHop),
+}
+
+/// Keeps the tables; ends when it is dropped.
+#[derive(Debug)]
+pub struct Manager {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Manager {
+    /// Starts the task on the current runtime. `report` is called from it and must not block.
+    ///
+    /// # Errors
+    /// `Netlink` when the kernel does not talk to us.
+    #[allow(clippy::unused_async)] // needs a runtime, and says so
+    pub async fn start(report: impl Fn(Event) + Send + 'static) -> Result<Self, TablesError> {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let keeper = Keeper::new(Box::new(report))?;
+        tokio::spawn(run(keeper, inbox));
+        Ok(Self { commands })
+    }
+
+    /// Adds an attachment; what stood at its index before is replaced.
+    ///
+    /// # Errors
+    /// [`TablesError`] naming the field at fault; nothing is held then.
+    pub async fn add(&self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Add(Box::new(spec), answer));
+        answered.await.unwrap_or(Err(TablesError::Ended))
+    }
+
+    /// Removes an attachment; when this returns, nothing is held in its namespace any more.
+    pub async fn remove(&self, index: AttachmentIndex) {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Remove(index, answer));
+        // A task that has ended holds nothing either.
+        let _ = answered.await;
+    }
+
+    /// Makes the kernel resolve a neighbour and keeps it fresh as long as the attachment stands.
+    pub fn ensure_neighbour(&self, index: AttachmentIndex, next_hop: NextHop) {
+        self.send(Command::Neighbour(index, next_hop));
+    }
+
+    fn send(&self, command: Command) {
+        // The task ends only after its last Manager; if it panicked, answers say so.
+        let _ = self.commands.send(command);
+    }
+}
+
+async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>) {
+    let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut refresh_at: Option<Instant> = None;
+    loop {
+        let due = refresh_at.unwrap_or_else(Instant::now);
+        tokio::select! {
+            command = inbox.recv() => match command {
+                Some(command) => execute(&mut keeper, command),
+                None => return,
+            },
+            wake = keeper.wake() => match wake {
+                Wake::Changed => {}
+                Wake::PathGone => keeper.look(),
+            },
+            () = sleep_until(due), if refresh_at.is_some() => {
+                refresh_at = (!keeper.refresh()).then(|| Instant::now() + RETRY);
+            }
+            _ = look.tick() => keeper.look(),
+            _ = probe.tick() => keeper.probe(),
+        }
+        if keeper.is_behind() {
+            refresh_at.get_or_insert_with(|| Instant::now() + COALESCE);
+        }
+    }
+}
+
+fn execute(keeper: &mut Keeper, command: Command) {
+    // Who asked may have gone; then nobody reads the answer.
+    match command {
+        Command::Add(spec, answer) => {
+            let _ = answer.send(keeper.add(*spec));
+        }
+        Command::Remove(index, answer) => {
+            keeper.remove(index);
+            let _ = answer.send(());
+        }
+        Command::Neighbour(index, next_hop) => keeper.ensure_neighbour(index, next_hop),
+    }
+}

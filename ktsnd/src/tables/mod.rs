@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! resolve's tables, filled from netlink and kept current.
+//!
+//! In: attachments added and removed ([`Manager`]), the kernel's notifications. Out: [`Event::Tables`] with a new
+//! generation after each change that matters, at most 50 ms after it; [`Event::NamespaceGone`] when a pod went away.
+//! The kernel stays layer 3's control plane: nothing here changes a route or an address; a missing neighbour is
+//! resolved by asking the kernel to do it.
+//!
+//! A namespace is held by one netlink socket each, and only as long as its path leads to it: a look every 250 ms and
+//! inotify on its directory notice a removal, and the socket is closed at once (an open socket keeps a namespace and
+//! its devices alive).
+//!
+//! ```text
+//!  notification ─► dirty ─(20 ms, further ones join)─► dump ─► Snapshot ─► Tables ─ changed? ─► Event::Tables
+//! ```
+//! A notification is only a hint that something changed; content always comes from a dump. Linux does not announce
+//! every change (IPv4 routes that go with their link, for example), and a lost notification costs nothing more.
+
+mod build;
+mod keeper;
+mod manager;
+mod namespace;
+mod netlink;
+mod snapshot;
+#[allow(unsafe_code)]
+mod sys;
+mod watch;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::{AttachmentIndex, PortIndex, TableError, Tables};
+
+pub use manager::Manager;
+
+use crate::config::Vxlan;
+
+/// What an attachment's tables are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentSpec {
+    /// Its place in the tables.
+    pub index: AttachmentIndex,
+    /// Path of the pod's network namespace.
+    pub netns: PathBuf,
+    /// The pod's interface.
+    pub interface: String,
+    /// The port that sends on it.
+    pub interface_port: PortIndex,
+    /// The node's uplink, in the daemon's namespace.
+    pub uplink: String,
+    /// The port that sends on it.
+    pub uplink_port: PortIndex,
+    /// The overlay network.
+    pub overlay: Option<Vxlan>,
+    /// Allowed destinations.
+    pub destinations: Vec<IpPrefix>,
+}
+
+/// What is known once an attachment was added.
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// Tables that contain it.
+    pub tables: Arc<Tables>,
+    /// SO_NETNS_COOKIE of its namespace.
+    pub netns_cookie: u64,
+    /// Number of the pod's interface in its namespace.
+    pub interface_index: u32,
+    /// Largest IP packet of the pod's interface, octets.
+    pub mtu: u32,
+}
+
+/// What happens by itself.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// New tables, generation one higher than before.
+    Tables(Arc<Tables>),
+    /// An attachment's namespace or its interface is gone. Nothing of it is held any more; it does not come back.
+    NamespaceGone(AttachmentIndex),
+    /// Something that an operator should know.
+    Warning(String),
+}
+
+/// Why tables cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    /// The path is no network namespace that we can enter.
+    #[error("netns {path}: {source}; expected the path of a network namespace, for example /run/netns/NAME")]
+    Namespace {
+        /// The path.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The kernel does not talk to us.
+    #[error("netlink {what}: {source}")]
+    Netlink {
+        /// What was being asked.
+        what: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// No device of this name, or none with an Ethernet address.
+    #[error("{field}: {device:?}: no Ethernet device of this name in {place}")]
+    Device {
+        /// Which field named it.
+        field: &'static str,
+        /// The name.
+        device: String,
+        /// Where it was looked for.
+        place: String,
+    },
+    /// More than the tables hold.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// No VXLAN network identifier.
+    #[error("overlay.vxlan.vni: {0}: expected 0 to 16777215")]
+    Vni(u32),
+    /// No default route to take the uplink from.
+    #[error("no default route; name the uplink")]
+    NoDefaultRoute,
+    /// The task that keeps the tables ended.
+    #[error("the tables' task has ended")]
+    Ended,
+}
+
+/// The device of the default route (IPv4 first, lowest metric).
+///
+/// # Errors
+/// `NoDefaultRoute`, `Netlink`.
+#[allow(clippy::unused_async)] // asked from the control task; one short dump
+pub async fn default_uplink() -> Result<String, TablesError> {
+    let mut netlink =
+        netlink::Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
+    snapshot::Snapshot::take(&mut netlink)?.default_device().ok_or(TablesError::NoDefaultRoute)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A network namespace: who it is, and a netlink socket inside of it.
+//!
+//! In: a path. Out: an [`Identity`] to compare later, and a socket. The thread that enters the namespace is a
+//! short-lived one, so no thread of the daemon ever is in a foreign namespace.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::netlink::Netlink;
+use super::sys;
+
+/// Which namespace a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// Looks without opening, so that looking holds nothing.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let stat = rustix::fs::stat(path)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+/// Opens a netlink socket inside of the namespace at `path`; tells which one that was.
+pub(super) fn open(path: &Path) -> io::Result<(Identity, Netlink, u64)> {
+    let file = File::open(path)?;
+    let stat = rustix::fs::fstat(&file)?;
+    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+    let entered = std::thread::scope(|scope| {
+        let inside = || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Netlink::open()
+        };
+        scope.spawn(inside).join()
+    });
+    let netlink = entered.unwrap_or_else(|_| Err(io::Error::other("the thread that entered it panicked")))?;
+    let cookie = sys::netns_cookie(netlink.as_fd())?;
+    Ok((identity, netlink, cookie))
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A namespace's links, addresses, routes and neighbours as one dump showed them.
+//!
+//! In: a netlink socket of that namespace. Out: a [`Snapshot`], and of it what one device's table needs.
+//! Only the main routing table counts; policy routing rules, type-of-service routes and cached routes are left out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::{Link, Neighbour, PortIndex, Route, Via};
+use ktsn_wire::MacAddress;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags, RouteType,
+    RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::TablesError;
+use super::netlink::Netlink;
+
+/// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
+const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+/// Of these, those that need no new probe now: all but NUD_STALE.
+const NUD_FRESH: u16 = NUD_VALID & !0x04;
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    pub(super) name: String,
+    /// `None` when it is no Ethernet device.
+    pub(super) mac: Option<MacAddress>,
+    pub(super) mtu: u32,
+    /// Of a VXLAN device: whether it computes outer UDP checksums over IPv4.
+    pub(super) udp_checksum: Option<bool>,
+}
+
+/// An address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    device: u32,
+    address: IpAddr,
+    bits: u8,
+    /// Not to be used as a source yet, or no more.
+    unusable: bool,
+    deprecated: bool,
+}
+
+/// A way that a route may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hop {
+    device: u32,
+    gateway: Option<IpAddr>,
+}
+
+/// A route of the main table; no hops: unreachable, blackhole, prohibit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MainRoute {
+    prefix: IpPrefix,
+    metric: u32,
+    source: Option<IpAddr>,
+    hops: Vec<Hop>,
+}
+
+/// A neighbour in whatever state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    mac: Option<MacAddress>,
+    state: u16,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    devices: BTreeMap<u32, Device>,
+    addresses: Vec<Address>,
+    routes: Vec<MainRoute>,
+    neighbours: BTreeMap<(u32, IpAddr), Known>,
+}
+
+fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
+    move |source| TablesError::Netlink { what, source }
+}
+
+impl Snapshot {
+    /// Dumps everything.
+    pub(super) fn take(netlink: &mut Netlink) -> Result<Self, TablesError> {
+        let mut snapshot = Self::default();
+        snapshot.take_layout(netlink)?;
+        snapshot.take_neighbours(netlink)?;
+        Ok(snapshot)
+    }
+
+    /// Links, addresses and routes anew.
+    pub(super) fn take_layout(&mut self, netlink: &mut Netlink) -> Result<(), TablesError> {
+        let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let devices = netlink.dump(&links, |message| match message {
+            RouteNetlinkMessage::NewLink(link) => Some(device(link)),
+            _ => None,
+        });
+        self.devices = devices.map_err(netlink_error("links"))?.into_iter().collect();
+        let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let addresses = netlink.dump(&addresses, |message| match message {
+            RouteNetlinkMessage::NewAddress(message) => address(&message),
+            _ => None,
+        });
+        self.addresses = addresses.map_err(netlink_error("addresses"))?;
+        self.routes.clear();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            let routes = netlink.dump(&RouteNetlinkMessage::GetRoute(request), |message| match message {
+                RouteNetlinkMessage::NewRoute(message) => route(&message),
+                _ => None,
+            });
+            self.routes.extend(routes.map_err(netlink_error("routes"))?);
+        }
+        self.routes.sort_by_key(|route| route.metric); // stable: among equals the kernel's order
+        Ok(())
+    }
+
+    /// Neighbours anew.
+    pub(super) fn take_neighbours(&mut self, netlink: &mut Netlink) -> Result<(), TablesError> {
+        let mut all = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut request = NeighbourMessage::default();
+            request.header.family = family;
+            let neighbours =
+                netlink.dump(&RouteNetlinkMessage::GetNeighbour(request), |message| match message {
+                    RouteNetlinkMessage::NewNeighbour(message) => neighbour(&message),
+                    _ => None,
+                });
+            all.extend(neighbours.map_err(netlink_error("neighbours"))?);
+        }
+        self.neighbours = all.into_iter().collect();
+        Ok(())
+    }
+
+    /// The device of this name.
+    pub(super) fn device(&self, name: &str) -> Option<(u32, &Device)> {
+        self.devices.iter().find(|(_, device)| device.name == name).map(|(index, device)| (*index, device))
+    }
+
+    /// The device of this number.
+    pub(super) fn device_at(&self, index: u32) -> Option<&Device> {
+        self.devices.get(&index)
+    }
+
+    /// All addresses of all devices.
+    pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|entry| entry.address)
+    }
+
+    /// Whether a neighbour's MAC address needs no probe now.
+    pub(super) fn is_fresh(&self, device: u32, address: IpAddr) -> bool {
+        self.neighbours.get(&(device, address)).is_some_and(|known| known.state & NUD_FRESH != 0)
+    }
+
+    /// The device of the default route: IPv4 first, then the lowest metric.
+    pub(super) fn default_device(&self) -> Option<String> {
+        let default = |is_v4: bool| {
+            let mut routes = self.routes.iter();
+            routes.find(|route| {
+                route.prefix.bits() == 0
+                    && route.prefix.address().is_ipv4() == is_v4
+                    && !route.hops.is_empty()
+            })
+        };
+        let hop = default(true).or_else(|| default(false))?.hops.first()?;
+        self.devices.get(&hop.device).map(|device| device.name.clone())
+    }
+
+    /// What the table of one device is made from; `None` when there is no such device or it is no Ethernet device.
+    pub(super) fn link(&self, index: u32, port: PortIndex) -> Option<Link> {
+        let device = self.devices.get(&index)?;
+        let mut addresses: Vec<&Address> =
+            self.addresses.iter().filter(|entry| entry.device == index && !entry.unusable).collect();
+        addresses.sort_by_key(|entry| entry.deprecated);
+        let routes = self.routes.iter().map(|route| {
+            let via = match route.hops.iter().find(|hop| hop.device == index) {
+                Some(Hop { gateway: Some(gateway), .. }) => Via::Gateway(*gateway),
+                Some(Hop { gateway: None, .. }) => Via::OnLink,
+                None => Via::Elsewhere,
+            };
+            Route { prefix: route.prefix, via, source: route.source }
+        });
+        let neighbours = self.neighbours.range((index, IpAddr::from([0; 4]))..);
+        let neighbours =
+            neighbours.take_while(|((device, _), _)| *device == index).filter_map(|((_, address), known)| {
+                let mac = known.mac.filter(|_| known.state & NUD_VALID != 0)?;
+                Some(Neighbour { address: *address, mac })
+            });
+        Some(Link {
+            port,
+            if_index: index,
+            mac: device.mac?,
+            mtu: device.mtu,
+            addresses: addresses.iter().map(|entry| (entry.address, entry.bits)).collect(),
+            routes: routes.collect(),
+            neighbours: neighbours.collect(),
+        })
+    }
+}
+
+fn device(link: LinkMessage) -> (u32, Device) {
+    let mut device = Device { name: String::new(), mac: None, mtu: 0, udp_checksum: None };
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => device.name = name,
+            LinkAttribute::Mtu(mtu) => device.mtu = mtu,
+            LinkAttribute::Address(octets) => device.mac = mac(&octets),
+            LinkAttribute::LinkInfo(infos) => device.udp_checksum = vxlan_udp_checksum(&infos),
+            _ => {}
+        }
+    }
+    (link.header.index, device)
+}
+
+fn vxlan_udp_checksum(infos: &[LinkInfo]) -> Option<bool> {
+    let vxlan = infos.iter().find_map(|info| match info {
+        LinkInfo::Data(InfoData::Vxlan(vxlan)) => Some(vxlan),
+        _ => None,
+    })?;
+    vxlan.iter().find_map(|info| match info {
+        InfoVxlan::UDPCsum(is_on) => Some(*is_on),
+        _ => None,
+    })
+}
+
+fn mac(octets: &[u8]) -> Option<MacAddress> {
+    let octets: [u8; 6] = octets.try_into().ok()?;
+    (octets != [0; 6]).then_some(MacAddress(octets))
+}
+
+fn address(message: &AddressMessage) -> Option<Address> {
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
+    let (mut local, mut peer) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => peer = Some(*address),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    let optimistic = flags.contains(AddressFlags::Optimistic);
+    Some(Address {
+        device: message.header.index,
+        // IFA_ADDRESS is the other end's on point-to-point links.
+        address: local.or(peer)?,
+        bits: message.header.prefix_len,
+        unusable: flags.contains(AddressFlags::Dadfailed)
+            || (flags.contains(AddressFlags::Tentative) && !optimistic),
+        deprecated: flags.contains(AddressFlags::Deprecated),
+    })
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => ip(address),
+        RouteAttribute::Via(RouteVia::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Via(RouteVia::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    })
+}
+
+fn route(message: &RouteMessage) -> Option<MainRoute> {
+    let header = &message.header;
+    let any = match header.address_family {
+        AddressFamily::Inet => IpAddr::from([0; 4]),
+        AddressFamily::Inet6 => IpAddr::from([0; 16]),
+        _ => return None,
+    };
+    let is_nowhere =
+        matches!(header.kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit);
+    let unfit = header.tos != 0 || header.flags.intersects(RouteFlags::Cloned | RouteFlags::Dead);
+    if unfit || !(is_nowhere || header.kind == RouteType::Unicast) {
+        return None;
+    }
+    let (mut table, mut network, mut metric) = (u32::from(header.table), any, 0);
+    let (mut source, mut device, mut hops) = (None, None, Vec::new());
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(address) => network = ip(address)?,
+            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            RouteAttribute::Oif(index) => device = Some(*index),
+            RouteAttribute::MultiPath(paths) => {
+                let alive = paths.iter().filter(|path| !path.flags.contains(RouteNextHopFlags::Dead));
+                hops.extend(
+                    alive
+                        .map(|path| Hop { device: path.interface_index, gateway: gateway(&path.attributes) }),
+                );
+            }
+            _ => {}
+        }
+    }
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return None;
+    }
+    if let Some(device) = device.filter(|_| !is_nowhere) {
+        hops.push(Hop { device, gateway: gateway(&message.attributes) });
+    }
+    let prefix = IpPrefix::covering(network, header.destination_prefix_length).ok()?;
+    Some(MainRoute { prefix, metric, source, hops })
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Known)> {
+    if message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let (mut known, mut address) = (Known { mac: None, state: message.header.state.into() }, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(own)) => address = Some(IpAddr::V4(*own)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(own)) => address = Some(IpAddr::V6(*own)),
+            NeighbourAttribute::LinkLayerAddress(octets) => known.mac = mac(octets),
+            _ => {}
+        }
+    }
+    // A group's MAC address follows from its own; the kernel notes it without announcing that.
+    let address = address.filter(|address| !address.is_multicast())?;
+    Some(((message.header.ifindex, address), known))
+}
+
+/// The request that makes the kernel resolve a neighbour, or probe it once more (`ip neigh … use`).
+pub(super) fn use_neighbour(device: u32, address: IpAddr) -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    let (family, destination) = match address {
+        IpAddr::V4(address) => (AddressFamily::Inet, NeighbourAddress::Inet(address)),
+        IpAddr::V6(address) => (AddressFamily::Inet6, NeighbourAddress::Inet6(address)),
+    };
+    message.header = NeighbourHeader { family, ifindex: device, ..NeighbourHeader::default() };
+    message.header.flags = NeighbourFlags::Use;
+    message.attributes.push(NeighbourAttribute::Destination(destination));
+    RouteNetlinkMessage::NewNeighbour(message)
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables against the kernel, in network namespaces made for each test.
+
+mod changes;
+mod content;
+mod gone;
+mod place;

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the tests happen: a node, a pod on it, and a neighbour on the node's wire, each a namespace of its own.
+//!
+//! ```text
+//!  pod eth0 10.244.0.5/24 ── pod0 10.244.0.1/24 node up0 192.168.77.1/24 ── up0 192.168.77.2/24 far
+//!                                               └ flannel.1
+//! ```
+
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::sync::mpsc;
+
+use super::super::{AttachmentSpec, Event, Manager};
+use crate::config::{Vxlan, VxlanPeer};
+
+pub(super) const INDEX: AttachmentIndex = AttachmentIndex(2);
+/// What the issue of a change may take to be seen.
+pub(super) const SOON: Duration = Duration::from_millis(500);
+
+/// The namespaces; removed whatever happens.
+pub(super) struct Place {
+    pub(super) node: String,
+    pub(super) pod: String,
+    pub(super) far: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for name in [&self.node, &self.pod, &self.far] {
+            // A test may have removed one itself.
+            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+pub(super) fn path_of(namespace: &str) -> PathBuf {
+    PathBuf::from("/run/netns").join(namespace)
+}
+
+/// `ip …`, which must work.
+pub(super) fn ip(arguments: &str) -> String {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip runs");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("ip writes UTF-8")
+}
+
+/// Many commands at once.
+pub(super) fn ip_batch(namespace: &str, commands: &str) {
+    let mut child = Command::new("ip")
+        .args(["-n", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip runs");
+    child.stdin.take().expect("piped").write_all(commands.as_bytes()).expect("ip reads");
+    assert!(child.wait().expect("ip ends").success());
+}
+
+/// `ip -j …` as JSON.
+pub(super) fn ip_json(arguments: &str) -> serde_json::Value {
+    let text = ip(arguments);
+    if text.trim().is_empty() { serde_json::json!([]) } else { serde_json::from_str(&text).expect("JSON") }
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let tag = format!("ktsnd{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let place = Self { node: format!("{tag}n"), pod: format!("{tag}p"), far: format!("{tag}f") };
+        let Self { node, pod, far } = &place;
+        for name in [node, pod, far] {
+            ip(&format!("netns add {name}"));
+            // Addresses are usable at once, not when a second of duplicate detection is over.
+            ip(&format!("netns exec {name} sysctl -qw net.ipv6.conf.default.accept_dad=0"));
+            ip(&format!("-n {name} link set lo up"));
+        }
+        ip(&format!("-n {node} link add up0 type veth peer name up0 netns {far}"));
+        ip(&format!("-n {node} link add pod0 type veth peer name eth0 netns {pod}"));
+        for (namespace, device, address) in [
+            (node, "up0", "192.168.77.1/24"),
+            (far, "up0", "192.168.77.2/24"),
+            (node, "pod0", "10.244.0.1/24"),
+            (pod, "eth0", "10.244.0.5/24"),
+        ] {
+            ip(&format!("-n {namespace} addr add {address} dev {device}"));
+            ip(&format!("-n {namespace} link set {device} up"));
+        }
+        ip(&format!("-n {pod} link set eth0 mtu 1450"));
+        ip(&format!("-n {pod} addr add fd00:244::5/64 dev eth0 nodad"));
+        ip(&format!("-n {pod} route add default via 10.244.0.1"));
+        ip(&format!("-n {node} route add default via 192.168.77.2"));
+        ip(&format!(
+            "-n {node} link add flannel.1 type vxlan id 1 local 192.168.77.1 dstport 8472 nolearning dev up0"
+        ));
+        place
+    }
+
+    pub(super) fn spec(&self) -> AttachmentSpec {
+        let peer = VxlanPeer {
+            prefix: "10.244.1.0/24".parse().unwrap(),
+            vtep: "192.168.77.2".parse().unwrap(),
+            mac: "02:00:00:00:f4:02".parse().unwrap(),
+        };
+        let overlay = Vxlan {
+            vni: 1,
+            port: 8472,
+            local: "192.168.77.1".parse().unwrap(),
+            device: "flannel.1".to_owned(),
+            peers: vec![peer],
+        };
+        AttachmentSpec {
+            index: INDEX,
+            netns: path_of(&self.pod),
+            interface: "eth0".to_owned(),
+            interface_port: PortIndex(1),
+            uplink: "up0".to_owned(),
+            uplink_port: PortIndex(0),
+            overlay: Some(overlay),
+            destinations: vec!["10.244.0.0/16".parse().unwrap()],
+        }
+    }
+
+    /// Runs a test in the node's namespace, on a runtime like the daemon's.
+    pub(super) fn run<F: AsyncFnOnce(&Self, Seen) + Send>(test: F) {
+        let place = Self::new();
+        let path = path_of(&place.node);
+        let inside = || {
+            let file = std::fs::File::open(&path).unwrap();
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (sender, events) = mpsc::unbounded_channel();
+                let manager = Manager::start(move |event| {
+                    let _ = sender.send(event);
+                });
+                test(&place, Seen { manager: manager.await.unwrap(), events, latest: None }).await;
+            });
+        };
+        std::thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+}
+
+/// A manager and what it reported.
+pub(super) struct Seen {
+    pub(super) manager: Manager,
+    pub(super) events: mpsc::UnboundedReceiver<Event>,
+    pub(super) latest: Option<Arc<Tables>>,
+}
+
+impl Seen {
+    /// The next event; a generation must be the last one plus one.
+    pub(super) async fn next(&mut self, patience: Duration) -> Option<Event> {
+        let event = tokio::time::timeout(patience, self.events.recv()).await.ok()?.expect("the task runs");
+        if let Event::Tables(tables) = &event {
+            let before = self.latest.as_ref().map_or(0, |latest| latest.generation());
+            assert_eq!(tables.generation(), before + 1);
+            self.latest = Some(tables.clone());
+        }
+        Some(event)
+    }
+
+    pub(super) fn attachment(&self) -> Option<&AttachmentTables> {
+        self.latest.as_ref()?.attachment(INDEX)
+    }
+
+    /// Waits until the attachment's tables are as wanted; how long that took.
+    pub(super) async fn until(&mut self, what: &str, wanted: impl Fn(&AttachmentTables) -> bool) -> Duration {
+        let began = Instant::now();
+        while !self.attachment().is_some_and(&wanted) {
+            let left = Duration::from_secs(8).saturating_sub(began.elapsed());
+            assert!(self.next(left).await.is_some(), "{what}: not seen; {:?}", self.attachment());
+        }
+        began.elapsed()
+    }
+}
