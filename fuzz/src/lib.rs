@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 pub mod mutate;
+mod ring;
 pub mod targets;
 mod wire;
 
+pub use ring::{control, ring};
 pub use wire::wire;

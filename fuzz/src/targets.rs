@@ -5,7 +5,8 @@
 pub type Target = fn(&[u8]);
 
 /// Every target by name. The name is that of its corpus folder.
-pub const TARGETS: &[(&str, Target)] = &[("wire", crate::wire)];
+pub const TARGETS: &[(&str, Target)] =
+    &[("wire", crate::wire), ("control", crate::control), ("ring", crate::ring)];
 
 /// The target called `name`.
 #[must_use]

@@ -154,14 +154,13 @@ fn octets24(words: [u64; 3]) -> [u8; 24] {
 
 /// The words of a message of two or three words, the third zero if absent, and its type.
 fn words(message: &[u8]) -> Result<([u64; 3], u16), ControlError> {
-    let mut words = [0; 3];
-    let (chunks, rest) = message.as_chunks::<8>();
-    if chunks.len() < 2 || chunks.len() > words.len() || !rest.is_empty() {
-        return Err(ControlError::Length(message.len()));
-    }
-    for (word, chunk) in words.iter_mut().zip(chunks) {
-        *word = u64::from_le_bytes(*chunk);
-    }
+    // No loop over the chunks: it would become a call of memcpy, which libktsn does not have.
+    let words = match message.as_chunks::<8>() {
+        ([magic, second], []) => [*magic, *second, [0; 8]],
+        ([magic, second, third], []) => [*magic, *second, *third],
+        _ => return Err(ControlError::Length(message.len())),
+    };
+    let words = words.map(u64::from_le_bytes);
     if words[0] != MAGIC {
         return Err(ControlError::Magic(words[0]));
     }
