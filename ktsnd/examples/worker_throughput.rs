@@ -150,6 +150,7 @@ fn main() -> anyhow::Result<()> {
         overrun_limit: Nanos::from_seconds(10),
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
+        neighbour_told_at: Monotonic::ZERO,
     };
     outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;
     let mut apps = Vec::new();

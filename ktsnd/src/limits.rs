@@ -37,6 +37,9 @@ pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
 /// A transmit error above this counts as an overrun.
 pub const OVERRUN_THRESHOLD: Nanos = Nanos::from_micros(1);
 
+/// The same news (a missing neighbour, a failed port) is told no more often than this.
+pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
+
 /// Doorbell messages read from one client in one pass.
 pub const DOORBELLS_A_PASS: usize = 8;
 /// Doorbells of one client in one second before it is muted.

@@ -200,7 +200,7 @@ impl Node {
         match *returned {
             Returned::NeighbourWanted(index, next_hop) => self.manager.ensure_neighbour(index, next_hop),
             Returned::Retired(key, ref error) => {
-                warn!(client = key.0, %error, "a client wrote impossible links into its region; it gets a new one");
+                debug!(client = key.0, %error, "a client wrote impossible links into its region; it gets a new one");
             }
             Returned::PortFailed(index) => self.reopen(uplink, index),
             Returned::Ended => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients: who they are, which sockets they show, what they may do.
 
+mod answer;
 mod connection;
 mod directory;
 mod registrar;

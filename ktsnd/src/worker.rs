@@ -44,6 +44,8 @@ struct PortState<P> {
     port: Box<P>,
     sched: Box<EarliestTxTime>,
     priority_map: PriorityMap,
+    /// When its failure was told last.
+    failure_told_at: Monotonic,
 }
 
 /// The worker of one uplink.
@@ -51,6 +53,8 @@ pub struct Worker<P, E> {
     env: E,
     inbox: Inbox<P>,
     ports: Vec<Option<PortState<P>>>,
+    /// One above the highest index of a port that is there.
+    ports_end: usize,
     attachments: Vec<Option<Box<AttachmentPolicy>>>,
     clients: Vec<Option<Box<Client>>>,
     /// One above the highest index of a client that is there.
@@ -94,6 +98,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             env,
             inbox,
             ports: (0..limits::ATTACHMENTS_MAX * 2).map(|_| None).collect(),
+            ports_end: 0,
             attachments: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             clients: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
             clients_end: 0,
@@ -146,7 +151,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.tended_at = now;
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
-        for port in self.ports.iter_mut().flatten() {
+        for port in self.ports[..self.ports_end].iter_mut().flatten() {
             port.port.reap();
         }
         let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);

@@ -75,6 +75,7 @@ impl Node {
             overrun_limit: attachment.overrun_limit,
             horizon: attachment.horizon,
             stats: stats.clone(),
+            neighbour_told_at: ktsn_time::Monotonic::ZERO,
         };
         self.publish(added.tables);
         let worker = &self.workers[&uplink];

@@ -11,17 +11,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ktsn_resolve::{AttachmentIndex, Tables, Verdict, destinations};
+use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
-use ktsn_ring::{
-    Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus, layout, stream_flags,
-};
+use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout, stream_flags};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
+use super::answer::{destination_table, judge, layout_for, status_of};
 use super::connection::{self, Read, Received};
 use super::directory::{ClientView, Directory, Served, StreamView};
 use super::socket::{self, SocketFacts, can_close_unknown, examine};
@@ -40,6 +39,20 @@ const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
 /// Set in the token of a pidfd; the rest is the connection's number.
 const TOKEN_PROCESS: u64 = 1 << 62;
+
+/// Lets a line about clients through once a second: they can cause as many as they like.
+#[derive(Default)]
+struct Quiet(Option<Instant>);
+
+impl Quiet {
+    fn may(&mut self) -> bool {
+        let may = self.0.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        if may {
+            self.0 = Some(Instant::now());
+        }
+        may
+    }
+}
 
 /// Why the registrar cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +111,7 @@ impl Registrar {
             connections: BTreeMap::new(),
             next_number: 1,
             generation: 0,
+            quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
             .name("ktsn-registrar".into())
@@ -152,6 +166,7 @@ struct Service<P> {
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
     generation: u64,
+    quiet: Quiet,
 }
 
 impl<P: Send + 'static> Service<P> {
@@ -249,7 +264,9 @@ impl<P: Send + 'static> Service<P> {
     /// Handles one message; false ends the connection.
     fn handle(&mut self, number: u64, mut message: Received) -> bool {
         if !can_close_unknown() {
-            warn!("too many passed descriptors that take long to close: connection refused");
+            if self.quiet.may() {
+                warn!("too many passed descriptors that take long to close: connection refused");
+            }
             return false;
         }
         let descriptor = message.descriptors.pop();
@@ -286,12 +303,14 @@ impl<P: Send + 'static> Service<P> {
         }
         let abi = layout::ABI as u16;
         if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
-            info!(
-                min = hello.abi_min,
-                max = hello.abi_max,
-                ours = abi,
-                "a client speaks no ring ABI of ours"
-            );
+            if self.quiet.may() {
+                warn!(
+                    min = hello.abi_min,
+                    max = hello.abi_max,
+                    ours = abi,
+                    "a client speaks no ring ABI of ours"
+                );
+            }
             return self.reply(number, HelloStatus::Version);
         }
         let served = {
@@ -301,13 +320,17 @@ impl<P: Send + 'static> Service<P> {
         let Some(served) = served else { return self.reply(number, HelloStatus::NotAttached) };
         let clients = self.directory.lock().clients.values().filter(|c| c.attachment == served.index).count();
         if clients >= served.clients_max as usize {
-            warn!(attachment = served.name, clients_max = served.clients_max, "too many clients");
+            if self.quiet.may() {
+                warn!(attachment = served.name, clients_max = served.clients_max, "too many clients");
+            }
             return self.reply(number, HelloStatus::ClientsMax);
         }
         match self.admit(number, &served) {
             Ok(()) => true,
             Err(error) => {
-                warn!(attachment = served.name, %error, "a client cannot be served");
+                if self.quiet.may() {
+                    warn!(attachment = served.name, %error, "a client cannot be served");
+                }
                 self.reply(number, HelloStatus::Refused)
             }
         }
@@ -418,79 +441,4 @@ impl<P: Send + 'static> Service<P> {
             }
         }
     }
-}
-
-/// As many slots as were configured and fit into `octets_max`, each large enough for the interface's MTU.
-fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::LayoutError> {
-    let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu;
-    let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
-    let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
-    let slots = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
-    Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX)
-}
-
-/// Whether a socket can be a stream of this attachment.
-fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
-    if facts.netns_cookie != served.netns_cookie {
-        StreamCode::NotAttached
-    } else if !facts.udp
-        || facts.mark != 0
-        || (facts.interface != 0 && facts.interface != served.interface_index)
-    {
-        StreamCode::Unsupported
-    } else {
-        StreamCode::Registered
-    }
-}
-
-fn status_of(
-    token: u32,
-    granted: bool,
-    table: &[Destination],
-    peer: Option<std::net::IpAddr>,
-) -> StreamStatus {
-    let flags = if granted { stream_flags::TAI_GRANTED } else { 0 };
-    let (limit, bypass) = match peer {
-        None => (0, 0),
-        Some(peer) => lookup(table, peer),
-    };
-    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
-}
-
-fn mapped(address: std::net::IpAddr) -> std::net::Ipv6Addr {
-    match address {
-        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        std::net::IpAddr::V6(v6) => v6,
-    }
-}
-
-/// First match wins, as in the client.
-fn lookup(table: &[Destination], address: std::net::IpAddr) -> (u32, u16) {
-    use ktsn_model::BypassReason;
-    let address = mapped(address).to_bits();
-    let hit = table.iter().find(|d| {
-        let prefix = u128::from_be_bytes(d.address);
-        (address ^ prefix).leading_zeros() >= u32::from(d.prefix_bits)
-    });
-    match hit.map(|d| (d.action, d.payload_max)) {
-        Some((DestinationAction::Take, payload_max)) => (u32::from(payload_max), 0),
-        Some((DestinationAction::OwnAddress, _)) => (0, BypassReason::OwnAddress.number()),
-        _ => (0, BypassReason::NotAllowed.number()),
-    }
-}
-
-fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
-    let rules = destinations(tables, attachment);
-    rules
-        .iter()
-        .map(|rule| {
-            let (address, prefix_bits) = rule.prefix.mapped();
-            let (action, payload_max) = match rule.verdict {
-                Verdict::Take { payload_max } => (DestinationAction::Take, payload_max),
-                Verdict::Bypass(ktsn_model::BypassReason::OwnAddress) => (DestinationAction::OwnAddress, 0),
-                Verdict::Bypass(_) => (DestinationAction::NotAllowed, 0),
-            };
-            Destination { address: address.octets(), prefix_bits, action, payload_max }
-        })
-        .collect()
 }

@@ -9,6 +9,7 @@ use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::RegionState;
 use ktsn_sched::{EarliestTxTime, Frame, Strategy};
+use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
 use super::client::Client;
@@ -33,7 +34,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     return self.inbox.give(Returned::Port(index, Some(port)));
                 }
                 self.remove_port(index);
-                self.ports[slot] = Some(PortState { port, sched, priority_map });
+                self.ports[slot] =
+                    Some(PortState { port, sched, priority_map, failure_told_at: Monotonic::ZERO });
+                self.ports_end = self.ports_end.max(slot + 1);
             }
             Command::ReplacePort(index, port) => {
                 let old = match self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut) {
@@ -142,6 +145,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn remove_port(&mut self, index: PortIndex) {
         let Some(mut state) = self.ports.get_mut(usize::from(index.0)).and_then(Option::take) else { return };
         self.remove_from(&mut state.sched, |_| true);
+        while self.ports_end > 0 && self.ports[self.ports_end - 1].is_none() {
+            self.ports_end -= 1;
+        }
         self.inbox.give(Returned::Boxed(state.sched));
         self.inbox.give(Returned::Port(index, Some(state.port)));
     }
@@ -161,7 +167,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
         }
-        for port in 0..self.ports.len() {
+        for port in 0..self.ports_end {
             let Some(mut state) = self.ports[port].take() else { continue };
             self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);
             self.ports[port] = Some(state);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use ktsn_model::{LatePolicy, PriorityMap};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
-use ktsn_time::Nanos;
+use ktsn_time::{Monotonic, Nanos};
 use rustix::fd::{AsFd, OwnedFd};
 
 use super::client::{Client, StreamInfo};
@@ -32,6 +32,8 @@ pub struct AttachmentPolicy {
     pub horizon: Nanos,
     /// Where its frames are counted.
     pub stats: Arc<AttachmentStats>,
+    /// When a missing neighbour was told last; `Monotonic::ZERO` at first.
+    pub neighbour_told_at: Monotonic,
 }
 
 /// What other threads tell a worker.

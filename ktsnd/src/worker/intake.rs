@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ktsn_model::{BypassReason, DropReason, Priority};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, Refusal};
+use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Now, Tai, TxTime};
@@ -115,12 +115,22 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Refusal::Bypass(_) => DropReason::NoRoute,
             Refusal::Drop(reason, wanted) => {
                 if let Some(next_hop) = wanted {
-                    self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
+                    self.want_neighbour(attachment, next_hop);
                 }
                 reason
             }
         };
         self.refuse(index, slot, Some(attachment), reason);
+    }
+
+    /// Told at most every 10 ms for each attachment: a flood of frames must not become a flood of news.
+    fn want_neighbour(&mut self, attachment: AttachmentIndex, next_hop: NextHop) {
+        let now = self.env.monotonic();
+        let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
+        if now.since(policy.neighbour_told_at) >= limits::NEWS_PAUSE {
+            policy.neighbour_told_at = now;
+            self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
+        }
     }
 
     fn refuse(&mut self, index: usize, slot: u16, attachment: Option<AttachmentIndex>, reason: DropReason) {

@@ -33,7 +33,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn transmit_due(&mut self) -> Option<Next> {
         let mut soonest: Option<Next> = None;
         let mut now = self.env.now();
-        for port in 0..self.ports.len() {
+        for port in 0..self.ports_end {
             if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty()) {
                 continue;
             }
@@ -151,7 +151,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     // It works again when the link does.
                     SendError::LinkDown => DropReason::LinkDown,
                     SendError::DeviceGone => {
-                        self.inbox.give(Returned::PortFailed(PortIndex(port as u16)));
+                        let now = self.env.monotonic();
+                        if now.since(state.failure_told_at) >= limits::NEWS_PAUSE {
+                            state.failure_told_at = now;
+                            self.inbox.give(Returned::PortFailed(PortIndex(port as u16)));
+                        }
                         DropReason::LinkDown
                     }
                     SendError::TooLong => DropReason::TooLong,

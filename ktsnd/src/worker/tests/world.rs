@@ -160,6 +160,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         overrun_limit: Nanos::from_millis(1),
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
+        neighbour_told_at: Monotonic::ZERO,
     }
 }
 

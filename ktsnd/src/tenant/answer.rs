@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a client and its sockets are answered: pure functions of the attachment, the tables and the facts.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ktsn_model::BypassReason;
+use ktsn_resolve::{AttachmentIndex, Tables, Verdict, destinations};
+use ktsn_ring::{Destination, DestinationAction, Layout, StreamCode, StreamStatus, layout, stream_flags};
+
+use super::directory::Served;
+use super::socket::SocketFacts;
+use crate::limits;
+
+/// As many slots as were configured and fit into `octets_max`, each large enough for the interface's MTU.
+pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::LayoutError> {
+    let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu;
+    let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
+    let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
+    let slots = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
+    Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX)
+}
+
+/// Whether a socket can be a stream of this attachment.
+pub(super) fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
+    if facts.netns_cookie != served.netns_cookie {
+        StreamCode::NotAttached
+    } else if !facts.udp
+        || facts.mark != 0
+        || (facts.interface != 0 && facts.interface != served.interface_index)
+    {
+        StreamCode::Unsupported
+    } else {
+        StreamCode::Registered
+    }
+}
+
+pub(super) fn status_of(
+    token: u32,
+    granted: bool,
+    table: &[Destination],
+    peer: Option<IpAddr>,
+) -> StreamStatus {
+    let flags = if granted { stream_flags::TAI_GRANTED } else { 0 };
+    let (limit, bypass) = match peer {
+        None => (0, 0),
+        Some(peer) => lookup(table, peer),
+    };
+    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+/// First match wins, as in the client.
+fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
+    let address = mapped(address).to_bits();
+    let hit = table.iter().find(|d| {
+        let prefix = u128::from_be_bytes(d.address);
+        (address ^ prefix).leading_zeros() >= u32::from(d.prefix_bits)
+    });
+    match hit.map(|d| (d.action, d.payload_max)) {
+        Some((DestinationAction::Take, payload_max)) => (u32::from(payload_max), 0),
+        Some((DestinationAction::OwnAddress, _)) => (0, BypassReason::OwnAddress.number()),
+        _ => (0, BypassReason::NotAllowed.number()),
+    }
+}
+
+pub(super) fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
+    let rules = destinations(tables, attachment);
+    rules
+        .iter()
+        .map(|rule| {
+            let (address, prefix_bits) = rule.prefix.mapped();
+            let (action, payload_max) = match rule.verdict {
+                Verdict::Take { payload_max } => (DestinationAction::Take, payload_max),
+                Verdict::Bypass(BypassReason::OwnAddress) => (DestinationAction::OwnAddress, 0),
+                Verdict::Bypass(_) => (DestinationAction::NotAllowed, 0),
+            };
+            Destination { address: address.octets(), prefix_bits, action, payload_max }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(prefix: &str, action: DestinationAction, payload_max: u16) -> Destination {
+        let (address, prefix_bits) = prefix.parse::<ktsn_model::IpPrefix>().unwrap().mapped();
+        Destination { address: address.octets(), prefix_bits, action, payload_max }
+    }
+
+    #[test]
+    fn the_first_match_wins() {
+        let table = [
+            entry("10.244.0.5/32", DestinationAction::OwnAddress, 0),
+            entry("10.244.0.0/16", DestinationAction::Take, 1422),
+        ];
+        let at = |text: &str| lookup(&table, text.parse().unwrap());
+        assert_eq!(at("10.244.0.5"), (0, BypassReason::OwnAddress.number()));
+        assert_eq!(at("10.244.1.5"), (1422, 0));
+        assert_eq!(at("10.245.1.5"), (0, BypassReason::NotAllowed.number()));
+        assert_eq!(at("fd00::1"), (0, BypassReason::NotAllowed.number()));
+    }
+
+    proptest! {
+        /// A region holds what was asked for, and never more octets than allowed.
+        #[test]
+        fn regions_fit(slots in 64u32..=4096, octets_max in 1u64 << 17..1 << 28, mtu in 68u32..=65_535) {
+            let (worker, ..) = crate::worker::queues::<ktsn_port::AnyPort>().unwrap();
+            let served = Served {
+                index: AttachmentIndex(0),
+                name: String::new(),
+                netns_cookie: 1,
+                interface_index: 1,
+                mtu,
+                slots,
+                octets_max,
+                clients_max: 1,
+                allow_tai: true,
+                worker,
+            };
+            let layout = layout_for(&served).unwrap();
+            prop_assert!(layout.slots_count() <= slots as usize);
+            let octets = (layout.slots_count() * layout.slot_octets()) as u64;
+            prop_assert!(octets <= octets_max || layout.slots_count() == 1);
+            // The largest datagram that leaves in one frame has room.
+            let room = (mtu as usize).min(65_536 - layout::SLOT_HEADER_OCTETS);
+            prop_assert!(layout.payload_max() >= room);
+        }
+    }
+}
