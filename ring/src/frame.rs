@@ -2,7 +2,7 @@
 //! What a slot says, as a private value: eight u64 words in the region, a [`Frame`] on both sides.
 //!
 //! In: a frame, or words that a program wrote. Out: words, or a header that nobody has checked yet. It judges
-//! nothing: the consumer does ([`SlotFault`](crate::intake::SlotFault)).
+//! nothing: the consumer does (`intake::SlotFault`).
 
 /// Clocks in which a transmit time may be asked, by Linux clock id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

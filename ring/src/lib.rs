@@ -2,7 +2,7 @@
 //! The shared-memory seam between programs and ktsnd: `docs/design/ring-abi.md`, ABI 1.
 //!
 //! In: frames that a program's threads and signal handlers push ([`Producer`]). Out: private, checked copies of
-//! them, oldest first ([`Consumer`], feature `daemon`). Beside them travel the stream and destination tables and
+//! them, oldest first (`Consumer`, feature `daemon`). Beside them travel the stream and destination tables and
 //! the worker's promise of attention, from the daemon to the program, and the [`control`] messages.
 //!
 //! The producer's side is `no_std` and async-signal-safe: it never allocates, locks, waits, panics or makes a
