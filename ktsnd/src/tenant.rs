@@ -9,6 +9,9 @@ mod socket;
 #[allow(unsafe_code)]
 mod sys;
 
+#[cfg(test)]
+mod tests;
+
 pub use directory::{ClientView, Directory, Served, StreamView};
 pub use registrar::{Registrar, RegistrarError};
 pub use socket::{NotASocket, SocketFacts, examine};

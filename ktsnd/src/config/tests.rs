@@ -100,3 +100,52 @@ fn the_attach_flag_makes_the_same_values() {
         assert!(error.contains(message), "{text}: {error}");
     }
 }
+
+mod hostile {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// A damaged document is refused or understood; it never stops the daemon's start with a panic.
+        #[test]
+        fn any_damage_gives_an_answer(
+            at in any::<prop::sample::Index>(),
+            cut in 0usize..40,
+            put in "\\PC{0,12}",
+        ) {
+            let start = GOOD.floor_char_boundary(at.index(GOOD.len()));
+            let end = GOOD.floor_char_boundary((start + cut).min(GOOD.len()));
+            let damaged = format!("{}{put}{}", &GOOD[..start], &GOOD[end.max(start)..]);
+            if let Err(error) = Config::parse(&damaged) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+
+        #[test]
+        fn any_attach_flag_gives_an_answer(text in "[a-z0-9:/,=@.]{0,60}") {
+            if let Ok(attachment) = parse_attach(&text) {
+                prop_assert!(!attachment.name.is_empty() && !attachment.interface.is_empty());
+            }
+        }
+
+        /// What was accepted is accepted again from its raw form, with the same meaning: the state file depends on it.
+        #[test]
+        fn raw_forms_round_trip(slots in 64u32..4096, horizon_ms in 1u64..3_600_000, class in 0u8..8) {
+            let raw = RawAttachment {
+                name: Some("x".into()),
+                netns: Some("y".into()),
+                interface: Some("eth0".into()),
+                slots: Some(slots),
+                horizon: Some(format!("{horizon_ms}ms")),
+                classes: Some(vec![class]),
+                ..RawAttachment::default()
+            };
+            let first = Attachment::check("a", raw).unwrap();
+            let text = serde_json::to_string(&first.raw).unwrap();
+            let again = Attachment::check("a", serde_json::from_str(&text).unwrap()).unwrap();
+            prop_assert_eq!(first, again);
+        }
+    }
+}

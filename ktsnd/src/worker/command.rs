@@ -97,7 +97,7 @@ pub struct Inbox<P> {
 
 impl<P> Inbox<P> {
     /// The next command.
-    pub(super) fn next(&self) -> Option<Command<P>> {
+    pub(crate) fn next(&self) -> Option<Command<P>> {
         self.commands.try_recv().ok()
     }
     /// Hands something back; when nobody takes it, it is freed here.

@@ -251,3 +251,48 @@ proptest! {
         }
     }
 }
+
+/// ring may not know model; both number the bypass reasons, and the counters are matched by number.
+#[test]
+fn ring_and_model_number_the_bypass_reasons_alike() {
+    use ktsn_model::BypassReason;
+    use ktsn_ring::bypass;
+    let pairs = [
+        (bypass::NO_TXTIME, BypassReason::NoTxtime),
+        (bypass::NOT_ATTACHED, BypassReason::NotAttached),
+        (bypass::NOT_ALLOWED, BypassReason::NotAllowed),
+        (bypass::OWN_ADDRESS, BypassReason::OwnAddress),
+        (bypass::OVER_MTU, BypassReason::OverMtu),
+        (bypass::UNSUPPORTED_OPTION, BypassReason::UnsupportedOption),
+        (bypass::UNSUPPORTED_FAMILY, BypassReason::UnsupportedFamily),
+    ];
+    assert_eq!(pairs.len(), BypassReason::COUNT);
+    for (number, reason) in pairs {
+        assert_eq!(number, reason.number());
+    }
+}
+
+#[test]
+fn a_broken_list_retires_the_region_but_not_what_it_had_reached() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let other = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + MS, now, b"good");
+    world.run_until(1, |w| w.stats.taken.load(SeqCst) == 1);
+    // The head names a slot that does not exist.
+    app.poke(ktsn_ring::layout::HEAD, 4096);
+    app_and_other_go_on(&mut world, &other, now);
+    assert_eq!(app.producer.state(), RegionState::Retired);
+    assert_eq!(world.worker_stats.regions_retired.load(SeqCst), 1);
+    world.outbox.send(Command::EndClient(app.key)).unwrap();
+    world.run_until(5, |_| false);
+    assert!(world.returned.try_iter().any(|r| matches!(r, Returned::Client(c) if c.key == app.key)));
+}
+
+fn app_and_other_go_on(world: &mut World, other: &App, now: u64) {
+    other.push(ClockId::Monotonic, now + 2 * MS, now, b"another tenant");
+    world.run_until(200, |w| w.sent().len() == 2);
+    let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)).collect();
+    assert_eq!(sent, [b"good".to_vec(), b"another tenant".to_vec()]);
+}

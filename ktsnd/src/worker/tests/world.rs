@@ -93,7 +93,7 @@ pub(super) struct World {
 pub(super) struct App {
     pub producer: Producer,
     pub key: ClientKey,
-    _mapping: ClientMapping,
+    mapping: ClientMapping,
     _doorbell: OwnedFd,
 }
 
@@ -227,7 +227,7 @@ impl World {
         };
         self.outbox.send(Command::Register(key, 0, Box::new(info))).unwrap();
         self.worker.apply_commands();
-        App { producer, key, _mapping: mapping, _doorbell: theirs }
+        App { producer, key, mapping, _doorbell: theirs }
     }
 
     /// Runs passes until `done` or for `most` passes.
@@ -263,6 +263,10 @@ impl App {
             traffic_class: 0,
             hop_limit: 0,
         }
+    }
+
+    pub(super) fn poke(&self, at: usize, value: u64) {
+        self.mapping.poke(at, value);
     }
 
     pub(super) fn push_frame(&self, frame: &SlotFrame, payload: &[u8]) -> bool {

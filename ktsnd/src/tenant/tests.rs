@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hostile connections against a real registrar: it answers or ends them, and goes on serving.
+
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use ktsn_port::memory::Memory;
+use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_ring::control::{Hello, HelloReply, HelloStatus, Register};
+use ktsn_ring::layout::ABI;
+use proptest::prelude::*;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
+
+use super::connection::write;
+use super::*;
+use crate::worker::{Command, Inbox, queues};
+
+struct Running {
+    _dir: tempfile::TempDir,
+    path: std::path::PathBuf,
+    registrar: Option<Registrar>,
+    directory: Directory<Memory>,
+    stop: Arc<AtomicBool>,
+    commands: Option<std::thread::JoinHandle<Vec<String>>>,
+}
+
+/// Takes commands as a worker would, and remembers their kinds.
+fn collect(inbox: &Inbox<Memory>, stop: &AtomicBool) -> Vec<String> {
+    let mut kinds = Vec::new();
+    loop {
+        match inbox.next() {
+            Some(command) => kinds.push(
+                match command {
+                    Command::AddClient(_) => "add",
+                    Command::Register(..) => "register",
+                    Command::Refuse(..) => "refuse",
+                    Command::Unregister(..) => "unregister",
+                    Command::EndClient(_) => "end",
+                    _ => "other",
+                }
+                .to_owned(),
+            ),
+            None if stop.load(SeqCst) => return kinds,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn start(clients_max: u32) -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ktsn.sock");
+    let (worker, inbox, _returned, _wake) = queues::<Memory>().unwrap();
+    let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
+    let netns_cookie = examine(UdpSocket::bind("127.0.0.1:0").unwrap().into()).unwrap().netns_cookie;
+    directory.serve(Served {
+        index: AttachmentIndex(0),
+        name: "here".to_owned(),
+        netns_cookie,
+        interface_index: 1,
+        mtu: 1450,
+        slots: 64,
+        octets_max: 1 << 20,
+        clients_max,
+        allow_tai: true,
+        worker,
+    });
+    let registrar = Registrar::start(&path, directory.clone()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let commands = std::thread::spawn(move || collect(&inbox, &stopped));
+    Running { _dir: dir, path, registrar: Some(registrar), directory, stop, commands: Some(commands) }
+}
+
+impl Running {
+    fn connect(&self) -> OwnedFd {
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&fd, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
+        rustix::net::sockopt::set_socket_timeout(
+            &fd,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(Duration::from_secs(5)),
+        )
+        .unwrap();
+        fd
+    }
+
+    fn hello(&self, abi: u16) -> (OwnedFd, Option<HelloReply>) {
+        let fd = self.connect();
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        write(&fd, &Hello { abi_min: abi, abi_max: abi }.encode(), &[udp.as_fd()]).unwrap();
+        let mut octets = [0; 64];
+        let reply = match recv(&fd, &mut octets, RecvFlags::empty()) {
+            Ok((count, _)) if count > 0 => HelloReply::parse(&octets[..count]).ok(),
+            _ => None,
+        };
+        (fd, reply)
+    }
+
+    fn status(&self, abi: u16) -> Option<HelloStatus> {
+        self.hello(abi).1.map(|r| r.status)
+    }
+
+    fn ended(&self, fd: &OwnedFd) -> bool {
+        matches!(recv(fd, &mut [0u8; 64][..], RecvFlags::empty()), Ok((0, _)) | Err(_))
+    }
+
+    fn wait_for_clients(&self, count: usize) {
+        let began = Instant::now();
+        while self.directory.clients().len() != count {
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", self.directory.clients());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        drop(self.registrar.take());
+        self.stop.store(true, SeqCst);
+        self.commands.take().unwrap().join().unwrap()
+    }
+}
+
+#[test]
+fn a_client_attaches_registers_and_ends() {
+    let running = start(4);
+    let (fd, reply) = running.hello(ABI as u16);
+    assert_eq!(reply.map(|r| r.status), Some(HelloStatus::Attached));
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let local = udp.local_addr().unwrap();
+    write(&fd, &Register { stream_index: 3, token: 9 }.encode(), &[udp.as_fd()]).unwrap();
+    let began = Instant::now();
+    while running.directory.clients()[0].streams.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+    let client = running.directory.clients().remove(0);
+    assert_eq!(client.pid, std::process::id());
+    assert_eq!(client.streams[&3].local, local);
+    drop(fd);
+    running.wait_for_clients(0);
+    assert_eq!(running.finish(), ["add", "register", "end"]);
+}
+
+#[test]
+fn another_abi_is_answered_with_version() {
+    let running = start(4);
+    assert_eq!(running.status(7), Some(HelloStatus::Version));
+    assert_eq!(running.status(2), Some(HelloStatus::Version));
+    assert!(running.finish().is_empty());
+}
+
+#[test]
+fn clients_max_holds_and_frees_up() {
+    let running = start(2);
+    let (first, _) = running.hello(ABI as u16);
+    let (_second, reply) = running.hello(ABI as u16);
+    assert_eq!(reply.map(|r| r.status), Some(HelloStatus::Attached));
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::ClientsMax));
+    drop(first);
+    running.wait_for_clients(1);
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+}
+
+#[test]
+fn silent_strangers_go_and_others_are_served_meanwhile() {
+    let running = start(4);
+    let silent: Vec<OwnedFd> = (0..500).map(|_| running.connect()).collect();
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+    let began = Instant::now();
+    for fd in &silent {
+        assert!(running.ended(fd));
+    }
+    assert!(began.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
+fn a_listening_tcp_socket_and_a_pipe_are_refused() {
+    let running = start(4);
+    let (fd, _) = running.hello(ABI as u16);
+    let tcp = std::net::TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    write(&fd, &Register { stream_index: 0, token: 1 }.encode(), &[tcp.as_fd()]).unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    write(&fd, &Register { stream_index: 1, token: 2 }.encode(), &[writer.as_fd()]).unwrap();
+    drop(writer);
+    // The daemon closed its copy: the pipe ends.
+    assert_eq!(reader.read(&mut [0u8; 1]).unwrap(), 0);
+    drop(fd);
+    running.wait_for_clients(0);
+    assert_eq!(running.finish(), ["add", "refuse", "refuse", "end"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever comes in, the connection ends or is answered, and the next client is served.
+    #[test]
+    fn garbage_ends_a_connection_and_nothing_else(
+        messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..100), 1..20),
+        after_hello in any::<bool>(),
+        with_socket in any::<bool>(),
+    ) {
+        let running = start(4);
+        let fd = if after_hello { running.hello(ABI as u16).0 } else { running.connect() };
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for message in &messages {
+            // A connection that was ended refuses more; that is an answer, too.
+            let _ = if with_socket {
+                write(&fd, message, &[udp.as_fd()])
+            } else {
+                send(&fd, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
+            };
+        }
+        prop_assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+    }
+}
