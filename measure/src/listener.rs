@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The listener: what arrived, and when.
+//!
+//! In: a UDP port. Out: one [`ArrivalRecord`] per datagram with a probe, and counts. It blocks in libc's `recvmsg`,
+//! as an ordinary program does; it allocates and logs nothing in the loop, and never leaves a datagram out: what
+//! cannot be recorded is counted.
+
+use crate::clock::{self, RealTime, RealTimeError, StampClock};
+use crate::payload::Probe;
+use crate::records::{ArrivalRecord, capacity};
+use crate::socket::Udp;
+use ktsn_time::{Monotonic, Nanos, Tai};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::SocketAddr;
+
+/// How often a silent port looks whether it should stop.
+const PATIENCE: Nanos = Nanos::from_millis(100);
+/// Receive buffer asked for: thousands of frames, so that a delayed listener loses none.
+const BUFFER_OCTETS: i32 = 4 << 20;
+
+/// What to hear.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where to listen.
+    pub local: SocketAddr,
+    /// Datagrams with a probe; 0 means until told to stop.
+    pub count: u64,
+    /// Ends after this long without a datagram.
+    pub timeout: Option<Nanos>,
+    /// How the thread wants to be run.
+    pub real_time: RealTime,
+}
+
+/// Why the listener ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// All datagrams asked for have arrived.
+    #[default]
+    Count,
+    /// Nothing arrived for the time allowed.
+    Timeout,
+    /// It was told to.
+    Stopped,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The figures.
+    pub summary: Summary,
+    /// One record per datagram, in the order of arrival.
+    pub records: Vec<ArrivalRecord>,
+}
+
+/// The listener's figures, as its JSON shows them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Datagrams with a probe, copies included.
+    pub frames_received: u64,
+    /// Second and further copies.
+    pub duplicates: u64,
+    /// Frames that arrived after one with a higher sequence number.
+    pub reordered: u64,
+    /// Datagrams too short for a probe.
+    pub foreign: u64,
+    /// Received without a record: the records were full.
+    pub unrecorded: u64,
+    /// CPU time of the thread over elapsed time, between the first and the last datagram.
+    pub cpu_ratio: f64,
+    /// A clock was stepped meanwhile: the records are void.
+    pub clock_stepped: bool,
+}
+
+/// Why the listener cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The socket.
+    #[error("socket at {local}: {source}")]
+    Socket {
+        /// Where.
+        local: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Scheduling rights.
+    #[error(transparent)]
+    RealTime(#[from] RealTimeError),
+}
+
+struct Heard {
+    records: Vec<ArrivalRecord>,
+    received: u64,
+    foreign: u64,
+    ended: Ended,
+    elapsed: Nanos,
+    used: Nanos,
+}
+
+/// Carries out `plan`; `ready` is called with the address once the port is open. Ends by count, timeout, or when
+/// `stop` says so (asked ten times a second while nothing arrives).
+///
+/// # Errors
+/// [`ListenError`].
+pub fn run(
+    plan: &Plan,
+    ready: impl FnOnce(SocketAddr),
+    stop: &dyn Fn() -> bool,
+) -> Result<Outcome, ListenError> {
+    let named = |source| ListenError::Socket { local: plan.local, source };
+    let socket = Udp::bound(plan.local).map_err(named)?;
+    socket.stamp_receives().map_err(named)?;
+    socket.set_receive_buffer(BUFFER_OCTETS).map_err(named)?;
+    let patience = plan.timeout.map_or(PATIENCE, |timeout| timeout.min(PATIENCE)).max(Nanos::from_micros(1));
+    socket.set_receive_timeout(patience).map_err(named)?;
+    let local = socket.local().map_err(named)?;
+    plan.real_time.apply()?;
+    let stamps = StampClock::now();
+    let heard = hear(plan, &socket, stamps, || ready(local), stop).map_err(named)?;
+    let summary = Summary {
+        ended: heard.ended,
+        frames_received: heard.received,
+        duplicates: duplicates(&heard.records),
+        reordered: reordered(&heard.records),
+        foreign: heard.foreign,
+        unrecorded: heard.received - heard.records.len() as u64,
+        cpu_ratio: heard.used.get() as f64 / heard.elapsed.get().max(1) as f64,
+        clock_stepped: stamps.stepped(&StampClock::now()),
+    };
+    Ok(Outcome { summary, records: heard.records })
+}
+
+fn hear(
+    plan: &Plan,
+    socket: &Udp,
+    stamps: StampClock,
+    ready: impl FnOnce(),
+    stop: &dyn Fn() -> bool,
+) -> io::Result<Heard> {
+    let mut records = prefaulted(capacity(plan.count));
+    let mut buffer = vec![1_u8; 1 << 16];
+    let (mut received, mut foreign, mut ended) = (0, 0, Ended::Count);
+    let mut first: Option<(Tai, Nanos)> = None;
+    let mut last = Tai::ZERO;
+    let mut quiet_since: Monotonic = clock::monotonic_now();
+    ready();
+    while plan.count == 0 || received < plan.count {
+        match socket.receive(&mut buffer) {
+            Ok(datagram) => {
+                let received_at = clock::tai_now();
+                last = received_at;
+                if first.is_none() {
+                    first = Some((received_at, clock::thread_cpu_time()));
+                }
+                match Probe::read(&buffer[..datagram.octets]) {
+                    None => foreign += 1,
+                    Some(probe) => {
+                        received += 1;
+                        let kernel_at = datagram.stamp_realtime.map(|stamp| stamps.tai(stamp));
+                        if records.len() < records.capacity() {
+                            records.push(ArrivalRecord { probe, kernel_at, received_at: Some(received_at) });
+                        }
+                    }
+                }
+                if plan.timeout.is_some() {
+                    quiet_since = clock::monotonic_now();
+                }
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if stop() {
+            ended = Ended::Stopped;
+            break;
+        }
+        if plan.timeout.is_some_and(|timeout| clock::monotonic_now().since(quiet_since) >= timeout) {
+            ended = Ended::Timeout;
+            break;
+        }
+    }
+    let (begun, cpu) = first.unwrap_or((last, clock::thread_cpu_time()));
+    let used = clock::thread_cpu_time().saturating_sub(cpu);
+    Ok(Heard { records, received, foreign, ended, elapsed: last.since(begun), used })
+}
+
+/// An empty vector whose memory is there already.
+fn prefaulted(capacity: usize) -> Vec<ArrivalRecord> {
+    let probe = Probe { sequence: u64::MAX, tx_time: Tai::MAX };
+    let mut records = vec![ArrivalRecord { probe, kernel_at: Some(Tai::MAX), received_at: None }; capacity];
+    records.clear();
+    records
+}
+
+/// Second and further copies among `records`.
+#[must_use]
+pub fn duplicates(records: &[ArrivalRecord]) -> u64 {
+    let mut probes: Vec<Probe> = records.iter().map(|record| record.probe).collect();
+    probes.sort_unstable();
+    probes.dedup();
+    (records.len() - probes.len()) as u64
+}
+
+/// Frames of `records` (in order of arrival) that came after one with a later transmit time; copies are not
+/// counted twice.
+#[must_use]
+pub fn reordered(records: &[ArrivalRecord]) -> u64 {
+    let mut seen = std::collections::HashSet::new();
+    let mut greatest = None;
+    let mut count = 0;
+    for record in records.iter().filter(|record| seen.insert(record.probe)) {
+        // Several runs may pass one listener: time orders them, their sequence numbers need not.
+        let place = (record.probe.tx_time, record.probe.sequence);
+        count += u64::from(greatest.is_some_and(|greatest| place < greatest));
+        greatest = greatest.max(Some(place));
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::mpsc;
+
+    fn plan() -> Plan {
+        Plan {
+            local: "127.0.0.1:0".parse().unwrap(),
+            count: 3,
+            timeout: None,
+            real_time: RealTime::default(),
+        }
+    }
+
+    fn heard(plan: &Plan, datagrams: &[&[u8]]) -> Outcome {
+        let (address, port) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let listener = scope.spawn(move || run(plan, |at| address.send(at).unwrap(), &|| false).unwrap());
+            let talker = Udp::connected(port.recv().unwrap()).unwrap();
+            for datagram in datagrams {
+                talker.send(datagram).unwrap();
+            }
+            listener.join().unwrap()
+        })
+    }
+
+    fn datagram(sequence: u64) -> Vec<u8> {
+        let mut payload = crate::payload::blank(32).unwrap();
+        Probe { sequence, tx_time: Tai::from_nanos(1_000 * sequence) }.write(&mut payload).unwrap();
+        payload
+    }
+
+    #[test]
+    fn arrivals_are_recorded_with_both_stamps_in_order() {
+        let datagrams = [datagram(7), datagram(9), datagram(8)];
+        let parts: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+        let begun = clock::tai_now();
+        let outcome = heard(&plan(), &[parts[0], b"short", parts[1], parts[2]]);
+        let sequences: Vec<u64> = outcome.records.iter().map(|record| record.probe.sequence).collect();
+        assert_eq!(sequences, [7, 9, 8]);
+        for record in &outcome.records {
+            let (kernel_at, received_at) = (record.kernel_at.unwrap(), record.received_at.unwrap());
+            assert!(begun <= kernel_at && kernel_at <= received_at && received_at <= clock::tai_now());
+        }
+        let summary = outcome.summary;
+        assert_eq!((summary.frames_received, summary.foreign, summary.ended), (3, 1, Ended::Count));
+        assert_eq!((summary.reordered, summary.duplicates, summary.unrecorded), (1, 0, 0));
+    }
+
+    #[test]
+    fn silence_and_a_stop_end_it() {
+        let quiet = Plan { timeout: Some(Nanos::from_millis(30)), ..plan() };
+        let one = datagram(1);
+        let outcome = heard(&quiet, &[&one, &one]);
+        assert_eq!((outcome.summary.ended, outcome.summary.frames_received), (Ended::Timeout, 2));
+        assert_eq!(outcome.summary.duplicates, 1);
+        let stopped = run(&Plan { count: 0, ..plan() }, |_| (), &|| true).unwrap();
+        assert_eq!(stopped.summary.ended, Ended::Stopped);
+    }
+
+    #[test]
+    fn a_taken_port_is_named() {
+        let taken = Udp::bound("127.0.0.1:0".parse().unwrap()).unwrap();
+        let local = taken.local().unwrap();
+        let error = run(&Plan { local, ..plan() }, |_| (), &|| true).unwrap_err();
+        assert!(error.to_string().contains(&local.to_string()), "{error}");
+    }
+
+    proptest! {
+        /// Against the definition: has any frame of a later place arrived before?
+        #[test]
+        fn copies_and_disorder_meet_their_definition(order in prop::collection::vec(0_u64..20, 0..40)) {
+            let record = |&sequence: &u64| ArrivalRecord {
+                probe: Probe { sequence, tx_time: Tai::from_nanos(1_000 * sequence) },
+                kernel_at: None,
+                received_at: None,
+            };
+            let records: Vec<ArrivalRecord> = order.iter().map(record).collect();
+            let is_first = |index: usize| !order[..index].contains(&order[index]);
+            let copies = (0..order.len()).filter(|&index| !is_first(index)).count();
+            let late = (0..order.len())
+                .filter(|&index| is_first(index) && order[..index].iter().any(|&before| before > order[index]))
+                .count();
+            prop_assert_eq!(duplicates(&records), copies as u64);
+            prop_assert_eq!(reordered(&records), late as u64);
+        }
+    }
+}

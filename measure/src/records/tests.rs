@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+
+fn probe(sequence: u64) -> Probe {
+    Probe { sequence, tx_time: Tai::from_nanos(1_000 * sequence) }
+}
+
+fn talk(sequence: u64) -> TalkRecord {
+    let called_at = Tai::from_nanos(1_000 * sequence + 3);
+    TalkRecord { probe: probe(sequence), called_at, returned_at: Tai::from_nanos(1_000 * sequence + 9) }
+}
+
+fn arrival(sequence: u64, at: u64) -> ArrivalRecord {
+    let at = Tai::from_nanos(1_000 * sequence + at);
+    ArrivalRecord { probe: probe(sequence), kernel_at: Some(at), received_at: Some(at) }
+}
+
+#[test]
+fn joining_matches_by_sequence_and_time_and_counts_the_rest() {
+    let stranger =
+        ArrivalRecord { probe: Probe { sequence: 1, tx_time: Tai::from_nanos(5) }, ..arrival(1, 50) };
+    let (records, counts) = join(
+        &[talk(0), talk(1), talk(2)],
+        &[arrival(0, 10), arrival(1, 11), arrival(0, 90), arrival(9, 1)],
+        &[arrival(1, 31), arrival(0, 30), stranger, arrival(1, 99)],
+        true,
+    );
+    assert_eq!(counts, JoinCounts { tap_duplicates: 1, listener_duplicates: 1, strangers: 2 });
+    assert_eq!(records.len(), 3);
+    assert_eq!(records[0].wire_at, Some(Tai::from_nanos(10)));
+    assert_eq!(records[1].received_at, Some(Tai::from_nanos(1_031)));
+    assert_eq!(records[1].handed_at, Some(Tai::from_nanos(1_003)));
+    assert_eq!((records[2].wire_at, records[2].received_at), (None, None));
+    let (records, _) = join(&[talk(0)], &[], &[], false);
+    assert_eq!(records[0].handed_at, None);
+}
+
+#[test]
+fn files_hold_what_was_written_plain_and_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["r.csv", "r.csv.zst"] {
+        let path = folder.path().join(name);
+        let talked = vec![talk(0), talk(7)];
+        save_talk(&path, &talked).unwrap();
+        assert_eq!(load_talk(&path).unwrap(), talked);
+        let arrived = vec![arrival(3, 1), ArrivalRecord { received_at: None, ..arrival(4, 2) }];
+        save_arrivals(&path, &arrived).unwrap();
+        assert_eq!(load_arrivals(&path).unwrap(), arrived);
+        let (records, _) = join(&talked, &[arrival(7, 3)], &[], true);
+        let run =
+            |round| RunRecords { path: "bare".into(), payload_octets: 64, round, records: records.clone() };
+        let runs = vec![run(1), run(2)];
+        save_runs(&path, runs.iter()).unwrap();
+        assert_eq!(load_runs(&path, "bare", 64).unwrap(), runs);
+    }
+}
+
+#[test]
+fn a_file_that_is_none_is_refused_with_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.csv");
+    std::fs::write(&path, "sequence,tx_time,called_at,returned_at\n1,2,3,4\n1,x,3,4\n").unwrap();
+    assert!(matches!(load_talk(&path), Err(RecordsError::Field { line: 3, field: 2 })));
+    std::fs::write(&path, "sequence,tx_time,called_at,returned_at\n1,,3,4\n").unwrap();
+    assert!(matches!(load_talk(&path), Err(RecordsError::Field { line: 2, field: 2 })));
+    assert!(matches!(load_talk(&folder.path().join("none")), Err(RecordsError::File(_))));
+}

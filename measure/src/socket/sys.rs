@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! libc's socket functions. In: descriptors that the caller keeps open, addresses, octets. Out: counts and errno.
+#![allow(unsafe_code)]
+
+use super::Received;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// The kernel's `struct sock_txtime`.
+#[repr(C)]
+struct SockTxTime {
+    clock: i32,
+    flags: u32,
+}
+
+fn checked(status: i32) -> io::Result<()> {
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn octets(count: isize) -> io::Result<usize> {
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// A UDP socket of the address's family, closed on exec.
+pub(super) fn socket(peer: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: socket takes integers only.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    checked(fd)?;
+    // SAFETY: `fd` was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Calls `act` with the address in the kernel's form.
+fn with_address(
+    address: SocketAddr,
+    act: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> i32,
+) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(address) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: address.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            checked(act((&raw const raw).cast(), mem::size_of_val(&raw) as libc::socklen_t))
+        }
+        SocketAddr::V6(address) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: address.port().to_be(),
+                sin6_flowinfo: address.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                sin6_scope_id: address.scope_id(),
+            };
+            checked(act((&raw const raw).cast(), mem::size_of_val(&raw) as libc::socklen_t))
+        }
+    }
+}
+
+pub(super) fn connect(fd: RawFd, peer: SocketAddr) -> io::Result<()> {
+    // SAFETY: `with_address` passes a sockaddr that is valid for the length given.
+    with_address(peer, |address, length| unsafe { libc::connect(fd, address, length) })
+}
+
+pub(super) fn bind(fd: RawFd, local: SocketAddr) -> io::Result<()> {
+    // SAFETY: `with_address` passes a sockaddr that is valid for the length given.
+    with_address(local, |address, length| unsafe { libc::bind(fd, address, length) })
+}
+
+fn set<T>(fd: RawFd, name: i32, value: &T) -> io::Result<()> {
+    let length = mem::size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is valid for `length` octets across the call.
+    checked(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, std::ptr::from_ref(value).cast(), length) })
+}
+
+pub(super) fn set_int(fd: RawFd, name: i32, value: i32) -> io::Result<()> {
+    set(fd, name, &value)
+}
+
+pub(super) fn set_tx_time(fd: RawFd, clock: i32) -> io::Result<()> {
+    set(fd, libc::SO_TXTIME, &SockTxTime { clock, flags: 0 })
+}
+
+pub(super) fn set_receive_timeout(fd: RawFd, nanos: i64) -> io::Result<()> {
+    let timeout = libc::timeval { tv_sec: nanos / 1_000_000_000, tv_usec: nanos % 1_000_000_000 / 1_000 };
+    set(fd, libc::SO_RCVTIMEO, &timeout)
+}
+
+pub(super) fn send(fd: RawFd, payload: &[u8]) -> io::Result<usize> {
+    // SAFETY: `payload` is valid for its length; a null address means the connected peer.
+    octets(unsafe { libc::sendto(fd, payload.as_ptr().cast(), payload.len(), 0, std::ptr::null(), 0) })
+}
+
+/// Room for one control message of 16 octets, aligned as `cmsghdr` wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+pub(super) fn send_at(fd: RawFd, payload: &[u8], tx_time: u64) -> io::Result<usize> {
+    let mut part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: msghdr is plain data for which all-zero is valid.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: CMSG_SPACE only computes.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(8) } as _;
+    // SAFETY: msg_control points to 64 aligned octets, msg_controllen (24) is less; so the first header and its
+    // 8 octets of data lie inside. sendmsg only reads `part`, `control` and `payload`, which outlive the call.
+    let sent = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_TXTIME;
+        (*header).cmsg_len = libc::CMSG_LEN(8) as _;
+        std::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<u64>(), tx_time);
+        libc::sendmsg(fd, &raw const message, 0)
+    };
+    octets(sent)
+}
+
+pub(super) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: msghdr is plain data for which all-zero is valid.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = mem::size_of::<Control>() as _;
+    // SAFETY: `part`, `control` and `buffer` are valid for the lengths given and borrowed exclusively.
+    let octets = octets(unsafe { libc::recvmsg(fd, &raw mut message, 0) })?;
+    Ok(Received { octets, stamp_realtime: stamp(&message) })
+}
+
+/// The stamp among the control messages of a received `message`.
+fn stamp(message: &libc::msghdr) -> Option<u64> {
+    // SAFETY: the kernel has filled msg_control and set msg_controllen to what it wrote; CMSG_FIRSTHDR and
+    // CMSG_NXTHDR stay inside that. The data of SCM_TIMESTAMPNS is one timespec; it is read unaligned.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let is_stamp =
+                (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_TIMESTAMPNS;
+            if is_stamp {
+                let at: libc::timespec = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast());
+                return u64::try_from(at.tv_sec * 1_000_000_000 + at.tv_nsec).ok();
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}

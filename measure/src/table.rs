@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Results as text for a terminal. In: a document. Out: tables; times in microseconds, ratios in per cent. What was not
+//! measured is shown as `–`, never as zero. Nothing is computed here.
+
+use crate::results::{CheckOutcome, Document, Round, Series};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+const ABSENT: &str = "–";
+
+type Column = (&'static str, &'static str, fn(f64) -> String);
+
+/// Head, metric, form. p50, p90, p99, CPU and late ratios stand together.
+const COLUMNS: &[Column] = &[
+    ("frames", "frames_received", count),
+    ("lost", "lost", count),
+    ("early", "early", count),
+    ("error p50", "transmit_error_ns.p50", micros),
+    ("p90", "transmit_error_ns.p90", micros),
+    ("> 1 µs", "late_over_1us_ratio", percent),
+    ("wire p50", "wire_offset_ns.p50", micros),
+    ("p90", "wire_offset_ns.p90", micros),
+    ("p99", "wire_offset_ns.p99", micros),
+    ("w.jitter p50", "wire_jitter_ns.p50", micros),
+    ("latency p50", "latency_ns.p50", micros),
+    ("p90", "latency_ns.p90", micros),
+    ("p99", "latency_ns.p99", micros),
+    ("CPU talker", "talker_cpu_ratio", percent),
+    ("daemon", "daemon_cpu_ratio", percent),
+];
+
+fn count(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn micros(nanos: f64) -> String {
+    let micros = nanos / 1e3;
+    if micros.abs() < 10.0 { format!("{micros:.2}") } else { format!("{micros:.1}") }
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+fn table(head: impl IntoIterator<Item = &'static str>, text_columns: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(head);
+    for column in table.column_iter_mut().skip(text_columns) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn name(series: &Series) -> String {
+    let load = series.load.as_deref().filter(|load| *load != "idle").map(|load| format!(" ({load})"));
+    let round = match series.round {
+        Round::All => String::new(),
+        Round::Number(number) => format!(", round {number}"),
+    };
+    format!("{}{}{round}", series.path, load.unwrap_or_default())
+}
+
+/// One row per path and payload, of all rounds together; of the single rounds where no `"all"` entry exists.
+#[must_use]
+pub fn series(document: &Document) -> String {
+    let mut rows: Vec<&Series> = document.series.iter().filter(|series| series.round == Round::All).collect();
+    if rows.is_empty() {
+        rows = document.series.iter().collect();
+    }
+    // Paths stand together per payload; within one the document's order stays.
+    rows.sort_by_key(|series| series.payload_octets);
+    let mut table = table(["path", "octets"].into_iter().chain(COLUMNS.iter().map(|column| column.0)), 1);
+    for row in rows {
+        let mut cells = vec![name(row), row.payload_octets.to_string()];
+        let figure = |column: &Column| row.metric(column.1).map_or_else(|| ABSENT.to_owned(), column.2);
+        cells.extend(COLUMNS.iter().map(figure));
+        table.add_row(cells);
+    }
+    format!("µs after the transmit time asked for; medians of the rounds, counts summed\n{table}\n")
+}
+
+/// The comparisons with their bars.
+#[must_use]
+pub fn comparisons(document: &Document) -> String {
+    let mut table = table(["metric", "of / to", "octets", "ratio", "bar", "holds"], 2);
+    let number = |value: Option<f64>| value.map_or_else(|| ABSENT.to_owned(), significant);
+    for comparison in &document.comparisons {
+        let paths = comparison
+            .to
+            .as_ref()
+            .map_or_else(|| comparison.of.clone(), |to| format!("{} / {to}", comparison.of));
+        let holds = match comparison.holds {
+            None => ABSENT,
+            Some(true) => "yes",
+            Some(false) => "NO",
+        };
+        let octets = comparison.payload_octets.map_or_else(|| ABSENT.to_owned(), |octets| octets.to_string());
+        let bar = comparison.bar.map_or_else(|| ABSENT.to_owned(), |bar| format!("≤ {}", significant(bar)));
+        table.add_row([
+            comparison.metric.clone(),
+            paths,
+            octets,
+            number(comparison.ratio),
+            bar,
+            holds.to_owned(),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+/// Three significant digits, whole numbers in full.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// The micro-benchmarks.
+#[must_use]
+pub fn micro(document: &Document) -> String {
+    let mut table = table(["name", "unit", "p50", "p90", "samples"], 2);
+    for micro in &document.micro {
+        let p90 = micro.p90.map_or_else(|| ABSENT.to_owned(), significant);
+        let cells =
+            [micro.name.clone(), micro.unit.clone(), significant(micro.p50), p90, micro.samples.to_string()];
+        table.add_row(cells);
+    }
+    format!("{table}\n")
+}
+
+/// The checks.
+#[must_use]
+pub fn checks(document: &Document) -> String {
+    let mut table = table(["check", "outcome", "reason"], 3);
+    for check in &document.checks {
+        let outcome = match check.outcome {
+            CheckOutcome::Passed => "passed",
+            CheckOutcome::Failed => "FAILED",
+            CheckOutcome::Skipped => "skipped",
+        };
+        table.add_row([check.name.as_str(), outcome, check.reason.as_deref().unwrap_or_default()]);
+    }
+    format!("{table}\n")
+}
+
+/// Every table that has rows.
+#[must_use]
+pub fn document(document: &Document) -> String {
+    let mut shown = Vec::new();
+    if !document.series.is_empty() {
+        shown.push(series(document));
+    }
+    if !document.comparisons.is_empty() {
+        shown.push(comparisons(document));
+    }
+    if !document.micro.is_empty() {
+        shown.push(micro(document));
+    }
+    if !document.checks.is_empty() {
+        shown.push(checks(document));
+    }
+    shown.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::results::{Check, Micro, Question};
+    use crate::stats::Statistics;
+
+    fn example() -> Document {
+        let mut document = Document::new("container", Vec::new(), Environment::default());
+        for (path, p50) in [("flannel", 31_800), ("ktsn", 2_100)] {
+            let round = Series {
+                path: path.into(),
+                payload_octets: 64,
+                round: Round::Number(1),
+                frames_received: Some(5000),
+                late_over_1us_ratio: Some(0.0123),
+                wire_offset_ns: Some(Statistics { p50, ..Statistics::default() }),
+                ..Series::default()
+            };
+            document.add_rounds(vec![round]);
+        }
+        document
+    }
+
+    #[test]
+    fn rows_show_microseconds_and_what_is_absent() {
+        let text = series(&example());
+        let row = text.lines().find(|line| line.contains("ktsn")).unwrap();
+        assert!(
+            row.contains("2.10") && row.contains("5000") && row.contains("1.2 %") && row.contains(ABSENT),
+            "{row}"
+        );
+        assert!(text.contains("31.8"));
+        // Single rounds are in the document, not in the table.
+        assert_eq!(text.lines().filter(|line| line.contains("5000")).count(), 2);
+    }
+
+    #[test]
+    fn verdicts_are_shown_with_their_bars() {
+        let mut document = example();
+        let question = Question {
+            metric: "wire_offset_ns.p50",
+            payload_octets: 64,
+            load: None,
+            of: "ktsn",
+            to: Some("flannel"),
+            bar: Some(0.10),
+        };
+        document.compare(&question);
+        document.compare(&Question { bar: Some(0.01), ..question });
+        let text = comparisons(&document);
+        assert!(
+            text.contains("ktsn / flannel") && text.contains("0.066") && text.contains("≤ 0.100"),
+            "{text}"
+        );
+        assert!(text.contains("yes") && text.contains("NO"));
+    }
+
+    #[test]
+    fn only_tables_with_rows_are_shown() {
+        let mut document = Document::new("x", Vec::new(), Environment::default());
+        assert_eq!(super::document(&document), "");
+        document.micro.push(Micro {
+            name: "send".into(),
+            unit: "ns".into(),
+            p50: 312.4,
+            p90: None,
+            samples: 9,
+        });
+        let reason = Some("no right".to_owned());
+        document.checks.push(Check { name: "clock".into(), outcome: CheckOutcome::Skipped, reason });
+        let text = super::document(&document);
+        assert!(text.contains("312") && text.contains("skipped") && text.contains("no right"));
+        assert!(!text.contains("path"));
+    }
+}
