@@ -25,7 +25,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use crate::abi::{EAGAIN, EBADF, EPROTO};
 use crate::page::{Locked, Page};
 use crate::region::{self, Region, Use};
-use crate::{clock, env, sys};
+use crate::{clock, env, streams, sys};
 
 /// How long the first attachment may take, ns.
 pub(crate) const ATTACH_WAIT: u64 = 250_000_000;
@@ -105,6 +105,7 @@ fn wait_for_reply(number: u32, nanos: u64) {
 fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
     if page.is_fresh() {
         region::forget_parents();
+        streams::forget_registrations();
         page.own();
     }
     region::sweep();

@@ -153,6 +153,16 @@ pub(crate) fn release(index: u32) {
     entry.references.store(0, Release);
 }
 
+/// In a fork's child: no stream is registered by this process.
+pub(crate) fn forget_registrations() {
+    for entry in &STREAMS {
+        // Read first: a page of the table that nobody has written stays unwritten.
+        if entry.registration.load(Relaxed) != 0 {
+            entry.registration.store(0, Relaxed);
+        }
+    }
+}
+
 const fn epoch_of(registration: u64) -> u32 {
     (registration >> 32) as u32
 }
