@@ -1,2 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! What the tests across crates share.
+//!
+//! In: nothing of its own. Out: a peer that plays the daemon's client side ([`peer`]), and ways to run ordinary
+//! programs under libktsn.so ([`hook`]). Only tests use it.
+
+pub mod hook;
+pub mod peer;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running ordinary programs with and without libktsn.so.
+//!
+//! In: C sources of `programs/`, the library's crate. Out: built binaries, and what a program printed. Nothing here
+//! sends or receives.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// libktsn.so, built once per test binary in its own profile.
+///
+/// # Panics
+/// When it does not build.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let target = std::env::current_exe().expect("test binary");
+        // …/TARGET/PROFILE/deps/test
+        let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--locked", "-p", "libktsn", "--profile", "hook", "--target-dir"])
+            .arg(&target)
+            .current_dir(root)
+            .output()
+            .expect("cargo");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let library = target.join("hook/libktsn.so");
+        assert!(library.is_file());
+        library
+    })
+}
+
+/// Which C library a program is linked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Libc {
+    /// gcc and glibc.
+    Gnu,
+    /// musl-gcc, dynamically linked.
+    Musl,
+}
+
+/// Both.
+pub const LIBCS: [Libc; 2] = [Libc::Gnu, Libc::Musl];
+
+/// The program `hook_sender`, compiled once for each C library.
+///
+/// # Panics
+/// When it does not compile.
+pub fn sender(libc: Libc) -> &'static Path {
+    static SENDERS: OnceLock<(tempfile::TempDir, [PathBuf; 2])> = OnceLock::new();
+    let (_, senders) = SENDERS.get_or_init(|| {
+        let directory = open_directory();
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+        let paths = ["gcc", "musl-gcc"].map(|compiler| {
+            let program = directory.path().join(format!("sender-{compiler}"));
+            let compiled = Command::new(compiler)
+                .args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
+                .arg(&program)
+                .args(["hook_sender.c", "hook_process.c"].map(|source| programs.join(source)))
+                .output()
+                .expect(compiler);
+            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+            program
+        });
+        (directory, paths)
+    });
+    &senders[usize::from(libc == Libc::Musl)]
+}
+
+/// A temporary directory that unprivileged programs may enter.
+///
+/// # Panics
+/// When it cannot be made.
+#[must_use]
+pub fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).expect("permissions");
+    directory
+}
+
+/// A command that runs with the library preloaded.
+#[must_use]
+pub fn hooked(program: impl AsRef<std::ffi::OsStr>, run_dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("LD_PRELOAD", library())
+        .env("KTSN_RUN_DIR", run_dir)
+        .env_remove("KTSN_POLICY")
+        .stdin(Stdio::null());
+    command
+}
+
+/// `hook_sender SCENARIO PORT …` with the library preloaded.
+#[must_use]
+pub fn scenario(libc: Libc, run_dir: &Path, name: &str, port: u16) -> Command {
+    let mut command = hooked(sender(libc), run_dir);
+    command.args([name, &port.to_string()]);
+    command
+}
+
+/// The lines `what value` that a scenario printed. A value that occurs twice is the last one.
+///
+/// # Panics
+/// When the program failed.
+#[must_use]
+pub fn values(output: &Output) -> BTreeMap<String, i64> {
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}\n{text}\n{errors}", output.status);
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(what, value)| (what.to_owned(), value.parse().unwrap_or_else(|_| panic!("{what} {value}"))))
+        .collect()
+}
+
+/// A child process that is killed and waited for whatever happens to the test.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

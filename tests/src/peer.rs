@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A daemon's client side, small enough to be read: what libktsn is tested against.
+//!
+//! In: a run directory and what the peer is to answer. Out: every frame that a program handed over, every
+//! registration, in the order of arrival. It accepts, answers Hello and Register, and empties the rings each
+//! millisecond; it schedules nothing and sends nothing.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ktsn_ring::control::{self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register};
+use ktsn_ring::{
+    Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamCode, StreamStatus,
+    stream_flags,
+};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// How long the peer sleeps between two looks.
+const NAP: Duration = Duration::from_millis(1);
+
+/// What the peer answers.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    /// Slots of each region.
+    pub slots: u32,
+    /// Whether frames are taken out; else they stay in the ring.
+    pub takes: bool,
+    /// The answer to Hello.
+    pub hello: HelloStatus,
+    /// The answer to Register.
+    pub stream: StreamCode,
+    /// Whether CLOCK_TAI is granted.
+    pub grants_tai: bool,
+    /// Greatest payload, to any destination.
+    pub payload_max: u16,
+    /// Prefixes that are taken.
+    pub destinations: Vec<([u8; 16], u8)>,
+    /// How long a registration takes.
+    pub register_delay: Duration,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        let mut loopback = [0; 16];
+        loopback[10..13].copy_from_slice(&[0xff, 0xff, 127]);
+        let mut one = [0; 16];
+        one[15] = 1;
+        Self {
+            slots: 1024,
+            takes: true,
+            hello: HelloStatus::Attached,
+            stream: StreamCode::Registered,
+            grants_tai: true,
+            payload_max: 1400,
+            // 127.0.0.0/16: the rest of the loopback network stays the kernel's.
+            destinations: vec![(loopback, 96 + 16), (one, 128)],
+            register_delay: Duration::ZERO,
+        }
+    }
+}
+
+/// A frame that a program handed over.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Number of the client, counted from 0 in the order of attachment.
+    pub client: usize,
+    /// Its metadata.
+    pub frame: Frame,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// The stream's local address, from the passed socket.
+    pub local: Option<SocketAddr>,
+    /// The stream's peer, from the passed socket.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Received {
+    /// The payload as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.payload).into_owned()
+    }
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Frames, in the order of arrival.
+    pub frames: Vec<Received>,
+    /// Frames that said nothing usable.
+    pub slot_errors: usize,
+    /// Regions with a broken list.
+    pub broken: usize,
+    /// Clients so far.
+    pub clients: usize,
+    /// Registrations so far.
+    pub registrations: usize,
+    /// Streams ended by the program.
+    pub unregistrations: usize,
+    /// Doorbells heard.
+    pub doorbells: usize,
+    /// The counters of each client, as last seen.
+    pub counters: Vec<[u64; 32]>,
+}
+
+/// A running peer; dropped, it dies as a killed daemon does.
+#[derive(Debug)]
+pub struct Peer {
+    stop: Arc<AtomicBool>,
+    events: Arc<Mutex<Events>>,
+    behaviour: Arc<Mutex<Behaviour>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peer {
+    /// Listens at `run_dir/client/ktsn.sock`.
+    ///
+    /// # Panics
+    /// When the socket cannot be made: a test cannot go on then.
+    #[must_use]
+    pub fn start(run_dir: &Path, behaviour: Behaviour) -> Self {
+        let directory = run_dir.join("client");
+        std::fs::create_dir_all(&directory).expect("run directory");
+        let path = directory.join("ktsn.sock");
+        let _ = std::fs::remove_file(&path);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .expect("socket");
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("path")).expect("bind");
+        rustix::net::listen(&listener, 64).expect("listen");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&path, open).expect("permissions");
+        let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Events::default())));
+        let behaviour = Arc::new(Mutex::new(behaviour));
+        let thread = {
+            let (stop, events, behaviour) = (Arc::clone(&stop), Arc::clone(&events), Arc::clone(&behaviour));
+            std::thread::spawn(move || {
+                let mut daemon = Daemon { listener, events, behaviour, clients: Vec::new() };
+                while !stop.load(SeqCst) {
+                    daemon.pass();
+                    std::thread::sleep(NAP);
+                }
+            })
+        };
+        Self { stop, events, behaviour, thread: Some(thread) }
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn events(&self) -> MutexGuard<'_, Events> {
+        lock(&self.events)
+    }
+
+    /// Changes the answers from now on.
+    pub fn change(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut lock(&self.behaviour));
+    }
+
+    /// Waits until `done`, at most `limit`; whether it came to that.
+    #[must_use]
+    pub fn wait(&self, limit: Duration, done: impl Fn(&Events) -> bool) -> bool {
+        let start = Instant::now();
+        while !done(&self.events()) {
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(NAP);
+        }
+        true
+    }
+
+    /// The texts of all frames so far.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        // Two passes: what was published before this call is taken by then.
+        std::thread::sleep(10 * NAP);
+        self.events().frames.iter().map(Received::text).collect()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Client {
+    number: usize,
+    control: OwnedFd,
+    ring: Option<(Consumer, OwnedFd)>,
+    streams: Vec<(u32, Option<SocketAddr>, Option<SocketAddr>)>,
+    pending: Vec<(Instant, Register)>,
+    is_over: bool,
+}
+
+struct Daemon {
+    listener: OwnedFd,
+    events: Arc<Mutex<Events>>,
+    behaviour: Arc<Mutex<Behaviour>>,
+    clients: Vec<Client>,
+}
+
+fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+fn tai() -> u64 {
+    let now = rustix::time::clock_gettime_dynamic(rustix::time::DynamicClockId::Tai).expect("CLOCK_TAI");
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+impl Daemon {
+    fn pass(&mut self) {
+        let behaviour = lock(&self.behaviour).clone();
+        while let Ok(control) =
+            rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+        {
+            self.clients.push(Client {
+                number: usize::MAX,
+                control,
+                ring: None,
+                streams: Vec::new(),
+                pending: Vec::new(),
+                is_over: false,
+            });
+        }
+        let mut events = lock(&self.events);
+        for client in &mut self.clients {
+            // First the ring, then what was said: frames of an old registration come before the new one.
+            client.take(&behaviour, &mut events);
+            while !client.is_over && client.listen(&behaviour, &mut events) {}
+            client.answer(&behaviour);
+            if client.is_over {
+                client.take(&behaviour, &mut events);
+            }
+        }
+        self.clients.retain(|client| !client.is_over);
+    }
+}
+
+impl Client {
+    /// Reads one message; whether there was one.
+    fn listen(&mut self, behaviour: &Behaviour, events: &mut Events) -> bool {
+        let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received =
+            rustix::net::recvmsg(&self.control, &mut [IoSliceMut::new(&mut octets)], &mut ancillary, flags);
+        let received = match received {
+            Ok(received) if received.bytes > 0 => received.bytes,
+            Err(rustix::io::Errno::AGAIN) => return false,
+            _ => {
+                self.is_over = true;
+                return false;
+            }
+        };
+        let mut sockets = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                sockets.extend(passed);
+            }
+        }
+        match (control::parse(&octets[..received]), sockets.as_slice()) {
+            (Ok(Message::Hello(hello)), [_]) if self.ring.is_none() => self.greet(hello, behaviour, events),
+            (Ok(Message::Register(register)), [socket]) => {
+                events.registrations += 1;
+                let index = register.stream_index as usize;
+                self.streams.resize(self.streams.len().max(index + 1), (0, None, None));
+                let name = |name: rustix::io::Result<rustix::net::SocketAddrAny>| name.ok()?.try_into().ok();
+                let local = name(rustix::net::getsockname(socket));
+                let peer =
+                    rustix::net::getpeername(socket).ok().flatten().and_then(|peer| peer.try_into().ok());
+                self.streams[index] = (register.token, local, peer);
+                self.pending.push((Instant::now() + behaviour.register_delay, register));
+            }
+            (Ok(Message::Unregister(over)), []) => {
+                events.unregistrations += 1;
+                if let Some((ring, _)) = &mut self.ring {
+                    ring.clear_stream(over.stream_index).expect("stream");
+                }
+            }
+            other => panic!("a message that libktsn must not send: {other:?}"),
+        }
+        true
+    }
+
+    fn greet(&mut self, hello: Hello, behaviour: &Behaviour, events: &mut Events) {
+        assert_eq!((hello.abi_min, hello.abi_max), (1, 1));
+        if behaviour.hello != HelloStatus::Attached {
+            let reply = HelloReply { status: behaviour.hello, abi: 1, abi_min: 1, region_octets: 0 };
+            rustix::net::send(&self.control, &reply.encode(), SendFlags::NOSIGNAL).expect("reply");
+            self.is_over = true;
+            return;
+        }
+        let layout = Layout::new(behaviour.slots, 2048, 1024, 64).expect("layout");
+        let (mut ring, memfd) = Consumer::create(layout).expect("region");
+        let take = |&(address, prefix_bits): &([u8; 16], u8)| Destination {
+            address,
+            prefix_bits,
+            action: DestinationAction::Take,
+            payload_max: behaviour.payload_max,
+        };
+        ring.set_destinations(&behaviour.destinations.iter().map(take).collect::<Vec<_>>())
+            .expect("destinations");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .expect("doorbell");
+        let octets = u32::try_from(layout.region_octets()).expect("size");
+        let reply = HelloReply { status: HelloStatus::Attached, abi: 1, abi_min: 1, region_octets: octets };
+        let passed = [std::os::fd::AsFd::as_fd(&memfd), std::os::fd::AsFd::as_fd(&theirs)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&passed)));
+        let reply = reply.encode();
+        let sent =
+            rustix::net::sendmsg(&self.control, &[IoSlice::new(&reply)], &mut ancillary, SendFlags::NOSIGNAL);
+        self.is_over = sent.is_err();
+        self.number = events.clients;
+        events.clients += 1;
+        events.counters.push([0; 32]);
+        self.ring = Some((ring, ours));
+    }
+
+    fn answer(&mut self, behaviour: &Behaviour) {
+        let Some((ring, _)) = &mut self.ring else { return };
+        let streams = &self.streams;
+        self.pending.retain(|(at, register)| {
+            if Instant::now() < *at {
+                return true;
+            }
+            let is_newest = streams[register.stream_index as usize].0 == register.token;
+            if is_newest {
+                let status = StreamStatus {
+                    token: register.token,
+                    flags: if behaviour.grants_tai { stream_flags::TAI_GRANTED } else { 0 },
+                    code: behaviour.stream,
+                    limit: u32::from(behaviour.payload_max),
+                    bypass: 0,
+                };
+                ring.set_stream(register.stream_index, status).expect("stream");
+            }
+            false
+        });
+    }
+
+    fn take(&mut self, behaviour: &Behaviour, events: &mut Events) {
+        let Some((ring, doorbell)) = &mut self.ring else { return };
+        while rustix::net::recv(&*doorbell, &mut [0u8; 8][..], RecvFlags::DONTWAIT)
+            .is_ok_and(|read| read.0 > 0)
+        {
+            events.doorbells += 1;
+        }
+        events.counters[self.number] = ring.counters();
+        // The promise: two milliseconds from now at the latest.
+        ring.look_at(monotonic() + 2_000_000, tai() + 2_000_000);
+        if !behaviour.takes {
+            return;
+        }
+        loop {
+            match ring.collect(4096) {
+                Err(_) => {
+                    events.broken += 1;
+                    self.is_over = true;
+                    return;
+                }
+                Ok(0) => break,
+                Ok(_) => {}
+            }
+            let mut payload = [0; 2048];
+            while let Some(taken) = ring.take(&mut payload) {
+                match taken {
+                    Ok(taken) => {
+                        let (_, local, peer) = self.streams[taken.frame.stream_index as usize];
+                        events.frames.push(Received {
+                            client: self.number,
+                            frame: taken.frame,
+                            payload: payload[..taken.payload_octets].to_vec(),
+                            local,
+                            peer,
+                        });
+                        ring.release(taken.slot);
+                    }
+                    Err(error) => {
+                        events.slot_errors += 1;
+                        ring.release(error.slot);
+                    }
+                }
+            }
+        }
+        events.counters[self.number] = ring.counters();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A killed daemon says nothing; only the test of a retired region does.
+        if let Some((ring, _)) = &self.ring
+            && ring.broken().is_some()
+        {
+            ring.set_state(RegionState::Retired);
+        }
+    }
+}

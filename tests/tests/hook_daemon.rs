@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon dies, comes back, refuses or is slow: the program never blocks and never fails.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use ktsn_ring::StreamCode;
+use ktsn_ring::control::HelloStatus;
+use ktsn_tests::hook::{self, Libc};
+use ktsn_tests::peer::{Behaviour, Peer};
+
+/// A send must never wait for a daemon that is gone; the bound is generous because the machine is shared.
+const WORST_US: i64 = 5_000;
+
+fn number(text: &str) -> usize {
+    text[1..].parse().expect("a frame's number")
+}
+
+#[test]
+fn the_daemon_is_killed_and_returns() {
+    let run_dir = hook::open_directory();
+    let first = Peer::start(run_dir.path(), Behaviour::default());
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
+    let child = command.args(["2500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    assert!(first.wait(Duration::from_secs(5), |events| events.frames.len() > 200));
+    drop(first);
+    std::thread::sleep(Duration::from_millis(700));
+    let second = Peer::start(run_dir.path(), Behaviour::default());
+    let back = Instant::now();
+    assert!(
+        second.wait(Duration::from_secs(1), |events| !events.frames.is_empty()),
+        "not attached within a second"
+    );
+    let attached_after = back.elapsed();
+    let values = hook::values(&child.wait_with_output().expect("program"));
+    assert_eq!(values["failed"], 0);
+    assert!(values["worst-us"] < WORST_US, "{values:?}");
+    let numbers: Vec<usize> = second.texts().iter().map(|text| number(text)).collect();
+    assert!(numbers.is_sorted() && numbers.last() == Some(&2499), "{attached_after:?}");
+    // From its first frame on nothing is missing, and what was lost before it was counted.
+    assert_eq!(numbers.len(), 2500 - numbers[0]);
+    let absent = second.events().counters[0][16];
+    assert!(absent > 300 && absent as usize <= numbers[0], "{absent} of {}", numbers[0]);
+}
+
+#[test]
+fn the_attachment_goes_away_under_a_program() {
+    let run_dir = hook::open_directory();
+    let first = Peer::start(run_dir.path(), Behaviour::default());
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
+    receiver.set_nonblocking(true).expect("non-blocking");
+    let port = receiver.local_addr().expect("address").port();
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", port);
+    let child = command.args(["1000", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    assert!(first.wait(Duration::from_secs(5), |events| events.frames.len() > 100));
+    drop(first);
+    let second =
+        Peer::start(run_dir.path(), Behaviour { hello: HelloStatus::NotAttached, ..Behaviour::default() });
+    let values = hook::values(&child.wait_with_output().expect("program"));
+    assert_eq!(values["failed"], 0);
+    assert!(values["worst-us"] < WORST_US, "{values:?}");
+    assert!(second.events().frames.is_empty());
+    // Once attached, nothing goes to the kernel behind the schedule's back.
+    assert!(receiver.recv(&mut [0; 16]).is_err());
+}
+
+#[test]
+fn refusals_leave_the_program_with_the_kernel() {
+    let said = [
+        (HelloStatus::NotAttached, "no attachment for this network namespace"),
+        (HelloStatus::Version, "speaks ring ABI 1..1"),
+        (HelloStatus::ClientsMax, "Raise clients_max"),
+        (HelloStatus::Refused, "refused this program"),
+    ];
+    for (hello, expected) in said {
+        let run_dir = hook::open_directory();
+        let _peer = Peer::start(run_dir.path(), Behaviour { hello, ..Behaviour::default() });
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
+        receiver.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+        let port = receiver.local_addr().expect("address").port();
+        let output =
+            hook::scenario(Libc::Gnu, run_dir.path(), "stream", port).arg("2").output().expect("program");
+        assert_eq!(hook::values(&output)["failed"], 0);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains(expected) && errors.lines().count() == 1, "{errors}");
+        assert_eq!(receiver.recv(&mut [0; 16]).expect("from the kernel"), 2);
+    }
+}
+
+/// A stream that the daemon does not serve: the kernel sends, under `strict` nobody does.
+#[test]
+fn a_socket_of_another_namespace() {
+    let run_dir = hook::open_directory();
+    let peer =
+        Peer::start(run_dir.path(), Behaviour { stream: StreamCode::NotAttached, ..Behaviour::default() });
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
+    receiver.set_nonblocking(true).expect("non-blocking");
+    let port = receiver.local_addr().expect("address").port();
+    let run = |policy: &str| {
+        let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", port);
+        hook::values(&command.arg("2").env("KTSN_POLICY", policy).output().expect("program"))["failed"]
+    };
+    assert_eq!(run("strict"), 2);
+    assert!(receiver.recv(&mut [0; 16]).is_err());
+    assert_eq!(run("kernel"), 0);
+    assert_eq!(receiver.recv(&mut [0; 16]).expect("from the kernel"), 2);
+    let _ = peer.texts();
+    assert_eq!(peer.events().counters[1][1], 2);
+    assert!(peer.events().frames.is_empty());
+}
+
+/// Registrations that take longer than a send waits: counted as absent, never sent unscheduled, then taken.
+#[test]
+fn a_slow_registrar() {
+    let run_dir = hook::open_directory();
+    let slow = Behaviour { register_delay: Duration::from_millis(80), ..Behaviour::default() };
+    let peer = Peer::start(run_dir.path(), slow);
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
+    let values = hook::values(&command.args(["300", "1000"]).output().expect("program"));
+    assert_eq!(values["failed"], 0);
+    // Only the first send waits, for the port that it made the socket bind.
+    assert!(values["worst-us"] < 25_000, "{values:?}");
+    let texts = peer.texts();
+    let absent = peer.events().counters[0][16];
+    assert_eq!(texts.len() as u64 + absent, 300);
+    assert!((1..150).contains(&absent), "{absent}");
+}
+
+/// 10 future frames, then the end of the process: all 10 were handed over.
+#[test]
+fn frames_outlive_their_program() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let output = hook::scenario(Libc::Musl, run_dir.path(), "stream", 4321).args(["10", "0"]).output();
+    assert_eq!(hook::values(&output.expect("program"))["failed"], 0);
+    assert_eq!(peer.texts().len(), 10);
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Descriptors, processes, threads and signal handlers under libktsn.so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::peer::{Behaviour, Events, Peer};
+
+/// Runs a scenario; what it printed, and what the peer saw.
+fn run(
+    libc: Libc,
+    name: &str,
+    more: &[&str],
+    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
+) {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let output = hook::scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
+    let values = hook::values(&output);
+    let texts = peer.texts();
+    let events = peer.events();
+    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    check(&values, &texts, &events);
+}
+
+#[test]
+fn duplicates_are_one_stream_and_a_reused_number_is_not() {
+    for libc in LIBCS {
+        run(libc, "duplicates", &[], |values, texts, events| {
+            assert_eq!(texts, ["d0", "d1", "d2", "d3", "put"]);
+            assert_eq!(values["fcntl"], 50);
+            assert_eq!((values["closed"], values["same-number"], values["file"]), (-9, 1, -88)); // EBADF, ENOTSOCK
+            assert_eq!((values["plain"], values["replaced"], values["getfl"]), (-22, -88, 1)); // EINVAL, ENOTSOCK
+            assert_eq!((events.clients, events.unregistrations), (1, 1));
+        });
+    }
+}
+
+#[test]
+fn fork_and_vfork() {
+    for libc in LIBCS {
+        run(libc, "forks", &[], |values, texts, events| {
+            assert_eq!((values["child"], values["vfork"]), (0, 0));
+            // Each process attaches for itself; the parent keeps its region throughout.
+            let of = |client: usize| {
+                let frames = events.frames.iter().filter(move |frame| frame.client == client);
+                frames.map(ktsn_tests::peer::Received::text).collect::<Vec<_>>()
+            };
+            assert_eq!(of(0), ["before", "after", "after-vfork", "after-many"]);
+            assert_eq!(
+                (of(1), of(2), texts.len()),
+                (vec!["child".to_owned()], vec!["grandchild".to_owned()], 6)
+            );
+            assert_eq!((events.clients, events.unregistrations), (3, 0));
+        });
+    }
+}
+
+#[test]
+fn four_threads_on_one_socket() {
+    run(Libc::Gnu, "threads", &["10000"], |values, texts, _| {
+        assert_eq!(values["failed"], 0);
+        let distinct: BTreeSet<&String> = texts.iter().collect();
+        assert_eq!((texts.len(), distinct.len()), (40_000, 40_000));
+        // Each thread's frames stay in its order.
+        let mut next = [0; 4];
+        for text in texts {
+            let (thread, frame) = text[1..].split_once('-').expect("words");
+            let thread: usize = thread.parse().expect("thread");
+            assert_eq!(frame.parse(), Ok(next[thread]));
+            next[thread] += 1;
+        }
+    });
+}
+
+#[test]
+fn signal_handlers_send_in_the_middle_of_a_send() {
+    for libc in LIBCS {
+        run(libc, "signals", &[], |values, texts, _| {
+            assert_eq!((values["failed"], values["handler-failed"]), (0, 0));
+            assert!(values["handled"] > 100 && values["main"] > 1000, "{values:?}");
+            let distinct: BTreeSet<&String> = texts.iter().collect();
+            assert_eq!(distinct.len(), texts.len());
+            assert_eq!(texts.len() as i64, values["main"] + values["handled"]);
+        });
+    }
+}
+
+#[test]
+fn programs_that_close_everything() {
+    for libc in LIBCS {
+        run(libc, "closes", &[], |values, texts, events| {
+            // The program never opened our descriptors, so it can close one only: its own.
+            assert_eq!((values["closed"], values["gone"]), (1, 0));
+            assert_eq!(values["range"], 0);
+            assert_eq!(texts[..3], ["first", "second", "third"]);
+            assert!(texts.iter().any(|text| text == "last"), "{:?}", &texts[texts.len() - 3..]);
+            assert_eq!(values["last"], 4);
+            assert!(events.clients >= 2); // after dup2 onto our descriptors
+        });
+    }
+}
+
+#[test]
+fn a_timed_socket_outlives_exec() {
+    for libc in LIBCS {
+        run(libc, "inherit", &[], |values, texts, events| {
+            assert_eq!((values["txtime"], values["inherited"]), (0, 9));
+            assert_eq!((texts.len(), events.clients), (1, 2));
+        });
+    }
+}

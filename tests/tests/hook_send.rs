@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One process, one thread: which datagrams are taken, with which metadata, and which are the kernel's.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use ktsn_ring::{ClockId, SlotFlags};
+use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::peer::{Behaviour, Peer, Received};
+
+/// Runs a scenario against a fresh peer; what it printed and what the peer got.
+fn run(
+    libc: Libc,
+    name: &str,
+    behaviour: Behaviour,
+) -> (BTreeMap<String, i64>, Vec<Received>, [u64; 32], u16) {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), behaviour);
+    let receiver = UdpSocket::bind("127.0.0.1:0").expect("receiver");
+    let port = receiver.local_addr().expect("address").port();
+    let output = hook::scenario(libc, run_dir.path(), name, port).output().expect("program");
+    let values = hook::values(&output);
+    let _ = peer.texts();
+    let events = peer.events();
+    assert_eq!((events.slot_errors, events.broken, events.clients), (0, 0, 1), "{name} {libc:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    (values, events.frames.clone(), events.counters[0], port)
+}
+
+fn find<'a>(frames: &'a [Received], text: &str) -> &'a Received {
+    let mut found = frames.iter().filter(|frame| frame.text() == text);
+    let frame = found.next().unwrap_or_else(|| panic!("{text} was not taken"));
+    assert!(found.next().is_none(), "{text} was taken twice");
+    frame
+}
+
+fn mapped(address: [u8; 4]) -> [u8; 16] {
+    std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets()
+}
+
+#[test]
+fn addresses_of_both_families() {
+    for libc in LIBCS {
+        let (values, frames, counters, port) = run(libc, "addresses", Behaviour::default());
+        for text in ["v4", "wide", "mapped", "v4-on-v6", "bound", "override"] {
+            let frame = find(&frames, text).frame;
+            assert_eq!((frame.address, frame.port, frame.scope), (mapped([127, 0, 0, 1]), port, 0), "{text}");
+            assert_eq!(ClockId::from_id(frame.clock), Some(ClockId::Tai));
+            assert!(!frame.flags.contains(SlotFlags::CONNECTED));
+            assert_eq!(values[text], text.len() as i64, "{text}");
+        }
+        let six = find(&frames, "v6");
+        assert_eq!(six.frame.address, std::net::Ipv6Addr::LOCALHOST.octets());
+        let peer = find(&frames, "peer");
+        assert!(peer.frame.flags.contains(SlotFlags::CONNECTED));
+        assert_eq!(peer.peer, Some(SocketAddr::from(([127, 0, 0, 1], port))));
+        // An unbound socket has its port before its first frame, and the daemon knows it.
+        for (text, what) in [("v4", "port4"), ("v6", "port6"), ("bound", "port-bound")] {
+            let local = find(&frames, text).local.expect("local address");
+            assert!(local.port() != 0 && i64::from(local.port()) == values[what], "{text} {local}");
+        }
+        assert_eq!((values["no-peer"], values["far"]), (-89, 3)); // EDESTADDRREQ; to the kernel
+        assert!(frames.iter().all(|frame| frame.text() != "far"));
+        assert_eq!((counters[2], counters[16], counters[18]), (1, 0, frames.len() as u64));
+        assert_eq!(frames.len(), 8);
+    }
+}
+
+#[test]
+fn options_travel_in_the_frame() {
+    let (values, frames, counters, _) = run(Libc::Gnu, "options", Behaviour::default());
+    let of = |text| {
+        let frame = find(&frames, text).frame;
+        assert!(frame.flags.contains(SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT)));
+        (frame.priority, frame.traffic_class, frame.hop_limit)
+    };
+    let ttl = std::fs::read_to_string("/proc/sys/net/ipv4/ip_default_ttl").expect("ttl");
+    assert_eq!(of("default"), (0, 0, ttl.trim().parse().expect("ttl")));
+    assert_eq!(of("priority-ttl"), (5, 0, 9));
+    assert_eq!(of("tos"), (4, 0xb8, 9)); // the kernel's rt_tos2priority
+    assert_eq!(of("tos-priority"), (3, 0xb8, 9));
+    assert_eq!(of("class"), (0, 0x20, 7));
+    // What a frame cannot carry is the kernel's until it is reset.
+    assert_eq!((values["no-check"], values["check"], counters[5]), (8, 5, 1));
+    assert!(frames.iter().all(|frame| frame.text() != "no-check"));
+    let _ = find(&frames, "check");
+}
+
+#[test]
+fn tai_is_granted_while_attached() {
+    for libc in LIBCS {
+        let (values, frames, counters, _) = run(libc, "granted", Behaviour::default());
+        assert_eq!((values["tai"], values["errno"], values["get"]), (0, 77, 0));
+        assert_eq!((values["clock"], values["octets"]), (11, 8));
+        assert_eq!((values["short"], values["short-clock"]), (3, 1));
+        let _ = find(&frames, "granted");
+        let _ = find(&frames, "monotonic");
+        // EPERM and EINVAL stay the kernel's.
+        assert_eq!((values["tcp"], values["realtime"], values["wrong"]), (-1, -1, -1));
+        assert_eq!((values["flags"], values["length"], values["monotonic"]), (-22, -22, 0));
+        assert_eq!((values["stripped"], counters[2]), (8, 1));
+    }
+    // A daemon that does not grant it, and no daemon at all: the kernel's answer.
+    let refused = Behaviour { grants_tai: false, ..Behaviour::default() };
+    let (values, frames, _, _) = run(Libc::Gnu, "granted", refused);
+    assert_eq!((values["tai"], values["errno"], values["sent"]), (-1, 1, -22));
+    assert_eq!(frames.len(), 1);
+    let nowhere = hook::open_directory();
+    let output = hook::scenario(Libc::Gnu, nowhere.path(), "granted", 9).output().expect("program");
+    let plain =
+        std::process::Command::new(hook::sender(Libc::Gnu)).args(["granted", "9"]).output().expect("program");
+    assert_eq!(output.stdout, plain.stdout);
+}
+
+#[test]
+fn pieces_and_lengths() {
+    for libc in LIBCS {
+        let (values, frames, counters, _) = run(libc, "pieces", Behaviour::default());
+        let _ = find(&frames, "abcde");
+        let _ = find(&frames, "");
+        let _ = find(&frames, &"m".repeat(1024));
+        let _ = find(&frames, &"x".repeat(1400));
+        assert_eq!((values["three"], values["empty"], values["many"], values["fits"]), (5, 0, 1024, 1400));
+        assert_eq!((values["too-many"], values["too-long"]), (-90, -90)); // EMSGSIZE
+        assert_eq!((values["over"], values["longest"], counters[4]), (1401, 65507, 2)); // to the kernel
+        assert_eq!((values["burst"], values["burst-len"]), (5, 5));
+        assert_eq!(frames.iter().filter(|frame| frame.text() == "burst").count(), 5);
+        assert_eq!(frames.len(), 9);
+    }
+}
+
+/// Slots are the back-pressure: EAGAIN, SO_SNDTIMEO, EINTR, and going on when there is room.
+#[test]
+fn a_full_ring() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes: false, ..Behaviour::default() });
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "full", 9);
+    let mut child = hook::Running(command.stdout(std::process::Stdio::piped()).spawn().expect("program"));
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().expect("output")));
+    let mut values = BTreeMap::new();
+    while values.get("blocking").is_none() {
+        let line = lines.next().expect("a line").expect("text");
+        let (what, value) = line.split_once(' ').expect("words");
+        values.insert(what.to_owned(), value.parse::<i64>().expect("value"));
+    }
+    assert_eq!((values["filled"], values["full"], values["nonblocking"]), (64, -11, -11)); // EAGAIN
+    assert_eq!((values["timeout"], values["interrupted"]), (-11, -4)); // EAGAIN, EINTR
+    assert!((50..500).contains(&values["waited-ms"]), "{values:?}");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(child.0.try_wait().expect("child").is_none(), "a blocking send must wait");
+    peer.change(|behaviour| behaviour.takes = true);
+    assert_eq!(lines.next().expect("a line").expect("text"), "released 4");
+    assert!(child.0.wait().expect("child").success());
+    assert!(peer.wait(Duration::from_secs(2), |events| events.frames.len() == 65));
+}
+
+fn python(run_dir: &Path, program: &str, arguments: &[&str]) -> String {
+    let output =
+        hook::hooked("python3", run_dir).args(["-c", program]).args(arguments).output().expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn python_sends_too() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let program = "import socket,struct,time,sys\n\
+        s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+        s.setsockopt(socket.SOL_SOCKET,61,struct.pack('iI',1,0))\n\
+        at=time.monotonic_ns()+100000000\n\
+        print(at,s.sendmsg([b'py',b'thon'],[(socket.SOL_SOCKET,61,struct.pack('Q',at))],0,('127.0.0.1',int(sys.argv[1]))))";
+    let printed = python(run_dir.path(), program, &["4321"]);
+    let (at, sent) = printed.trim().split_once(' ').expect("two words");
+    assert_eq!((sent, peer.texts()), ("6", vec!["python".to_owned()]));
+    let frame = peer.events().frames[0].frame;
+    assert_eq!((frame.tx_time, frame.clock, frame.port), (at.parse().expect("time"), 1, 4321));
+    assert!(frame.pushed_at < frame.tx_time && frame.pushed_at > frame.tx_time - 100_000_000);
+}
