@@ -71,6 +71,10 @@ pub struct Worker<P, E> {
     tended_at: Monotonic,
     looked_at: Monotonic,
     draining: bool,
+    /// What was waited for last: intake stops short of it.
+    next: Option<transmit::Next>,
+    /// The client whose turn it is in the next intake.
+    intake_turn: usize,
     identification: u16,
     scratch: Box<[u8]>,
     woken: Woken,
@@ -114,6 +118,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             tended_at: Monotonic::ZERO,
             looked_at: Monotonic::ZERO,
             draining: false,
+            next: None,
+            intake_turn: 0,
             identification: 0,
             scratch: vec![0; 1 << 16].into_boxed_slice(),
             woken: Woken { doorbells: Vec::with_capacity(environment::EVENTS), ..Woken::default() },
@@ -128,19 +134,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// One pass: everything that can be done now, then at most one wait. False when the worker has drained.
     pub fn pass(&mut self) -> bool {
-        self.apply_commands();
+        let more_commands = self.apply_commands();
         self.tend();
-        self.intake_all(limits::INTAKE_BUDGET);
+        self.intake_all();
         let next = self.transmit_due();
-        if self.draining && next.is_none() && !self.anything_published() {
+        self.next = next;
+        if self.draining && next.is_none() {
             return false;
         }
-        self.wait(next);
+        if !more_commands {
+            self.wait(next);
+        }
         true
-    }
-
-    fn anything_published(&self) -> bool {
-        self.clients[..self.clients_end].iter().flatten().any(|c| !c.closed && c.consumer.published())
     }
 
     /// Work that is due a few times a second.

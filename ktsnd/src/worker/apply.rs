@@ -19,11 +19,13 @@ use crate::limits;
 use crate::stats::count;
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    pub(super) fn apply_commands(&mut self) {
+    /// Applies what waits, a bounded number a pass; true when there may be more.
+    pub(super) fn apply_commands(&mut self) -> bool {
         for _ in 0..limits::COMMANDS_A_PASS {
-            let Some(command) = self.inbox.next() else { return };
+            let Some(command) = self.inbox.next() else { return false };
             self.apply(command);
         }
+        true
     }
 
     fn apply(&mut self, command: Command<P>) {
@@ -184,15 +186,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
         });
     }
 
-    /// Nothing new from now on; what is published is still taken.
+    /// Nothing new from now on; what is published by now is still taken. A client that goes on pushing can't keep us.
     fn drain(&mut self) {
+        self.draining = true;
         for at in 0..self.clients_end {
             let Some(client) = self.clients[at].as_ref() else { continue };
             client.consumer.set_state(RegionState::Detached);
             let key = client.key;
             self.emptied(key);
+            if let Some(client) = self.clients[at].as_mut() {
+                intake::count_bypassed(client, &self.attachments);
+                client.closed = true;
+            }
         }
-        self.draining = true;
     }
 }
 

@@ -8,7 +8,7 @@ use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
-use ktsn_time::{Monotonic, Now, Tai, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued, flow_of};
 use super::command::{AttachmentPolicy, Returned};
@@ -17,10 +17,25 @@ use crate::limits;
 use crate::stats::count;
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Takes over from every client, at most `budget` frames each.
-    pub(super) fn intake_all(&mut self, budget: usize) {
-        for index in 0..self.clients_end {
-            self.intake(index, budget);
+    /// Takes over from every client in turn, a bounded number each; stops short of the next frame that is due, so that
+    /// a flood of some clients can't make another one's frame late, and goes on there in the next pass.
+    pub(super) fn intake_all(&mut self) {
+        for _ in 0..self.clients_end {
+            if self.intake_turn >= self.clients_end {
+                self.intake_turn = 0;
+            }
+            let index = self.intake_turn;
+            let waits = self.clients[index].as_ref().is_some_and(|c| !c.closed && c.consumer.published());
+            if waits {
+                if let Some(next) = self.next {
+                    let ahead = next.at.ahead_of(self.env.now());
+                    if ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS {
+                        return;
+                    }
+                }
+                self.intake(index, limits::INTAKE_BUDGET);
+            }
+            self.intake_turn += 1;
         }
     }
 

@@ -296,3 +296,39 @@ fn app_and_other_go_on(world: &mut World, other: &App, now: u64) {
     let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)).collect();
     assert_eq!(sent, [b"good".to_vec(), b"another tenant".to_vec()]);
 }
+
+/// More commands than one pass applies must not be slept over: nobody rings for them again.
+#[test]
+fn many_commands_are_applied_without_sleeping_between() {
+    let mut world = World::new(800);
+    let began = world.clocks.at();
+    let count = limits::COMMANDS_A_PASS as u64 * 5 + 3;
+    for generation in 2..2 + count {
+        world.outbox.send(Command::Tables(Arc::new(tables(generation, true)))).unwrap();
+    }
+    for _ in 0..5 {
+        world.worker.pass();
+    }
+    assert!(world.clocks.at() - began < limits::SLEEP_MAX.get() as u64, "slept with commands left");
+    world.worker.pass();
+    let returned = world.returned.try_iter().filter(|r| matches!(r, Returned::Tables(_))).count();
+    assert_eq!(returned as u64, count);
+}
+
+/// A client that pushes on and on after the daemon said that it ends does not keep it from ending.
+#[test]
+fn a_client_that_pushes_on_does_not_hold_up_the_drain() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + MS, now, b"queued");
+    world.outbox.send(Command::Drain).unwrap();
+    let mut passes = 0;
+    while world.worker.pass() {
+        let now = world.clocks.at();
+        app.push(ClockId::Monotonic, now + MS, now, b"more");
+        passes += 1;
+        assert!(passes < 100);
+    }
+    assert_eq!(world.sent().len(), 1);
+}
