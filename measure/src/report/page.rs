@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page: in: sources. Out: one HTML document with its style, its script and plotly.js inside.
+//! It must never name an address that a browser would fetch; its content security policy refuses all of them.
+
+use super::colours::Colours;
+use super::escape::html;
+use super::plots::{self, Drawing};
+use super::source::Source;
+use super::verdict::{self, Mood};
+use super::{ReportError, conditions, tables};
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                      img-src data: blob:; base-uri 'none'; form-action 'none'";
+
+/// Groups of plots: anchor, heading, the places in it.
+const GROUPS: [(&str, &str, &[&str]); 4] = [
+    ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
+    ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
+    ("histogram", "Jitter histogram", &["histogram-jitter", "histogram-wire-jitter"]),
+    ("time", "Latency over time", &["time-latency"]),
+];
+
+/// plotly.js as the crate ships it, in its script element; MathJax, which it ships too, is not needed.
+fn plotly_script() -> String {
+    const END: &str = "</script>";
+    let mut sources = plotly::Plot::offline_js_sources();
+    let end = sources.find(END).map_or(sources.len(), |at| at + END.len());
+    sources.truncate(end);
+    sources
+}
+
+/// The whole page.
+pub(super) fn page(sources: &[Source]) -> Result<String, ReportError> {
+    let all_series = sources.iter().flat_map(|source| &source.document.series);
+    let colours = Colours::of(all_series.map(|series| series.path.as_str()));
+    let mut body = String::new();
+    let mut any_plot = false;
+    for (index, source) in sources.iter().enumerate() {
+        let drawings = plots::drawings(source, &colours)?;
+        any_plot |= !drawings.is_empty();
+        body.push_str(&article(index, source, &colours, &drawings));
+    }
+    let mut titles: Vec<&str> = sources.iter().map(|source| source.document.experiment.as_str()).collect();
+    titles.dedup();
+    let title = html(&titles.join(", "));
+    let plotly = if any_plot { plotly_script() } else { String::new() };
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>KTSN report: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{}{body}\
+         <footer>Made by ktsn {} from {} of the schema ktsn.results/1. This page needs no network.</footer>\n\
+         {plotly}\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+        bar(sources),
+        env!("CARGO_PKG_VERSION"),
+        if sources.len() == 1 { "one document".to_owned() } else { format!("{} documents", sources.len()) },
+    ))
+}
+
+/// The bar at the top: the way to each document, and to each section of a single one.
+fn bar(sources: &[Source]) -> String {
+    let mut links = String::new();
+    if let [source] = sources {
+        let mut link = |anchor: &str, text: &str| {
+            let _ = write!(links, "<a href=\"#d0-{anchor}\">{text}</a>");
+        };
+        if !source.document.series.is_empty() {
+            link("paths", "Table");
+        }
+        if !source.document.comparisons.is_empty() {
+            link("comparisons", "Bars");
+        }
+        if !source.document.series.is_empty() {
+            for (anchor, heading, _) in GROUPS {
+                link(anchor, heading);
+            }
+        }
+        link("environment", "Environment");
+        link("command", "Reproduce");
+    } else {
+        for (index, source) in sources.iter().enumerate() {
+            let _ = write!(links, "<a href=\"#d{index}\">{}</a>", html(&source.document.experiment));
+        }
+    }
+    format!(
+        "<header class=\"bar\"><b>KTSN</b><nav>{links}</nav>\
+         <button id=\"theme\" type=\"button\" hidden>Dark</button></header>\n"
+    )
+}
+
+fn section(index: usize, anchor: &str, heading: &str, content: &str) -> String {
+    if content.is_empty() {
+        return String::new();
+    }
+    format!("<section id=\"d{index}-{anchor}\"><h2>{heading}</h2>\n{content}</section>\n")
+}
+
+/// One document.
+fn article(index: usize, source: &Source, colours: &Colours, drawings: &[Drawing]) -> String {
+    let document = &source.document;
+    let mut page = format!("<article id=\"d{index}\">\n{}", head(source));
+    let mut add = |anchor: &str, heading: &str, content: &str| {
+        page.push_str(&section(index, anchor, heading, content));
+    };
+    if !document.series.is_empty() {
+        let table = format!(
+            "{}{}{}{}{}",
+            tables::paths(document, colours),
+            tables::ways(document, colours),
+            tables::reasons(document),
+            tables::rounds(document, colours),
+            tables::meanings(document)
+        );
+        add("paths", "Paths", &table);
+    }
+    add("comparisons", "Comparisons and bars", &tables::comparisons(document));
+    add("micro", "Micro-benchmarks", &tables::micro(document));
+    add("checks", "Checks", &tables::checks(document));
+    if !document.series.is_empty() {
+        page.push_str(&all_plots(index, source, drawings));
+    }
+    let mut add = |anchor: &str, heading: &str, content: &str| {
+        page.push_str(&section(index, anchor, heading, content));
+    };
+    add("environment", "Environment", &conditions::environment(document));
+    add("clock", "Clock state", &conditions::clock(document));
+    add("rule", "How it was measured", &conditions::rule(document));
+    add("command", "Reproduce", &conditions::command(document));
+    if !document.series.is_empty() {
+        add("not-shown", "Not shown here", &conditions::not_shown(source));
+    }
+    page.push_str("</article>\n");
+    page
+}
+
+/// Title, verdict, counts.
+fn head(source: &Source) -> String {
+    let document = &source.document;
+    let verdict = verdict::verdict(document);
+    let class = match verdict.mood {
+        Mood::Good => "good",
+        Mood::Bad => "bad",
+        Mood::Neutral => "neutral",
+    };
+    let mut misses: String = verdict.misses.iter().map(|miss| format!("<li>{}</li>", html(miss))).collect();
+    if !misses.is_empty() {
+        misses = format!("<ul>{misses}</ul>");
+    }
+    let counts = verdict::counts(document);
+    let counts =
+        if counts.is_empty() { String::new() } else { format!("<p>{}.</p>", html(&counts.join("; "))) };
+    let started = document.started_at.as_deref().map_or_else(String::new, |at| format!("Started {at} · "));
+    format!(
+        "<h1>Experiment “{}”</h1>\n<p class=\"origin\">{}{}</p>\n\
+         <div class=\"verdict {class}\"><p class=\"line\">{}</p>{misses}{counts}</div>\n",
+        html(&document.experiment),
+        html(&started),
+        html(&source.label),
+        html(&verdict.line),
+    )
+}
+
+/// The plots' groups with the choice of payload.
+fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
+    let document = &source.document;
+    let mut content = String::new();
+    let summary = document.summary();
+    let has =
+        |series: &&&super::model::Series| source.samples_of(&series.path, series.payload_octets).is_none();
+    let without = summary.iter().filter(has).count();
+    if without > 0 {
+        let _ = writeln!(
+            content,
+            "<p class=\"note\">Raw records are missing for {without} of {} rows; what the stored statistics alone \
+             can tell of these is drawn. Measure with <code>--records</code> to have them.</p>",
+            summary.len()
+        );
+    }
+    content.push_str(
+        "<noscript><p class=\"note\">The plots need JavaScript; the tables do not.</p></noscript>\n",
+    );
+    content.push_str(&choice(index, source));
+    for (anchor, heading, ids) in GROUPS {
+        let places: String =
+            drawings.iter().filter(|d| ids.contains(&d.id)).map(|d| place(index, d)).collect();
+        let grid = if places.is_empty() {
+            "<p class=\"note\">Not drawn: this needs the raw records.</p>".to_owned()
+        } else {
+            format!("<div class=\"grid\">{places}</div>")
+        };
+        content.push_str(&section(index, anchor, heading, &grid));
+    }
+    format!("<div class=\"plots\" data-document=\"{index}\">\n{content}</div>\n")
+}
+
+/// The payloads to choose from: plain radio buttons.
+fn choice(index: usize, source: &Source) -> String {
+    let first = plots::first_payload(&source.document);
+    let mut buttons = String::new();
+    for payload in source.document.payloads() {
+        let checked = if Some(payload) == first { " checked" } else { "" };
+        let _ = write!(
+            buttons,
+            "<label><input type=\"radio\" name=\"payload-{index}\" value=\"{payload}\"{checked}>\
+             <span>{payload} B</span></label>"
+        );
+    }
+    format!("<fieldset class=\"payload\"><legend>Payload</legend>{buttons}</fieldset>\n")
+}
+
+/// A plot's place, its caption and its figures.
+fn place(index: usize, drawing: &Drawing) -> String {
+    let Drawing { id, title, caption, figures } = drawing;
+    let mut scripts = String::new();
+    for (payload, json) in figures {
+        let payload = payload.map_or_else(String::new, |payload| format!(" data-payload=\"{payload}\""));
+        let _ = writeln!(scripts, "<script type=\"application/json\"{payload}>{json}</script>");
+    }
+    // Alone under a heading of the same words, a title says nothing.
+    let title = if GROUPS.iter().any(|(_, heading, _)| heading == title) {
+        String::new()
+    } else {
+        format!("<h3>{title}</h3>")
+    };
+    format!(
+        "<figure id=\"d{index}-{id}\">{title}<div class=\"plot\"></div>\
+         <figcaption>{caption}</figcaption>\n{scripts}</figure>\n"
+    )
+}

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plots: in: a document with its samples. Out: plotly figures as JSON, one per plot and payload, and captions.
+//! Histograms and boxes are computed here from every sample; the browser only draws. All times are shown in µs.
+
+use super::ReportError;
+use super::colours::Colours;
+use super::escape::{html, json_in_script, label};
+use super::model::{Document, Figures, Series};
+use super::samples::Samples;
+use super::source::Source;
+use super::thin::{self, FLOOR_NS, POINTS_MAX};
+use plotly::box_plot::BoxPoints;
+use plotly::color::NamedColor;
+use plotly::common::{Anchor, ErrorData, ErrorType, Fill, Line, LineShape, Marker, Mode, Orientation, Title};
+use plotly::configuration::DisplayModeBar;
+use plotly::layout::{Axis, AxisType, BoxMode, HoverMode, Legend, Margin};
+use plotly::{BoxPlot, Configuration, Layout, Plot, Scatter, Trace};
+
+/// One plot of the page: a place, and a figure for each payload (or one for all).
+#[derive(Debug)]
+pub(super) struct Drawing {
+    /// Names the place within its document.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// HTML.
+    pub(super) caption: String,
+    /// Payload (`None`: all of them) and the figure's JSON, fit for a script element.
+    pub(super) figures: Vec<(Option<u64>, String)>,
+}
+
+/// One quantity that is drawn.
+#[derive(Clone, Copy)]
+struct Quantity {
+    title: &'static str,
+    samples: fn(&Samples) -> &[i64],
+    figures: fn(&Series) -> Option<Figures>,
+}
+
+const LATENCY: Quantity =
+    Quantity { title: "Latency [µs]", samples: |s| &s.latency, figures: |s| s.latency };
+const WIRE_OFFSET: Quantity =
+    Quantity { title: "Wire offset [µs]", samples: |s| &s.wire_offset, figures: |s| s.wire_offset };
+const JITTER: Quantity =
+    Quantity { title: "|Jitter| at the listener [µs]", samples: |s| &s.jitter, figures: |s| s.jitter };
+const WIRE_JITTER: Quantity =
+    Quantity { title: "|Jitter| on the wire [µs]", samples: |s| &s.wire_jitter, figures: |s| s.wire_jitter };
+
+/// A row of the document with its samples, its name and its look.
+struct Row<'a> {
+    series: &'a Series,
+    name: String,
+    look: super::colours::Look,
+    samples: Option<&'a Samples>,
+}
+
+impl Row<'_> {
+    fn line(&self, width: f64) -> Line {
+        Line::new().color(self.look.colour).dash(self.look.dash.clone()).width(width)
+    }
+
+    /// The samples of a quantity, unless there are none.
+    fn values(&self, quantity: Quantity) -> Option<&[i64]> {
+        self.samples.map(quantity.samples).filter(|values| !values.is_empty())
+    }
+}
+
+fn rows<'a>(source: &'a Source, colours: &Colours) -> Vec<Row<'a>> {
+    let document = &source.document;
+    let row = |series: &'a Series| Row {
+        series,
+        name: label(&document.name(series)),
+        look: colours.look(&series.path),
+        samples: source.samples_of(&series.path, series.payload_octets),
+    };
+    document.summary().into_iter().map(row).collect()
+}
+
+/// Nanoseconds on a logarithmic axis in µs: what is below the axis' floor is drawn at the floor.
+fn shown(nanos: f64) -> f64 {
+    (nanos.max(FLOOR_NS) / 1000.0 * 1e4).round() / 1e4
+}
+
+fn linear(title: &str) -> Axis {
+    Axis::new().title(Title::with_text(title)).zero_line(false).auto_margin(true)
+}
+
+fn logarithmic(title: &str) -> Axis {
+    linear(title).type_(AxisType::Log).exponent_format(plotly::common::ExponentFormat::None)
+}
+
+fn layout(x: Axis, y: Axis) -> Layout {
+    Layout::new()
+        .x_axis(x)
+        .y_axis(y)
+        .auto_size(true)
+        .height(440)
+        .margin(Margin::new().top(48).right(12).bottom(48).left(60))
+        .paper_background_color(NamedColor::Transparent)
+        .plot_background_color(NamedColor::Transparent)
+        .hover_mode(HoverMode::Closest)
+        .show_legend(true)
+        .legend(Legend::new().orientation(Orientation::Horizontal).x(0.0).y(1.02).y_anchor(Anchor::Bottom))
+}
+
+fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<String, ReportError> {
+    let mut plot = Plot::new();
+    plot.add_traces(traces);
+    plot.set_layout(layout);
+    plot.set_configuration(
+        Configuration::new().responsive(true).display_logo(false).display_mode_bar(DisplayModeBar::Hover),
+    );
+    Ok(json_in_script(&serde_json::to_string(&plot)?))
+}
+
+/// All plots of a document that its series allow.
+pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
+    let rows = rows(source, colours);
+    let payloads = source.document.payloads();
+    let mut drawings = Vec::new();
+    let each = |draw: &dyn Fn(&[&Row<'_>]) -> Picture| {
+        let mut figures = Vec::new();
+        for &payload in &payloads {
+            let chosen: Vec<&Row<'_>> =
+                rows.iter().filter(|row| row.series.payload_octets == payload).collect();
+            if let Some((traces, layout)) = draw(&chosen) {
+                figures.push((Some(payload), figure(traces, layout)?));
+            }
+        }
+        Ok::<_, ReportError>(figures)
+    };
+    let mut push = |id, title, caption: String, figures: Vec<(Option<u64>, String)>| {
+        if !figures.is_empty() {
+            drawings.push(Drawing { id, title, caption, figures });
+        }
+    };
+    let below = |quantity| floor_note(&rows, quantity);
+    let cdf = "Share of frames that are no later than this; all rounds together. Further left and steeper is better.";
+    let caption = |text: &str, quantity| format!("{}{}", html(text), below(quantity));
+    push(
+        "cdf-latency",
+        "Distribution of latency",
+        caption(cdf, LATENCY),
+        each(&|r| distribution(r, LATENCY))?,
+    );
+    push(
+        "cdf-wire-offset",
+        "Distribution of wire offset",
+        caption(cdf, WIRE_OFFSET),
+        each(&|r| distribution(r, WIRE_OFFSET))?,
+    );
+    let boxes_text = boxes_caption(&rows);
+    let all = |quantity| Ok::<_, ReportError>(vec![(None, boxes(&rows, &payloads, quantity)?)]);
+    let some = |quantity: Quantity| rows.iter().any(|row| (quantity.figures)(row.series).is_some());
+    if some(LATENCY) {
+        push("box-latency", "Latency by path and payload", caption(boxes_text, LATENCY), all(LATENCY)?);
+    }
+    if some(WIRE_OFFSET) {
+        let caption = caption(boxes_text, WIRE_OFFSET);
+        push("box-wire-offset", "Wire offset by path and payload", caption, all(WIRE_OFFSET)?);
+    }
+    let jitter = "Share of frames per bin of the jitter's magnitude; every frame of all rounds is counted. Further \
+                  left is better.";
+    let (at_listener, on_wire) = (caption(jitter, JITTER), caption(jitter, WIRE_JITTER));
+    push(
+        "histogram-jitter",
+        "Jitter histogram, at the listener",
+        at_listener,
+        each(&|r| histogram(r, JITTER))?,
+    );
+    push(
+        "histogram-wire-jitter",
+        "Jitter histogram, on the wire",
+        on_wire,
+        each(&|r| histogram(r, WIRE_JITTER))?,
+    );
+    let time = format!(
+        "The rounds of each path one after the other (they were measured interleaved), parted by dotted lines. \
+         Thinned to at most {POINTS_MAX} points a trace; least and greatest frames are kept."
+    );
+    push("time-latency", "Latency over time", html(&time), each(&over_time)?);
+    Ok(drawings)
+}
+
+fn boxes_caption(rows: &[Row<'_>]) -> &'static str {
+    let with = rows.iter().filter(|row| row.samples.is_some()).count();
+    match with {
+        0 => "Point: p50; bar: from the least frame to p99, as stored (boxes need the raw records).",
+        with if with == rows.len() => {
+            "Box: quartiles and median; whiskers: least and greatest frame of all rounds."
+        }
+        _ => {
+            "Box: quartiles and median; whiskers: least and greatest frame of all rounds. Without raw records a \
+             point at p50 with a bar from the least frame to p99."
+        }
+    }
+}
+
+/// Says how many samples a logarithmic axis cannot show where they are.
+fn floor_note(rows: &[Row<'_>], quantity: Quantity) -> String {
+    let values = rows.iter().filter_map(|row| row.values(quantity)).flatten();
+    let below = values.filter(|&&value| (value as f64) < FLOOR_NS).count();
+    if below == 0 {
+        return String::new();
+    }
+    format!(" {below} frames below {} µs are drawn there.", FLOOR_NS / 1000.0)
+}
+
+type Picture = Option<(Vec<Box<dyn Trace>>, Layout)>;
+
+fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    for row in rows {
+        let (points, mode) = match row.values(quantity) {
+            Some(values) => (thin::distribution(values), Mode::Lines),
+            None => ((quantity.figures)(row.series).map(percentiles).unwrap_or_default(), Mode::LinesMarkers),
+        };
+        if points.is_empty() {
+            continue;
+        }
+        let (x, y) = points.into_iter().map(|(value, share)| (shown(value), share * 100.0)).unzip();
+        traces.push(
+            Scatter::new(x, y)
+                .name(&row.name)
+                .mode(mode)
+                .line(row.line(2.0))
+                .hover_template("%{x} µs: %{y:.2f} %"),
+        );
+    }
+    let y = linear("Frames [%]").range(vec![0.0, 100.5]);
+    (!traces.is_empty()).then(|| (traces, layout(logarithmic(quantity.title), y)))
+}
+
+/// Points of a distribution of which only percentiles are known.
+fn percentiles(figures: Figures) -> Vec<(f64, f64)> {
+    let known = [
+        (figures.min, 0.0),
+        (figures.p50, 0.5),
+        (figures.p90, 0.9),
+        (figures.p99, 0.99),
+        (figures.p99_9, 0.999),
+        (figures.max, 1.0),
+    ];
+    known.into_iter().filter_map(|(value, share)| Some((value?, share))).collect()
+}
+
+fn category(payload: u64) -> String {
+    format!("{payload} B")
+}
+
+/// One trace per path, one box per payload.
+fn boxes(rows: &[Row<'_>], payloads: &[u64], quantity: Quantity) -> Result<String, ReportError> {
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
+    for name in names {
+        let of_path: Vec<&Row<'_>> = rows.iter().filter(|row| row.name == name).collect();
+        traces.extend(box_trace(&of_path, quantity));
+        traces.extend(range_trace(&of_path, quantity));
+    }
+    let categories: Vec<String> = payloads.iter().map(|&payload| category(payload)).collect();
+    let x = linear("Payload").type_(AxisType::Category).category_array(categories);
+    figure(traces, layout(x, logarithmic(quantity.title)).box_mode(BoxMode::Group).box_gap(0.15))
+}
+
+fn box_trace(rows: &[&Row<'_>], quantity: Quantity) -> Option<Box<dyn Trace>> {
+    let with: Vec<(&Row<'_>, &[i64])> =
+        rows.iter().filter_map(|row| Some((*row, row.values(quantity)?))).collect();
+    let (first, _) = with.first()?;
+    let at = |share: f64| -> Vec<f64> {
+        let rank =
+            |values: &[i64]| ((values.len() as f64 * share).ceil() as usize).clamp(1, values.len()) - 1;
+        with.iter().map(|(_, values)| shown(values[rank(values)] as f64)).collect()
+    };
+    let mut trace = BoxPlot::<String, f64>::default();
+    trace = *Box::new(trace)
+        .x(with.iter().map(|(row, _)| category(row.series.payload_octets)).collect())
+        .q1(at(0.25))
+        .median(at(0.5))
+        .q3(at(0.75))
+        .lower_fence(at(0.0))
+        .upper_fence(at(1.0))
+        .name(&first.name)
+        .offset_group(&first.name)
+        .box_points(BoxPoints::False)
+        .whisker_width(0.5)
+        .marker(Marker::new().color(first.look.colour))
+        .line(Line::new().color(first.look.colour).width(1.6));
+    Some(Box::new(trace))
+}
+
+/// What the stored statistics tell of rows without samples: the median, with a bar from the least to p99.
+fn range_trace(rows: &[&Row<'_>], quantity: Quantity) -> Option<Box<dyn Trace>> {
+    let known = |row: &&&Row<'_>| row.values(quantity).is_none();
+    let figures = |row: &&Row<'_>| -> Option<(String, f64, f64, f64)> {
+        let figures = (quantity.figures)(row.series)?;
+        let median = shown(figures.p50?);
+        let below = median - figures.min.map_or(median, shown);
+        let above = figures.p99.map_or(median, shown) - median;
+        Some((category(row.series.payload_octets), median, below.max(0.0), above.max(0.0)))
+    };
+    let without: Vec<_> = rows.iter().filter(known).filter_map(figures).collect();
+    let first = rows.first().filter(|_| !without.is_empty())?;
+    let error = ErrorData::new(ErrorType::Data)
+        .array(without.iter().map(|row| row.3).collect())
+        .array_minus(without.iter().map(|row| row.2).collect())
+        .symmetric(false)
+        .color(first.look.colour);
+    let (x, y): (Vec<String>, Vec<f64>) = without.iter().map(|row| (row.0.clone(), row.1)).unzip();
+    let trace = Scatter::new(x, y)
+        .name(&first.name)
+        .mode(Mode::Markers)
+        .marker(Marker::new().color(first.look.colour).size(9))
+        .error_y(error);
+    Some(trace)
+}
+
+/// Steps over logarithmic bins that all paths share.
+fn histogram(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
+    let with: Vec<(&Row<'_>, &[i64])> =
+        rows.iter().filter_map(|row| Some((*row, row.values(quantity)?))).collect();
+    let bins = || with.iter().flat_map(|(_, values)| [values[0], values[values.len() - 1]]);
+    let first = bins().map(|value| thin::bin_of(value as f64)).min()?;
+    let last = bins().map(|value| thin::bin_of(value as f64)).max()?;
+    let edges: Vec<f64> = (first..=last + 1).map(|bin| thin::bin_edge(bin) / 1000.0).collect();
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    for (row, values) in with {
+        let share = |count: u64| count as f64 * 100.0 / values.len() as f64;
+        let mut shares: Vec<f64> = thin::histogram(values, first, last).into_iter().map(share).collect();
+        // The last edge closes the last bin.
+        shares.push(0.0);
+        traces.push(
+            Scatter::new(edges.clone(), shares)
+                .name(&row.name)
+                .mode(Mode::Lines)
+                .line(row.line(1.8).shape(LineShape::Hv))
+                .fill(Fill::ToZeroY)
+                .fill_color(format!("{}1c", row.look.colour))
+                .hover_template("from %{x:.3g} µs: %{y:.2f} %"),
+        );
+    }
+    Some((traces, layout(logarithmic(quantity.title), linear("Frames per bin [%]"))))
+}
+
+/// The rounds of every path side by side.
+fn over_time(rows: &[&Row<'_>]) -> Picture {
+    let with: Vec<(&Row<'_>, &Samples)> =
+        rows.iter().filter_map(|row| Some((*row, row.samples.filter(|s| !s.latency.is_empty())?))).collect();
+    let rounds = with.iter().map(|(_, samples)| samples.rounds.len()).max()?;
+    let length = |round: &Vec<(f64, f64)>| round.last().map_or(0.0, |point| point.0);
+    let mut starts = vec![0.0];
+    for round in 0..rounds {
+        let longest = with.iter().filter_map(|(_, s)| s.rounds.get(round)).map(length).fold(0.0, f64::max);
+        starts.push(starts[round] + longest * 1.01);
+    }
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    for (row, samples) in with {
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        // A gap (no value) parts two rounds; the gaps count as points.
+        let limit = POINTS_MAX / samples.rounds.len().max(1) - 1;
+        for (round, start) in samples.rounds.iter().zip(&starts) {
+            if !x.is_empty() {
+                x.push(*start);
+                y.push(None);
+            }
+            for (at, latency) in thin::keep_extremes(round, limit.max(2)) {
+                x.push(((start + at) * 1e4).round() / 1e4);
+                y.push(Some(shown(latency)));
+            }
+        }
+        traces.push(
+            Scatter::new(x, y)
+                .name(&row.name)
+                .mode(Mode::Lines)
+                .line(Line::new().color(row.look.colour).width(1.0))
+                .hover_template("%{x:.3f} s: %{y} µs"),
+        );
+    }
+    let x = linear("Time in the path's rounds [s]");
+    let borders = starts[1..starts.len() - 1].iter().map(|&at| {
+        plotly::layout::Shape::new()
+            .shape_type(plotly::layout::ShapeType::Line)
+            .x_ref("x")
+            .y_ref("paper")
+            .x0(at)
+            .x1(at)
+            .y0(0.0)
+            .y1(1.0)
+            .line(
+                plotly::layout::ShapeLine::new()
+                    .color("#888888")
+                    .width(1.0)
+                    .dash(plotly::common::DashType::Dot),
+            )
+    });
+    let layout = layout(x, logarithmic(LATENCY.title)).shapes(borders.collect());
+    Some((traces, layout))
+}
+
+/// Which of the page's payloads is shown first: 64 octets, the size that the bars are set for, if it was measured.
+pub(super) fn first_payload(document: &Document) -> Option<u64> {
+    let payloads = document.payloads();
+    payloads.iter().copied().find(|&payload| payload == 64).or_else(|| payloads.first().copied())
+}

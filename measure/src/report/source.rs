@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One document with what belongs to it: in: a JSON file and the records beside it, or both from memory.
+//! Out: a [`Source`]. Names from the document never become file names: the directory is listed and matched.
+
+use super::model::Document;
+use super::samples::Samples;
+use super::{ReportError, read};
+use crate::records::{self, RunRecords};
+use serde::Serialize;
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A document `ktsn.results/1`, ready to be shown.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub(super) label: String,
+    pub(super) document: Document,
+    pub(super) samples: Vec<Samples>,
+}
+
+impl Source {
+    /// A document in memory with its raw records (none: the plots show what the statistics tell).
+    /// `label` names it in messages and on the page; usually that is the file it is stored in.
+    ///
+    /// # Errors
+    /// The document does not follow the schema.
+    pub fn of(label: &str, document: &impl Serialize, runs: &[RunRecords]) -> Result<Self, ReportError> {
+        let json = |source| ReportError::Json { file: label.to_owned(), source };
+        Self::build(label, &serde_json::to_value(document).map_err(json)?, runs)
+    }
+
+    /// Reads a document and the records beside it (`records/PATH-PAYLOAD*.csv.zst` or `.csv`).
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not what it should be.
+    pub fn load(file: &Path) -> Result<Self, ReportError> {
+        let label = file.display().to_string();
+        let read = |source| ReportError::Read { file: label.clone(), source };
+        let octets = std::fs::read(file).map_err(read)?;
+        let json = |source| ReportError::Json { file: label.clone(), source };
+        let value: Value = serde_json::from_slice(&octets).map_err(json)?;
+        let mut source = Self::build(&label, &value, &[])?;
+        let directory = file.parent().unwrap_or(Path::new(".")).join("records");
+        let runs = records_in(&directory, &source.document)?;
+        source.samples = Samples::group(&runs, source.document.wire_by_listener());
+        Ok(source)
+    }
+
+    fn build(label: &str, value: &Value, runs: &[RunRecords]) -> Result<Self, ReportError> {
+        let document = read::document(value).map_err(|wrong| ReportError::Field {
+            file: label.to_owned(),
+            field: wrong.field,
+            problem: wrong.problem,
+        })?;
+        let samples = Samples::group(runs, document.wire_by_listener());
+        Ok(Self { label: label.to_owned(), document, samples })
+    }
+
+    /// The raw samples of a path and payload. With several loads in one document the records' names do not
+    /// tell which load they belong to, so none are taken.
+    pub(super) fn samples_of(&self, path: &str, payload_octets: u64) -> Option<&Samples> {
+        if self.document.has_loads() {
+            return None;
+        }
+        self.samples.iter().find(|samples| samples.path == path && samples.payload_octets == payload_octets)
+    }
+}
+
+/// The records in `directory` that belong to a path and payload of `document`.
+fn records_in(directory: &Path, document: &Document) -> Result<Vec<RunRecords>, ReportError> {
+    let failed = |source| ReportError::Read { file: directory.display().to_string(), source };
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().map_err(failed)?;
+    files.sort();
+    let mut runs = Vec::new();
+    for series in document.summary() {
+        let stem = format!("{}-{}", series.path, series.payload_octets);
+        for file in files.iter().filter(|file| belongs(file, &stem)) {
+            let wrong = |source| ReportError::Records { file: file.display().to_string(), source };
+            let payload = usize::try_from(series.payload_octets).unwrap_or(usize::MAX);
+            runs.extend(records::load_runs(file, &series.path, payload).map_err(wrong)?);
+        }
+    }
+    Ok(runs)
+}
+
+/// Whether a file's name is `STEM.csv[.zst]`, or `STEM-….csv[.zst]`.
+fn belongs(file: &Path, stem: &str) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let rest = name.strip_prefix(stem).unwrap_or_default();
+    (rest.starts_with('.') || rest.starts_with('-')) && (rest.ends_with(".csv") || rest.ends_with(".csv.zst"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_records_file_belongs_to_one_path() {
+        let is = |name: &str| belongs(Path::new(name), "ktsn-64");
+        assert!(is("records/ktsn-64.csv.zst") && is("ktsn-64.csv") && is("ktsn-64-round2.csv.zst"));
+        assert!(
+            !is("ktsn-short-64.csv.zst") && !is("ktsn-640.csv.zst") && !is("ktsn-64.json") && !is("ktsn-64")
+        );
+    }
+}
