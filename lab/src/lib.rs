@@ -1,2 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! (in progress)
+//! Testbeds on one machine, and the experiments that run on them.
+//!
+//! In: which paths, payloads and how long; the programs that stand beside the caller's own. Out: results in the
+//! schema `ktsn.results/1`. Everything set up is removed whatever happens. Nothing timed runs outside the machine's
+//! measuring lock, and no round is left out by its result.
+
+mod command;
+pub mod container;
+pub mod daemon;
+pub mod error;
+pub mod exclusive;
+pub mod process;
+pub mod testbed;
+pub mod tools;
+
+#[allow(unsafe_code)]
+mod sys;
+
+pub use error::LabError;
+pub use tools::Tools;

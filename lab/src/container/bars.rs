@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the results are held against. In: a document. Out: its comparisons, and what breaks a hard count.
+//! Ratios are of medians over the rounds, at every payload; the bars are the 64 octet ones.
+
+use super::Path;
+use ktsn_measure::results::{Document, Question, Round};
+
+/// The payload that the bars are about.
+pub const PAYLOAD_OCTETS: usize = 64;
+
+/// Figure, the path it is divided by (none: the figure itself), the greatest value.
+const BARS: [(&str, Option<Path>, f64); 14] = [
+    ("wire_offset_ns.p50", Some(Path::Flannel), 0.10),
+    ("wire_offset_ns.p50", Some(Path::FlannelSpin), 0.35),
+    ("wire_offset_ns.p50", Some(Path::Bare), 0.14),
+    ("wire_offset_ns.p50", Some(Path::BareSpin), 0.65),
+    ("wire_jitter_ns.p50", Some(Path::Flannel), 0.30),
+    ("wire_jitter_ns.p50", Some(Path::FlannelSpin), 0.50),
+    ("latency_ns.p50", Some(Path::Flannel), 0.72),
+    ("latency_ns.p50", Some(Path::Bare), 0.85),
+    ("transmit_error_ns.p50", None, 100.0),
+    ("transmit_error_ns.p90", None, 500.0),
+    ("late_over_1us_ratio", None, 0.05),
+    ("daemon_cpu_ratio", None, 0.08),
+    ("daemon_rss_octets", None, 32.0 * 1024.0 * 1024.0),
+    ("early", None, 0.0),
+];
+
+/// Adds the comparisons that the document has the paths for.
+pub fn compare(document: &mut Document) {
+    let has = |document: &Document, path: Path| {
+        document.all_rounds(path.name(), PAYLOAD_OCTETS, Some(LOAD)).is_some()
+    };
+    if !has(document, Path::Ktsn) {
+        return;
+    }
+    for (metric, to, bar) in BARS {
+        if to.is_some_and(|to| !has(document, to)) {
+            continue;
+        }
+        let question = Question {
+            metric,
+            payload_octets: PAYLOAD_OCTETS,
+            load: Some(LOAD),
+            of: Path::Ktsn.name(),
+            to: to.map(Path::name),
+            bar: Some(bar),
+        };
+        document.compare(&question);
+    }
+}
+
+/// The load's name: nothing but the experiment.
+pub const LOAD: &str = "idle";
+
+/// What must never be: a frame of `ktsn` lost, early, duplicated or reordered; one sentence each.
+#[must_use]
+pub fn violations(document: &Document) -> Vec<String> {
+    let mut found = Vec::new();
+    for series in document.series.iter().filter(|s| s.path == Path::Ktsn.name() && s.round == Round::All) {
+        for metric in ["lost", "early", "duplicates", "reordered"] {
+            let count = series.metric(metric);
+            if count != Some(0.0) {
+                let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
+                found
+                    .push(format!("ktsn, {} octets: {metric} is {count}, expected 0", series.payload_octets));
+            }
+        }
+        if series.frames_sent != series.frames_intended {
+            let sent = series.frames_sent.unwrap_or(0);
+            let intended = series.frames_intended.unwrap_or(0);
+            found.push(format!(
+                "ktsn, {} octets: {sent} of {intended} frames were accepted",
+                series.payload_octets
+            ));
+        }
+    }
+    found
+}
+
+/// The bars that do not hold, one sentence each.
+#[must_use]
+pub fn missed(document: &Document) -> Vec<String> {
+    let missed = document.comparisons.iter().filter(|comparison| comparison.holds == Some(false));
+    missed
+        .map(|comparison| {
+            let to = comparison.to.as_ref().map_or_else(String::new, |to| format!(" / {to}"));
+            let ratio = comparison.ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.3}"));
+            let bar = comparison.bar.unwrap_or(0.0);
+            format!("{} {}{to}: {ratio}, bar {bar}", comparison.metric, comparison.of)
+        })
+        .collect()
+}

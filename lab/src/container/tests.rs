@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use ktsn_measure::results::{Document, Round};
+use ktsn_measure::stats::Statistics;
+
+fn plan() -> Plan {
+    Plan {
+        paths: Path::ALL.to_vec(),
+        payloads: vec![16, 64],
+        rounds: 3,
+        frames: 10,
+        period: Nanos::from_millis(1),
+        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
+        lock: PathBuf::from("/nowhere/lock"),
+        command: Vec::new(),
+        functional: true,
+    }
+}
+
+fn document(ktsn: Series) -> Document {
+    let mut document = Document::new("container", Vec::new(), Environment::default());
+    let at = |path: Path, wire| Series {
+        path: path.name().to_owned(),
+        payload_octets: 64,
+        load: Some(bars::LOAD.to_owned()),
+        wire_offset_ns: Some(Statistics { p50: wire, ..Statistics::default() }),
+        ..Series::default()
+    };
+    document.add_rounds(vec![at(Path::Flannel, 30_000)]);
+    document.add_rounds(vec![Series { round: Round::Number(1), ..ktsn }]);
+    bars::compare(&mut document);
+    document
+}
+
+fn good() -> Series {
+    Series {
+        path: Path::Ktsn.name().to_owned(),
+        payload_octets: 64,
+        load: Some(bars::LOAD.to_owned()),
+        frames_intended: Some(10),
+        frames_sent: Some(10),
+        lost: Some(0),
+        early: Some(0),
+        duplicates: Some(0),
+        reordered: Some(0),
+        wire_offset_ns: Some(Statistics { p50: 2_100, ..Statistics::default() }),
+        ..Series::default()
+    }
+}
+
+#[test]
+fn wrong_plans_are_refused_by_field() {
+    plan().check().unwrap();
+    assert_eq!(plan().runs(), 36);
+    let cases: [(Plan, &str); 5] = [
+        (Plan { payloads: vec![15], ..plan() }, "payload"),
+        (Plan { payloads: vec![1450], ..plan() }, "overlay's MTU"),
+        (Plan { rounds: 0, ..plan() }, "nothing to measure"),
+        (Plan { period: Nanos::from_micros(10), ..plan() }, "period"),
+        (Plan { paths: vec![Path::Bare, Path::Bare], ..plan() }, "bare is named twice"),
+    ];
+    for (wrong, word) in cases {
+        let error = run(&wrong, &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(error.exit_status(), 2);
+    }
+    // Without daemon and library the path ktsn is not possible here, and the remedy says what to do.
+    let error = run(&plan(), &mut |_| ()).unwrap_err();
+    assert_eq!(error.exit_status(), 3);
+    assert!(error.to_string().contains("make build"), "{error}");
+}
+
+#[test]
+fn names_are_those_of_the_results() {
+    for path in Path::ALL {
+        assert_eq!(path.name().parse(), Ok(path));
+    }
+    assert!("ktsn-long".parse::<Path>().unwrap_err().to_string().contains("flannel-other"));
+}
+
+#[test]
+fn bars_are_answered_for_the_paths_that_ran() {
+    let document = document(good());
+    let wire: Vec<_> = document.comparisons.iter().filter(|c| c.metric == "wire_offset_ns.p50").collect();
+    assert_eq!(wire.len(), 1);
+    assert!((wire[0].ratio.unwrap() - 0.07).abs() < 1e-9 && wire[0].holds == Some(true));
+    // A figure that is missing holds no bar.
+    assert!(
+        bars::missed(&document).iter().any(|line| line.starts_with("transmit_error_ns.p50 ktsn: unknown"))
+    );
+    assert!(!bars::missed(&document).iter().any(|line| line.starts_with("wire_offset")));
+}
+
+#[test]
+fn hard_counts_are_violations() {
+    assert_eq!(bars::violations(&document(good())), Vec::<String>::new());
+    for (series, word) in [
+        (Series { lost: Some(1), ..good() }, "lost is 1"),
+        (Series { early: Some(2), ..good() }, "early is 2"),
+        (Series { duplicates: Some(1), ..good() }, "duplicates"),
+        (Series { reordered: None, ..good() }, "reordered is unknown"),
+        (Series { frames_sent: Some(9), ..good() }, "9 of 10 frames"),
+    ] {
+        let found = bars::violations(&document(series));
+        assert!(found.len() == 1 && found[0].contains(word), "{found:?}");
+    }
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A ktsnd of our own on the talker's host.
+//!
+//! In: the testbed, the programs. Out: a [`Daemon`] with a private run directory, its counters before and after a run,
+//! its CPU time and memory. It ends with its value.
+
+use crate::error::LabError;
+use crate::process::{Process, Program};
+use crate::testbed::{POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path};
+use crate::tools::Tools;
+use hdrhistogram::Histogram;
+use hyper_util::rt::TokioIo;
+use ktsn_measure::series::TransmitFigures;
+use ktsn_proto::v1;
+use ktsn_proto::v1::node_client::NodeClient;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// The attachment's name.
+const ATTACHMENT: &str = "lab";
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for the daemon to serve.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A running ktsnd.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    run_dir: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// The configuration of a ktsnd on host A that serves pod A.
+#[must_use]
+pub fn configuration(testbed: &Testbed) -> String {
+    let (a, b) = (&testbed.a, &testbed.b);
+    format!(
+        "[[port]]\ndevice = \"{UPLINK}\"\ncpu = 1\npriority = 50\n\n[[attachment]]\nname = \"{ATTACHMENT}\"\n\
+         netns = \"{netns}\"\ninterface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\n\
+         overlay = {{ vxlan = {{ mode = \"routed\", vni = {VXLAN_VNI}, port = {VXLAN_PORT}, local = \"{local}\", \
+         device = \"{VXLAN_DEVICE}\", peers = [ {{ prefix = \"{prefix}\", vtep = \"{vtep}\", mac = \"{mac}\" }} ] }} }}\n",
+        netns = namespace_path(&a.pod_namespace),
+        local = a.address,
+        prefix = b.pod_prefix,
+        vtep = b.address,
+        mac = b.vxlan_mac,
+    )
+}
+
+impl Daemon {
+    /// Starts it and waits until it serves. Its files go to `directory`.
+    ///
+    /// # Errors
+    /// It cannot be started, or ends with what it said.
+    pub fn start(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<Self, LabError> {
+        Self::start_with(tools, testbed, directory, &configuration(testbed))
+    }
+
+    /// As [`Self::start`], with another configuration.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(
+        tools: &Tools,
+        testbed: &Testbed,
+        directory: &Path,
+        configuration: &str,
+    ) -> Result<Self, LabError> {
+        tools.check_daemon()?;
+        let config = directory.join("ktsnd.toml");
+        std::fs::write(&config, configuration).map_err(LabError::file(&config))?;
+        let run_dir = directory.join("run");
+        let program = Program::new("ktsnd", &tools.ktsnd)
+            .args(["--config".as_ref(), config.as_os_str(), "--run-dir".as_ref(), run_dir.as_os_str()])
+            .args(["--log", "info"])
+            .within(&testbed.a.namespace);
+        let process = program.start(directory)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(LabError::system("tokio runtime"))?;
+        let mut daemon = Self { process, run_dir, runtime };
+        daemon.wait_until_serving()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_serving(&mut self) -> Result<(), LabError> {
+        let until = Instant::now() + START_MAX;
+        loop {
+            if self.process.wait_any(Duration::from_millis(20))?.is_some() {
+                return Err(self.process.failed("ended before it served".to_owned()));
+            }
+            match self.ask(|mut client| async move { client.health(v1::HealthRequest {}).await }) {
+                Ok(health) if health.serving => return Ok(()),
+                Ok(_) | Err(_) if Instant::now() < until => {}
+                Ok(_) => return Err(self.process.failed(format!("did not serve within {START_MAX:?}"))),
+                Err(error) => return Err(self.process.failed(format!("did not answer: {error}"))),
+            }
+        }
+    }
+
+    /// Its run directory.
+    #[must_use]
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// Its process number.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Kills it at once, as a crash would, and waits for its end.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub fn crash(mut self) -> Result<(), LabError> {
+        self.process.kill()?;
+        self.process.wait_any(ANSWER_MAX).map(drop)
+    }
+
+    /// `program` in pod A, with libktsn preloaded and attached to this daemon.
+    #[must_use]
+    pub fn serve(&self, program: Program, tools: &Tools, testbed: &Testbed) -> Program {
+        program
+            .within(&testbed.a.pod_namespace)
+            .env("LD_PRELOAD", tools.libktsn.as_os_str())
+            .env("KTSN_RUN_DIR", self.run_dir.as_os_str())
+            .env("KTSN_POLICY", "strict")
+    }
+
+    /// Its counters now.
+    ///
+    /// # Errors
+    /// It does not answer, or knows nothing of the attachment.
+    pub fn statistics(&self) -> Result<Counters, LabError> {
+        let request = v1::StatisticsRequest { attachment: ATTACHMENT.to_owned() };
+        let reply = self.ask(|mut client| async move { client.statistics(request).await })?;
+        let worker = reply.workers.first().cloned().unwrap_or_default();
+        let attachment = reply.attachments.into_iter().find(|attachment| attachment.name == ATTACHMENT);
+        let attachment = attachment
+            .ok_or_else(|| LabError::Control(format!("no statistics of the attachment {ATTACHMENT:?}")))?;
+        Counters::read(&attachment, worker, self.cpu_time()?)
+    }
+
+    /// CPU time of all its threads since their start, to the nanosecond.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn cpu_time(&self) -> Result<Duration, LabError> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.pid()));
+        let mut nanos = 0;
+        for task in std::fs::read_dir(&tasks).map_err(LabError::file(&tasks))?.flatten() {
+            let file = task.path().join("schedstat");
+            // A thread may end between the listing and the reading.
+            let Ok(text) = std::fs::read_to_string(&file) else { continue };
+            let field = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+            nanos += field.ok_or_else(|| LabError::Contents {
+                path: file,
+                problem: "expected the CPU time of a thread in nanoseconds".to_owned(),
+            })?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Its resident memory, in octets.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn resident_octets(&self) -> Result<u64, LabError> {
+        let path = PathBuf::from(format!("/proc/{}/status", self.pid()));
+        let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.map(|kib| kib * 1024)
+            .ok_or_else(|| LabError::Contents { path, problem: "expected a line VmRSS".to_owned() })
+    }
+
+    fn ask<T, F>(&self, question: impl FnOnce(NodeClient<Channel>) -> F) -> Result<T, LabError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let path = self.run_dir.join("ktsnd.sock");
+        let control = |error: &dyn std::fmt::Display| LabError::Control(error.to_string());
+        self.runtime.block_on(async move {
+            let exchange = async {
+                let stream = UnixStream::connect(&path).await.map_err(|error| control(&error))?;
+                let mut once = Some(TokioIo::new(stream));
+                let connector = tower::service_fn(move |_: Uri| {
+                    let stream = once.take().ok_or(std::io::ErrorKind::NotConnected);
+                    async move { stream.map_err(std::io::Error::from) }
+                });
+                let endpoint = Endpoint::from_static("http://ktsnd");
+                let channel =
+                    endpoint.connect_with_connector(connector).await.map_err(|error| control(&error))?;
+                let reply = question(NodeClient::new(channel)).await.map_err(|error| control(&error))?;
+                Ok(reply.into_inner())
+            };
+            tokio::time::timeout(ANSWER_MAX, exchange)
+                .await
+                .unwrap_or_else(|_| Err(LabError::Control(format!("no answer within {ANSWER_MAX:?}"))))
+        })
+    }
+}
+
+/// The daemon's counters at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Frames taken over.
+    pub taken: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Sent more than 1 µs late because the worker came late.
+    pub overrun: u64,
+    /// Doorbells received.
+    pub doorbells: u64,
+    /// Drops by reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// Bypasses by reason.
+    pub bypassed: BTreeMap<String, u64>,
+    /// Transmit error: nanoseconds and how often.
+    errors: BTreeMap<u64, u64>,
+    /// The worker's own counters.
+    pub worker: v1::WorkerStatistics,
+    /// CPU time used so far.
+    pub cpu: Duration,
+}
+
+impl Counters {
+    fn read(
+        attachment: &v1::AttachmentStatistics,
+        worker: v1::WorkerStatistics,
+        cpu: Duration,
+    ) -> Result<Self, LabError> {
+        let octets = attachment.transmit_error.as_ref().map_or(&[][..], |histogram| &histogram.hdr_v2);
+        let mut errors = BTreeMap::new();
+        if !octets.is_empty() {
+            let histogram: Histogram<u64> = hdrhistogram::serialization::Deserializer::new()
+                .deserialize(&mut &octets[..])
+                .map_err(|error| LabError::Control(format!("transmit_error.hdr_v2: {error}")))?;
+            errors.extend(
+                histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())),
+            );
+        }
+        Ok(Self {
+            taken: attachment.taken,
+            sent: attachment.sent,
+            overrun: attachment.overrun,
+            doorbells: attachment.doorbells,
+            dropped: attachment.dropped.clone().into_iter().collect(),
+            bypassed: attachment.bypassed.clone().into_iter().collect(),
+            errors,
+            worker,
+            cpu,
+        })
+    }
+
+    /// What was counted between `earlier` and `self`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let reasons = |now: &BTreeMap<String, u64>, then: &BTreeMap<String, u64>| {
+            now.iter()
+                .map(|(reason, count)| (reason.clone(), count - then.get(reason).unwrap_or(&0).min(count)))
+                .filter(|(_, count)| *count > 0)
+                .collect()
+        };
+        let mut errors = self.errors.clone();
+        for (&value, &count) in &earlier.errors {
+            take_out(&mut errors, value, count);
+        }
+        Self {
+            taken: self.taken.saturating_sub(earlier.taken),
+            sent: self.sent.saturating_sub(earlier.sent),
+            overrun: self.overrun.saturating_sub(earlier.overrun),
+            doorbells: self.doorbells.saturating_sub(earlier.doorbells),
+            dropped: reasons(&self.dropped, &earlier.dropped),
+            bypassed: reasons(&self.bypassed, &earlier.bypassed),
+            errors,
+            worker: v1::WorkerStatistics {
+                uplink: self.worker.uplink.clone(),
+                wake_ups: self.worker.wake_ups.saturating_sub(earlier.worker.wake_ups),
+                spin_ns: self.worker.spin_ns.saturating_sub(earlier.worker.spin_ns),
+                ..self.worker.clone()
+            },
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+        }
+    }
+
+    /// The transmit errors as figures; `None` when nothing was sent.
+    #[must_use]
+    pub fn transmit_figures(&self) -> Option<TransmitFigures> {
+        let mut histogram = Histogram::<u64>::new(3).ok()?;
+        for (&value, &count) in &self.errors {
+            // Values come out of such a histogram and fit into one.
+            let _ = histogram.record_n(value, count);
+        }
+        // The daemon counts this exactly; the histogram knows it to its resolution only.
+        let late = self.overrun as f64 / self.sent.max(1) as f64;
+        TransmitFigures::of_histogram(&histogram, 0)
+            .map(|figures| TransmitFigures { late_over_1us_ratio: late, ..figures })
+    }
+}
+
+/// Takes `count` samples of `value` out. The daemon cuts its greatest bucket at the greatest value seen, so a sample
+/// may have moved up since: then it is the next one above.
+fn take_out(errors: &mut BTreeMap<u64, u64>, value: u64, mut count: u64) {
+    let keys: Vec<u64> = errors.range(value..).map(|(&key, _)| key).collect();
+    for key in keys {
+        let Some(here) = errors.get_mut(&key) else { continue };
+        let taken = count.min(*here);
+        *here -= taken;
+        count -= taken;
+        if *here == 0 {
+            errors.remove(&key);
+        }
+        if count == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(errors: &[(u64, u64)], sent: u64, overrun: u64) -> Counters {
+        Counters { errors: errors.iter().copied().collect(), sent, overrun, ..Counters::default() }
+    }
+
+    #[test]
+    fn a_run_is_the_difference_of_two_readings() {
+        let before = counters(&[(40, 3), (130, 1)], 4, 0);
+        // The greatest value of `before` stood in a bucket whose middle is 133.
+        let after = counters(&[(40, 10), (133, 2), (5000, 1)], 13, 1);
+        let run = after.since(&before);
+        assert_eq!(run.errors, BTreeMap::from([(40, 7), (133, 1), (5000, 1)]));
+        let figures = run.transmit_figures().unwrap();
+        assert_eq!((figures.statistics.p50, figures.statistics.min), (40, 40));
+        assert!((figures.late_over_1us_ratio - 1.0 / 9.0).abs() < 1e-9);
+        assert!(after.since(&after).transmit_figures().is_none());
+    }
+
+    #[test]
+    fn reasons_without_news_are_left_out() {
+        let named = |count| Counters {
+            dropped: BTreeMap::from([("missed".to_owned(), count), ("late".to_owned(), 5)]),
+            ..Counters::default()
+        };
+        assert_eq!(named(7).since(&named(4)).dropped, BTreeMap::from([("missed".to_owned(), 3)]));
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong in the lab, and whether it is the lab, this machine, or the thing measured.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failure of the lab.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A command of the system failed.
+    #[error("`{command}` failed ({status}): {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// What it said.
+        stderr: String,
+    },
+    /// A command could not be started.
+    #[error("`{command}` cannot be started: {source}{remedy}")]
+    Start {
+        /// The command line.
+        command: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to do, or nothing.
+        remedy: &'static str,
+    },
+    /// A process of ours did not say that it is ready, ended too soon, or did not end.
+    #[error("{name} {problem}{stderr}")]
+    Process {
+        /// Which one.
+        name: String,
+        /// What it did.
+        problem: String,
+        /// What it said, after a line break, or nothing.
+        stderr: String,
+    },
+    /// The machine cannot do what is asked.
+    #[error("not possible here: {what}; remedy: {remedy}")]
+    Impossible {
+        /// What is missing.
+        what: String,
+        /// How to get it.
+        remedy: String,
+    },
+    /// A wrong wish.
+    #[error("{0}")]
+    Usage(String),
+    /// A file.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file that holds something else than expected.
+    #[error("{path}: {problem}")]
+    Contents {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The daemon's control socket.
+    #[error("ktsnd's control socket: {0}")]
+    Control(String),
+    /// SIGINT or SIGTERM.
+    #[error("stopped by a signal; everything that was set up is removed")]
+    Stopped,
+    /// A system call.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl LabError {
+    /// The exit status that belongs to it: 2 wrong usage, 3 not possible here, 1 everything else.
+    #[must_use]
+    pub const fn exit_status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Impossible { .. } => 3,
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes of an experiment.
+//!
+//! In: a program, its arguments, a namespace, environment. Out: a [`Process`] that has said it is ready, later its CPU
+//! time. It dies with its [`Process`] value and with the thread that started it; waiting never lasts longer than the
+//! caller allows, and ends when the caller is told to stop. What it writes goes to a file and into the error.
+
+use crate::error::LabError;
+use crate::sys;
+use ktsn_measure::clock::stop_requested;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{PipeReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// How much of what a process wrote an error shows.
+const SHOWN_OCTETS: usize = 2000;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    namespace: Option<String>,
+    says_ready: bool,
+}
+
+impl Program {
+    /// `program`, called `name` in errors.
+    #[must_use]
+    pub fn new(name: &str, program: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            namespace: None,
+            says_ready: false,
+        }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<S: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it in the named network namespace.
+    #[must_use]
+    pub fn within(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// It gets `--ready-fd N` and writes a byte there when it is ready.
+    #[must_use]
+    pub const fn says_ready(mut self) -> Self {
+        self.says_ready = true;
+        self
+    }
+
+    /// Starts it; what it writes goes to a file in `directory`.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(&self, directory: &Path) -> Result<Process, LabError> {
+        let log = directory.join(format!("{}.log", self.name));
+        let file = File::create(&log).map_err(LabError::file(&log))?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).envs(self.environment.iter().map(|(key, value)| (key, value)));
+        let output = file.try_clone().map_err(LabError::file(&log))?;
+        command.stdin(Stdio::null()).stdout(output).stderr(file);
+        let pipe = self.says_ready.then(std::io::pipe).transpose().map_err(LabError::system("pipe"))?;
+        let write_end = pipe.as_ref().map(|(_, write)| write.as_raw_fd());
+        if let Some(fd) = write_end {
+            command.arg("--ready-fd").arg(fd.to_string());
+        }
+        sys::inherit(&mut command, write_end);
+        if let Some(namespace) = &self.namespace {
+            sys::enter_namespace(&mut command, namespace)?;
+        }
+        let child = command.spawn().map_err(|source| LabError::Start {
+            command: self.program.display().to_string(),
+            remedy: if source.kind() == std::io::ErrorKind::NotFound {
+                "; `make build` makes it"
+            } else {
+                ""
+            },
+            source,
+        })?;
+        // The write end closes here: from now on the child's end of file means that it ended.
+        let ready = pipe.map(|(read, _)| read);
+        Ok(Process { name: self.name.clone(), pid: child.id(), ready, log, ended: None })
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit status; `None` when a signal ended it.
+    pub status: Option<i32>,
+    /// User and system time, from its first instruction to its last.
+    pub cpu: Duration,
+}
+
+/// A started process; killed on drop.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    pid: u32,
+    ready: Option<PipeReader>,
+    log: PathBuf,
+    ended: Option<Exit>,
+}
+
+impl Process {
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until it says that it is ready.
+    ///
+    /// # Errors
+    /// It ended or stayed silent for `longest`.
+    pub fn wait_ready(&mut self, longest: Duration) -> Result<(), LabError> {
+        let Some(mut pipe) = self.ready.take() else { return Ok(()) };
+        let until = Instant::now() + longest;
+        loop {
+            stop()?;
+            if Instant::now() >= until {
+                return Err(self.failed(format!("was not ready within {longest:?}")));
+            }
+            let slice = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&slice)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(LabError::system("poll")(error.into())),
+            }
+        }
+        if pipe.read(&mut [0]).map_err(LabError::system("readiness pipe"))? == 1 {
+            return Ok(());
+        }
+        Err(self.failed("ended before it was ready".to_owned()))
+    }
+
+    /// Waits for its end with one of the `accepted` statuses.
+    ///
+    /// # Errors
+    /// It did not end within `longest`, or otherwise.
+    pub fn wait(&mut self, longest: Duration, accepted: &[i32]) -> Result<Exit, LabError> {
+        match self.wait_any(longest)? {
+            Some(exit) if exit.status.is_some_and(|status| accepted.contains(&status)) => Ok(exit),
+            Some(Exit { status: Some(status), .. }) => {
+                Err(self.failed(format!("ended with status {status}")))
+            }
+            Some(_) => Err(self.failed("was ended by a signal".to_owned())),
+            None => Err(self.failed(format!("did not end within {longest:?}"))),
+        }
+    }
+
+    /// Waits for its end, whatever it is; `None` when it still runs after `longest`.
+    ///
+    /// # Errors
+    /// The caller was told to stop.
+    pub fn wait_any(&mut self, longest: Duration) -> Result<Option<Exit>, LabError> {
+        let until = Instant::now() + longest;
+        loop {
+            if self.look(false)? {
+                return Ok(self.ended);
+            }
+            stop()?;
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Asks it to end (SIGTERM).
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn ask_to_end(&self) -> Result<(), LabError> {
+        self.signal(libc::SIGTERM)
+    }
+
+    /// Kills it at once, without a chance to clean up.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn kill(&self) -> Result<(), LabError> {
+        self.signal(libc::SIGKILL)
+    }
+
+    fn signal(&self, signal: i32) -> Result<(), LabError> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        sys::signal(self.pid, signal).map_err(LabError::system("kill"))
+    }
+
+    fn look(&mut self, block: bool) -> Result<bool, LabError> {
+        if self.ended.is_none()
+            && let Some(ended) = sys::wait(self.pid, block).map_err(LabError::system("wait4"))?
+        {
+            let status = libc::WIFEXITED(ended.status).then(|| libc::WEXITSTATUS(ended.status));
+            self.ended = Some(Exit { status, cpu: ended.cpu });
+        }
+        Ok(self.ended.is_some())
+    }
+
+    /// An error with what the process wrote.
+    pub(crate) fn failed(&self, problem: String) -> LabError {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let said = said.trim();
+        let from =
+            (said.len().saturating_sub(SHOWN_OCTETS)..said.len()).find(|&at| said.is_char_boundary(at));
+        let shown = from.map_or_else(String::new, |at| format!("; it said:\n{}", &said[at..]));
+        LabError::Process { name: self.name.clone(), problem, stderr: shown }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            // It may have ended by itself; then both have nothing to do.
+            let _ = self.kill();
+            let _ = self.look(true);
+        }
+    }
+}
+
+fn stop() -> Result<(), LabError> {
+    if stop_requested() { Err(LabError::Stopped) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Program {
+        Program::new("shell", Path::new("/bin/sh")).args(["-c", script, "sh"])
+    }
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn readiness_end_and_cpu_time_are_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        // $1 $2 are --ready-fd N.
+        let ready =
+            shell("eval \"printf x >&$2\"; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").says_ready();
+        let mut process = ready.start(directory.path()).unwrap();
+        process.wait_ready(LONG).unwrap();
+        let exit = process.wait(Duration::from_secs(60), &[0]).unwrap();
+        assert_eq!(exit.status, Some(0));
+        assert!(exit.cpu > Duration::from_millis(5), "{exit:?}");
+    }
+
+    #[test]
+    fn a_failure_is_told_with_what_the_process_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = shell("echo the reason >&2; exit 3").says_ready().start(directory.path()).unwrap();
+        let error = process.wait_ready(LONG).unwrap_err().to_string();
+        assert!(error.contains("ended before it was ready"), "{error}");
+        let error = process.wait(LONG, &[0]).unwrap_err().to_string();
+        assert!(error.contains("status 3") && error.contains("the reason"), "{error}");
+        let absent =
+            Program::new("x", Path::new("/nowhere/x")).start(directory.path()).unwrap_err().to_string();
+        assert!(absent.contains("make build"), "{absent}");
+    }
+
+    #[test]
+    fn it_dies_with_its_value() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = shell("exec sleep 600").start(directory.path()).unwrap();
+        assert_eq!(process.wait_any(Duration::from_millis(20)).unwrap(), None);
+        let error = process.wait(Duration::from_millis(20), &[0]).unwrap_err().to_string();
+        assert!(error.contains("did not end within"), "{error}");
+        let pid = process.pid();
+        drop(process);
+        assert!(!sys::exists(pid));
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flannel's VXLAN backend on one host, with the bridge CNI that it delegates to.
+//!
+//! In: this host and its peer. Out: the devices, routes, neighbours and rules that flanneld (backend `vxlan`,
+//! `ip-masq`) and the CNI plugin `bridge` (default gateway) leave. `br_netfilter` is not loaded: Flannel's own path
+//! is to be as fast as it can be.
+
+use super::{Host, OVERLAY_MTU, POD_INTERFACE, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI};
+use crate::command::run;
+use crate::error::LabError;
+
+/// The cluster's pods.
+const CLUSTER: &str = "10.244.0.0/16";
+
+/// Sets `host` up; its uplink exists.
+pub(super) fn host(host: &Host, peer: &Host) -> Result<(), LabError> {
+    bridge_and_pod(host)?;
+    vxlan(host, peer)?;
+    rules(host)?;
+    run(Some(&host.namespace), "sysctl -qw net.ipv4.ip_forward=1")
+}
+
+fn bridge_and_pod(host: &Host) -> Result<(), LabError> {
+    let (ns, pod) = (&host.namespace, &host.pod_namespace);
+    let gateway = host.bridge_address;
+    for line in [
+        format!("ip -n {ns} link add cni0 type bridge"),
+        format!("ip -n {ns} link set cni0 mtu {OVERLAY_MTU} up"),
+        format!("ip -n {ns} addr add {gateway}/24 brd + dev cni0"),
+        format!(
+            "ip -n {ns} link add vethpod mtu {OVERLAY_MTU} type veth peer name {POD_INTERFACE} netns {pod}"
+        ),
+        format!("ip -n {ns} link set vethpod master cni0 up"),
+        format!("ip -n {pod} link set {POD_INTERFACE} mtu {OVERLAY_MTU} up"),
+        format!("ip -n {pod} addr add {}/24 brd + dev {POD_INTERFACE}", host.pod_address),
+        format!("ip -n {pod} route add {CLUSTER} via {gateway} dev {POD_INTERFACE}"),
+        format!("ip -n {pod} route add default via {gateway} dev {POD_INTERFACE}"),
+    ] {
+        run(None, &line)?;
+    }
+    Ok(())
+}
+
+fn vxlan(host: &Host, peer: &Host) -> Result<(), LabError> {
+    let ns = &host.namespace;
+    for line in [
+        format!(
+            "ip -n {ns} link add {VXLAN_DEVICE} address {} mtu {OVERLAY_MTU} type vxlan id {VXLAN_VNI} local {} \
+             dev {UPLINK} dstport {VXLAN_PORT} nolearning",
+            host.vxlan_mac, host.address
+        ),
+        format!("ip -n {ns} addr add {}/32 dev {VXLAN_DEVICE}", host.vxlan_address),
+        format!("ip -n {ns} link set {VXLAN_DEVICE} up"),
+        format!(
+            "ip -n {ns} neigh replace {} lladdr {} dev {VXLAN_DEVICE} nud permanent",
+            peer.vxlan_address, peer.vxlan_mac
+        ),
+        format!(
+            "bridge -n {ns} fdb replace {} dev {VXLAN_DEVICE} dst {} self permanent",
+            peer.vxlan_mac, peer.address
+        ),
+        format!(
+            "ip -n {ns} route add {} via {} dev {VXLAN_DEVICE} onlink",
+            peer.pod_prefix, peer.vxlan_address
+        ),
+    ] {
+        run(None, &line)?;
+    }
+    Ok(())
+}
+
+/// flanneld's chains. A rule of `nat` switches connection tracking on, as on a node.
+fn rules(host: &Host) -> Result<(), LabError> {
+    let pods = &host.pod_prefix;
+    let filter = |rule: &str| format!("iptables -w -t filter {rule}");
+    let nat = |rule: &str| format!("iptables -w -t nat {rule}");
+    for line in [
+        filter("-N FLANNEL-FWD"),
+        filter("-A FORWARD -m comment --comment flanneld-forward -j FLANNEL-FWD"),
+        filter(&format!("-A FLANNEL-FWD -s {CLUSTER} -m comment --comment flanneld-forward -j ACCEPT")),
+        filter(&format!("-A FLANNEL-FWD -d {CLUSTER} -m comment --comment flanneld-forward -j ACCEPT")),
+        nat("-N FLANNEL-POSTRTG"),
+        nat("-A POSTROUTING -m comment --comment flanneld-masq -j FLANNEL-POSTRTG"),
+        nat("-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN"),
+        nat(&format!("-A FLANNEL-POSTRTG -s {pods} -d {CLUSTER} -j RETURN")),
+        nat(&format!("-A FLANNEL-POSTRTG -s {CLUSTER} -d {pods} -j RETURN")),
+        nat(&format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {pods} -j RETURN")),
+        nat(&format!("-A FLANNEL-POSTRTG -s {CLUSTER} ! -d 224.0.0.0/4 -j MASQUERADE --random-fully")),
+        nat(&format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {CLUSTER} -j MASQUERADE --random-fully")),
+    ] {
+        run(Some(&host.namespace), &line)?;
+    }
+    Ok(())
+}
