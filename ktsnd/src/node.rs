@@ -64,7 +64,8 @@ pub enum Question {
 #[derive(Debug)]
 pub(crate) enum Event {
     Tables(tables::Event),
-    Worker(String, Returned<AnyPort>),
+    /// From the worker with this number: another one may serve its uplink by now.
+    Worker(u64, Returned<AnyPort>),
 }
 
 struct Attached {
@@ -99,6 +100,7 @@ pub struct Node {
     registrar: Registrar,
     events: mpsc::UnboundedSender<Event>,
     warnings: Vec<String>,
+    workers_started: u64,
     stopping: bool,
 }
 
@@ -124,6 +126,7 @@ impl Node {
             registrar,
             events,
             warnings: Vec::new(),
+            workers_started: 0,
             stopping: false,
         }
     }
@@ -192,20 +195,25 @@ impl Node {
                 }
             }
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
-            Event::Worker(uplink, returned) => self.returned(&uplink, &returned),
+            Event::Worker(number, returned) => self.returned(number, &returned),
         }
     }
 
-    fn returned(&mut self, uplink: &str, returned: &Returned<AnyPort>) {
+    fn returned(&mut self, number: u64, returned: &Returned<AnyPort>) {
+        // News of a worker that was taken back are nobody's; its successor must not be joined for it.
+        let Some(uplink) = self.workers.iter().find(|(_, w)| w.number == number).map(|(u, _)| u.clone())
+        else {
+            return;
+        };
         match *returned {
             Returned::NeighbourWanted(index, next_hop) => self.manager.ensure_neighbour(index, next_hop),
             Returned::Retired(key, ref error) => {
                 debug!(client = key.0, %error, "a client wrote impossible links into its region; it gets a new one");
             }
-            Returned::PortFailed(index) => self.reopen(uplink, index),
+            Returned::PortFailed(index) => self.reopen(&uplink, index),
             Returned::Ended => {
                 debug!(uplink, "worker ended");
-                if let Some(worker) = self.workers.get_mut(uplink) {
+                if let Some(worker) = self.workers.get_mut(&uplink) {
                     worker.join();
                 }
             }

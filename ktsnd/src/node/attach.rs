@@ -149,8 +149,10 @@ impl Node {
             return Ok((PortIndex(index), false));
         }
         let config = self.port_config(uplink);
-        let opened = open_uplink(&config).map_err(|e| precondition("attachment.uplink", &e))?;
-        let worker = WorkerThread::start(&config, self.latest.clone(), self.events.clone())
+        let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
+        self.workers_started += 1;
+        let number = self.workers_started;
+        let worker = WorkerThread::start(&config, number, self.latest.clone(), self.events.clone())
             .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
         let index = self.free_port();
         let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -182,7 +184,7 @@ impl Node {
     fn open_interface(&mut self, attachment: &Attachment, uplink: &str) -> Result<PortIndex, NodeError> {
         let device = Device { ifname: &attachment.interface, netns: Some(&attachment.netns) };
         let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
-        let port = AfPacket::open(&device, &options).map_err(|e| precondition("attachment.interface", &e))?;
+        let port = AfPacket::open(&device, &options).map_err(|e| not_opened("attachment.interface", &e))?;
         let port = AnyPort::from(port);
         let index = self.free_port();
         let netns = attachment.netns.display().to_string();
@@ -256,6 +258,17 @@ fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
             AfPacket::open(&device, &options).map(|port| Opened { port: AnyPort::from(port), fallback: None })
         }
     }
+}
+
+fn not_opened(field: &str, error: &OpenError) -> NodeError {
+    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+    let hint = match error {
+        OpenError::NotPermitted { .. } | OpenError::Namespace { errno: EPERM, .. } => {
+            "; ktsnd needs CAP_NET_RAW, CAP_NET_ADMIN and, for other network namespaces, CAP_SYS_ADMIN (or root)"
+        }
+        _ => "",
+    };
+    NodeError::Precondition(format!("{field}: {error}{hint}"))
 }
 
 fn precondition(field: &str, error: &dyn std::fmt::Display) -> NodeError {

@@ -21,6 +21,8 @@ pub(super) struct WorkerThread {
     pub(super) outbox: Outbox<AnyPort>,
     pub(super) stats: Arc<WorkerStats>,
     pub(super) ended: bool,
+    /// No two workers of a daemon have the same.
+    pub(super) number: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,6 +30,7 @@ impl WorkerThread {
     /// Starts the worker of `config.device`. What it returns arrives as events.
     pub(super) fn start(
         config: &PortConfig,
+        number: u64,
         tables: Arc<Tables>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, std::io::Error> {
@@ -44,21 +47,20 @@ impl WorkerThread {
             prepare(cpu, priority, &device);
             worker.run();
         })?;
-        let uplink = config.device.clone();
         // Frees what the worker hands back, and passes news on.
         std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
             for item in returned {
                 match item {
                     Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
                     news => {
-                        if events.send(Event::Worker(uplink.clone(), news)).is_err() {
+                        if events.send(Event::Worker(number, news)).is_err() {
                             return;
                         }
                     }
                 }
             }
         })?;
-        Ok(Self { outbox, stats, ended: false, thread: Some(thread) })
+        Ok(Self { outbox, stats, ended: false, number, thread: Some(thread) })
     }
 
     /// Sends a command; a worker that has ended needs none.

@@ -7,7 +7,7 @@ use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy};
-use ktsn_time::{Nanos, Now, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
@@ -177,7 +177,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         stats.sent_octets.fetch_add(ready.octets as u64, Relaxed);
         if ready.late {
             count(&stats.late);
-        } else if ready.frame.tx_time.is_some() {
+        } else if ready.frame.tx_time.is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {
+            // Zero on MONOTONIC is fq's word for "at once": there is nothing to be late for.
             stats.transmit_error.record(error);
             if error > limits::OVERRUN_THRESHOLD {
                 count(&stats.overrun);
