@@ -238,8 +238,10 @@ pub(crate) fn map_shared(file: &OwnedFd, octets: usize) -> Option<NonNull<u8>> {
         return None;
     }
     let access = ProtFlags::READ | ProtFlags::WRITE;
+    // Populated: the first send into each slot takes no page fault.
+    let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
-    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), octets, access, MapFlags::SHARED, file, 0) };
+    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), octets, access, flags, file, 0) };
     NonNull::new(base.ok()?.cast())
 }
 
