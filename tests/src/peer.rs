@@ -160,7 +160,6 @@ impl Peer {
     }
 
     /// What has happened so far.
-    #[must_use]
     pub fn events(&self) -> MutexGuard<'_, Events> {
         lock(&self.events)
     }
