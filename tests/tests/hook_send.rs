@@ -140,7 +140,7 @@ fn a_full_ring() {
     let mut child = hook::Running(command.stdout(std::process::Stdio::piped()).spawn().expect("program"));
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().expect("output")));
     let mut values = BTreeMap::new();
-    while values.get("blocking").is_none() {
+    while !values.contains_key("blocking") {
         let line = lines.next().expect("a line").expect("text");
         let (what, value) = line.split_once(' ').expect("words");
         values.insert(what.to_owned(), value.parse::<i64>().expect("value"));
