@@ -1,3 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ktsn
-fn main() {}
+//! `ktsn`: the user's one command line.
+//!
+//! In: arguments. Out: what the subcommand says, and an exit status. Thin: the work is done by `ktsn-measure`,
+//! `ktsn-lab` and ktsnd; here it is only asked for and shown.
+
+mod cmd;
+mod control;
+mod doctor;
+mod installed;
+mod output;
+#[allow(unsafe_code)]
+mod sys;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exact transmit times for programs that use SO_TXTIME.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "ktsn", version, after_help = "Example:\n  ktsn run --with-daemon eth0 -- ./controller")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Command {
+    Run(cmd::run::RunArgs),
+    Talk(cmd::talk::TalkArgs),
+    Listen(cmd::listen::ListenArgs),
+    #[command(hide = true)]
+    Tap(cmd::tap::TapArgs),
+    Bench(cmd::bench::BenchArgs),
+    Report(cmd::report::ReportArgs),
+    Status(cmd::status::StatusArgs),
+    Doctor(cmd::doctor::DoctorArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => cmd::run::run(&args),
+        Command::Talk(args) => cmd::talk::run(&args),
+        Command::Listen(args) => cmd::listen::run(&args),
+        Command::Tap(args) => cmd::tap::run(&args),
+        Command::Bench(args) => cmd::bench::run(&args),
+        Command::Report(args) => cmd::report::run(&args),
+        Command::Status(args) => cmd::status::run(&args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
+    }
+}

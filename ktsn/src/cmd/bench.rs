@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn bench`: experiments on one machine.
+//!
+//! In: which experiment, for how long. Out: a progress bar, tables, `ktsn.results/1`, raw records, the report. Exit
+//! status 0; 1 a frame of `ktsn` was lost, early, duplicated or reordered (with --strict-bars also: a bar is missed), or
+//! the experiment failed; 2 wrong usage; 3 not possible here.
+
+use std::collections::BTreeMap;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use ktsn_lab::container::{self, Event, Outcome, Path, Plan, bars};
+use ktsn_lab::{LabError, Tools};
+use ktsn_measure::records::{RunRecords, save_runs};
+use ktsn_measure::report::{self, Source};
+use ktsn_measure::results::Document;
+use ktsn_measure::{clock, table};
+use ktsn_time::Nanos;
+
+use super::observer::span;
+use crate::output;
+
+/// The lock that all measurements share.
+const LOCK: &str = "out/.measure.lock";
+
+const EXAMPLES: &str = "\
+Examples:
+  ktsn bench container
+  ktsn bench container --seconds 20 --payload 64 --path flannel,ktsn --json r.json --report r.html --records
+
+Everything is set up in network namespaces of its own and removed afterwards. Needs root and two CPUs.
+
+Exit status: 0 done; 1 a frame of ktsn was lost, early, duplicated or reordered, or the experiment failed;
+2 wrong usage; 3 not possible here.";
+
+/// Run an experiment on this machine.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Experiment {
+    Container(ContainerArgs),
+}
+
+/// A program in a pod sends on time; bare metal and Flannel's own path stand beside it.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+struct ContainerArgs {
+    /// Seconds of traffic per path and payload, all rounds together.
+    #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = seconds)]
+    seconds: f64,
+    /// Rounds.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Octets of payload.
+    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "OCTETS,…")]
+    payload: Vec<usize>,
+    /// Distance of two transmit times.
+    #[arg(long, default_value = "1ms", value_parser = span)]
+    period: Nanos,
+    /// Paths: bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
+    path: Vec<Path>,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as HTML.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write the raw records into records/ beside the JSON.
+    #[arg(long, requires = "json")]
+    records: bool,
+    /// Exit with status 1 when a bar is missed, too.
+    #[arg(long)]
+    strict_bars: bool,
+    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
+    #[arg(long, hide = true)]
+    functional: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    if (0.001..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("expected 0.001 to 86400 seconds".to_owned())
+    }
+}
+
+/// Measures and tells.
+pub(crate) fn run(args: &BenchArgs) -> ExitCode {
+    clock::stop_on_signals();
+    let (name, done) = match &args.experiment {
+        Experiment::Container(args) => ("container", container(args)),
+    };
+    done.unwrap_or_else(|failed| {
+        eprintln!("ktsn bench {name}: {failed}");
+        let status = failed.downcast_ref::<LabError>().map_or(1, LabError::exit_status);
+        ExitCode::from(status)
+    })
+}
+
+impl ContainerArgs {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let frames = self.seconds * 1e9 / self.period.get().max(1) as f64 / f64::from(self.rounds);
+        Ok(Plan {
+            paths: if self.path.is_empty() { Path::ALL.to_vec() } else { self.path.clone() },
+            payloads: self.payload.clone(),
+            rounds: self.rounds,
+            frames: frames.ceil() as u64,
+            period: self.period,
+            tools: Tools::beside(&std::env::current_exe()?),
+            lock: PathBuf::from(LOCK),
+            command: command(),
+            functional: self.functional,
+        })
+    }
+}
+
+/// The command line, with the program's name instead of where it stands here.
+fn command() -> Vec<String> {
+    std::iter::once("ktsn".to_owned()).chain(std::env::args().skip(1)).collect()
+}
+
+fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan()?;
+    for file in [&args.json, &args.report].into_iter().flatten() {
+        writable(file)?;
+    }
+    let bar = ProgressBar::new(plan.runs());
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} of about {duration}  {msg}")?;
+    bar.set_style(style);
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    let outcome = container::run(&plan, &mut |event| show(&bar, event));
+    bar.finish_and_clear();
+    let outcome = outcome?;
+    let mut text = table::document(&outcome.document);
+    for line in save(args, &outcome)? {
+        text.push_str(&format!("{line}\n"));
+    }
+    output::write(&text)?;
+    Ok(verdict(&outcome.document, args.strict_bars))
+}
+
+fn show(bar: &ProgressBar, event: Event<'_>) {
+    match event {
+        Event::WaitingForLock => bar.set_message(format!("another measurement holds {LOCK}")),
+        Event::WaitingForQuiet { pressure, steal } => bar.set_message(format!(
+            "waiting for a quiet machine (pressure {:.0} %, steal {:.0} %)",
+            pressure.unwrap_or(0.0) * 100.0,
+            steal * 100.0
+        )),
+        Event::Run { path, payload_octets, round } => {
+            bar.set_message(format!("round {round}, {payload_octets} octets, {path}"));
+        }
+        Event::Done => bar.inc(1),
+        Event::Void(reason) => bar.println(format!("a run is void and is repeated: {reason}")),
+    }
+}
+
+/// Fails before minutes are spent, not after.
+fn writable(file: &FilePath) -> Result<(), LabError> {
+    let directory =
+        file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(FilePath::new("."));
+    std::fs::create_dir_all(directory)
+        .map_err(|source| LabError::Usage(format!("{}: {source}", directory.display())))
+}
+
+/// Writes what was asked for; returns where it lies.
+fn save(args: &ContainerArgs, outcome: &Outcome) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if let Some(file) = &args.json {
+        outcome.document.save(file)?;
+        lines.push(format!("results: {}", file.display()));
+        if args.records {
+            let directory = file.with_file_name("records");
+            std::fs::create_dir_all(&directory)?;
+            save_records(&directory, &outcome.runs)?;
+            lines.push(format!("records: {}", directory.display()));
+        }
+    }
+    if let Some(file) = &args.report {
+        let label =
+            args.json.as_deref().map_or_else(|| "container".to_owned(), |json| json.display().to_string());
+        let source = Source::of(&label, &outcome.document, &outcome.runs)?;
+        report::write(file, &[source])?;
+        lines.push(format!("report: {}", file.display()));
+    }
+    Ok(lines)
+}
+
+fn save_records(directory: &FilePath, runs: &[RunRecords]) -> anyhow::Result<()> {
+    let mut series: BTreeMap<(&str, usize), Vec<&RunRecords>> = BTreeMap::new();
+    for run in runs {
+        series.entry((&run.path, run.payload_octets)).or_default().push(run);
+    }
+    for ((path, payload), rounds) in series {
+        save_runs(&directory.join(format!("{path}-{payload}.csv.zst")), rounds.into_iter())?;
+    }
+    Ok(())
+}
+
+fn verdict(document: &Document, strict_bars: bool) -> ExitCode {
+    let (violations, missed) = (bars::violations(document), bars::missed(document));
+    for line in &missed {
+        eprintln!("bar missed: {line}");
+    }
+    for line in &violations {
+        eprintln!("violated: {line}");
+    }
+    let failed = !violations.is_empty() || (strict_bars && !missed.is_empty());
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = std::iter::once("bench").chain(line.split(' '));
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Experiment::Container(args) = line.args.experiment;
+        args.plan().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn seconds_are_shared_by_the_rounds() {
+        let whole = plan("container").unwrap();
+        assert_eq!((whole.frames, whole.rounds, whole.payloads.as_slice()), (1667, 3, &[64][..]));
+        assert_eq!(whole.paths, Path::ALL);
+        let part = plan("container --seconds 2 --rounds 2 --payload 16,64 --path flannel,ktsn --period 2ms")
+            .unwrap();
+        assert_eq!((part.frames, part.runs()), (500, 8));
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (line, word) in [
+            ("container --path wifi", "flannel-other"),
+            ("container --seconds 0", "86400"),
+            ("container --rounds 0", "--rounds"),
+            ("container --period 1", "250us"),
+            ("container --records", "--json"),
+        ] {
+            let error = plan(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+}

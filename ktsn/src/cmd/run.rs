@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn run`: a program under libktsn.
+//!
+//! In: the program and its arguments, untouched. Out: its exit status. Without `--with-daemon` this process becomes
+//! the program; with it a ktsnd of its own lives exactly as long as the program (`with_daemon`).
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{Args, ValueEnum};
+
+use super::with_daemon::{self, Failed};
+use crate::doctor::program::{self, Obstacle};
+use crate::{control, installed};
+
+/// `sun_path` without its NUL, less the client socket's name: a longer directory cannot be connected to.
+const RUN_DIR_OCTETS_MAX: usize = 107 - "/client/ktsn.sock".len();
+
+/// What shells return for a program that is not there.
+const NOT_FOUND: u8 = 127;
+/// What shells return for a program that cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// What happens to timed sends while no daemon was ever there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// The kernel sends them, with one warning.
+    Kernel,
+    /// They fail.
+    Strict,
+}
+
+/// How sends are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Capture {
+    /// By libktsn.so, preloaded.
+    Preload,
+    /// By the kernel, at the pod's interface.
+    Kernel,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ktsn run -- ./controller --cycle 1ms
+  ktsn run --policy strict -- python3 send.py
+  ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000 --count 1000
+  ktsn run --with-daemon eth0,destination=192.0.2.0/24,late=drop -- ./controller
+
+Exit status: the program's; with --with-daemon 128+N if signal N ended it.
+  127 the program is not found; 126 it cannot be executed;
+  1 the daemon of its own did not start; 2 wrong usage; 3 not possible here.";
+
+/// Run a program so that its SO_TXTIME sends leave on time.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// Directory of the ktsnd to use [default: KTSN_RUN_DIR, else /run/ktsn].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// What timed sends do where no ktsnd serves the program [default: KTSN_POLICY, else kernel].
+    #[arg(long)]
+    policy: Option<Policy>,
+    /// How sends are seen.
+    #[arg(long, default_value = "preload")]
+    capture: Capture,
+    /// Start a ktsnd of its own for this interface, with the keys of `ktsnd --attach`; needs root. Every
+    /// destination is allowed unless one is named.
+    #[arg(long, value_name = "IFACE[,key=value…]")]
+    with_daemon: Option<String>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Why nothing was run.
+#[derive(Debug)]
+enum Refused {
+    Usage(String),
+    NotPossible { reason: &'static str, what: String },
+}
+
+impl Refused {
+    fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::NotPossible { .. } => 3,
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(what) => f.write_str(what),
+            Self::NotPossible { reason, what } => write!(f, "not possible here: {reason}: {what}"),
+        }
+    }
+}
+
+/// Runs the program; comes back only with `--with-daemon` or when it could not be started.
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    let (mut command, run_dir) = match prepare(args) {
+        Ok(prepared) => prepared,
+        Err(refused) => {
+            eprintln!("ktsn run: {refused}");
+            return refused.status().into();
+        }
+    };
+    let Some(attach) = &args.with_daemon else {
+        let error = command.exec();
+        return cannot_start(&args.program[0], &error);
+    };
+    let own_dir = args.run_dir.is_some().then_some(run_dir.as_path());
+    match with_daemon::run(&mut command, attach, own_dir) {
+        Ok(status) => status.into(),
+        Err(Failed::Program(error)) => cannot_start(&args.program[0], &error),
+        Err(Failed::Daemon(what)) => {
+            eprintln!("ktsn run: {what}");
+            1.into()
+        }
+        Err(Failed::NotPossible(missing)) => {
+            let refused = Refused::NotPossible { reason: "ktsnd_missing", what: missing.to_string() };
+            eprintln!("ktsn run: {refused}");
+            refused.status().into()
+        }
+    }
+}
+
+/// The command with its environment, and the run directory it names.
+fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
+    if args.capture == Capture::Kernel {
+        let what =
+            "this version has no tc program that takes timed frames over at the pod's interface; leave \
+                    --capture away for dynamically linked programs"
+                .to_owned();
+        return Err(Refused::NotPossible { reason: "capture_kernel", what });
+    }
+    let run_dir = control::run_dir(args.run_dir.as_deref())
+        .map_err(|error| Refused::Usage(format!("--run-dir: {error}; give an absolute directory")))?;
+    if run_dir.as_os_str().len() > RUN_DIR_OCTETS_MAX {
+        return Err(Refused::Usage(format!(
+            "--run-dir {}: longer than {RUN_DIR_OCTETS_MAX} octets, which a socket's address cannot hold; give a \
+             shorter directory",
+            run_dir.display()
+        )));
+    }
+    let library = installed::library()
+        .map_err(|missing| Refused::NotPossible { reason: "libktsn_missing", what: missing.to_string() })?;
+    look_at_program(&args.program[0], args.policy)?;
+    let mut command = Command::new(&args.program[0]);
+    command
+        .args(&args.program[1..])
+        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD").as_deref()))
+        .env("KTSN_RUN_DIR", &run_dir);
+    match args.policy {
+        Some(Policy::Kernel) => drop(command.env("KTSN_POLICY", "kernel")),
+        Some(Policy::Strict) => drop(command.env("KTSN_POLICY", "strict")),
+        None => {}
+    }
+    Ok((command, run_dir))
+}
+
+/// Our library first, so that its hooks come before those of other libraries.
+fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().as_bytes().to_vec();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        value.push(b':');
+        value.extend_from_slice(before.as_bytes());
+    }
+    OsString::from_vec(value)
+}
+
+/// Warns of a program that no preloaded library can serve; under `strict` that is an error.
+fn look_at_program(name: &OsStr, policy: Option<Policy>) -> Result<(), Refused> {
+    // A program that is missing or unreadable is told by starting it.
+    let Some(Ok(inspection)) = program::find(name).map(|path| program::inspect(&path)) else { return Ok(()) };
+    let Some(obstacle) = inspection.obstacle else { return Ok(()) };
+    let what = format!("{} {obstacle}; {}", inspection.executed.display(), obstacle.remedy());
+    if is_strict(policy) {
+        return Err(Refused::NotPossible { reason: obstacle.word(), what });
+    }
+    warn(obstacle, &what);
+    Ok(())
+}
+
+fn is_strict(policy: Option<Policy>) -> bool {
+    match policy {
+        Some(policy) => policy == Policy::Strict,
+        None => std::env::var_os("KTSN_POLICY").is_some_and(|value| value == "strict"),
+    }
+}
+
+fn warn(obstacle: Obstacle, what: &str) {
+    if std::env::var_os("KTSN_LOG").is_none_or(|value| value != "off") {
+        eprintln!("ktsn run: warning: {}: KTSN cannot serve this program: {what}", obstacle.word());
+    }
+}
+
+/// Tells why the program did not start, with the status that shells use.
+fn cannot_start(name: &OsStr, error: &io::Error) -> ExitCode {
+    let shown = name.display();
+    let (status, remedy) = match (error.kind(), program::find(name)) {
+        (io::ErrorKind::NotFound, Some(path)) if path.is_file() => {
+            (NOT_FOUND, "the interpreter that it names does not exist; install it".to_owned())
+        }
+        (io::ErrorKind::NotFound, _) => {
+            (NOT_FOUND, "give the path of a program or a name on the search path (PATH)".to_owned())
+        }
+        (io::ErrorKind::PermissionDenied, _) => {
+            (NOT_EXECUTABLE, format!("make it executable: chmod +x {shown}"))
+        }
+        _ => (NOT_EXECUTABLE, "give a program that this machine can execute".to_owned()),
+    };
+    eprintln!("ktsn run: {shown}: {error}; {remedy}");
+    status.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first() {
+        let library = Path::new("/a/libktsn.so");
+        assert_eq!(preload(library, None), "/a/libktsn.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/a/libktsn.so");
+        assert_eq!(preload(library, Some(OsStr::new("/b.so /c.so"))), "/a/libktsn.so:/b.so /c.so");
+    }
+}

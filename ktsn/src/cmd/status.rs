@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn status`: what a running ktsnd does.
+//!
+//! In: a run directory. Out: a table or JSON of its ports, attachments, clients, streams and counters. Asks and
+//! changes nothing.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use ktsn_model::{BypassReason, DropReason};
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+use crate::control::{self, ControlError};
+use crate::output::{self, Written, columns, span};
+
+/// How often `--watch` looks.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Clears the terminal and puts the cursor to its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+const EXAMPLES: &str = "\
+Examples:
+  ktsn status
+  ktsn status --run-dir /run/ktsn-test --json | jq .statistics
+  ktsn status --watch
+
+Exit status: 0 ktsnd answered; 1 no ktsnd answers there; 2 wrong usage.";
+
+/// Show what ktsnd does: ports, attachments, clients, streams, counters.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// JSON instead of tables; with --watch one line each second.
+    #[arg(long)]
+    json: bool,
+    /// Again each second, until interrupted.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Everything that was answered.
+#[derive(Clone, Debug, Default)]
+struct Answers {
+    version: v1::VersionReply,
+    health: v1::HealthReply,
+    list: v1::ListReply,
+    statistics: v1::StatisticsReply,
+}
+
+/// Asks and shows.
+pub(crate) fn run(args: &StatusArgs) -> ExitCode {
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("ktsn status: {what}");
+            1.into()
+        }
+    }
+}
+
+fn show(args: &StatusArgs) -> Result<(), String> {
+    let run_dir = control::run_dir(args.run_dir.as_deref()).map_err(|error| format!("--run-dir: {error}"))?;
+    let runtime = control::runtime().map_err(|error| error.to_string())?;
+    loop {
+        let answers = runtime.block_on(ask(&run_dir)).map_err(|error| error.to_string())?;
+        let text = match (args.json, args.watch) {
+            (true, true) => format!("{}\n", json_of(&run_dir, &answers)),
+            (true, false) => format!("{:#}\n", json_of(&run_dir, &answers)),
+            (false, true) if io::IsTerminal::is_terminal(&io::stdout()) => {
+                format!("{CLEAR}{}", text_of(&run_dir, &answers))
+            }
+            (false, _) => text_of(&run_dir, &answers),
+        };
+        match output::write(&text) {
+            Ok(Written::Whole) if args.watch => std::thread::sleep(WATCH_PERIOD),
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(format!("standard output: {error}; write to another place")),
+        }
+    }
+}
+
+async fn ask(run_dir: &Path) -> Result<Answers, ControlError> {
+    let mut client = control::connect(run_dir).await?;
+    Ok(Answers {
+        version: control::answer(run_dir, client.version(v1::VersionRequest {})).await?,
+        health: control::answer(run_dir, client.health(v1::HealthRequest {})).await?,
+        list: control::answer(run_dir, client.list(v1::ListRequest {})).await?,
+        statistics: control::answer(run_dir, client.statistics(v1::StatisticsRequest::default())).await?,
+    })
+}
+
+fn text_of(run_dir: &Path, answers: &Answers) -> String {
+    let mut text = String::new();
+    put_head(&mut text, run_dir, answers);
+    put_ports(&mut text, &answers.list.ports);
+    put_attachments(&mut text, answers);
+    put_clients(&mut text, &answers.list.attachments);
+    put_counters(&mut text, &answers.statistics.attachments);
+    put_workers(&mut text, &answers.statistics.workers);
+    text
+}
+
+/// `write!` into a `String` cannot fail.
+macro_rules! put {
+    ($text:expr, $($arg:tt)*) => { let _ = writeln!($text, $($arg)*); };
+}
+
+fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
+    let (version, health) = (&answers.version, &answers.health);
+    let state = if health.serving { "serving" } else { "NOT SERVING" };
+    let abi = format!("{}-{}", version.ring_abi_min, version.ring_abi_max);
+    put!(text, "ktsnd {} in {}: {state}, ring ABI {abi}", version.version, run_dir.display());
+    let synchronised = if health.clock_synchronised { "synchronised" } else { "NOT SYNCHRONISED" };
+    put!(text, "clock {synchronised}, TAI - UTC = {} s", health.tai_offset_seconds);
+    for warning in &health.warnings {
+        put!(text, "warning: {warning}");
+    }
+}
+
+fn put_ports(text: &mut String, ports: &[v1::Port]) {
+    put!(text, "\nPorts: {}", ports.len());
+    let rows: Vec<Vec<String>> = ports
+        .iter()
+        .map(|port| {
+            let speed =
+                if port.link_speed == 0 { "-".into() } else { format!("{}", port.link_speed / 1_000_000) };
+            let link = if port.up { "up" } else { "DOWN" };
+            vec![
+                port.device.clone(),
+                or_dash(&port.netns),
+                link.into(),
+                speed,
+                port.adapter.clone(),
+                port.adapter_reason.clone(),
+            ]
+        })
+        .collect();
+    put_table(text, &["device", "netns", "link", "Mbit/s", "adapter", "why"], &rows);
+}
+
+fn put_attachments(text: &mut String, answers: &Answers) {
+    let attachments = &answers.list.attachments;
+    put!(text, "\nAttachments: {}", attachments.len());
+    let rows: Vec<Vec<String>> = attachments
+        .iter()
+        .map(|state| {
+            let attachment = state.attachment.clone().unwrap_or_default();
+            let streams: usize = state.clients.iter().map(|client| client.streams.len()).sum();
+            let overlay =
+                attachment.vxlan.map_or_else(|| "none".into(), |vxlan| format!("vxlan {}", vxlan.vni));
+            vec![
+                attachment.name,
+                attachment.netns,
+                attachment.interface,
+                or_dash(&attachment.uplink),
+                overlay,
+                state.clients.len().to_string(),
+                streams.to_string(),
+            ]
+        })
+        .collect();
+    put_table(text, &["name", "netns", "interface", "uplink", "overlay", "clients", "streams"], &rows);
+}
+
+fn put_clients(text: &mut String, attachments: &[v1::AttachmentState]) {
+    let mut rows = Vec::new();
+    for state in attachments {
+        let name = state.attachment.as_ref().map_or("-", |attachment| &attachment.name);
+        for client in &state.clients {
+            let pid = if client.pid == 0 { "-".into() } else { client.pid.to_string() };
+            if client.streams.is_empty() {
+                rows.push(vec![name.into(), pid.clone(), "-".into(), "-".into(), "-".into()]);
+            }
+            for stream in &client.streams {
+                rows.push(vec![
+                    name.into(),
+                    pid.clone(),
+                    stream.cookie.to_string(),
+                    or_dash(&stream.local),
+                    or_dash(&stream.peer),
+                ]);
+            }
+        }
+    }
+    put!(text, "\nClients and streams: {}", rows.len());
+    put_table(text, &["attachment", "pid", "socket cookie", "local", "peer"], &rows);
+}
+
+fn put_counters(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
+    put!(text, "\nFrames");
+    let rows: Vec<Vec<String>> = attachments
+        .iter()
+        .map(|of| {
+            [
+                of.taken,
+                of.sent,
+                of.sent_octets,
+                of.late,
+                of.overrun,
+                sum(&of.dropped),
+                sum(&of.bypassed),
+                of.doorbells,
+            ]
+            .iter()
+            .map(u64::to_string)
+            .fold(vec![of.name.clone()], |mut row, cell| {
+                row.push(cell);
+                row
+            })
+        })
+        .collect();
+    let head =
+        ["attachment", "taken", "sent", "octets", "late", "overrun", "dropped", "bypassed", "doorbells"];
+    put_table(text, &head, &rows);
+    put!(text, "\nTransmit error (handed to the port - TxTime)");
+    let rows: Vec<Vec<String>> = attachments
+        .iter()
+        .map(|of| {
+            let error = of.transmit_error.clone().unwrap_or_default();
+            let shown = |nanos| if error.count == 0 { "-".to_owned() } else { span(nanos) };
+            let mut row = vec![of.name.clone(), error.count.to_string()];
+            row.extend([error.p50, error.p90, error.p99, error.max].map(shown));
+            row
+        })
+        .collect();
+    put_table(text, &["attachment", "frames", "p50", "p90", "p99", "max"], &rows);
+    for of in attachments {
+        let drops = DropReason::ALL.iter().map(|reason| reason.word());
+        put!(text, "\n{}: dropped: {}", of.name, reasons(&of.dropped, drops));
+        let passes = BypassReason::ALL.iter().map(|reason| reason.word());
+        put!(text, "{}: passed to the kernel: {}", of.name, reasons(&of.bypassed, passes));
+    }
+}
+
+fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
+    put!(text, "\nWorkers: {}", workers.len());
+    let rows: Vec<Vec<String>> = workers
+        .iter()
+        .map(|worker| {
+            vec![
+                worker.uplink.clone(),
+                worker.wake_ups.to_string(),
+                span(worker.spin_margin_ns),
+                span(worker.spin_ns),
+                worker.spin_budget_spent.to_string(),
+                worker.clock_steps.to_string(),
+                worker.doorbells_muted.to_string(),
+                worker.regions_retired.to_string(),
+                worker.bugs.to_string(),
+            ]
+        })
+        .collect();
+    let head = [
+        "uplink",
+        "wake-ups",
+        "spin margin",
+        "spun",
+        "budget spent",
+        "clock steps",
+        "muted",
+        "regions retired",
+        "bugs",
+    ];
+    put_table(text, &head, &rows);
+}
+
+fn put_table(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    if !rows.is_empty() {
+        text.push_str(&columns(head, rows));
+    }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.into() }
+}
+
+type Counters = std::collections::HashMap<String, u64>;
+
+fn sum(counters: &Counters) -> u64 {
+    counters.values().fold(0, |sum, count| sum.saturating_add(*count))
+}
+
+/// Non-zero ones first, greatest first; then the names of those that never happened. A newer daemon may know reasons
+/// that we do not: they are shown like the others.
+fn reasons<'a>(counters: &Counters, known: impl Iterator<Item = &'a str>) -> String {
+    let mut seen: Vec<(&str, u64)> = counters
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| (reason.as_str(), *count))
+        .collect();
+    seen.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let mut parts: Vec<String> = seen.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    let never: Vec<&str> = known.filter(|reason| !seen.iter().any(|(name, _)| name == reason)).collect();
+    if parts.is_empty() {
+        parts.push("none".into());
+    }
+    format!("{} (0: {})", parts.join(", "), never.join(" "))
+}
+
+fn json_of(run_dir: &Path, answers: &Answers) -> Value {
+    let Answers { version, health, list, statistics } = answers;
+    json!({
+        "run_dir": run_dir.to_string_lossy(),
+        "version": {
+            "version": version.version, "ring_abi_min": version.ring_abi_min, "ring_abi_max": version.ring_abi_max,
+        },
+        "health": {
+            "serving": health.serving,
+            "clock_synchronised": health.clock_synchronised,
+            "tai_minus_monotonic_ns": health.tai_minus_monotonic_ns,
+            "tai_offset_seconds": health.tai_offset_seconds,
+            "warnings": health.warnings,
+        },
+        "ports": list.ports.iter().map(|port| json!({
+            "device": port.device, "netns": port.netns, "adapter": port.adapter,
+            "adapter_reason": port.adapter_reason, "link_speed": port.link_speed, "up": port.up,
+        })).collect::<Vec<_>>(),
+        "attachments": list.attachments.iter().map(json_of_attachment).collect::<Vec<_>>(),
+        "statistics": {
+            "at_monotonic_ns": statistics.at_monotonic_ns,
+            "attachments": statistics.attachments.iter().map(json_of_counters).collect::<Vec<_>>(),
+            "workers": statistics.workers.iter().map(|worker| json!({
+                "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
+                "spin_budget_spent": worker.spin_budget_spent, "spin_margin_ns": worker.spin_margin_ns,
+                "clock_steps": worker.clock_steps, "doorbells_muted": worker.doorbells_muted,
+                "regions_retired": worker.regions_retired, "bugs": worker.bugs,
+            })).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn json_of_attachment(state: &v1::AttachmentState) -> Value {
+    let attachment = state.attachment.clone().unwrap_or_default();
+    json!({
+        "name": attachment.name, "netns": attachment.netns, "interface": attachment.interface,
+        "uplink": attachment.uplink, "destinations": attachment.destinations, "late": attachment.late,
+        "vxlan": attachment.vxlan.map(|vxlan| json!({
+            "mode": vxlan.mode, "vni": vxlan.vni, "port": vxlan.port, "local": vxlan.local, "device": vxlan.device,
+            "peers": vxlan.peers.iter().map(|peer| json!({
+                "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac,
+            })).collect::<Vec<_>>(),
+        })),
+        "clients": state.clients.iter().map(|client| json!({
+            "pid": client.pid,
+            "streams": client.streams.iter().map(|stream| json!({
+                "cookie": stream.cookie, "local": stream.local, "peer": stream.peer,
+            })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
+    let error = of.transmit_error.clone().unwrap_or_default();
+    json!({
+        "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
+        "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
+        "doorbells": of.doorbells,
+        "transmit_error_ns": {
+            "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
+            "p99_9": error.p99_9, "max": error.max,
+        },
+    })
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What people and programs read from made answers.
+
+use super::*;
+
+fn made() -> Answers {
+    let attachment = v1::Attachment {
+        name: "pod/eth0".into(),
+        netns: "/run/netns/pod".into(),
+        interface: "eth0".into(),
+        vxlan: Some(v1::Vxlan { vni: 7, ..Default::default() }),
+        ..Default::default()
+    };
+    let stream = v1::Stream { cookie: 4711, local: "10.0.0.2:5000".into(), peer: String::new() };
+    let clients =
+        vec![v1::Client { pid: 42, streams: vec![stream] }, v1::Client { pid: 0, streams: Vec::new() }];
+    let statistics = v1::AttachmentStatistics {
+        name: "pod/eth0".into(),
+        taken: 1_000,
+        dropped: [("no_route".into(), 2), ("missed".into(), 30), ("bug".into(), 0), ("newer".into(), 1)]
+            .into(),
+        transmit_error: Some(v1::Histogram {
+            count: 968,
+            p50: 80,
+            p90: 450,
+            p99: 12_300,
+            max: 70_000,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    Answers {
+        version: v1::VersionReply { version: "0.1.0".into(), ring_abi_min: 1, ring_abi_max: 1 },
+        health: v1::HealthReply {
+            serving: true,
+            warnings: vec!["memory is not locked".into()],
+            ..Default::default()
+        },
+        list: v1::ListReply {
+            ports: vec![v1::Port {
+                device: "up0".into(),
+                adapter: "af_packet".into(),
+                adapter_reason: "EBUSY".into(),
+                ..Default::default()
+            }],
+            attachments: vec![v1::AttachmentState { attachment: Some(attachment), clients }],
+        },
+        statistics: v1::StatisticsReply {
+            attachments: vec![statistics],
+            workers: vec![v1::WorkerStatistics {
+                uplink: "up0".into(),
+                wake_ups: 99,
+                spin_margin_ns: 38_000,
+                ..Default::default()
+            }],
+            ..Default::default()
+        },
+    }
+}
+
+#[test]
+fn the_tables_hold_everything() {
+    let text = text_of(Path::new("/run/ktsn"), &made());
+    for part in [
+        "ktsnd 0.1.0 in /run/ktsn: serving, ring ABI 1-1",
+        "clock NOT SYNCHRONISED, TAI - UTC = 0 s",
+        "warning: memory is not locked",
+        "EBUSY",
+        "DOWN",
+        "vxlan 7",
+        "4711",
+        "10.0.0.2:5000",
+        "12.30 µs",
+        "38.00 µs",
+        "pod/eth0: dropped: missed 30, no_route 2, newer 1 (0: invalid_time ",
+        "pod/eth0: passed to the kernel: none (0: no_txtime ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("missed 30, no_route 2, newer 1 (0: missed"), "{text}");
+}
+
+#[test]
+fn an_idle_daemon_is_shown_too() {
+    let text = text_of(Path::new("/run/ktsn"), &Answers::default());
+    assert!(text.contains("NOT SERVING") && text.contains("Attachments: 0"), "{text}");
+}
+
+#[test]
+fn json_holds_the_same() {
+    let value = json_of(Path::new("/run/ktsn"), &made());
+    assert_eq!(value["attachments"][0]["clients"][0]["streams"][0]["cookie"], 4711);
+    assert_eq!(value["statistics"]["attachments"][0]["dropped"]["missed"], 30);
+    assert_eq!(value["statistics"]["attachments"][0]["transmit_error_ns"]["p99"], 12_300);
+    assert_eq!(value["statistics"]["workers"][0]["spin_margin_ns"], 38_000);
+    assert_eq!(value["ports"][0]["adapter_reason"], "EBUSY");
+}

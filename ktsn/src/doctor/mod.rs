@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this machine lets KTSN do, looked at one by one.
+//!
+//! In: the machine. Out: findings, each with what it means and what to do. Looks and tries; what a trial makes is
+//! gone when it ends, and no setting is changed.
+
+mod elf;
+pub(crate) mod finding;
+mod machine;
+mod netlink;
+mod network;
+mod place;
+pub(crate) mod program;
+mod rights;
+
+use std::path::Path;
+
+use finding::Finding;
+
+/// Everything, in the order in which it should be repaired.
+pub(crate) fn look(run_dir: &Path, program: Option<&Path>) -> Vec<Finding> {
+    let place = place::look(run_dir);
+    let mut findings = program.map(program::findings).unwrap_or_default();
+    findings.extend(place.findings);
+    findings.extend(rights::findings(place.is_served));
+    findings.extend(network::findings(place.is_served));
+    findings.extend(machine::findings());
+    findings
+}

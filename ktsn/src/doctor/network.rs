@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel's network lets us do: tried, not guessed.
+//!
+//! The trials run on a thread in a network namespace of its own, with devices of its own; all of it is gone when the
+//! thread ends, and nothing outside is touched.
+
+use std::io;
+use std::net::UdpSocket;
+
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::sockopt::{
+    set_txtime, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
+    set_xdp_umem_reg,
+};
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, TxTimeFlags, bind, socket_with};
+use rustix::time::ClockId;
+
+use super::finding::Finding;
+use super::netlink::Netlink;
+use crate::sys;
+
+const PAGE_OCTETS: usize = 4096;
+const PAGES: usize = 4;
+const RING_SIZE: u32 = 8;
+const DEVICE: &str = "ktsndr0";
+
+/// Memory that AF_XDP accepts: whole pages.
+#[repr(C, align(4096))]
+struct Pages([u8; PAGE_OCTETS * PAGES]);
+
+/// What the trials gave.
+struct Trials {
+    af_xdp: io::Result<()>,
+    af_packet: io::Result<()>,
+    qdiscs: Vec<(&'static str, io::Result<bool>)>,
+}
+
+/// All findings about the network.
+pub(super) fn findings(daemon_elsewhere: bool) -> Vec<Finding> {
+    let trials = std::thread::spawn(|| {
+        sys::enter_new_network_namespace()?;
+        let netlink = Netlink::open()?;
+        // Without veth the loopback device serves the trials as well.
+        let device = match netlink.make_veth(DEVICE) {
+            Ok(()) => DEVICE,
+            Err(_) => "lo",
+        };
+        let index = name_to_index(&netlink, device)?;
+        let kernel_index = i32::try_from(index).map_err(io::Error::other)?;
+        netlink.set_up(kernel_index)?;
+        Ok::<_, io::Error>(Trials {
+            af_xdp: try_af_xdp(index),
+            af_packet: try_af_packet(),
+            qdiscs: ["etf", "taprio", "fq", "mqprio"]
+                .map(|kind| (kind, netlink.has_qdisc(kernel_index, kind)))
+                .into(),
+        })
+    });
+    let mut findings = match trials.join() {
+        Ok(Ok(trials)) => of_trials(trials),
+        Ok(Err(error)) => vec![Finding::fail(
+            "network_trials",
+            format!("no network namespace for trials: {error}"),
+            "whether AF_XDP and AF_PACKET work here is unknown",
+            "run doctor as root, or with CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW",
+        )],
+        Err(_) => vec![Finding::fail(
+            "network_trials",
+            "the trial's thread ended early",
+            "whether AF_XDP and AF_PACKET work here is unknown",
+            "report it: this is a fault of doctor",
+        )],
+    };
+    findings.push(txtime());
+    findings.into_iter().map(|finding| finding.milder_if(daemon_elsewhere)).collect()
+}
+
+fn of_trials(trials: Trials) -> Vec<Finding> {
+    let has_packet = trials.af_packet.is_ok();
+    let af_packet = match trials.af_packet {
+        Ok(()) => Finding::ok("af_packet", "usable", "a port can always fall back to it"),
+        Err(error) => Finding::fail(
+            "af_packet",
+            format!("refused: {error}"),
+            "ktsnd has no port that works everywhere",
+            remedy_of(&error, "CAP_NET_RAW", "CONFIG_PACKET"),
+        ),
+    };
+    let af_xdp = match trials.af_xdp {
+        Ok(()) => Finding::ok(
+            "af_xdp",
+            "a copy-mode socket was bound",
+            "ports use the fastest adapter that needs no driver",
+        ),
+        Err(error) => Finding::warn(
+            "af_xdp",
+            format!("refused: {error}"),
+            if has_packet {
+                "ports fall back to AF_PACKET: about 1 µs later on the wire"
+            } else {
+                "no fast port"
+            },
+            remedy_of(
+                &error,
+                "CAP_NET_RAW, CAP_NET_ADMIN and, for its memory, CAP_IPC_LOCK",
+                "CONFIG_XDP_SOCKETS",
+            ),
+        ),
+    };
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    for (kind, answer) in trials.qdiscs {
+        match answer {
+            Ok(true) => there.push(kind),
+            Ok(false) => missing.push(kind),
+            Err(_) => {}
+        }
+    }
+    let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
+    let value = format!("available: {}; missing: {}", list(&there), list(&missing));
+    let meaning = "KTSN needs none of them; without etf and taprio the kernel itself cannot send by TxTime";
+    vec![af_xdp, af_packet, Finding::ok("tsn_qdiscs", value, meaning)]
+}
+
+fn remedy_of(error: &io::Error, capability: &str, option: &str) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            format!("grant {capability} to ktsnd, for example by running it as root")
+        }
+        Some(Errno::NOBUFS | Errno::NOMEM) => {
+            "raise the limit of locked memory (ulimit -l) or grant CAP_IPC_LOCK".into()
+        }
+        _ => format!("use a kernel with {option}=y, and a sandbox that allows the socket"),
+    }
+}
+
+/// Binds a socket in copy mode, as a port does, and lets it go.
+fn try_af_xdp(interface_index: u32) -> io::Result<()> {
+    // Freed after the socket: the kernel holds the pages as long as the socket lives.
+    let memory = Box::new(Pages([0; PAGE_OCTETS * PAGES]));
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let region = XdpUmemReg {
+        addr: (&raw const *memory).addr() as u64,
+        len: (PAGE_OCTETS * PAGES) as u64,
+        chunk_size: 2048,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    set_xdp_umem_reg(&socket, region)?;
+    set_xdp_umem_fill_ring_size(&socket, RING_SIZE)?;
+    set_xdp_umem_completion_ring_size(&socket, RING_SIZE)?;
+    set_xdp_tx_ring_size(&socket, RING_SIZE)?;
+    bind(&socket, &SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface_index, 0))?;
+    drop(socket);
+    drop(memory);
+    Ok(())
+}
+
+fn try_af_packet() -> io::Result<()> {
+    // Protocol 0: nothing is received, and sending needs no more.
+    socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    Ok(())
+}
+
+/// Whether this namespace's kernel honours SO_TXTIME by itself.
+fn txtime() -> Finding {
+    const NAME: &str = "txtime";
+    let accepted = UdpSocket::bind("127.0.0.1:0").and_then(|socket| {
+        set_txtime(&socket, ClockId::Monotonic, TxTimeFlags::empty())?;
+        Ok(set_txtime(&socket, ClockId::Tai, TxTimeFlags::empty()).is_ok())
+    });
+    let with_tai = match accepted {
+        Ok(with_tai) => with_tai,
+        Err(error) => {
+            return Finding::fail(
+                NAME,
+                format!("setsockopt(SO_TXTIME): {error}"),
+                "programs cannot ask for a transmit time, with or without KTSN",
+                "use Linux 4.19 or newer, and a sandbox that allows the socket option",
+            );
+        }
+    };
+    let clocks = if with_tai {
+        "CLOCK_MONOTONIC and CLOCK_TAI"
+    } else {
+        "CLOCK_MONOTONIC (CLOCK_TAI needs CAP_NET_ADMIN)"
+    };
+    let qdiscs = Netlink::open().and_then(|netlink| netlink.qdiscs()).unwrap_or_default();
+    let mut timed: Vec<&str> = qdiscs
+        .iter()
+        .map(|qdisc| qdisc.kind.as_str())
+        .filter(|kind| matches!(*kind, "etf" | "taprio" | "fq"))
+        .collect();
+    timed.dedup();
+    if timed.is_empty() {
+        let value = format!("accepted with {clocks}; no device here has etf, taprio or fq");
+        return Finding::ok(
+            NAME,
+            value,
+            "the kernel alone would send timed frames at once: run programs by `ktsn run`",
+        );
+    }
+    let value = format!("accepted with {clocks}; devices here have {}", timed.join(" "));
+    Finding::ok(
+        NAME,
+        value,
+        "the kernel delays timed frames on those devices; frames that KTSN takes pass them by",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_has_a_remedy_that_fits() {
+        let trials = |error: Errno| Trials {
+            af_xdp: Err(error.into()),
+            af_packet: Err(error.into()),
+            qdiscs: vec![("etf", Ok(false)), ("fq", Ok(true))],
+        };
+        let findings = of_trials(trials(Errno::PERM));
+        assert!(findings[0].remedy.as_deref().unwrap().contains("CAP_NET_RAW"), "{findings:?}");
+        assert_eq!(findings[2].value, "available: fq; missing: etf");
+        let findings = of_trials(trials(Errno::AFNOSUPPORT));
+        assert!(findings[0].remedy.as_deref().unwrap().contains("CONFIG_XDP_SOCKETS"), "{findings:?}");
+        assert_eq!(findings[1].state, super::super::finding::State::Fail);
+    }
+
+    #[test]
+    fn the_trials_leave_nothing_behind() {
+        let findings = findings(false);
+        assert!(findings.iter().any(|finding| finding.name == "txtime"), "{findings:?}");
+        assert!(!std::path::Path::new("/sys/class/net").join(DEVICE).exists());
+    }
+}
