@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn run --with-daemon`, and `status` and `doctor` beside a real ktsnd. Each test has a network namespace of its own,
+//! which ends with its processes.
+
+#[allow(dead_code)]
+mod cli_support;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cli_support::{err, folder, out};
+
+/// Two connected devices, then `ktsn` in place of the shell.
+const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb && ip addr add 192.0.2.1/24 dev va \
+                      && ip link set va up && ip link set vb up && exec \"$@\"";
+
+/// `ktsn` with these arguments in a namespace with the devices `va` and `vb`.
+fn inside(arguments: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--net", "sh", "-c", INSIDE, "sh"])
+        .arg(folder().join("ktsn"))
+        .args(arguments)
+        .env("KTSN_LIB", ktsn_tests::hook::library())
+        .env("KTSN", folder().join("ktsn"))
+        .env_remove("KTSN_RUN_DIR")
+        .env_remove("LD_PRELOAD");
+    command
+}
+
+/// A program under `run --with-daemon va` that says its run directory and its ktsnd's number, then goes on.
+fn started(script: &str) -> (Child, String, u32) {
+    let script = format!("echo $KTSN_RUN_DIR; cut -d' ' -f2 $KTSN_RUN_DIR/lock; {script}");
+    let mut child = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare starts");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let run_dir = lines.next().expect("the program began").unwrap();
+    let daemon = lines.next().expect("the lock names ktsnd").unwrap().parse().unwrap();
+    (child, run_dir, daemon)
+}
+
+fn is_gone(pid: u32) -> bool {
+    let begin = Instant::now();
+    while Path::new(&format!("/proc/{pid}/exe")).exists() {
+        if begin.elapsed() > Duration::from_secs(5) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn the_program_has_a_daemon_as_long_as_it_runs() {
+    let script = "$KTSN status --json && $KTSN status >&2 && exit 9";
+    let begin = Instant::now();
+    let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{}", err(&output));
+    assert!(begin.elapsed() < Duration::from_secs(10), "an idle ktsnd drains at once");
+    assert!(!err(&output).contains("drain"), "{}", err(&output));
+    let status: serde_json::Value =
+        serde_json::from_str(&out(&output)).unwrap_or_else(|e| panic!("{e}: {}", out(&output)));
+    assert_eq!(status["health"]["serving"], true);
+    assert_eq!(status["attachments"][0]["interface"], "va");
+    assert_eq!(status["attachments"][0]["uplink"], "va");
+    assert!(status["ports"].as_array().unwrap().iter().any(|port| port["device"] == "va"), "{status}");
+    let run_dir = status["run_dir"].as_str().unwrap();
+    assert!(!Path::new(run_dir).exists(), "{run_dir} is removed");
+    assert!(err(&output).contains("run/va"), "{}", err(&output));
+}
+
+#[test]
+fn signals_reach_the_program_and_the_daemon_ends_after_it() {
+    let (mut child, run_dir, daemon) = started("trap 'exit 5' TERM; while :; do sleep 0.05; done");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(5), "the program's own answer to the signal");
+    assert!(is_gone(daemon) && !Path::new(&run_dir).exists());
+
+    let (mut child, _, daemon) = started("exec sleep 60");
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130), "128 + SIGINT");
+    assert!(is_gone(daemon));
+}
+
+#[test]
+fn a_killed_ktsn_leaves_no_daemon() {
+    let (mut child, run_dir, daemon) = started("echo $$; exec sleep 2");
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    assert!(is_gone(daemon), "ktsnd {daemon} still runs");
+    let _ = std::fs::remove_dir_all(run_dir);
+}
+
+#[test]
+fn a_daemon_that_dies_is_told_and_the_program_goes_on() {
+    let script = "kill -9 $(cut -d' ' -f2 $KTSN_RUN_DIR/lock); sleep 0.3; exit 4";
+    let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert!(err(&output).contains("ktsnd ended before the program"), "{}", err(&output));
+    assert!(err(&output).contains("daemon_absent"), "{}", err(&output));
+}
+
+#[test]
+fn a_daemon_that_does_not_start_is_shown_with_its_log() {
+    for (attach, expected) in
+        [("nosuch", "nosuch"), ("va,colour=red", "colour"), ("va,horizon=soon", "horizon")]
+    {
+        let output = inside(&["run", "--with-daemon", attach, "--", "echo", "ran"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{attach}: {}", err(&output));
+        assert!(
+            err(&output).contains("ktsnd did not start") && err(&output).contains(expected),
+            "{}",
+            err(&output)
+        );
+        assert_eq!(out(&output), "", "the program must not run without its daemon");
+    }
+    let output = inside(&["run", "--with-daemon", "va", "--", "no-such-program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", err(&output));
+}
+
+#[test]
+fn a_run_directory_in_use_is_refused() {
+    let (mut child, run_dir, _) = started("exec sleep 60");
+    let arguments = ["run", "--run-dir", &run_dir, "--with-daemon", "va", "--", "true"];
+    let output = inside(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("another ktsnd"), "{}", err(&output));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn watching_goes_on_until_the_daemon_ends() {
+    let (mut child, run_dir, _) = started("exec sleep 60");
+    let mut watcher = cli_support::ktsn()
+        .args(["status", "--watch", "--json", "--run-dir", &run_dir])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(line["health"]["serving"], true);
+    }
+    signal(&child, "TERM");
+    child.wait().unwrap();
+    assert_eq!(watcher.wait().unwrap().code(), Some(1), "a daemon that is gone ends the watch");
+}
+
+#[test]
+fn doctor_sees_the_daemon() {
+    let script = "$KTSN doctor --json";
+    let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
+    let value: serde_json::Value =
+        serde_json::from_str(&out(&output)).unwrap_or_else(|e| panic!("{e}: {}", out(&output)));
+    let state = |name: &str| {
+        let findings = value["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["name"] == name).unwrap()["state"].clone()
+    };
+    assert_eq!(state("client_socket"), "ok");
+    assert_ne!(state("ktsnd"), "fail");
+}

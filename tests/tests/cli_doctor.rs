@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn doctor`: its findings are complete, honest about missing rights, and leave nothing behind.
+
+#[allow(dead_code)]
+mod cli_support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::process::{Command, Output};
+
+use cli_support::{err, folder, ktsn, out, run};
+use serde_json::Value;
+
+/// The findings of an answer, after checking the form of each.
+fn findings(output: &Output) -> Vec<Value> {
+    let value: Value = serde_json::from_str(&out(output)).unwrap_or_else(|e| panic!("{e}: {}", out(output)));
+    let findings = value["findings"].as_array().unwrap().clone();
+    let mut names = BTreeSet::new();
+    for finding in &findings {
+        let text = |key: &str| finding[key].as_str().unwrap_or_default();
+        assert!(names.insert(text("name").to_owned()), "twice: {finding}");
+        assert!(
+            !text("name").is_empty() && !text("value").is_empty() && !text("meaning").is_empty(),
+            "{finding}"
+        );
+        assert!(["ok", "warn", "fail"].contains(&text("state")), "{finding}");
+        assert_eq!(
+            text("remedy").is_empty(),
+            text("state") == "ok",
+            "a remedy exactly where one is needed: {finding}"
+        );
+    }
+    let failed = findings.iter().filter(|finding| finding["state"] == "fail").count();
+    assert_eq!(value["fail"], failed);
+    assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{}", err(output));
+    findings
+}
+
+fn named<'a>(findings: &'a [Value], name: &str) -> &'a Value {
+    findings
+        .iter()
+        .find(|finding| finding["name"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {findings:?}"))
+}
+
+#[test]
+fn everything_is_looked_at() {
+    let output = run(&["doctor", "--json"]);
+    let findings = findings(&output);
+    for name in [
+        "kernel",
+        "cap_net_admin",
+        "cap_net_raw",
+        "cap_ipc_lock",
+        "cap_sys_nice",
+        "clock_source",
+        "clock_synchronised",
+        "tai_offset",
+        "rt_throttling",
+        "rt_budget",
+        "sched_fifo",
+        "locked_memory",
+        "af_xdp",
+        "af_packet",
+        "timer_slack",
+        "preemption",
+        "cpu_idle",
+        "cpu_governor",
+        "cpus",
+        "tsn_qdiscs",
+        "client_socket",
+        "ktsnd",
+        "libktsn",
+        "txtime",
+    ] {
+        named(&findings, name);
+    }
+    // Root without a sandbox has these on every kernel that KTSN supports.
+    for name in ["kernel", "cap_net_admin", "af_packet", "libktsn"] {
+        assert_eq!(named(&findings, name)["state"], "ok", "{findings:?}");
+    }
+    assert_eq!(named(&findings, "ktsnd")["state"], "warn");
+    assert_eq!(err(&output), "");
+}
+
+#[test]
+fn people_see_the_remedies() {
+    let output = run(&["doctor"]);
+    assert!(out(&output).contains("warn  client_socket"), "{}", out(&output));
+    assert!(out(&output).contains("remedy: start ktsnd"), "{}", out(&output));
+}
+
+#[test]
+fn missing_rights_are_failures_with_remedies() {
+    let output = Command::new("setpriv")
+        .args(["--bounding-set", "-all", "--inh-caps", "-all"])
+        .arg(folder().join("ktsn"))
+        .args(["doctor", "--json", "--run-dir", "/nonexistent/ktsn"])
+        .env("KTSN_LIB", ktsn_tests::hook::library())
+        .output()
+        .unwrap();
+    let findings = findings(&output);
+    for name in ["cap_net_admin", "cap_net_raw"] {
+        assert_eq!(named(&findings, name)["state"], "fail");
+    }
+    assert_eq!(named(&findings, "cap_sys_nice")["state"], "warn");
+    assert_eq!(named(&findings, "network_trials")["state"], "fail", "no namespace without CAP_SYS_ADMIN");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_library_that_does_not_load_is_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("libktsn.so");
+    std::fs::write(&library, "no library").unwrap();
+    for (path, expected) in [(library.as_path(), "not loaded"), (&dir.path().join("missing"), "not found")] {
+        let output = ktsn().args(["doctor", "--json"]).env("KTSN_LIB", path).output().unwrap();
+        let findings = findings(&output);
+        let finding = named(&findings, "libktsn");
+        assert_eq!(finding["state"], "fail");
+        assert!(finding["value"].as_str().unwrap().contains(expected), "{finding}");
+    }
+}
+
+#[test]
+fn programs_are_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("none.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    for (compiler, flag, state, word) in [
+        ("gcc", "-static", "fail", "statically linked"),
+        ("gcc", "-O1", "ok", "glibc"),
+        ("musl-gcc", "-O1", "ok", "musl"),
+    ] {
+        let program = dir.path().join(format!("{compiler}{flag}"));
+        let compiled =
+            Command::new(compiler).arg(flag).arg("-o").arg(&program).arg(&source).status().unwrap();
+        assert!(compiled.success());
+        let output = run(&["doctor", "--json", "--program", &program.display().to_string()]);
+        let findings = findings(&output);
+        let finding = named(&findings, "program");
+        assert_eq!(finding["state"], state, "{finding}");
+        assert!(finding.to_string().contains(word), "{finding}");
+    }
+    let damaged = dir.path().join("damaged");
+    std::fs::write(&damaged, b"\x7fELF\x02\x01").unwrap();
+    let output = run(&["doctor", "--json", "--program", &damaged.display().to_string()]);
+    assert_eq!(named(&findings(&output), "program")["state"], "fail");
+    let output = run(&["doctor", "--program", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("no such program"), "{}", err(&output));
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = ktsn().args(["doctor", "--json"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("standard output") && !err(&output).contains("panicked"),
+        "{}",
+        err(&output)
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = ktsn().arg("doctor").stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn nothing_stays_behind() {
+    let state = || {
+        let links = std::fs::read_dir("/sys/class/net").unwrap().map(|link| link.unwrap().file_name());
+        links.filter(|name| name.to_string_lossy().starts_with("ktsndr")).count()
+    };
+    assert_eq!(run(&["doctor"]).status.code(), Some(0));
+    assert_eq!(state(), 0);
+}

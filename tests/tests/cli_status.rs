@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn status` where no ktsnd answers: it says where it looked and what to do, and never hangs.
+
+#[allow(dead_code)]
+mod cli_support;
+
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cli_support::{err, folder, out, run};
+
+#[test]
+fn each_way_of_not_being_there_has_its_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("empty")).unwrap();
+    std::fs::create_dir(at("stale")).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    drop(UnixListener::bind(at("stale/ktsnd.sock")).unwrap());
+    for (name, expected) in [
+        ("missing", "does not exist"),
+        ("empty", "ktsnd --run-dir"),
+        ("stale", "left over"),
+        ("file", "--run-dir or KTSN_RUN_DIR"),
+    ] {
+        for flags in [&[][..], &["--json"], &["--watch"]] {
+            let place = at(name).display().to_string();
+            let output = run(&[&["status", "--run-dir", &place], flags].concat());
+            assert_eq!(output.status.code(), Some(1), "{name}: {}", err(&output));
+            assert!(err(&output).contains(expected), "{name}: {}", err(&output));
+            assert!(err(&output).contains(&place), "{name}: {}", err(&output));
+            assert_eq!(out(&output), "");
+        }
+    }
+}
+
+#[test]
+fn the_environment_names_the_directory_too() {
+    let output = run(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("/nonexistent/ktsn/ktsnd.sock"), "{}", err(&output));
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("ktsnd.sock")).unwrap();
+    let begin = Instant::now();
+    let output = run(&["status", "--run-dir", &dir.path().display().to_string()]);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("does not answer"), "{}", err(&output));
+    drop(listener);
+}
+
+#[test]
+fn a_stranger_is_sent_to_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("ktsnd.sock")).unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    // Not root's identity, but a binary that a stranger may read.
+    let copy = tempfile::Builder::new().prefix("ktsn-cli").tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let binary = copy.path().join("ktsn");
+    std::fs::copy(folder().join("ktsn"), &binary).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--clear-groups"])
+        .arg(&binary)
+        .args(["status", "--run-dir"])
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("as root"), "{}", err(&output));
+    drop(listener);
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    assert_eq!(run(&["status", "--no-such-flag"]).status.code(), Some(2));
+    assert_eq!(run(&["status", "argument"]).status.code(), Some(2));
+}
