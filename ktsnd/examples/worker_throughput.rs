@@ -151,6 +151,7 @@ fn main() -> anyhow::Result<()> {
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
         neighbour_told_at: Monotonic::ZERO,
+        horizon_told_at: Monotonic::ZERO,
     };
     outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;
     let mut apps = Vec::new();

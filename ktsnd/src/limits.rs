@@ -41,6 +41,10 @@ pub const OVERRUN_THRESHOLD: Nanos = Nanos::from_micros(1);
 
 /// The same news (a missing neighbour, a failed port) is told no more often than this.
 pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
+/// A program's mistake is told no more often than this.
+pub const HINT_PAUSE: Nanos = Nanos::from_seconds(10);
+/// TAI − UTC since 2017. A TxTime that lies this much too far ahead (and up to 10 s of lead) is the usual mistake.
+pub const TAI_MINUS_UTC: Nanos = Nanos::from_seconds(37);
 
 /// Doorbell messages read from one client in one pass.
 pub const DOORBELLS_A_PASS: usize = 8;

@@ -14,10 +14,12 @@ use std::sync::Arc;
 use ktsn_port::AnyPort;
 use ktsn_proto::v1;
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
+use ktsn_time::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use crate::config::{Attachment, Config};
+use crate::limits;
 use crate::run_dir::RunDir;
 use crate::stats::AttachmentStats;
 use crate::tables;
@@ -210,6 +212,7 @@ impl Node {
             Returned::Retired(key, ref error) => {
                 debug!(client = key.0, %error, "a client wrote impossible links into its region; it gets a new one");
             }
+            Returned::BeyondHorizon(index, ahead) => self.beyond_horizon(index, ahead),
             Returned::PortFailed(index) => self.reopen(&uplink, index),
             Returned::Ended => {
                 debug!(uplink, "worker ended");
@@ -220,6 +223,24 @@ impl Node {
             // Freed where it was received.
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
         }
+    }
+
+    /// Says what the counter `beyond_horizon` cannot: how far, and what is probably wrong.
+    fn beyond_horizon(&self, index: AttachmentIndex, ahead: Nanos) {
+        let Some(Some(attached)) = self.attached.get(usize::from(index.0)) else { return };
+        let (name, horizon) = (&attached.attachment.name, attached.attachment.horizon);
+        let excess = ahead.saturating_sub(limits::TAI_MINUS_UTC);
+        let mistaken = (Nanos::from_seconds(-1)..=Nanos::from_seconds(10)).contains(&excess);
+        let (_, offset) = crate::sys::clock_state();
+        let hint = if mistaken {
+            format!(
+                "; TAI - UTC is 37 s: the program adds it to a time that has it already, or it was not told to this \
+                 kernel (CLOCK_TAI is {offset} s ahead of UTC here)"
+            )
+        } else {
+            String::new()
+        };
+        warn!(attachment = name, "TxTime {ahead} ahead, horizon {horizon}: dropped as beyond_horizon{hint}");
     }
 
     fn publish(&mut self, tables: Arc<Tables>) {

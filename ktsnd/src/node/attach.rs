@@ -76,6 +76,7 @@ impl Node {
             horizon: attachment.horizon,
             stats: stats.clone(),
             neighbour_told_at: ktsn_time::Monotonic::ZERO,
+            horizon_told_at: ktsn_time::Monotonic::ZERO,
         };
         self.publish(added.tables);
         let worker = &self.workers[&uplink];

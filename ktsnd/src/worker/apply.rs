@@ -115,14 +115,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// The client's place, with everything that it has published taken over.
     fn emptied(&mut self, key: ClientKey) -> Option<usize> {
         let at = self.find(key)?;
-        // A client that keeps pushing can't hold us here: more than all its slots cannot be published.
-        let mut left = self.clients[at].as_ref()?.queued.len();
-        while left > 0 {
-            let taken = self.intake(at, left.min(limits::INTAKE_BUDGET));
-            if taken == 0 {
+        // A client that keeps pushing can't hold us here: more than all its slots cannot be published. Each round
+        // takes some or, without taking one, walks along a long list.
+        let slots = self.clients[at].as_ref()?.queued.len();
+        for _ in 0..2 * slots.div_ceil(limits::INTAKE_BUDGET) + 2 {
+            if !self.clients[at].as_ref().is_some_and(|c| !c.closed && c.consumer.published()) {
                 break;
             }
-            left -= taken.min(left);
+            self.intake(at, limits::INTAKE_BUDGET);
         }
         Some(at)
     }

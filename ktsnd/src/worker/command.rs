@@ -34,6 +34,8 @@ pub struct AttachmentPolicy {
     pub stats: Arc<AttachmentStats>,
     /// When a missing neighbour was told last; `Monotonic::ZERO` at first.
     pub neighbour_told_at: Monotonic,
+    /// When a TxTime beyond the horizon was told last; `Monotonic::ZERO` at first.
+    pub horizon_told_at: Monotonic,
 }
 
 /// What other threads tell a worker.
@@ -80,6 +82,8 @@ pub enum Returned<P> {
     Tables(Arc<Tables>),
     /// A frame had no neighbour: make the kernel find it.
     NeighbourWanted(AttachmentIndex, ktsn_resolve::NextHop),
+    /// A frame asked for a TxTime this far ahead, beyond its attachment's horizon.
+    BeyondHorizon(AttachmentIndex, ktsn_time::Nanos),
     /// A port's device is gone.
     PortFailed(PortIndex),
     /// A region had impossible links; the client has to come back with a new one.

@@ -120,7 +120,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
                 client.queued[usize::from(slot)] = Some(Queued { flow, port, payload_octets });
             }
-            Err(refused) => self.refuse(index, slot, Some(attachment), refused.reason),
+            Err(refused) => {
+                if refused.reason == DropReason::BeyondHorizon {
+                    self.tell_horizon(attachment, tx_time.ahead_of(now));
+                }
+                self.refuse(index, slot, Some(attachment), refused.reason);
+            }
         }
     }
 
@@ -145,6 +150,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if now.since(policy.neighbour_told_at) >= limits::NEWS_PAUSE {
             policy.neighbour_told_at = now;
             self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
+        }
+    }
+
+    fn tell_horizon(&mut self, attachment: AttachmentIndex, ahead: Nanos) {
+        let now = self.env.monotonic();
+        let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
+        if now.since(policy.horizon_told_at) >= limits::HINT_PAUSE {
+            policy.horizon_told_at = now;
+            self.inbox.give(Returned::BeyondHorizon(attachment, ahead));
         }
     }
 

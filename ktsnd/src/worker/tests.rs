@@ -114,6 +114,21 @@ fn frames_of_a_process_that_ended_are_sent_and_then_it_goes() {
     assert!(handed_back);
 }
 
+/// A list longer than one pass takes is walked to its end, or the client would hold its last frames for ever.
+#[test]
+fn a_full_region_of_a_process_that_was_killed() {
+    let mut world = World::new(800);
+    let app = world.client(1024);
+    let now = world.clocks.at();
+    for i in 0..1024 {
+        assert!(app.push(ClockId::Monotonic, now + MS + i * US, now, b"the last words.."));
+    }
+    world.outbox.send(Command::EndClient(app.key)).unwrap();
+    world.run_until(5000, |w| w.sent().len() == 1024);
+    assert_eq!(world.sent().len(), 1024);
+    assert!(world.returned.try_iter().any(|r| matches!(r, Returned::Client(c) if c.key == app.key)));
+}
+
 #[test]
 fn detaching_drops_what_is_queued_and_tells_the_client() {
     let mut world = World::new(800);

@@ -161,6 +161,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
         neighbour_told_at: Monotonic::ZERO,
+        horizon_told_at: Monotonic::ZERO,
     }
 }
 
