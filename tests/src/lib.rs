@@ -2,7 +2,8 @@
 //! What the tests across crates share.
 //!
 //! In: nothing of its own. Out: a peer that plays the daemon's client side ([`peer`]), and ways to run ordinary
-//! programs under libktsn.so ([`hook`]). Only tests use it.
+//! programs under libktsn.so ([`hook`]), and the shipped daemon on a testbed ([`faults`]). Only tests use it.
 
+pub mod faults;
 pub mod hook;
 pub mod peer;

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// An ordinary program that sends with SO_TXTIME: faults_talker DEST PORT [KEY=VALUE…]; it knows nothing of KTSN.
+//   sender=N  number in each payload           clock=11 (TAI) or 1 (MONOTONIC)
+//   count=N period_us=N lead_us=N              one datagram a period, sent lead before its TxTime
+//   burst=1   all at once, TxTimes a period apart, the first lead ahead
+//   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
+//   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
+// Prints "what value" lines: sent, failed, errno (last), worst-us (longest send but the first), port.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SO_TXTIME
+#define SO_TXTIME 61
+#endif
+
+struct txtime {
+	int32_t clock;
+	uint32_t flags;
+};
+
+// At the start of each payload; read by the test on the same machine.
+struct mark {
+	char magic[4];
+	uint32_t sender;
+	uint64_t sequence;
+	uint64_t tx_time;
+	uint32_t clock;
+	uint32_t zero;
+};
+
+static char **keys;
+
+static long value(const char *name, long otherwise)
+{
+	size_t length = strlen(name);
+	for (char **key = keys; *key; key++)
+		if (!strncmp(*key, name, length) && (*key)[length] == '=')
+			return atol(*key + length + 1);
+	return otherwise;
+}
+
+static uint64_t now(clockid_t clock)
+{
+	struct timespec time;
+	clock_gettime(clock, &time);
+	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void sleep_until(clockid_t clock, uint64_t at)
+{
+	uint64_t here = now(clock);
+	if (at > here) {
+		struct timespec span = {(time_t)((at - here) / 1000000000u), (long)((at - here) % 1000000000u)};
+		nanosleep(&span, NULL);
+	}
+}
+
+static struct sockaddr_storage destination(const char *text, int port, socklen_t *octets)
+{
+	struct sockaddr_storage storage = {0};
+	struct sockaddr_in *four = (struct sockaddr_in *)&storage;
+	struct sockaddr_in6 *six = (struct sockaddr_in6 *)&storage;
+	if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
+		four->sin_family = AF_INET, four->sin_port = htons((uint16_t)port), *octets = sizeof(*four);
+	} else if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
+		six->sin6_family = AF_INET6, six->sin6_port = htons((uint16_t)port), *octets = sizeof(*six);
+	} else {
+		exit(2);
+	}
+	return storage;
+}
+
+static ssize_t send_at(int fd, struct sockaddr_storage *to, socklen_t to_octets, char *payload, size_t octets,
+		       uint64_t tx_time)
+{
+	_Alignas(8) char control[CMSG_SPACE(8)] = {0};
+	struct iovec iov = {payload, octets};
+	struct msghdr message = {.msg_name = to, .msg_namelen = to_octets, .msg_iov = &iov, .msg_iovlen = 1,
+				 .msg_control = control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *item = CMSG_FIRSTHDR(&message);
+	item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
+	memcpy(CMSG_DATA(item), &tx_time, 8);
+	return sendmsg(fd, &message, value("nonblock", 0) ? MSG_DONTWAIT : 0);
+}
+
+static void say(const char *what, long number)
+{
+	printf("%s %ld\n", what, number);
+	fflush(stdout);
+}
+
+static int timed_socket(int family, clockid_t clock)
+{
+	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct txtime txtime = {clock, 0};
+	if (setsockopt(fd, SOL_SOCKET, SO_TXTIME, &txtime, sizeof(txtime))) {
+		perror("SO_TXTIME");
+		exit(3);
+	}
+	// A datagram over the MTU is to go out in pieces instead of failing.
+	int never = IP_PMTUDISC_DONT, broadcast = 1;
+	if (family == AF_INET)
+		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &never, sizeof(never));
+	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &broadcast, sizeof(broadcast));
+	return fd;
+}
+
+int main(int argc, char **argv)
+{
+	static char payload[65536];
+	socklen_t to_octets = 0;
+	if (argc < 3)
+		return 2;
+	keys = argv + 3;
+	struct sockaddr_storage to = destination(argv[1], atoi(argv[2]), &to_octets), *name = &to;
+	clockid_t clock = (clockid_t)value("clock", 11);
+	uint64_t period = (uint64_t)value("period_us", 1000) * 1000, lead = (uint64_t)value("lead_us", 100000) * 1000;
+	long count = value("count", 1), sent = 0, failed = 0, error = 0, worst = 0;
+	size_t octets = (size_t)value("octets", 64);
+	int fd = timed_socket(to.ss_family, clock), burst = (int)value("burst", 0);
+	if (value("connect", 0)) {
+		if (connect(fd, (struct sockaddr *)&to, to_octets))
+			return 4;
+		name = NULL, to_octets = 0;
+	}
+	say("ready", 1);
+	uint64_t start = now(clock) + lead;
+	for (long i = 0; i < count; i++) {
+		uint64_t due = start + (uint64_t)i * period, tx_time = due;
+		if (!burst)
+			sleep_until(clock, due - lead);
+		if (value("zero", 0))
+			tx_time = 0;
+		if (value("past", 0))
+			tx_time = now(clock) - lead;
+		struct mark mark = {{'K', 'T', 'S', 'F'}, (uint32_t)value("sender", 0), (uint64_t)i, tx_time,
+				    (uint32_t)clock, 0};
+		memcpy(payload, &mark, sizeof(mark));
+		uint64_t before = now(CLOCK_MONOTONIC);
+		ssize_t result = send_at(fd, name, to_octets, payload, octets, tx_time);
+		if (result == (ssize_t)octets)
+			sent++;
+		else
+			failed++, error = errno;
+		long took = (long)((now(CLOCK_MONOTONIC) - before) / 1000);
+		// The first send may attach the program; the others must not wait for anybody.
+		if (i > 0 && took > worst)
+			worst = took;
+		if (i == 0)
+			usleep((useconds_t)value("settle_ms", 0) * 1000);
+	}
+	struct sockaddr_in6 local = {0};
+	socklen_t local_octets = sizeof(local);
+	getsockname(fd, (struct sockaddr *)&local, &local_octets);
+	say("sent", sent), say("failed", failed), say("errno", error), say("worst-us", worst);
+	say("port", ntohs(local.sin6_port));
+	usleep((useconds_t)value("hold_ms", 0) * 1000);
+	return 0;
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The control API, one question at a time.
+//!
+//! In: a run directory. Out: answers, or the gRPC status. It waits at most three seconds for each.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use ktsn_proto::v1::node_client::NodeClient;
+use ktsn_proto::v1::{self, Attachment, AttachmentStatistics, HealthReply, ListReply};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// A connection to one daemon.
+pub struct Control {
+    runtime: tokio::runtime::Runtime,
+    client: NodeClient<Channel>,
+}
+
+impl Control {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect(run_dir: &Path) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let path = run_dir.join("ktsnd.sock");
+        let client = runtime.block_on(async move {
+            let mut once = Some(TokioIo::new(tokio::net::UnixStream::connect(&path).await?));
+            let connector = tower::service_fn(move |_: Uri| {
+                let stream = once.take().ok_or(io::ErrorKind::NotConnected);
+                async move { stream.map_err(io::Error::from) }
+            });
+            let endpoint = Endpoint::from_static("http://ktsnd").timeout(ANSWER_MAX);
+            let channel = endpoint.connect_with_connector(connector).await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>(NodeClient::new(channel))
+        })?;
+        Ok(Self { runtime, client })
+    }
+
+    /// Attaches; whether it was attached already.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn attach(&mut self, attachment: Attachment) -> Result<bool, Status> {
+        let request = v1::AttachRequest { attachment: Some(attachment) };
+        Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
+    }
+
+    /// Attaches nothing at all.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn attach_nothing(&mut self) -> Result<bool, Status> {
+        let request = v1::AttachRequest { attachment: None };
+        Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
+    }
+
+    /// Detaches.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn detach(&mut self, name: &str) -> Result<(), Status> {
+        let request = v1::DetachRequest { name: name.to_owned() };
+        self.runtime.block_on(self.client.detach(request)).map(|_| ())
+    }
+
+    /// Everything there is.
+    ///
+    /// # Panics
+    /// When the daemon does not answer.
+    #[must_use]
+    pub fn list(&mut self) -> ListReply {
+        self.runtime.block_on(self.client.list(v1::ListRequest {})).expect("List").into_inner()
+    }
+
+    /// Health.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn health(&mut self) -> Result<HealthReply, Status> {
+        Ok(self.runtime.block_on(self.client.health(v1::HealthRequest {}))?.into_inner())
+    }
+
+    /// Counters by attachment's name.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn statistics_of(&mut self, name: &str) -> Result<v1::StatisticsReply, Status> {
+        let request = v1::StatisticsRequest { attachment: name.to_owned() };
+        Ok(self.runtime.block_on(self.client.statistics(request))?.into_inner())
+    }
+
+    /// The counters of one attachment.
+    ///
+    /// # Panics
+    /// When the daemon does not answer, or there is no such attachment.
+    #[must_use]
+    pub fn counters(&mut self, name: &str) -> AttachmentStatistics {
+        self.statistics_of(name).expect("Statistics").attachments.remove(0)
+    }
+}
+
+/// A counter by reason; 0 when it never happened.
+#[must_use]
+pub fn reason(counters: &HashMap<String, u64>, word: &str) -> u64 {
+    counters.get(word).copied().unwrap_or(0)
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ktsnd as a process: configured, started in a namespace, watched, ended.
+//!
+//! In: a bed and a configuration. Out: the running process, its log and its control API. Its worker is an ordinary
+//! thread (`priority = 0`), so that tests may run side by side.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::bed::{self, Bed, PODS_B, UPLINK, within};
+use super::control::Control;
+use super::eventually;
+use crate::hook;
+
+/// The name of the attachment that tests use unless they say otherwise.
+pub const NAME: &str = "pod-a";
+
+/// ktsnd, built once per test binary.
+///
+/// # Panics
+/// When it does not build.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let target = std::env::current_exe().expect("test binary");
+        // …/TARGET/PROFILE/deps/test
+        let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--locked", "-p", "ktsnd", "--bin", "ktsnd", "--target-dir"])
+            .arg(&target)
+            .current_dir(root)
+            .output()
+            .expect("cargo");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        target.join("debug/ktsnd")
+    })
+}
+
+/// One attachment of the configuration.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// Its name.
+    pub name: String,
+    /// Name of the pod's namespace.
+    pub namespace: String,
+    /// Allowed prefixes; none = the peers'.
+    pub destinations: Vec<&'static str>,
+    /// More lines of its table.
+    pub more: String,
+}
+
+impl Attachment {
+    /// Pod A, its frames to pod B by VXLAN. A worker that is not in real time may come late by any span: frames
+    /// are sent all the same.
+    #[must_use]
+    pub fn pod_a(bed: &Bed) -> Self {
+        Self {
+            name: NAME.to_owned(),
+            namespace: bed.pod_a.clone(),
+            destinations: Vec::new(),
+            more: "overrun_limit = \"10s\"".to_owned(),
+        }
+    }
+
+    /// The same with these allowed prefixes.
+    #[must_use]
+    pub fn to(mut self, destinations: &[&'static str]) -> Self {
+        self.destinations = destinations.to_vec();
+        self
+    }
+
+    /// The same with one more line of TOML.
+    #[must_use]
+    pub fn with(mut self, line: &str) -> Self {
+        self.more = format!("{}\n{line}", self.more);
+        self
+    }
+
+    /// Its table.
+    #[must_use]
+    pub fn toml(&self) -> String {
+        let mut text = format!(
+            "[[attachment]]\nname = \"{}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n{}\n",
+            self.name, self.namespace, self.more
+        );
+        if !self.destinations.is_empty() {
+            text += &format!("destinations = {:?}\n", self.destinations);
+        }
+        text + &format!(
+            "overlay = {{ vxlan = {{ local = \"192.168.50.1\", peers = [\n  {{ prefix = \"{PODS_B}\", vtep = \
+             \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }},\n  {{ prefix = \"fd10:244:0:1::/64\", vtep = \
+             \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }} ] }} }}\n"
+        )
+    }
+}
+
+/// The table of the uplink.
+#[must_use]
+pub fn port(adapter: &str) -> String {
+    format!("[[port]]\ndevice = \"{UPLINK}\"\npriority = 0\nadapter = \"{adapter}\"\n")
+}
+
+/// A whole configuration.
+#[must_use]
+pub fn configuration(attachments: &[Attachment]) -> String {
+    let tables: Vec<String> = attachments.iter().map(Attachment::toml).collect();
+    format!("{}{}", port("auto"), tables.concat())
+}
+
+/// A run directory with a configuration file, and what runs there.
+#[derive(Debug)]
+pub struct Daemon {
+    directory: tempfile::TempDir,
+    run_dir: PathBuf,
+    namespace: String,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// ktsnd on host A with these attachments, serving.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    #[must_use]
+    pub fn start(bed: &Bed, attachments: &[Attachment]) -> Self {
+        let mut daemon = Self::prepare(&bed.host_a, &configuration(attachments));
+        daemon.spawn();
+        daemon
+    }
+
+    /// Writes the configuration; nothing runs yet.
+    ///
+    /// # Panics
+    /// When the files cannot be written.
+    #[must_use]
+    pub fn prepare(namespace: &str, configuration: &str) -> Self {
+        let directory = hook::open_directory();
+        std::fs::write(directory.path().join("ktsnd.toml"), configuration).expect("configuration");
+        let run_dir = directory.path().join("run");
+        Self { directory, run_dir, namespace: namespace.to_owned(), child: None }
+    }
+
+    /// The same in another run directory.
+    #[must_use]
+    pub fn at(mut self, run_dir: &Path) -> Self {
+        run_dir.clone_into(&mut self.run_dir);
+        self
+    }
+
+    /// The command line that starts it; inside the namespace when it is run by [`within`].
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .arg("--config")
+            .arg(self.directory.path().join("ktsnd.toml"))
+            .arg("--run-dir")
+            .arg(&self.run_dir)
+            .args(["--log", "info,ktsnd=debug"])
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts it and waits until it serves.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    pub fn spawn(&mut self) {
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("log");
+        let mut command = self.command();
+        command.stdout(Stdio::null()).stderr(log);
+        self.child = Some(within(&self.namespace, || command.spawn()).expect("ktsnd"));
+        eventually("ktsnd serves", Duration::from_secs(10), || {
+            let ended = self.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
+            assert!(ended.is_none(), "ktsnd ended: {}", self.log());
+            Control::connect(&self.run_dir).ok()?.health().ok()
+        });
+    }
+
+    /// Runs it to its end, for a start that must fail. One that serves instead is killed after 10 s.
+    ///
+    /// # Panics
+    /// When it does not end.
+    #[must_use]
+    pub fn fails(&self, command: &mut Command) -> (Option<i32>, String) {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = within(&self.namespace, || command.spawn()).expect("ktsnd");
+        let mut running = hook::Running(child);
+        eventually("ktsnd refuses to start", Duration::from_secs(10), || running.0.try_wait().ok().flatten());
+        let output = take_output(&mut running);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Its run directory.
+    #[must_use]
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Its control API.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control::connect(&self.run_dir).expect("control API")
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    /// Number of its open descriptors.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("descriptors").count()
+    }
+
+    /// What its descriptors are, for a message.
+    #[must_use]
+    pub fn descriptor_kinds(&self) -> std::collections::BTreeMap<String, usize> {
+        let mut kinds = std::collections::BTreeMap::new();
+        for entry in std::fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten() {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default().display().to_string();
+            let kind = target.split([':', '[']).next().unwrap_or_default().to_owned();
+            *kinds.entry(kind).or_insert(0) += 1;
+        }
+        kinds
+    }
+
+    /// Its resident memory, KiB.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn resident_kib(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("status");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse().expect("KiB")
+    }
+
+    /// SIGKILL; it is gone when this returns.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM; the code that it ended with.
+    ///
+    /// # Panics
+    /// When it does not end within `limit`.
+    pub fn terminate(&mut self, limit: Duration) -> Option<i32> {
+        let mut child = self.child.take()?;
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signal");
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("ktsnd drains", limit, || child.try_wait().ok().flatten())
+        }));
+        let _ = child.kill();
+        let _ = child.wait();
+        ended.unwrap_or_else(|_| panic!("ktsnd did not end within {limit:?}: {}", self.log())).code()
+    }
+
+    /// Number of clients of all attachments.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.control().list().attachments.iter().map(|a| a.clients.len()).sum()
+    }
+
+    /// A program inside `namespace` with the library preloaded, for this daemon.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn program(&self, namespace: &str, program: &Path, arguments: &[String]) -> Child {
+        let mut command = hook::hooked(program, &self.run_dir);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        within(namespace, || command.spawn()).expect("program")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("ktsnd's log:\n{}", self.log());
+        }
+    }
+}
+
+fn take_output(running: &mut hook::Running) -> Output {
+    use std::io::Read as _;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    if let Some(mut pipe) = running.0.stdout.take() {
+        let _ = pipe.read_to_end(&mut stdout);
+    }
+    if let Some(mut pipe) = running.0.stderr.take() {
+        let _ = pipe.read_to_end(&mut stderr);
+    }
+    Output { status: running.0.wait().expect("ended"), stdout, stderr }
+}
+
+/// The path that a configuration names for a namespace.
+#[must_use]
+pub fn namespace_path(namespace: &str) -> String {
+    bed::path(namespace)
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The packet socket of the tap, and one receive call with the kernel's own receive stamp.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+/// Octets of one frame kept at most.
+pub(super) const FRAME_OCTETS_MAX: usize = 2048;
+
+fn answer(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn set(fd: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` lives through the call and `size` is its size.
+    answer(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), size) })
+        .map(|_| ())
+}
+
+/// A packet socket on `device` of this thread's namespace that hears what comes in, stamped by the kernel.
+pub(super) fn open(device: &str) -> io::Result<OwnedFd> {
+    let protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: no pointer is passed.
+    let raw = answer(unsafe {
+        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    })?;
+    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 256 << 20)?;
+    set(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    let index = std::ffi::CString::new(device)?;
+    // SAFETY: a nul-terminated string that lives through the call.
+    let index = unsafe { libc::if_nametoindex(index.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all zeros is a valid sockaddr_ll.
+    let mut name: libc::sockaddr_ll = unsafe { zeroed() };
+    name.sll_family = libc::AF_PACKET as u16;
+    name.sll_protocol = protocol;
+    name.sll_ifindex = index as i32;
+    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `name` is a sockaddr_ll of that size.
+    answer(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), size) })?;
+    Ok(fd)
+}
+
+/// One frame: its octets in `frame` (their count) and the kernel's stamp, nanoseconds of CLOCK_REALTIME.
+pub(super) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::Result<(usize, i64)> {
+    let mut control = [0u64; 16];
+    let mut iov = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+    // SAFETY: all zeros is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: every pointer of `message` is to memory that lives through the call, with its true length.
+    let count = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel filled `message` and its control octets; the walk stays inside them.
+    let stamp = unsafe {
+        let mut item = libc::CMSG_FIRSTHDR(&raw const message);
+        let mut stamp = None;
+        while !item.is_null() {
+            if (*item).cmsg_level == libc::SOL_SOCKET && (*item).cmsg_type == libc::SCM_TIMESTAMPNS {
+                let time: libc::timespec = std::ptr::read_unaligned(libc::CMSG_DATA(item).cast());
+                stamp = Some(time.tv_sec * 1_000_000_000 + time.tv_nsec);
+            }
+            item = libc::CMSG_NXTHDR(&raw const message, item);
+        }
+        stamp
+    };
+    Ok((count, stamp.ok_or_else(|| io::Error::other("a frame without stamp"))?))
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running `faults_talker`, an ordinary program with SO_TXTIME.
+//!
+//! In: where it runs and its keys. Out: the process, then what it counted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{Daemon, eventually};
+use crate::hook;
+
+/// The port that talkers send to.
+pub const PORT: u16 = 7788;
+
+/// The program, compiled once per test binary.
+///
+/// # Panics
+/// When it does not compile.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = BINARY.get_or_init(|| {
+        let directory = hook::open_directory();
+        let path = directory.path().join("faults_talker");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/faults_talker.c");
+        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
+        let compiled = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        (directory, path)
+    });
+    path
+}
+
+/// A running talker; killed when dropped.
+#[derive(Debug)]
+pub struct Talker(hook::Running);
+
+impl Talker {
+    /// Starts one in `namespace` that sends to `to` as `sender`; `keys` as the program's head says.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn start(daemon: &Daemon, namespace: &str, to: &str, sender: u32, keys: &str) -> Self {
+        let mut arguments = vec![to.to_owned(), PORT.to_string(), format!("sender={sender}")];
+        arguments.extend(keys.split_whitespace().map(str::to_owned));
+        Self(hook::Running(daemon.program(namespace, binary(), &arguments)))
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0.0
+    }
+
+    /// Waits until it has ended; what it printed, and its standard error under the key of that text.
+    ///
+    /// # Panics
+    /// When it fails, or does not end within 30 s.
+    #[must_use]
+    pub fn finish(mut self) -> (BTreeMap<String, i64>, String) {
+        use std::io::Read as _;
+        let status =
+            eventually("the talker ends", Duration::from_secs(30), || self.child().try_wait().ok().flatten());
+        let (mut stdout, mut errors) = (Vec::new(), String::new());
+        let _ = self.child().stdout.take().map(|mut pipe| pipe.read_to_end(&mut stdout));
+        let _ = self.child().stderr.take().map(|mut pipe| pipe.read_to_string(&mut errors));
+        let output = std::process::Output { status, stdout, stderr: errors.clone().into_bytes() };
+        (hook::values(&output), errors)
+    }
+}
+
+/// Runs a talker to its end; every send must have succeeded.
+///
+/// # Panics
+/// When a send failed.
+pub fn talk(daemon: &Daemon, namespace: &str, to: &str, sender: u32, keys: &str) -> BTreeMap<String, i64> {
+    let (values, errors) = Talker::start(daemon, namespace, to, sender, keys).finish();
+    assert_eq!(values["failed"], 0, "{values:?} {errors}");
+    values
+}

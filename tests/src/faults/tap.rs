@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every marked datagram that arrives at a device, with the kernel's receive stamp; VXLAN is looked into.
+//!
+//! In: a namespace and a device. Out: [`Arrival`]s in the order of arrival. It only hears, and it knows the payload
+//! of `faults_talker` only: other frames are left out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::bed::within;
+use super::sys::{self, FRAME_OCTETS_MAX};
+
+const CLOCK_MONOTONIC: u32 = 1;
+const VXLAN_PORT: u16 = 8472;
+/// Two clocks are read one after the other to convert between them.
+const CONVERSION_ERROR_NS: i64 = 2_000;
+
+/// A datagram of `faults_talker` at the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The talker's number.
+    pub sender: u32,
+    /// The datagram's number.
+    pub sequence: u64,
+    /// TxTime, nanoseconds of its clock.
+    pub tx_time: i64,
+    /// Nanoseconds from the TxTime to the arrival; a MONOTONIC TxTime is known to 2 µs, for the benefit of the frame.
+    pub after_ns: i64,
+    /// Destination, of the inner packet.
+    pub destination: IpAddr,
+    /// Source, of the inner packet.
+    pub source: IpAddr,
+    /// Whether it came in VXLAN.
+    pub is_overlay: bool,
+    /// Whether it is one piece of several.
+    pub is_fragment: bool,
+}
+
+/// A running tap.
+#[derive(Debug)]
+pub struct Tap {
+    stop: Arc<AtomicBool>,
+    arrivals: Arc<Mutex<Vec<Arrival>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tap {
+    /// Listens on `device` of `namespace` from now on.
+    ///
+    /// # Panics
+    /// When the packet socket cannot be made.
+    #[must_use]
+    pub fn open(namespace: &str, device: &str) -> Self {
+        let socket = within(namespace, || sys::open(device)).expect("packet socket");
+        let (stop, arrivals) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let thread = {
+            let (stop, arrivals) = (Arc::clone(&stop), Arc::clone(&arrivals));
+            std::thread::spawn(move || listen(&socket, &stop, &arrivals))
+        };
+        Self { stop, arrivals, thread: Some(thread) }
+    }
+
+    /// What has arrived so far.
+    #[must_use]
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        lock(&self.arrivals).clone()
+    }
+
+    /// What one talker sent and has arrived so far.
+    #[must_use]
+    pub fn of(&self, sender: u32) -> Vec<Arrival> {
+        lock(&self.arrivals).iter().filter(|a| a.sender == sender).cloned().collect()
+    }
+
+    /// Waits until `count` datagrams of `sender` are there, at most `limit`; what is there then.
+    #[must_use]
+    pub fn wait(&self, sender: u32, count: usize, limit: Duration) -> Vec<Arrival> {
+        let start = Instant::now();
+        loop {
+            let arrived = self.of(sender);
+            if arrived.len() >= count || start.elapsed() > limit {
+                return arrived;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The datagrams that came before their TxTime; there must be none.
+    #[must_use]
+    pub fn early(&self) -> Vec<Arrival> {
+        lock(&self.arrivals).iter().filter(|a| a.after_ns < 0).cloned().collect()
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(socket: &OwnedFd, stop: &AtomicBool, arrivals: &Mutex<Vec<Arrival>>) {
+    let mut frame = [0; FRAME_OCTETS_MAX];
+    while !stop.load(SeqCst) {
+        match sys::receive(socket, &mut frame) {
+            Ok((octets, stamp)) => {
+                if let Some(arrival) = link(&frame[..octets], stamp, false) {
+                    lock(arrivals).push(arrival);
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // The device went away with its namespace: nothing more will come.
+            Err(_) => return,
+        }
+    }
+}
+
+fn nanos(time: rustix::time::Timespec) -> i64 {
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+fn now(clock: rustix::time::DynamicClockId<'_>) -> i64 {
+    nanos(rustix::time::clock_gettime_dynamic(clock).expect("clock"))
+}
+
+/// CLOCK_TAI, nanoseconds.
+#[must_use]
+pub fn tai_now() -> i64 {
+    now(rustix::time::DynamicClockId::Tai)
+}
+
+/// A stamp of CLOCK_REALTIME on the TxTime's clock.
+fn on_clock(stamp: i64, clock: u32) -> i64 {
+    let real = now(rustix::time::DynamicClockId::Known(rustix::time::ClockId::Realtime));
+    if clock == CLOCK_MONOTONIC {
+        let mono = now(rustix::time::DynamicClockId::Known(rustix::time::ClockId::Monotonic));
+        // `mono` is read after `real`: the result is too late by the time between.
+        return stamp + (mono - real) + CONVERSION_ERROR_NS;
+    }
+    // TAI and UTC differ by whole seconds.
+    let seconds = (tai_now() - real + 500_000_000).div_euclid(1_000_000_000);
+    stamp + seconds * 1_000_000_000
+}
+
+fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(octets.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn link(frame: &[u8], stamp: i64, is_overlay: bool) -> Option<Arrival> {
+    let packet = frame.get(14..)?;
+    match u16_at(frame, 12)? {
+        0x0800 => {
+            let (source, destination): ([u8; 4], [u8; 4]) =
+                (packet.get(12..16)?.try_into().ok()?, packet.get(16..20)?.try_into().ok()?);
+            let pieces = u16_at(packet, 6)?;
+            let header = usize::from(packet[0] & 15) * 4;
+            let rest = (*packet.get(9)? == 17 && pieces & 0x1fff == 0).then(|| packet.get(header..))??;
+            let ends = (Ipv4Addr::from(source).into(), Ipv4Addr::from(destination).into());
+            datagram(rest, ends, stamp, is_overlay, pieces & 0x2000 != 0)
+        }
+        0x86dd => {
+            let (source, destination): ([u8; 16], [u8; 16]) =
+                (packet.get(8..24)?.try_into().ok()?, packet.get(24..40)?.try_into().ok()?);
+            let ends = (Ipv6Addr::from(source).into(), Ipv6Addr::from(destination).into());
+            match *packet.get(6)? {
+                17 => datagram(packet.get(40..)?, ends, stamp, is_overlay, false),
+                44 if *packet.get(40)? == 17 && u16_at(packet, 42)? & 0xfff8 == 0 => {
+                    datagram(packet.get(48..)?, ends, stamp, is_overlay, true)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn datagram(
+    udp: &[u8],
+    (source, destination): (IpAddr, IpAddr),
+    stamp: i64,
+    is_overlay: bool,
+    is_fragment: bool,
+) -> Option<Arrival> {
+    if u16_at(udp, 2)? == VXLAN_PORT && !is_overlay {
+        return link(udp.get(16..)?, stamp, true);
+    }
+    let mark = udp.get(8..40)?;
+    let word = |at: usize| u32::from_ne_bytes(mark[at..at + 4].try_into().expect("four octets"));
+    let long = |at: usize| u64::from_ne_bytes(mark[at..at + 8].try_into().expect("eight octets"));
+    if &mark[..4] != b"KTSF" {
+        return None;
+    }
+    let tx_time = long(16).cast_signed();
+    Some(Arrival {
+        sender: word(4),
+        sequence: long(8),
+        tx_time,
+        after_ns: on_clock(stamp, word(24)).saturating_sub(tx_time),
+        destination,
+        source,
+        is_overlay,
+        is_fragment,
+    })
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients that lie, flood, stay silent or come all at once: the daemon goes on serving the others.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use ktsn_ring::control::{Hello, HelloStatus, Register, Unregister};
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::raw::{ABI, Raw, accepted, udp};
+use ktsn_tests::faults::talker::{Talker, talk};
+use ktsn_tests::faults::{Tap, eventually};
+use rustix::net::SendFlags;
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// Descriptors and clients are back at what they were, and a well-behaved program is served.
+fn serves_on(daemon: &Daemon, bed: &Bed, tap: &Tap, descriptors: usize) {
+    eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
+    talk(daemon, &bed.pod_a, POD_B, 99, "count=20");
+    assert_eq!(tap.wait(99, 20, SOON).len(), 20, "{:?}", daemon.control().counters(NAME));
+    eventually("descriptors are closed", SOON, || (daemon.descriptors() <= descriptors + 1).then_some(()));
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+}
+
+fn begin(bed: &Bed) -> (Daemon, Tap, usize) {
+    let daemon = Daemon::start(bed, &[Attachment::pod_a(bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    // What is opened once and kept is open now.
+    talk(&daemon, &bed.pod_a, POD_B, 98, "count=5");
+    assert_eq!(tap.wait(98, 5, SOON).len(), 5);
+    eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
+    let descriptors = daemon.descriptors();
+    (daemon, tap, descriptors)
+}
+
+/// A client of another ring ABI is told which one is spoken here.
+#[test]
+fn another_ring_version() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    for wrong in [(7, 7), (2, 9), (60_000, 65_535)] {
+        let raw = Raw::connect(daemon.run_dir()).expect("connection");
+        let (reply, passed) = raw.hello(&bed.pod_a, wrong);
+        assert_eq!((reply.status, reply.abi), (HelloStatus::Version, ABI), "{wrong:?}");
+        assert!(passed.is_empty() && raw.is_ended());
+    }
+    let raw = Raw::connect(daemon.run_dir()).expect("connection");
+    assert_eq!(raw.hello(&bed.pod_a, (1, 9)).0.status, HelloStatus::Attached);
+    drop(raw);
+    // A range that is none is no message of ours.
+    let raw = Raw::connect(daemon.run_dir()).expect("connection");
+    let socket = udp(&bed.pod_a);
+    raw.send(&Hello { abi_min: 9, abi_max: 1 }.encode(), &[socket.as_fd()]).expect("send");
+    assert!(raw.is_ended());
+    // A socket of a namespace that nobody attached.
+    let raw = Raw::connect(daemon.run_dir()).expect("connection");
+    assert_eq!(raw.hello(&bed.pod_q, (ABI, ABI)).0.status, HelloStatus::NotAttached);
+    drop(raw);
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// A thousand connections that say nothing.
+#[test]
+fn a_thousand_silent_connections() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let mut silent = Vec::new();
+    let began = Instant::now();
+    while silent.len() < 1000 {
+        match Raw::connect(daemon.run_dir()) {
+            Ok(raw) => silent.push(raw),
+            // The listener's queue is full: as good as refused.
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(began.elapsed() < SOON, "{} connections", silent.len());
+    }
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=5 lead_us=1000000");
+    assert_eq!(tap.wait(1, 5, SOON).len(), 5, "a program beside them is served");
+    assert!(daemon.descriptors() < descriptors + 150, "{}", daemon.descriptors());
+    for raw in &silent {
+        assert!(raw.is_ended());
+    }
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// Messages that are none, too short, too long, with the wrong descriptors or too many of them.
+#[test]
+fn garbage() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let file = File::open("/proc/self/exe").expect("file");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let (pipe, _end) = std::io::pipe().expect("pipe");
+    let socket = udp(&bed.pod_a);
+    let all = [file.as_fd(), tcp.as_fd(), pipe.as_fd(), socket.as_fd()];
+    let register = |stream_index| Register { stream_index, token: 5 }.encode();
+    for octets in [&[0u8; 0][..], &[0], &[0xff; 24], &[0; 16], &[7; 64], &[7; 4000]] {
+        for passed in [&all[..0], &all[..1], &all[1..2], &all[3..], &all] {
+            let stranger = Raw::connect(daemon.run_dir()).expect("connection");
+            let client = accepted(daemon.run_dir(), &bed.pod_a);
+            for raw in [&stranger, &client.raw] {
+                let _ = raw.send(octets, passed);
+                assert!(raw.is_ended(), "{} octets, {} descriptors", octets.len(), passed.len());
+            }
+        }
+    }
+    // Well-formed, and still no stream: other kinds of descriptor, other namespaces, no descriptor.
+    let client = accepted(daemon.run_dir(), &bed.pod_a);
+    let elsewhere = udp(&bed.pod_q);
+    for fd in
+        [file.as_fd(), tcp.as_fd(), pipe.as_fd(), elsewhere.as_fd(), client.raw.fd(), client.region.as_fd()]
+    {
+        client.raw.send(&register(3), &[fd]).expect("send");
+    }
+    client.raw.send(&register(4), &[socket.as_fd()]).expect("send");
+    client.raw.send(&Unregister { stream_index: 900, token: 0 }.encode(), &[]).expect("send");
+    eventually("one stream", SOON, || {
+        let listed = daemon.control().list().attachments.remove(0).clients;
+        (listed.len() == 1 && listed[0].streams.len() == 1).then_some(())
+    });
+    for (index, fds) in [(u32::MAX, &[socket.as_fd()][..]), (5, &[][..])] {
+        let client = accepted(daemon.run_dir(), &bed.pod_a);
+        let _ = client.raw.send(&register(index), fds);
+        assert!(client.raw.is_ended(), "{index}");
+    }
+    drop(client);
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// A client that never reads what it is told, and registers again and again.
+#[test]
+fn a_client_that_never_reads() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let client = accepted(daemon.run_dir(), &bed.pod_a);
+    let socket = udp(&bed.pod_a);
+    let began = Instant::now();
+    let mut sent = 0u32;
+    while began.elapsed() < Duration::from_secs(1) {
+        let message = Register { stream_index: sent % 1024, token: sent }.encode();
+        match client.raw.send(&message, &[socket.as_fd()]) {
+            Ok(()) => sent += 1,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("after {sent}: {error}"),
+        }
+    }
+    assert!(sent > 1000, "{sent}");
+    // Its own socket is looked at in turn with the flood; then nothing is lost.
+    let mut talker =
+        Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=51 burst=1 settle_ms=1000 lead_us=2000000");
+    let began = Instant::now();
+    while talker.child().try_wait().expect("talker").is_none() && began.elapsed() < SOON {
+        let message = Register { stream_index: sent % 1024, token: sent }.encode();
+        if client.raw.send(&message, &[socket.as_fd()]).is_ok() {
+            sent += 1;
+        }
+    }
+    drop(talker);
+    assert!(
+        tap.wait(1, 50, SOON).iter().filter(|a| a.sequence > 0).count() == 50,
+        "{:?}",
+        daemon.control().counters(NAME)
+    );
+    drop(client);
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// Doorbells as fast as a process can: muted, counted, and nobody else notices.
+#[test]
+fn a_flood_of_doorbells() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let client = accepted(daemon.run_dir(), &bed.pod_a);
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=1500");
+    let began = Instant::now();
+    let mut rung = 0u64;
+    while began.elapsed() < Duration::from_secs(2) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(&client.doorbell, &[1; 8], flags) {
+            Ok(_) => rung += 1,
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let (values, errors) = talker.finish();
+    assert_eq!(values["failed"], 0, "{errors}");
+    assert_eq!(tap.wait(1, 1500, SOON).len(), 1500);
+    assert!(rung > 1000, "{rung}");
+    let muted = daemon.control().statistics_of("").expect("statistics").workers[0].doorbells_muted;
+    assert!(muted > 0 || rung < 40_000, "{rung} doorbells, none muted");
+    drop(client);
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// Two hundred programs at once.
+#[test]
+fn two_hundred_clients() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let keys = "count=21 burst=1 lead_us=6000000 period_us=10000 settle_ms=3000 hold_ms=3000";
+    let talkers: Vec<Talker> =
+        (0..200).map(|n| Talker::start(&daemon, &bed.pod_a, POD_B, 1000 + n, keys)).collect();
+    eventually("200 clients", SOON, || (daemon.clients() == 200).then_some(()));
+    for talker in talkers {
+        let (values, errors) = talker.finish();
+        assert_eq!((values["failed"], values["sent"]), (0, 21), "{errors}");
+    }
+    eventually("the last frames", SOON, || {
+        (0..200).all(|n| tap.of(1000 + n).last().is_some_and(|a| a.sequence == 20)).then_some(())
+    });
+    let mut first_count = 0;
+    for n in 0..200 {
+        let mut sequences: Vec<u64> = tap.of(1000 + n).iter().map(|a| a.sequence).collect();
+        // What a program sends while its socket is being looked at may be lost, counted; nothing after that.
+        if sequences.first() == Some(&0) {
+            sequences.remove(0);
+            first_count += 1;
+        }
+        assert_eq!(sequences, (1..21).collect::<Vec<_>>(), "program {n}");
+    }
+    let counters = daemon.control().counters(NAME);
+    assert_eq!(reason(&counters.dropped, "daemon_absent"), 200 - first_count, "{:?}", counters.dropped);
+    serves_on(&daemon, &bed, &tap, descriptors);
+}
+
+/// One more client than allowed stays on the kernel; when one leaves, the next is served.
+#[test]
+fn more_clients_than_allowed() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with("clients_max = 2")]);
+    let first = accepted(daemon.run_dir(), &bed.pod_a);
+    let _second = accepted(daemon.run_dir(), &bed.pod_a);
+    let third = Raw::connect(daemon.run_dir()).expect("connection");
+    assert_eq!(third.hello(&bed.pod_a, (ABI, ABI)).0.status, HelloStatus::ClientsMax);
+    let (values, errors) = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=2").finish();
+    assert_eq!(values["failed"], 0);
+    assert!(errors.contains("clients_max"), "{errors}");
+    drop(first);
+    eventually("one client", SOON, || (daemon.clients() == 1).then_some(()));
+    talk(&daemon, &bed.pod_a, POD_B, 2, "count=2");
+    eventually("both are sent", SOON, || (daemon.control().counters(NAME).sent == 2).then_some(()));
+}
+
+/// A program that sends as fast as it can beside one of 1 kHz: the latter loses nothing.
+#[test]
+fn a_flooding_client() {
+    let bed = Bed::new();
+    let (daemon, tap, descriptors) = begin(&bed);
+    let flood = "clock=1 zero=1 burst=1 octets=1400 count=100000000";
+    let flooder = Talker::start(&daemon, &bed.pod_a, POD_B, 1, flood);
+    eventually("the flood", SOON, || (tap.of(1).len() > 1000).then_some(()));
+    let far = Talker::start(
+        &daemon,
+        &bed.pod_a,
+        POD_B,
+        2,
+        "burst=1 lead_us=9000000 period_us=1 nonblock=1 count=20000 hold_ms=60000",
+    );
+    let (values, errors) = Talker::start(&daemon, &bed.pod_a, POD_B, 3, "count=2000").finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 2000), "{errors}");
+    let arrived = tap.wait(3, 2000, SOON);
+    drop((flooder, far));
+    assert_eq!(arrived.len(), 2000, "{:?}", daemon.control().counters(NAME));
+    assert!(arrived.is_sorted_by_key(|a| a.sequence), "reordered");
+    eprintln!("flood: {} datagrams beside 2000", tap.of(1).len());
+    serves_on(&daemon, &bed, &tap, descriptors + 1);
+}

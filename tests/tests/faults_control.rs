@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Attaching and detaching by the control API, its errors, and what a restart takes up again.
+
+use std::time::Duration;
+
+use ktsn_proto::v1;
+use ktsn_tests::faults::Tap;
+use ktsn_tests::faults::bed::{Bed, POD_B, PODS_B, UPLINK};
+use ktsn_tests::faults::daemon::{Daemon, NAME, configuration};
+use ktsn_tests::faults::talker::talk;
+use tonic::Code;
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn attachment(bed: &Bed) -> v1::Attachment {
+    v1::Attachment {
+        name: NAME.to_owned(),
+        netns: bed.pod_a.clone(),
+        interface: "eth0".to_owned(),
+        uplink: UPLINK.to_owned(),
+        overrun_limit_ns: 10_000_000_000,
+        vxlan: Some(v1::Vxlan {
+            local: "192.168.50.1".to_owned(),
+            peers: vec![v1::VxlanPeer {
+                prefix: PODS_B.to_owned(),
+                vtep: "192.168.50.2".to_owned(),
+                mac: "02:00:00:00:01:02".to_owned(),
+            }],
+            ..v1::Vxlan::default()
+        }),
+        ..v1::Attachment::default()
+    }
+}
+
+fn empty(bed: &Bed) -> Daemon {
+    let mut daemon = Daemon::prepare(&bed.host_a, &configuration(&[]));
+    daemon.spawn();
+    daemon
+}
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    daemon.control().list().attachments.into_iter().filter_map(|a| Some(a.attachment?.name)).collect()
+}
+
+#[test]
+fn attach_list_detach() {
+    let bed = Bed::new();
+    let daemon = empty(&bed);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let mut control = daemon.control();
+    assert!(!control.attach(attachment(&bed)).expect("attach"));
+    assert!(control.attach(attachment(&bed)).expect("the same contents"), "existed");
+    let other = v1::Attachment { slots: 64, ..attachment(&bed) };
+    let error = control.attach(other).expect_err("other contents");
+    assert_eq!(error.code(), Code::AlreadyExists);
+    assert!(error.message().contains("attachment.name") && error.message().contains(NAME), "{error}");
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=3");
+    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    let listed = control.list().attachments.remove(0).attachment.expect("attachment");
+    assert_eq!((listed.slots, listed.late.as_str(), listed.classes.len()), (1024, "by-clock", 8));
+    assert_eq!(listed.destinations, [PODS_B]);
+    control.detach(NAME).expect("detach");
+    let gone = control.detach(NAME).expect_err("twice");
+    assert_eq!(gone.code(), Code::NotFound);
+    assert!(gone.message().contains("name") && gone.message().contains(NAME), "{gone}");
+    assert_eq!(control.statistics_of(NAME).expect_err("gone").code(), Code::NotFound);
+    assert!(control.list().attachments.is_empty());
+    // And once more, with other contents.
+    assert!(!control.attach(v1::Attachment { slots: 64, ..attachment(&bed) }).expect("attach"));
+    talk(&daemon, &bed.pod_a, POD_B, 2, "count=3");
+    assert_eq!(tap.wait(2, 3, SOON).len(), 3);
+}
+
+/// Each fault names the path of its field.
+#[test]
+fn invalid_arguments() {
+    let bed = Bed::new();
+    let daemon = empty(&bed);
+    let mut control = daemon.control();
+    let good = attachment(&bed);
+    let vxlan = |change: fn(&mut v1::Vxlan)| {
+        let mut attachment = good.clone();
+        change(attachment.vxlan.as_mut().expect("vxlan"));
+        attachment
+    };
+    for (wrong, path) in [
+        (v1::Attachment { name: String::new(), ..good.clone() }, "attachment.name"),
+        (v1::Attachment { netns: String::new(), ..good.clone() }, "attachment.netns"),
+        (v1::Attachment { interface: "a/b".into(), ..good.clone() }, "attachment.interface"),
+        (v1::Attachment { late: "never".into(), ..good.clone() }, "attachment.late"),
+        (v1::Attachment { slots: 1, ..good.clone() }, "attachment.slots"),
+        (v1::Attachment { classes: vec![300], ..good.clone() }, "attachment.classes"),
+        (v1::Attachment { horizon_ns: u64::MAX, ..good.clone() }, "attachment.horizon"),
+        (v1::Attachment { destinations: vec!["x".into()], ..good.clone() }, "attachment.destinations[0]"),
+        (vxlan(|v| v.vni = 1 << 24), "attachment.overlay.vxlan.vni"),
+        (vxlan(|v| v.port = 65_536), "attachment.overlay.vxlan.port"),
+        (vxlan(|v| v.mode = "magic".into()), "attachment.overlay.vxlan.mode"),
+        (vxlan(|v| v.peers[0].mac = "02".into()), "attachment.overlay.vxlan.peers[0].mac"),
+        (vxlan(|v| v.peers[0].vtep = "fd00::1".into()), "attachment.overlay.vxlan.peers[0].vtep"),
+    ] {
+        let error = control.attach(wrong).expect_err(path);
+        assert_eq!(error.code(), Code::InvalidArgument, "{path}: {error}");
+        assert!(error.message().starts_with(path), "{path}: {error}");
+    }
+    let error = control.attach_nothing().expect_err("nothing");
+    assert_eq!((error.code(), error.message().starts_with("attachment")), (Code::InvalidArgument, true));
+    for (wrong, part) in [
+        (v1::Attachment { netns: "ktsnf-none".into(), ..good.clone() }, "ktsnf-none"),
+        (v1::Attachment { interface: "eth7".into(), ..good.clone() }, "attachment.interface"),
+        (v1::Attachment { uplink: "up7".into(), ..good.clone() }, "attachment.uplink"),
+    ] {
+        let error = control.attach(wrong).expect_err(part);
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(error.message().contains(part), "{error}");
+    }
+    // Nothing of all that stays, and a good one is still taken.
+    assert!(control.list().attachments.is_empty() && control.list().ports.is_empty(), "{:?}", control.list());
+    assert!(!control.attach(good).expect("attach"));
+}
+
+/// What came by the control API is taken up again after a restart, also after a SIGKILL; what was detached is not.
+#[test]
+fn a_restart_takes_attachments_up_again() {
+    let bed = Bed::new();
+    let mut daemon = empty(&bed);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    daemon.control().attach(second).expect("attach");
+    daemon.kill();
+    daemon.spawn();
+    assert_eq!(names(&daemon), ["pod-a", "pod-q"]);
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=3");
+    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    daemon.control().detach("pod-q").expect("detach");
+    assert_eq!(daemon.terminate(SOON), Some(0));
+    daemon.spawn();
+    assert_eq!(names(&daemon), ["pod-a"]);
+    assert!(daemon.control().attach(attachment(&bed)).expect("the same contents"));
+}
+
+/// A namespace that is gone after the restart costs its own attachment only, and `Health` tells it.
+#[test]
+fn a_restart_without_the_namespace() {
+    let bed = Bed::new();
+    let mut daemon = empty(&bed);
+    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    daemon.control().attach(second).expect("attach");
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    daemon.kill();
+    bed.delete(&bed.pod_q);
+    daemon.spawn();
+    assert_eq!(names(&daemon), ["pod-a"]);
+    let warnings = daemon.control().health().expect("health").warnings;
+    assert!(warnings.iter().any(|w| w.contains("pod-q")), "{warnings:?}");
+}
+
+/// A damaged state file is set aside and told; the daemon serves.
+#[test]
+fn a_damaged_state_file() {
+    let bed = Bed::new();
+    let mut daemon = empty(&bed);
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    daemon.kill();
+    let state = daemon.run_dir().join("state.json");
+    let half = std::fs::read(&state).expect("state").len() / 2;
+    std::fs::File::options().write(true).open(&state).and_then(|f| f.set_len(half as u64)).expect("state");
+    daemon.spawn();
+    assert!(names(&daemon).is_empty());
+    let warnings = daemon.control().health().expect("health").warnings;
+    assert!(warnings.iter().any(|w| w.contains("state.json")), "{warnings:?}");
+    assert!(daemon.run_dir().join("state.json.damaged").exists());
+}
+
+struct Mounted(tempfile::TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+/// No room for the state file: the attachment serves, `Health` says what will be lost, the old file stays whole.
+#[test]
+fn a_full_disk() {
+    let bed = Bed::new();
+    let disk = Mounted(ktsn_tests::hook::open_directory());
+    bed.run(&format!("mount -t tmpfs -o size=16k,mode=755 ktsnf {}", disk.0.path().display()));
+    let mut daemon = Daemon::prepare(&bed.host_a, &configuration(&[])).at(disk.0.path());
+    daemon.spawn();
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    let before = std::fs::read_to_string(daemon.run_dir().join("state.json")).expect("state");
+    // The rest of the disk.
+    let _ = std::fs::write(disk.0.path().join("rest"), vec![0; 1 << 16]);
+    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    daemon.control().attach(second).expect("attach");
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    talk(&daemon, &bed.pod_q, POD_B, 1, "count=3");
+    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    let warnings = daemon.control().health().expect("health").warnings;
+    assert!(
+        warnings.iter().any(|w| w.contains("state file") && w.contains("lost at the next restart")),
+        "{warnings:?}"
+    );
+    assert_eq!(std::fs::read_to_string(daemon.run_dir().join("state.json")).expect("state"), before);
+    daemon.kill();
+    daemon.spawn();
+    assert_eq!(names(&daemon), ["pod-a"]);
+}

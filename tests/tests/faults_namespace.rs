@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Devices and namespaces that go away under traffic.
+
+use std::time::Duration;
+
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::talker::{Talker, talk};
+use ktsn_tests::faults::{Tap, eventually};
+
+const SOON: Duration = Duration::from_secs(5);
+const RELEASED: Duration = Duration::from_secs(1);
+
+fn pod_q(bed: &Bed) -> Attachment {
+    Attachment { name: "pod-q".to_owned(), namespace: bed.pod_q.clone(), ..Attachment::pod_a(bed) }
+}
+
+/// The pod's processes end and its namespace is deleted while frames flow and wait: everything that the daemon
+/// holds in it is let go within a second, and the other pod loses nothing.
+#[test]
+fn a_namespace_is_deleted_under_traffic() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed), pod_q(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let other = Talker::start(&daemon, &bed.pod_q, POD_B, 1, "count=3000");
+    let mut doomed = Talker::start(&daemon, &bed.pod_a, POD_B, 2, "count=100000 lead_us=500000");
+    eventually("traffic", SOON, || (tap.of(2).len() > 100 && tap.of(1).len() > 100).then_some(()));
+    assert!(bed.has_link("pod5"));
+    doomed.child().kill().expect("kill");
+    bed.delete(&bed.pod_a);
+    drop(doomed);
+    eventually("the host's end of the interface is gone", RELEASED, || (!bed.has_link("pod5")).then_some(()));
+    eventually("the attachment is gone", RELEASED, || {
+        let list = daemon.control().list();
+        (list.attachments.len() == 1 && list.ports.len() == 2).then_some(())
+    });
+    let (values, errors) = other.finish();
+    assert_eq!(values["failed"], 0, "{errors}");
+    assert_eq!(tap.wait(1, 3000, SOON).len(), 3000);
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    // A pod of the same name may come again.
+    bed.run(&format!(
+        "ip netns add {pa}\nip -n {ha} link add pod5 mtu 1450 type veth peer name eth0 netns {pa}\n\
+         ip -n {ha} link set pod5 master cni0 up\nip -n {pa} addr add 10.244.0.5/24 dev eth0\n\
+         ip -n {pa} link set eth0 up mtu 1450\nip -n {pa} route add default via 10.244.0.1\n",
+        pa = bed.pod_a,
+        ha = bed.host_a
+    ));
+    let again = ktsn_proto::v1::Attachment {
+        name: NAME.to_owned(),
+        netns: bed.pod_a.clone(),
+        interface: "eth0".to_owned(),
+        uplink: UPLINK.to_owned(),
+        overrun_limit_ns: 10_000_000_000,
+        destinations: vec!["10.244.0.0/16".to_owned()],
+        ..ktsn_proto::v1::Attachment::default()
+    };
+    daemon.control().attach(again).expect("attach");
+    talk(&daemon, &bed.pod_a, POD_B, 3, "count=20");
+    assert!(!tap.wait(3, 1, SOON).is_empty());
+}
+
+/// Only the interface is removed: the same.
+#[test]
+fn an_interface_is_removed() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed), pod_q(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let doomed = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000");
+    eventually("traffic", SOON, || (tap.of(1).len() > 50).then_some(()));
+    bed.run(&format!("ip -n {} link del pod5", bed.host_a));
+    eventually("the attachment is gone", RELEASED, || {
+        (daemon.control().list().attachments.len() == 1).then_some(())
+    });
+    talk(&daemon, &bed.pod_q, POD_B, 2, "count=20");
+    assert_eq!(tap.wait(2, 20, SOON).len(), 20);
+    drop(doomed);
+}
+
+/// The uplink goes down under traffic and comes back: frames meanwhile are dropped by name, the program goes on.
+#[test]
+fn the_uplink_goes_down_and_comes_back() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=3000");
+    eventually("traffic", SOON, || (tap.of(1).len() > 100).then_some(()));
+    bed.run(&format!("ip -n {} link set {UPLINK} down", bed.host_a));
+    std::thread::sleep(Duration::from_millis(500));
+    bed.run(&format!("ip -n {} link set {UPLINK} up", bed.host_a));
+    let down_until = tap.of(1).len();
+    let (values, errors) = talker.finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 3000), "{errors}");
+    let last = eventually("traffic again", SOON, || tap.of(1).last().filter(|a| a.sequence == 2999).cloned());
+    let arrived = tap.of(1);
+    assert!(arrived.len() > down_until + 100 && last.after_ns >= 0, "{}", arrived.len());
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    let counters = daemon.control().counters(NAME);
+    assert_eq!(counters.taken, counters.sent + counters.dropped.values().sum::<u64>(), "{counters:?}");
+    assert!(arrived.len() < 3000 && counters.dropped.values().sum::<u64>() > 0, "{counters:?}");
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon is killed and started again under traffic.
+
+use std::time::{Duration, Instant};
+
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::talker::{Talker, talk};
+use ktsn_tests::faults::{Tap, eventually};
+
+const SOON: Duration = Duration::from_secs(5);
+const ATTACHED_AGAIN: Duration = Duration::from_secs(1);
+/// A send may not wait for a daemon.
+const BLOCKED_US: i64 = 20_000;
+
+/// The program neither blocks nor dies, no frame is early, it is attached again within a second, and what was lost
+/// meanwhile is counted as `daemon_absent`.
+#[test]
+fn killed_and_started_again() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=4000 lead_us=5000");
+    eventually("traffic", SOON, || (tap.of(1).len() > 500).then_some(()));
+    daemon.kill();
+    std::thread::sleep(Duration::from_millis(50));
+    let sent_before = tap.of(1).len();
+    std::thread::sleep(Duration::from_millis(450));
+    // Nothing leaves behind the schedule's back.
+    assert_eq!(tap.of(1).len(), sent_before);
+    daemon.spawn();
+    let began = Instant::now();
+    let left = ATTACHED_AGAIN.saturating_sub(began.elapsed());
+    eventually("attached again", left, || (tap.of(1).len() > sent_before + 10).then_some(()));
+    let (values, errors) = talker.finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 4000), "{errors}");
+    assert!(values["worst-us"] < BLOCKED_US, "{values:?}");
+    eventually("the last frame", SOON, || tap.of(1).last().filter(|a| a.sequence == 3999).cloned());
+    let arrived = tap.of(1);
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    assert!(arrived.is_sorted_by_key(|a| a.sequence), "reordered");
+    assert!(arrived.windows(2).all(|pair| pair[0].sequence != pair[1].sequence), "duplicated");
+    let counters = daemon.control().counters(NAME);
+    let absent = reason(&counters.dropped, "daemon_absent");
+    let lost = 4000 - arrived.len() as u64;
+    assert!(absent >= 300 && absent <= lost, "daemon_absent {absent} of {lost} lost: {counters:?}");
+}
+
+/// Started after the program: the program was on the kernel, and its next socket is served.
+#[test]
+fn a_program_without_a_daemon_goes_by_the_kernel() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    daemon.kill();
+    let socket = ktsn_tests::faults::bed::within(&bed.pod_b, || {
+        std::net::UdpSocket::bind((POD_B, ktsn_tests::faults::talker::PORT))
+    })
+    .expect("listener");
+    socket.set_read_timeout(Some(SOON)).expect("timeout");
+    let (values, errors) = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=3").finish();
+    assert_eq!(values["failed"], 0, "{errors}");
+    assert_eq!(errors.lines().count(), 1, "one warning: {errors}");
+    assert_eq!(socket.recv(&mut [0; 100]).expect("by the kernel"), 64);
+    daemon.spawn();
+    talk(&daemon, &bed.pod_a, POD_B, 2, "count=3");
+    assert_eq!(tap.wait(2, 3, SOON).len(), 3);
+    assert_eq!(daemon.control().counters(NAME).sent, 3);
+}
+
+/// Ten restarts in a row under one program.
+#[test]
+fn again_and_again() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000 lead_us=5000");
+    for round in 0..10 {
+        let before = tap.of(1).len();
+        eventually("traffic", Duration::from_secs(2), || (tap.of(1).len() > before + 20).then_some(()));
+        daemon.kill();
+        // Also within the time in which the program looks for it.
+        std::thread::sleep(Duration::from_millis(round * 30));
+        daemon.spawn();
+    }
+    let before = tap.of(1).len();
+    eventually("traffic", Duration::from_secs(2), || (tap.of(1).len() > before + 20).then_some(()));
+    assert!(talker.child().try_wait().expect("talker").is_none(), "the program died");
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    assert_eq!(daemon.clients(), 1);
+}
