@@ -106,11 +106,16 @@ impl Series {
         let spans = |at: &dyn Fn(&Record) -> Option<Tai>| {
             Statistics::of(records.iter().filter_map(|record| Some(at(record)?.since(record.tx_time))))
         };
-        let sent = records.len() as u64;
+        let sent = (records.len() as u64).saturating_sub(facts.counts.unsent);
         let received = records.iter().filter(|record| record.received_at.is_some()).count() as u64;
         let own = own_transmit_figures(records);
         let transmit = facts.transmit.or(own);
         let early_records = records.iter().filter(|record| is_early(record, wire(record))).count() as u64;
+        let (jitter, wire_jitter) = (jitter(records, |record| record.received_at), jitter(records, wire));
+        // Where nothing was observed, nothing was left out either.
+        let left_out = |jitter: &Jitter, at: &dyn Fn(&Record) -> Option<Tai>| {
+            records.iter().any(|record| at(record).is_some()).then_some(jitter.left_out_count)
+        };
         let wake_up = records.iter().filter_map(|record| Some(record.received_at?.since(record.kernel_at?)));
         Self {
             path: run.path.clone(),
@@ -119,20 +124,22 @@ impl Series {
             frames_intended: Some(facts.frames_intended),
             frames_sent: Some(sent),
             frames_received: Some(received),
-            lost: Some(sent - received),
+            lost: Some(sent.saturating_sub(received)),
             // A copy made before the tap shows at both observers and is one copy.
             duplicates: Some(facts.counts.listener_duplicates.max(facts.counts.tap_duplicates)),
-            reordered: Some(reordered(records)),
+            reordered: Some(facts.counts.reordered),
             // The daemon's count and ours may be of the same frames; neither may hide the other.
             early: Some(early_records.max(facts.transmit.map_or(0, |figures| figures.early))),
             transmit_error_ns: transmit.map(|figures| figures.statistics),
             wire_offset_ns: spans(&wire),
             latency_ns: spans(&|record| record.received_at),
-            jitter_ns: jitter(records, |record| record.received_at).statistics(),
-            wire_jitter_ns: jitter(records, wire).statistics(),
+            jitter_ns: jitter.statistics(),
+            jitter_left_out: left_out(&jitter, &|record| record.received_at),
+            wire_jitter_ns: wire_jitter.statistics(),
+            wire_jitter_left_out: left_out(&wire_jitter, &wire),
             wake_up_ns: Statistics::of(wake_up),
             late_over_1us_ratio: transmit.map(|figures| figures.late_over_1us_ratio),
-            deadline_missed_ratio: facts.deadline.and_then(|deadline| missed_ratio(records, deadline)),
+            deadline_missed_ratio: missed_ratio(records, facts),
             ..Self::default()
         }
     }
@@ -159,31 +166,21 @@ pub fn jitter(records: &[Record], at: impl Fn(&Record) -> Option<Tai>) -> Jitter
     Jitter::of(records.iter().map(|record| (record.tx_time, at(record))))
 }
 
-/// Frames received after one with a higher sequence number.
-#[must_use]
-pub fn reordered(records: &[Record]) -> u64 {
-    let mut arrivals: Vec<(Tai, u64)> =
-        records.iter().filter_map(|record| Some((record.received_at?, record.sequence))).collect();
-    arrivals.sort_unstable();
-    let mut greatest = 0;
-    let mut count = 0;
-    for (_, sequence) in arrivals {
-        count += u64::from(sequence < greatest);
-        greatest = greatest.max(sequence);
-    }
-    count
-}
-
 /// Frames that the listener received and the tap did not see: a broken observation, never a property of the path.
 #[must_use]
 pub fn untapped(records: &[Record]) -> u64 {
     records.iter().filter(|record| record.received_at.is_some() && record.wire_at.is_none()).count() as u64
 }
 
-/// Share of frames lost or received later than `deadline` after their transmit time.
-fn missed_ratio(records: &[Record], deadline: Nanos) -> Option<f64> {
-    let missed = |record: &&Record| record.received_at.is_none_or(|at| at.since(record.tx_time) > deadline);
-    (!records.is_empty()).then(|| records.iter().filter(missed).count() as f64 / records.len() as f64)
+/// Share of the instants to be served whose frame was not sent, was lost, or was received later than the deadline
+/// after its transmit time.
+fn missed_ratio(records: &[Record], facts: &Facts) -> Option<f64> {
+    let deadline = facts.deadline?;
+    let met = |record: &&Record| record.received_at.is_some_and(|at| at.since(record.tx_time) <= deadline);
+    // Instants before the first and after the last frame sent have no record.
+    let intended = facts.frames_intended.max(records.len() as u64);
+    let missed = intended - records.iter().filter(met).count() as u64;
+    (intended > 0).then(|| missed as f64 / intended as f64)
 }
 
 #[cfg(test)]

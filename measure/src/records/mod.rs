@@ -3,10 +3,10 @@
 //!
 //! In: what talker, listener and tap saw. Out: CSV files (compressed when the name ends in `.zst`) and
 //! [`RunRecords`], joined by sequence number *and* transmit time. All instants are TAI, in nanoseconds.
-//! Joining leaves nothing out: copies and strangers are counted, not dropped in silence.
+//! Joining leaves nothing out: copies, strangers and frames that were never sent are counted, not dropped in silence.
 
 use crate::payload::Probe;
-use ktsn_time::Tai;
+use ktsn_time::{Nanos, Tai};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -70,7 +70,7 @@ pub struct RunRecords {
     pub payload_octets: usize,
     /// Round, from 1.
     pub round: u32,
-    /// One record per frame that was sent.
+    /// One record per frame that was sent, and one without any instant for each number in between that was not.
     pub records: Vec<Record>,
 }
 
@@ -83,10 +83,17 @@ pub struct JoinCounts {
     pub listener_duplicates: u64,
     /// Arrivals that no frame of this talker matches.
     pub strangers: u64,
+    /// Frames that arrived at the listener after one with a higher sequence number, in the order of its records: two
+    /// frames may bear the same stamp.
+    pub reordered: u64,
+    /// Records of frames that were never sent: numbers missing between the talker's. What it failed to send before its
+    /// first and after its last frame only its own count of instants shows.
+    pub unsent: u64,
 }
 
 /// Joins the three observers. `handed` tells whether the talker's own call is the hand-over to the port.
-/// Of copies the first one counts.
+/// Of copies the first one counts. A number missing between the talker's frames becomes a record without instants, so
+/// that nothing computed from neighbours mistakes the frames around it for neighbours.
 #[must_use]
 pub fn join(
     talked: &[TalkRecord],
@@ -118,17 +125,53 @@ pub fn join(
             Some(index) => records[index].wire_at = arrival.kernel_at,
         }
     }
+    let mut greatest = 0;
     for arrival in listened {
         match find(&records, arrival.probe) {
             None => counts.strangers += 1,
             Some(index) if records[index].received_at.is_some() => counts.listener_duplicates += 1,
             Some(index) => {
+                counts.reordered += u64::from(arrival.probe.sequence < greatest);
+                greatest = greatest.max(arrival.probe.sequence);
                 records[index].kernel_at = arrival.kernel_at;
                 records[index].received_at = arrival.received_at;
             }
         }
     }
+    // After matching: what arrives without having been sent stays a stranger.
+    let records = with_gaps(records);
+    counts.unsent = (records.len() - talked.len()) as u64;
     (records, counts)
+}
+
+/// `records` with one more, without instants, for each missing sequence number (up to [`RECORDS_MAX`] in all). Its
+/// transmit time lies evenly between its neighbours': a talker's are a period apart.
+fn with_gaps(records: Vec<Record>) -> Vec<Record> {
+    let mut room = RECORDS_MAX.saturating_sub(records.len()) as u64;
+    let mut whole: Vec<Record> = Vec::with_capacity(records.len());
+    for record in records {
+        if let Some(before) = whole.last().copied() {
+            let steps = record.sequence.saturating_sub(before.sequence);
+            let missing = steps.saturating_sub(1).min(room);
+            room -= missing;
+            let span = i128::from(record.tx_time.since(before.tx_time).get());
+            whole.extend((1..=missing).map(|step| {
+                let since = span * i128::from(step) / i128::from(steps);
+                Record {
+                    sequence: before.sequence + step,
+                    tx_time: before
+                        .tx_time
+                        .saturating_add(Nanos::new(i64::try_from(since).unwrap_or(i64::MAX))),
+                    handed_at: None,
+                    wire_at: None,
+                    kernel_at: None,
+                    received_at: None,
+                }
+            }));
+        }
+        whole.push(record);
+    }
+    whole
 }
 
 /// Why records could not be written or read.

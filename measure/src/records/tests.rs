@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use proptest::prelude::*;
 
 fn probe(sequence: u64) -> Probe {
     Probe { sequence, tx_time: Tai::from_nanos(1_000 * sequence) }
@@ -25,7 +26,10 @@ fn joining_matches_by_sequence_and_time_and_counts_the_rest() {
         &[arrival(1, 31), arrival(0, 30), stranger, arrival(1, 99)],
         true,
     );
-    assert_eq!(counts, JoinCounts { tap_duplicates: 1, listener_duplicates: 1, strangers: 2 });
+    assert_eq!(
+        counts,
+        JoinCounts { tap_duplicates: 1, listener_duplicates: 1, strangers: 2, reordered: 1, unsent: 0 }
+    );
     assert_eq!(records.len(), 3);
     assert_eq!(records[0].wire_at, Some(Tai::from_nanos(10)));
     assert_eq!(records[1].received_at, Some(Tai::from_nanos(1_031)));
@@ -33,6 +37,45 @@ fn joining_matches_by_sequence_and_time_and_counts_the_rest() {
     assert_eq!((records[2].wire_at, records[2].received_at), (None, None));
     let (records, _) = join(&[talk(0)], &[], &[], false);
     assert_eq!(records[0].handed_at, None);
+}
+
+#[test]
+fn equal_stamps_do_not_hide_disorder_and_copies_do_not_make_it() {
+    let talked = [talk(0), talk(1), talk(2), talk(3)];
+    let same = |sequence: u64| ArrivalRecord { probe: probe(sequence), ..arrival(9, 0) };
+    let reordered = |order: &[u64]| {
+        let listened: Vec<ArrivalRecord> = order.iter().map(|&sequence| same(sequence)).collect();
+        join(&talked, &[], &listened, true).1.reordered
+    };
+    assert_eq!(reordered(&[0, 1, 2, 3]), 0);
+    assert_eq!(reordered(&[1, 0, 2, 3]), 1);
+    assert_eq!(reordered(&[3, 0, 1, 2]), 3);
+    assert_eq!(reordered(&[0, 1, 0, 3]), 0);
+}
+
+#[test]
+fn a_frame_that_was_not_sent_is_a_gap_and_what_arrives_in_its_name_a_stranger() {
+    let (records, counts) = join(&[talk(5), talk(2), talk(6)], &[], &[arrival(3, 1), arrival(2, 1)], true);
+    let rows: Vec<(u64, u64)> = records.iter().map(|r| (r.sequence, r.tx_time.as_nanos())).collect();
+    assert_eq!(rows, [(2, 2_000), (3, 3_000), (4, 4_000), (5, 5_000), (6, 6_000)]);
+    assert_eq!((counts.unsent, counts.strangers), (2, 1));
+    assert!(records[1..3].iter().all(|r| r.handed_at.is_none() && r.received_at.is_none()));
+    assert_eq!(records[3].handed_at, Some(Tai::from_nanos(5_003)));
+}
+
+proptest! {
+    /// Against the definition, on arrivals of which many share a stamp: has any frame with a higher number come before?
+    #[test]
+    fn reordering_meets_its_definition(order in prop::collection::vec(0_u64..20, 0..40)) {
+        let talked: Vec<TalkRecord> = (0..20).map(talk).collect();
+        let listened: Vec<ArrivalRecord> =
+            order.iter().map(|&sequence| ArrivalRecord { probe: probe(sequence), ..arrival(sequence / 8, 0) }).collect();
+        let late = (0..order.len())
+            .filter(|&index| !order[..index].contains(&order[index]))
+            .filter(|&index| order[..index].iter().any(|&before| before > order[index]))
+            .count();
+        prop_assert_eq!(join(&talked, &[], &listened, true).1.reordered, late as u64);
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct Series {
     /// Different frames that reached the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_received: Option<u64>,
-    /// Sent and never received.
+    /// Sent and never received (what was intended and not sent is neither sent nor lost).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
     /// Second and further copies.
@@ -74,16 +74,22 @@ pub struct Series {
     /// Magnitude of the jitter of `received_at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_ns: Option<Statistics>,
+    /// Frames received right after one that was lost or not sent: their jitter is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_left_out: Option<u64>,
     /// Magnitude of the jitter of `wire_at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire_jitter_ns: Option<Statistics>,
+    /// Frames at the tap right after one that it did not see: their jitter is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire_jitter_left_out: Option<u64>,
     /// `received_at −` kernel receive stamp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_up_ns: Option<Statistics>,
     /// Share of frames whose transmit error exceeds 1 µs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_over_1us_ratio: Option<f64>,
-    /// Share of frames sent that were lost or received after the deadline.
+    /// Share of frames intended that were not sent, lost, or received after the deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_missed_ratio: Option<f64>,
     /// Frames on the wire outside their gate's window.
@@ -129,6 +135,8 @@ impl Series {
             "reordered" => count(self.reordered),
             "early" => count(self.early),
             "overrun" => count(self.overrun),
+            "jitter_left_out" => count(self.jitter_left_out),
+            "wire_jitter_left_out" => count(self.wire_jitter_left_out),
             "outside_window" => count(self.outside_window),
             "daemon_rss_octets" => count(self.daemon_rss_octets),
             "voided_rounds" => count(self.voided_rounds),

@@ -77,6 +77,8 @@ fn files_are_replaced_whole_and_wrong_ones_refused_by_name() {
 fn rounds_merge_to_medians_and_sums() {
     let round = |number, p50, lost, ratio| Series {
         lost: Some(lost),
+        jitter_left_out: Some(lost),
+        wire_jitter_left_out: Some(10 * lost),
         late_over_1us_ratio: Some(ratio),
         dropped: BTreeMap::from([("missed".to_owned(), lost)]),
         daemon_rss_octets: Some(100 * lost),
@@ -85,6 +87,8 @@ fn rounds_merge_to_medians_and_sums() {
     let rounds = [round(1, 900, 1, 0.3), round(2, 100, 2, 0.1), round(3, 500, 6, 0.2)];
     let all = Series::merged(&rounds).unwrap();
     assert_eq!((all.round, all.lost, all.daemon_rss_octets), (Round::All, Some(9), Some(200)));
+    assert_eq!((all.jitter_left_out, all.wire_jitter_left_out), (Some(9), Some(90)));
+    assert_eq!((all.metric("jitter_left_out"), all.metric("wire_jitter_left_out")), (Some(9.0), Some(90.0)));
     assert_eq!(all.metric("wire_offset_ns.p50"), Some(500.0));
     assert_eq!(all.late_over_1us_ratio, Some(0.2));
     assert_eq!(all.dropped["missed"], 9);
