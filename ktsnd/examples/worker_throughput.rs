@@ -150,6 +150,7 @@ fn main() -> anyhow::Result<()> {
         overrun_limit: Nanos::from_seconds(10),
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
+        queued: 0,
         neighbour_told_at: Monotonic::ZERO,
         horizon_told_at: Monotonic::ZERO,
     };

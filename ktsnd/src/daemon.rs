@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::config::{Attachment, Config};
+use crate::config::Config;
 use crate::control::Control;
 use crate::node::{Event, Node};
 use crate::run_dir::RunDir;
@@ -30,6 +30,10 @@ pub struct Options {
 /// What keeps the daemon from starting, with the field or path at fault and what to do.
 pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
+    // Three descriptors a client: the soft limit is for programs that use select.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(config, run_dir))
 }
@@ -66,16 +70,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         let name = attachment.name.clone();
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
-    for raw in kept {
-        let name = raw.name.clone().unwrap_or_default();
-        let again = match Attachment::check("state.json", raw) {
-            Ok(attachment) => node.attach(attachment, true).await.map(|_| ()).map_err(|e| e.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(error) = again {
-            node.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
-        }
-    }
+    node.restore(kept).await;
     let (stop_sender, stop) = oneshot::channel();
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {

@@ -15,6 +15,10 @@ pub const INTERFACE_QUEUE_MAX: usize = 4096;
 pub const STREAMS_MAX: u32 = 1024;
 /// Slots of one client taken over in one pass.
 pub const INTAKE_BUDGET: usize = 32;
+/// Frames that one port hands over before the next port's turn.
+pub const FRAMES_A_TURN: usize = 32;
+/// Frames that one attachment may have queued: a quarter of an uplink's queue.
+pub const ATTACHMENT_QUEUED_MAX: usize = QUEUE_MAX / 4;
 /// Commands applied in one pass.
 pub const COMMANDS_A_PASS: usize = 16;
 /// Commands that may wait for a worker.

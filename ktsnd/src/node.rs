@@ -18,7 +18,7 @@ use ktsn_time::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
-use crate::config::{Attachment, Config};
+use crate::config::{Attachment, Config, RawAttachment};
 use crate::limits;
 use crate::run_dir::RunDir;
 use crate::stats::AttachmentStats;
@@ -104,6 +104,11 @@ pub struct Node {
     warnings: Vec<String>,
     workers_started: u64,
     stopping: bool,
+    next_index: usize,
+    /// Attachments of the state file are being taken up: it is written when all are.
+    restoring: bool,
+    /// Those that could not be taken up; kept until they are detached.
+    waiting: Vec<RawAttachment>,
 }
 
 impl Node {
@@ -130,6 +135,9 @@ impl Node {
             warnings: Vec::new(),
             workers_started: 0,
             stopping: false,
+            next_index: 0,
+            restoring: false,
+            waiting: Vec::new(),
         }
     }
 
@@ -264,9 +272,35 @@ impl Node {
         Some(self.attached.get(usize::from(index.0))?.as_ref()?.attachment.name.clone())
     }
 
+    /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
+    /// another reason (its uplink is not there yet, say) is told and kept.
+    pub(crate) async fn restore(&mut self, kept: Vec<RawAttachment>) {
+        self.restoring = true;
+        for raw in kept {
+            let name = raw.name.clone().unwrap_or_default();
+            let error = match Attachment::check("state.json", raw.clone()) {
+                Ok(attachment) => {
+                    let there = attachment.netns.exists();
+                    match self.attach(attachment, true).await {
+                        Ok(_) => continue,
+                        Err(error) if there => {
+                            self.waiting.push(raw);
+                            error.to_string()
+                        }
+                        Err(error) => error.to_string(),
+                    }
+                }
+                Err(error) => error.to_string(),
+            };
+            self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
+        }
+        self.restoring = false;
+        self.save();
+    }
+
     fn save(&mut self) {
-        let kept: Vec<_> =
-            self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw).collect();
+        let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw);
+        let kept: Vec<_> = served.chain(&self.waiting).collect();
         if let Err(error) = self.run_dir.save(&kept) {
             self.warn(format!("state file: {error}; attachments made now are lost at the next restart"));
         }

@@ -184,8 +184,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             count(&self.stats.bugs);
             return;
         };
-        if let Some(entry) = client.queued.get_mut(usize::from(slot)) {
-            *entry = None;
+        if let Some(queued) = client.queued.get_mut(usize::from(slot)).and_then(Option::take) {
+            client.queued_count -= 1;
+            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.flow.attachment.0)) {
+                policy.queued = policy.queued.saturating_sub(1);
+            }
         }
         client.consumer.release(slot);
         self.finish_if_over(index);
@@ -201,7 +204,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Hands a client back when its process is gone and nothing of it is queued.
     fn finish_if_over(&mut self, index: usize) {
-        let over = self.clients[index].as_ref().is_some_and(|c| c.ended && c.consumer.held() == 0);
+        let over = self.clients[index].as_ref().is_some_and(|c| c.ended && c.queued_count == 0);
         if !over {
             return;
         }

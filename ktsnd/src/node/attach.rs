@@ -75,6 +75,7 @@ impl Node {
             overrun_limit: attachment.overrun_limit,
             horizon: attachment.horizon,
             stats: stats.clone(),
+            queued: 0,
             neighbour_told_at: ktsn_time::Monotonic::ZERO,
             horizon_told_at: ktsn_time::Monotonic::ZERO,
         };
@@ -99,7 +100,7 @@ impl Node {
             self.attached.resize_with(slot + 1, || None);
         }
         self.attached[slot] = Some(Attached { attachment, uplink, interface_port, stats, kept });
-        if kept {
+        if kept && !self.restoring {
             self.save();
         }
         Ok(false)
@@ -107,9 +108,19 @@ impl Node {
 
     /// Detaches: its frames are dropped, its clients told, its namespace let go.
     pub(crate) async fn detach(&mut self, name: &str) -> Result<(), NodeError> {
-        let index = self.find(name).ok_or_else(|| NodeError::Unknown(name.to_owned()))?;
+        let Some(index) = self.find(name) else {
+            // One that could not be taken up again after a restart.
+            let waiting = self.waiting.len();
+            self.waiting.retain(|raw| raw.name.as_deref() != Some(name));
+            if self.waiting.len() == waiting {
+                return Err(NodeError::Unknown(name.to_owned()));
+            }
+            self.save();
+            return Ok(());
+        };
         let Some(attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
         self.directory.forget(index);
+        self.registrar.tables_changed();
         if let Some(worker) = self.workers.get(&attached.uplink) {
             worker.send(Command::RemoveAttachment(index));
         }
@@ -122,13 +133,16 @@ impl Node {
         Ok(())
     }
 
-    fn free_index(&self) -> Result<AttachmentIndex, NodeError> {
-        let free = self.attached.iter().position(Option::is_none).unwrap_or(self.attached.len());
-        if free >= limits::ATTACHMENTS_MAX {
-            let most = limits::ATTACHMENTS_MAX;
-            return Err(NodeError::Full(format!("{most} attachments are the most that one ktsnd serves")));
-        }
-        Ok(AttachmentIndex(free as u16))
+    /// An index that was free for longest: news about the attachment that had one before must not meet the next.
+    fn free_index(&mut self) -> Result<AttachmentIndex, NodeError> {
+        let most = limits::ATTACHMENTS_MAX;
+        let free = |i: &usize| self.attached.get(*i).is_none_or(Option::is_none);
+        let next = self.next_index;
+        let found = (next..most).chain(0..next).find(free).ok_or_else(|| {
+            NodeError::Full(format!("{most} attachments are the most that one ktsnd serves"))
+        })?;
+        self.next_index = (found + 1) % most;
+        Ok(AttachmentIndex(found as u16))
     }
 
     fn free_port(&self) -> PortIndex {
@@ -153,8 +167,14 @@ impl Node {
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
         self.workers_started += 1;
         let number = self.workers_started;
-        let worker = WorkerThread::start(&config, number, self.latest.clone(), self.events.clone())
-            .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
+        let worker = WorkerThread::start(
+            &config,
+            number,
+            self.latest.clone(),
+            self.events.clone(),
+            self.directory.clone(),
+        )
+        .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
         let index = self.free_port();
         let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
         if !reason.is_empty() {

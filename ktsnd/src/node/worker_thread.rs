@@ -14,6 +14,7 @@ use super::Event;
 use crate::config::Port as PortConfig;
 use crate::stats::WorkerStats;
 use crate::sys;
+use crate::tenant::Directory;
 use crate::worker::{Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
 
 /// A running worker.
@@ -33,6 +34,7 @@ impl WorkerThread {
         number: u64,
         tables: Arc<Tables>,
         events: mpsc::UnboundedSender<Event>,
+        directory: Directory<AnyPort>,
     ) -> Result<Self, std::io::Error> {
         let (outbox, inbox, returned, wake) = queues::<AnyPort>()?;
         let stats = Arc::new(WorkerStats::default());
@@ -51,7 +53,8 @@ impl WorkerThread {
         std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
             for item in returned {
                 match item {
-                    Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
+                    Returned::Client(client) => directory.over(client.key),
+                    Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
                     news => {
                         if events.send(Event::Worker(number, news)).is_err() {
                             return;

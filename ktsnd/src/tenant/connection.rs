@@ -10,13 +10,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
 };
+
+use super::socket::examine;
+use super::sys;
 
 /// A message is one struct of at most this many octets; a longer one is no message of ours.
 const MESSAGE_OCTETS_MAX: usize = 64;
-/// Descriptors that one message may carry; more are discarded by the kernel.
-const DESCRIPTORS_MAX: usize = 2;
+/// Descriptors that one message may carry (SCM_MAX_FD): there is room for all, as the kernel would close those without
+/// room in our thread, and closing may wait.
+const DESCRIPTORS_MAX: usize = 253;
+/// Descriptors that we pass.
+const PASSED_MAX: usize = 2;
 
 /// One message with the descriptors that came with it.
 #[derive(Debug)]
@@ -75,7 +82,7 @@ pub(super) fn write(
     octets: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
@@ -87,5 +94,19 @@ pub(super) fn write(
 /// A doorbell: (ours, the client's).
 pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // The worker reads it, and a discarded descriptor is closed by who reads: none may come (Linux 6.16 and later).
+    let _ = sys::refuse_rights(&ours);
+    Ok((ours, theirs))
+}
+
+/// Ends a connection: no more can be sent to it, and what was passed on it is closed where that may take its time.
+pub(super) fn end(connection: OwnedFd) {
+    let _ = shutdown(&connection, Shutdown::Both);
+    while let Read::Message(message) = read(connection.as_fd()) {
+        for descriptor in message.descriptors {
+            let _ = examine(descriptor);
+        }
+    }
+    drop(connection);
 }

@@ -61,6 +61,8 @@ pub struct ClientView {
     pub attachment: AttachmentIndex,
     /// Its streams by their index.
     pub streams: BTreeMap<u32, StreamView>,
+    /// Its process is gone; frames of it are still queued.
+    pub ending: bool,
 }
 
 #[derive(Debug)]
@@ -109,9 +111,21 @@ impl<P> Directory<P> {
         self.lock().tables = tables;
     }
 
-    /// All clients of this moment.
+    /// All clients of this moment whose process is there.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientView> {
-        self.lock().clients.values().cloned().collect()
+        self.lock().clients.values().filter(|c| !c.ending).cloned().collect()
+    }
+
+    /// A client's process is gone.
+    pub(super) fn ending(&self, key: ClientKey) {
+        if let Some(view) = self.lock().clients.get_mut(&key) {
+            view.ending = true;
+        }
+    }
+
+    /// A client's last frame is gone, too.
+    pub fn over(&self, key: ClientKey) {
+        self.lock().clients.remove(&key);
     }
 }

@@ -15,6 +15,7 @@ use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
 use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout, stream_flags};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with,
 };
@@ -194,16 +195,27 @@ impl<P: Send + 'static> Service<P> {
             }
             self.lose_patience();
         }
-        for number in self.connections.keys().copied().collect::<Vec<_>>() {
-            // The daemon ends: regions are marked by the workers, processes live on.
-            self.connections.remove(&number);
+        // The daemon ends: regions are marked by the workers, processes live on.
+        for (_, connection) in std::mem::take(&mut self.connections) {
+            connection::end(connection.fd);
         }
     }
 
     fn accept(&mut self) {
         for _ in 0..MESSAGES_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok((fd, _)) = acceptfrom_with(&self.listener, flags) else { return };
+            let fd = match acceptfrom_with(&self.listener, flags) {
+                Ok((fd, _)) => fd,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    if self.quiet.may() {
+                        warn!("no descriptors left for further clients; raise the limit of open files");
+                    }
+                    // The listener stays ready: don't ask it again and again.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            };
             let strangers: Vec<u64> =
                 self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(n, _)| *n).collect();
             if strangers.len() >= STRANGERS_MAX {
@@ -240,10 +252,14 @@ impl<P: Send + 'static> Service<P> {
             let _ = epoll::delete(&self.epoll, process);
         }
         if let Some(client) = connection.client {
-            self.directory.lock().clients.remove(&client.key);
-            let _ = client.worker.send(Command::EndClient(client.key));
+            // It counts until the worker has sent its last frame.
+            self.directory.ending(client.key);
+            if client.worker.send(Command::EndClient(client.key)).is_err() {
+                self.directory.over(client.key);
+            }
             debug!(pid = connection.pid, "client ended");
         }
+        connection::end(connection.fd);
     }
 
     fn serve(&mut self, number: u64) {
@@ -355,7 +371,12 @@ impl<P: Send + 'static> Service<P> {
             streams: BTreeMap::new(),
             table,
         });
-        let view = ClientView { pid: connection.pid, attachment: served.index, streams: BTreeMap::new() };
+        let view = ClientView {
+            pid: connection.pid,
+            attachment: served.index,
+            streams: BTreeMap::new(),
+            ending: false,
+        };
         self.directory.lock().clients.insert(key, view);
         let abi = layout::ABI as u16;
         let region_octets = u32::try_from(layout.region_octets())?;
@@ -416,8 +437,20 @@ impl<P: Send + 'static> Service<P> {
         client.worker.send(Command::Unregister(client.key, index)).is_ok()
     }
 
+    /// Clients of an attachment that is gone are over.
+    fn end_unserved(&mut self) {
+        let served: Vec<AttachmentIndex> = self.directory.lock().served.iter().map(|s| s.index).collect();
+        let unserved = |c: &Connection<P>| c.client.as_ref().is_some_and(|c| !served.contains(&c.attachment));
+        let unserved: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| unserved(c)).map(|(n, _)| *n).collect();
+        for number in unserved {
+            self.end(number);
+        }
+    }
+
     /// Tells every client what changed: its destination table, and the limits of its connected streams.
     fn follow_tables(&mut self) {
+        self.end_unserved();
         let tables = self.directory.lock().tables.clone();
         if tables.generation() == self.generation {
             return;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_PEERPIDFD: libc::c_int = 77;
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 fn option<T: Copy>(fd: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
@@ -51,4 +52,20 @@ pub(super) fn peer_pidfd(fd: impl AsFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel installed this descriptor for us just now; nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Makes the kernel refuse descriptors that somebody passes on `fd`'s connection (Linux 6.16).
+pub(super) fn refuse_rights(fd: impl AsFd) -> io::Result<()> {
+    let off: libc::c_int = 0;
+    // SAFETY: the kernel reads one int from `off`, which lives until after the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const off).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

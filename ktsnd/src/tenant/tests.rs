@@ -33,7 +33,7 @@ struct Running {
 }
 
 /// Takes commands as a worker would, and remembers their kinds.
-fn collect(inbox: &Inbox<Memory>, stop: &AtomicBool) -> Vec<String> {
+fn collect(inbox: &Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBool) -> Vec<String> {
     let mut kinds = Vec::new();
     loop {
         match inbox.next() {
@@ -43,7 +43,10 @@ fn collect(inbox: &Inbox<Memory>, stop: &AtomicBool) -> Vec<String> {
                     Command::Register(..) => "register",
                     Command::Refuse(..) => "refuse",
                     Command::Unregister(..) => "unregister",
-                    Command::EndClient(_) => "end",
+                    Command::EndClient(key) => {
+                        directory.over(key);
+                        "end"
+                    }
                     _ => "other",
                 }
                 .to_owned(),
@@ -74,8 +77,8 @@ fn start(clients_max: u32) -> Running {
     });
     let registrar = Registrar::start(&path, directory.clone()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    let commands = std::thread::spawn(move || collect(&inbox, &stopped));
+    let (stopped, known) = (stop.clone(), directory.clone());
+    let commands = std::thread::spawn(move || collect(&inbox, &known, &stopped));
     Running { _dir: dir, path, registrar: Some(registrar), directory, stop, commands: Some(commands) }
 }
 

@@ -129,7 +129,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn add_client(&mut self, client: Box<Client>) {
         let place = self.clients.iter().position(Option::is_none);
-        let Some(at) = place.filter(|_| !self.draining) else {
+        // Its attachment may have gone while its region was being made.
+        let served = self.attachments.get(usize::from(client.attachment.0)).is_some_and(Option::is_some);
+        let Some(at) = place.filter(|_| served && !self.draining) else {
             client.consumer.set_state(RegionState::Detached);
             return self.inbox.give(Returned::Client(client));
         };

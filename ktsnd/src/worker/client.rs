@@ -49,6 +49,7 @@ pub struct Client {
     payloads: Box<[u8]>,
     payload_octets_max: usize,
     pub(super) queued: Box<[Option<Queued>]>,
+    pub(super) queued_count: usize,
     /// The region is not read any more: its links were impossible and all that they reached is taken, its
     /// attachment is gone, or its process is.
     pub(super) closed: bool,
@@ -82,6 +83,7 @@ impl Client {
             payloads: vec![0; slots * payload_octets_max].into_boxed_slice(),
             payload_octets_max,
             queued: vec![None; slots].into_boxed_slice(),
+            queued_count: 0,
             closed: false,
             retired: false,
             ended: false,

@@ -32,6 +32,8 @@ pub struct AttachmentPolicy {
     pub horizon: Nanos,
     /// Where its frames are counted.
     pub stats: Arc<AttachmentStats>,
+    /// Frames of it that are queued now; 0 at first.
+    pub queued: usize,
     /// When a missing neighbour was told last; `Monotonic::ZERO` at first.
     pub neighbour_told_at: Monotonic,
     /// When a TxTime beyond the horizon was told last; `Monotonic::ZERO` at first.

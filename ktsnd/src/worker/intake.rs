@@ -86,7 +86,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let payload_octets = taken.payload_octets;
         client.keep_payload(slot, &self.scratch[..payload_octets]);
-        let Some(Some(policy)) = self.attachments.get(usize::from(attachment.0)) else {
+        let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
@@ -104,6 +104,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if policy.classes & (1 << class.get()) == 0 {
             return self.refuse(index, slot, Some(attachment), DropReason::Policed);
         }
+        if policy.queued >= limits::ATTACHMENT_QUEUED_MAX {
+            return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
+        }
         let offered = Frame {
             id: frame_id(index, slot),
             tenant: u32::from(attachment.0),
@@ -117,6 +120,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         match state.sched.offer(offered, now) {
             Ok(()) => {
+                policy.queued += 1;
+                client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
                 client.queued[usize::from(slot)] = Some(Queued { flow, port, payload_octets });
             }
@@ -188,6 +193,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
 /// Adds what a client counted since the last look to its attachment. The numbers are the client's own words.
 pub(super) fn count_bypassed(client: &mut Client, attachments: &[Option<Box<AttachmentPolicy>>]) {
+    // A closed one's attachment may be another by now.
+    if client.closed {
+        return;
+    }
     let Some(Some(policy)) = attachments.get(usize::from(client.attachment.0)) else { return };
     let counters = client.consumer.counters();
     let seen = client.counters_seen;

@@ -347,3 +347,88 @@ fn a_client_that_pushes_on_does_not_hold_up_the_drain() {
     }
     assert_eq!(world.sent().len(), 1);
 }
+
+/// The walk over a long list takes more than one step; nothing of it may be lost when the client ends, its stream goes,
+/// its attachment goes or the daemon ends.
+#[test]
+fn a_backlog_longer_than_one_step_is_taken_whole() {
+    for count in [33u64, 64, 100] {
+        for end in 0..3 {
+            let mut world = World::new(800);
+            let app = world.client(100);
+            let now = world.clocks.at();
+            for i in 0..count {
+                assert!(app.push(ClockId::Monotonic, now + MS + i * 10 * US, now, &i.to_be_bytes()));
+            }
+            let command = match end {
+                0 => Command::EndClient(app.key),
+                1 => Command::Unregister(app.key, 0),
+                _ => Command::Drain,
+            };
+            world.outbox.send(command).unwrap();
+            world.run_until(2_000, |w| w.sent().len() as u64 == count);
+            assert_eq!(world.sent().len() as u64, count, "end {end}");
+            if end == 0 {
+                assert!(world.returned.try_iter().any(|r| matches!(r, Returned::Client(_))));
+            }
+        }
+    }
+}
+
+/// Reading two clocks is not one instant: a frame of the one clock must not leave by the other's reading.
+#[test]
+fn two_clocks_read_apart_make_no_frame_early() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    for round in 0..50u64 {
+        let now = world.clocks.at();
+        let due = now + 200 * US;
+        // Equal but for less than what lies between two readings of the clocks.
+        app.push(ClockId::Tai, due.saturating_add_signed(AHEAD), now, &due.to_be_bytes());
+        let other = due + US + round * 20;
+        app.push(ClockId::Monotonic, other, now, &other.to_be_bytes());
+        // An interrupt between the two readings, while the worker spins.
+        world.clocks.gap_at.store(due - 5 * US + round, SeqCst);
+        world.run_until(100, |w| w.sent().len() as u64 == 2 * (round + 1));
+    }
+    for (at, _, frame) in world.sent() {
+        let due = u64::from_be_bytes(payload(&frame).try_into().unwrap());
+        assert!(at >= due, "early by {} ns", due - at);
+    }
+}
+
+#[test]
+fn a_step_back_in_the_spin_ends_the_spin() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Tai, (now + MS).saturating_add_signed(AHEAD), now, b"stepped");
+    world.clocks.step_back.store(2_000 * MS as i64, SeqCst);
+    world.clocks.step_at.store(now + MS - 30 * US, SeqCst);
+    world.run_until(100, |w| !w.sent().is_empty());
+    let spun = world.worker_stats.spin_ns.load(SeqCst);
+    assert!(spun < 2 * MS, "spun {spun} ns");
+    assert_eq!(world.sent().len(), 1);
+}
+
+#[test]
+fn one_attachment_cannot_fill_the_queue_of_all() {
+    let mut world = World::new(800);
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(1), Box::new(policy(&world.stats)))).unwrap();
+    let app = world.client(64);
+    let now = world.clocks.at();
+    // As if most of its share were queued already.
+    let nearly = AttachmentPolicy { queued: limits::ATTACHMENT_QUEUED_MAX - 2, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(nearly))).unwrap();
+    for _ in 0..5 {
+        app.push(ClockId::Monotonic, now + MS, now, b"share");
+    }
+    world.run_until(100, |w| w.sent().len() == 2);
+    assert_eq!(world.sent().len(), 2);
+    assert_eq!(world.dropped(DropReason::QueueFull), 3);
+    // What left gives its share back.
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + MS, now, b"share");
+    world.run_until(100, |w| w.sent().len() == 3);
+    assert_eq!(world.sent().len(), 3);
+}

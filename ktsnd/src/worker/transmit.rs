@@ -29,15 +29,32 @@ pub(super) struct Ready {
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Hands over everything that is due; returns the soonest of what is not.
+    /// Hands over everything that is due; returns the soonest of what is not. Ports take turns.
     pub(super) fn transmit_due(&mut self) -> Option<Next> {
+        loop {
+            let (soonest, more) = self.transmit_turn();
+            if !more {
+                return soonest;
+            }
+        }
+    }
+
+    /// One turn of every port; whether there may be more that is due.
+    fn transmit_turn(&mut self) -> (Option<Next>, bool) {
         let mut soonest: Option<Next> = None;
+        let mut more = false;
         let mut now = self.env.now();
         for port in 0..self.ports_end {
             if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty()) {
                 continue;
             }
+            let mut left = limits::FRAMES_A_TURN;
             while let Some(state) = self.ports[port].as_mut() {
+                if left == 0 {
+                    more = true;
+                    break;
+                }
+                left -= 1;
                 match state.sched.decide(now) {
                     Decision::Transmit { frame, late, .. } => {
                         if let Some(ready) = self.make_ready(port, frame, late) {
@@ -56,7 +73,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
         }
-        soonest
+        (soonest, more)
     }
 
     /// Takes the frame that will be due at `next` out of the queue and builds it, a moment ahead of its time.

@@ -133,10 +133,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn spin(&mut self, next: Next, began: Now) {
         let mut now = began;
         let mut looked = 0;
+        let spun_ahead_max = next.at.ahead_of(began).saturating_add(Nanos::from_millis(1));
         loop {
             let ahead = next.at.ahead_of(now);
             if ahead <= limits::LAST_STRETCH {
                 break;
+            }
+            if ahead > spun_ahead_max {
+                // The clock stepped back: this is no spin's length any more.
+                self.spent_spinning(began, now);
+                return;
             }
             self.keep_promise(now);
             // One ring between two readings of the clock, so that many clients do not blur it.
@@ -166,10 +172,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again.
     fn last_stretch(&mut self, next: Next, ready: &super::transmit::Ready) {
+        // The frame that the scheduler chose for `next.at` may be another one, on the other clock: its own time counts.
+        let due = if ready.late { None } else { ready.frame.tx_time };
         loop {
-            let ahead = match next.at {
-                TxTime::Tai(at) => at.since(self.env.tai()),
-                TxTime::Monotonic(at) => at.since(self.env.monotonic()),
+            let ahead = match due {
+                Some(TxTime::Tai(at)) => at.since(self.env.tai()),
+                Some(TxTime::Monotonic(at)) => at.since(self.env.monotonic()),
+                None => Nanos::ZERO,
             };
             if ahead <= Nanos::ZERO {
                 self.commit(next.port, ready, Nanos::ZERO.saturating_sub(ahead));

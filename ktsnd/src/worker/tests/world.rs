@@ -42,6 +42,8 @@ pub(super) struct Clocks {
     /// From this instant (monotonic) on TAI is `tai_ahead` − `step_back`; 0 = never.
     pub step_at: Arc<AtomicU64>,
     pub step_back: Arc<AtomicI64>,
+    /// The first reading of MONOTONIC after this instant comes 2.9 µs late; 0 = none.
+    pub gap_at: Arc<AtomicU64>,
 }
 
 impl Clocks {
@@ -57,6 +59,11 @@ impl Clocks {
 
 impl Environment for Clocks {
     fn monotonic(&mut self) -> Monotonic {
+        let gap_at = self.gap_at.load(SeqCst);
+        if gap_at != 0 && self.at() >= gap_at {
+            self.gap_at.store(0, SeqCst);
+            self.monotonic.fetch_add(2_900, SeqCst);
+        }
         Monotonic::from_nanos(self.monotonic.fetch_add(READ, SeqCst) + READ)
     }
     fn tai(&mut self) -> Tai {
@@ -160,6 +167,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         overrun_limit: Nanos::from_millis(1),
         horizon: Nanos::from_seconds(10),
         stats: stats.clone(),
+        queued: 0,
         neighbour_told_at: Monotonic::ZERO,
         horizon_told_at: Monotonic::ZERO,
     }
