@@ -7,7 +7,7 @@ use std::time::Duration;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, POD_Q, UPLINK, within};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
-use ktsn_tests::faults::talker::{PORT, talk};
+use ktsn_tests::faults::talker::{PORT, Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -136,6 +136,27 @@ fn a_pod_on_the_same_node() {
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     let counters = daemon.control().counters(NAME);
     assert!(counters.sent >= 40 && counters.bypassed.is_empty(), "{counters:?}");
+}
+
+/// Nobody knows the other node's MAC address: frames are dropped by that name until the kernel has asked for it,
+/// without any help from a frame of the kernel's own; and again after it was forgotten.
+#[test]
+fn a_missing_neighbour_is_found() {
+    let bed = Bed::new();
+    let forget = format!("ip -n {} neigh del 192.168.50.2 dev {UPLINK}", bed.host_a);
+    bed.run(&forget);
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=2000");
+    eventually("frames", SOON, || (tap.of(1).len() > 100).then_some(()));
+    bed.run(&format!("ip -n {} neigh flush dev {UPLINK}", bed.host_a));
+    let (values, errors) = talker.finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 2000), "{errors}");
+    eventually("the last frame", SOON, || tap.of(1).last().filter(|a| a.sequence == 1999).cloned());
+    let counters = daemon.control().counters(NAME);
+    let missing = reason(&counters.dropped, "no_neighbour");
+    assert_eq!(counters.taken, counters.sent + missing, "{:?}", counters.dropped);
+    assert!(missing < 1000 && tap.early().is_empty(), "{missing} without a neighbour, {:?}", tap.early());
 }
 
 /// Multicast and broadcast leave by the pod's interface, on time.

@@ -89,4 +89,7 @@ fn again_and_again() {
     assert!(talker.child().try_wait().expect("talker").is_none(), "the program died");
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     assert_eq!(daemon.clients(), 1);
+    // The queue of the one before is free again: no restart costs the better adapter.
+    let ports = daemon.control().list().ports;
+    assert!(ports.iter().any(|p| p.device == UPLINK && p.adapter == "af_xdp"), "{ports:?}");
 }
