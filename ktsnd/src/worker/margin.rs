@@ -20,9 +20,9 @@ const BUCKETS: usize = 256;
 /// After so many wake-ups the margin is computed anew and older ones count a quarter less.
 const SAMPLES_A_ROUND: u32 = 128;
 /// Wake-ups that the margin should cover, in parts per thousand.
-const COVERED_PERMILLE: u32 = 995;
+const COVERED_PERMILLE: u32 = 990;
 const SMALLEST: Nanos = Nanos::from_micros(8);
-const LARGEST: Nanos = Nanos::from_micros(200);
+const LARGEST: Nanos = Nanos::from_micros(120);
 const RESERVE: Nanos = Nanos::from_micros(5);
 const AT_START: Nanos = Nanos::from_micros(60);
 
@@ -132,7 +132,7 @@ mod tests {
             let m = margin.get();
             prop_assert!(m >= SMALLEST && m <= LARGEST);
             let uncovered = late.iter().filter(|l| Nanos::new(**l) > m).count();
-            prop_assert!(m == LARGEST || uncovered <= 1, "{uncovered} of 128 above {m}");
+            prop_assert!(m == LARGEST || uncovered <= 2, "{uncovered} of 128 above {m}");
         }
     }
 
@@ -149,9 +149,9 @@ mod tests {
     fn the_margin_shrinks_again_when_the_machine_calms_down() {
         let mut margin = Margin::new(SpinMargin::Adaptive);
         for _ in 0..256 {
-            margin.observe(Nanos::from_micros(120));
+            margin.observe(Nanos::from_micros(100));
         }
-        assert!(margin.get() > Nanos::from_micros(120));
+        assert!(margin.get() > Nanos::from_micros(100));
         for _ in 0..128 * 40 {
             margin.observe(Nanos::from_micros(10));
         }
