@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::abi::{ENOSYS, MessageHeader, MultipleHeader};
 use crate::sys::{self, number};
 
+// SAFETY: declarations only: the C library's own prototype, and those of our shim (shim/variadic.c).
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
     fn ktsn_next_symbol(name: *const c_char) -> *mut c_void;
