@@ -16,6 +16,8 @@ use ktsn_tests::faults::{Tap, eventually};
 use rustix::net::SendFlags;
 
 const SOON: Duration = Duration::from_secs(5);
+/// Numbers of the two hundred.
+const CROWD: u32 = 1000;
 
 /// Descriptors and clients are back at what they were, and a well-behaved program is served.
 fn serves_on(daemon: &Daemon, bed: &Bed, tap: &Tap, descriptors: usize) {
@@ -23,7 +25,10 @@ fn serves_on(daemon: &Daemon, bed: &Bed, tap: &Tap, descriptors: usize) {
     talk(daemon, &bed.pod_a, POD_B, 99, "count=20");
     assert_eq!(tap.wait(99, 20, SOON).len(), 20, "{:?}", daemon.control().counters(NAME));
     eventually("descriptors are closed", SOON, || (daemon.descriptors() <= descriptors + 1).then_some(()));
-    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    // A program that the daemon does not answer in time begins on the kernel, which sends at once; some of the
+    // crowd do that with their first datagram. Later ones are the daemon's.
+    let early: Vec<_> = tap.early().into_iter().filter(|a| a.sender < CROWD || a.sequence > 0).collect();
+    assert!(early.is_empty(), "{early:?}");
 }
 
 fn begin(bed: &Bed) -> (Daemon, Tap, usize) {
@@ -204,18 +209,18 @@ fn two_hundred_clients() {
     let (daemon, tap, descriptors) = begin(&bed);
     let keys = "count=21 burst=1 lead_us=6000000 period_us=10000 settle_ms=3000 hold_ms=3000";
     let talkers: Vec<Talker> =
-        (0..200).map(|n| Talker::start(&daemon, &bed.pod_a, POD_B, 1000 + n, keys)).collect();
+        (0..200).map(|n| Talker::start(&daemon, &bed.pod_a, POD_B, CROWD + n, keys)).collect();
     eventually("200 clients", SOON, || (daemon.clients() == 200).then_some(()));
     for talker in talkers {
         let (values, errors) = talker.finish();
         assert_eq!((values["failed"], values["sent"]), (0, 21), "{errors}");
     }
     eventually("the last frames", SOON, || {
-        (0..200).all(|n| tap.of(1000 + n).last().is_some_and(|a| a.sequence == 20)).then_some(())
+        (0..200).all(|n| tap.of(CROWD + n).last().is_some_and(|a| a.sequence == 20)).then_some(())
     });
     let mut first_count = 0;
     for n in 0..200 {
-        let mut sequences: Vec<u64> = tap.of(1000 + n).iter().map(|a| a.sequence).collect();
+        let mut sequences: Vec<u64> = tap.of(CROWD + n).iter().map(|a| a.sequence).collect();
         // What a program sends while its socket is being looked at may be lost, counted; nothing after that.
         if sequences.first() == Some(&0) {
             sequences.remove(0);
