@@ -10,6 +10,7 @@ pub mod container;
 pub mod daemon;
 pub mod error;
 pub mod exclusive;
+pub mod micro;
 pub mod process;
 pub mod testbed;
 pub mod tools;

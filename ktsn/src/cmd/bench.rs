@@ -6,20 +6,21 @@
 //! the experiment failed; 2 wrong usage; 3 not possible here.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ktsn_lab::container::{self, Event, Outcome, Path, Plan, bars};
-use ktsn_lab::{LabError, Tools};
+use ktsn_lab::{LabError, Tools, micro};
 use ktsn_measure::records::{RunRecords, save_runs};
 use ktsn_measure::report::{self, Source};
-use ktsn_measure::results::Document;
+use ktsn_measure::results::{Document, save_json};
 use ktsn_measure::{clock, table};
 use ktsn_time::Nanos;
 
-use super::observer::span;
+use super::observer::{Rights, span};
 use crate::output;
 
 /// The lock that all measurements share.
@@ -45,6 +46,39 @@ pub(crate) struct BenchArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Experiment {
     Container(ContainerArgs),
+    Micro(MicroArgs),
+    #[command(hide = true)]
+    SendCost(SendCostArgs),
+}
+
+/// What an intercepted call, a doorbell and ktsnd cost.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  ktsn bench micro --seconds 5 --json out/bench/micro.json")]
+struct MicroArgs {
+    /// Seconds per figure.
+    #[arg(long, default_value_t = 4.0, value_name = "S", value_parser = seconds)]
+    seconds: f64,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Exit with status 1 when a bar is missed, too.
+    #[arg(long)]
+    strict_bars: bool,
+}
+
+/// Time every sendmsg with a transmit time: a process of the experiment `micro`.
+#[derive(Args, Clone, Debug)]
+struct SendCostArgs {
+    /// Where to.
+    destination: SocketAddr,
+    /// Batches to send.
+    #[arg(long)]
+    batches: u32,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    #[command(flatten)]
+    rights: Rights,
 }
 
 /// A program in a pod sends on time; bare metal and Flannel's own path stand beside it.
@@ -97,6 +131,8 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     clock::stop_on_signals();
     let (name, done) = match &args.experiment {
         Experiment::Container(args) => ("container", container(args)),
+        Experiment::Micro(args) => ("micro", micro(args)),
+        Experiment::SendCost(args) => ("send-cost", send_cost(args)),
     };
     done.unwrap_or_else(|failed| {
         eprintln!("ktsn bench {name}: {failed}");
@@ -145,6 +181,36 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     }
     output::write(&text)?;
     Ok(verdict(&outcome.document, args.strict_bars))
+}
+
+fn micro(args: &MicroArgs) -> anyhow::Result<ExitCode> {
+    let plan = micro::Plan {
+        seconds: args.seconds,
+        tools: Tools::beside(&std::env::current_exe()?),
+        lock: PathBuf::from(LOCK),
+        command: command(),
+    };
+    if let Some(file) = &args.json {
+        writable(file)?;
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    let document = micro::run(&plan, &mut |what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let document = document?;
+    let mut text = table::document(&document);
+    if let Some(file) = &args.json {
+        document.save(file)?;
+        text.push_str(&format!("results: {}\n", file.display()));
+    }
+    output::write(&text)?;
+    Ok(verdict(&document, args.strict_bars))
+}
+
+fn send_cost(args: &SendCostArgs) -> anyhow::Result<ExitCode> {
+    let cost = micro::sender::run(args.destination, args.batches, args.rights.real_time())?;
+    save_json(&cost, &args.json)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(bar: &ProgressBar, event: Event<'_>) {
@@ -231,7 +297,9 @@ mod tests {
     fn plan(line: &str) -> Result<Plan, String> {
         let words = std::iter::once("bench").chain(line.split(' '));
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        let Experiment::Container(args) = line.args.experiment;
+        let Experiment::Container(args) = line.args.experiment else {
+            return Err("another experiment".to_owned());
+        };
         args.plan().map_err(|error| error.to_string())
     }
 

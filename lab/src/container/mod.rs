@@ -15,7 +15,7 @@ mod path;
 
 pub use path::Path;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, OVERRUN_LIMIT};
 use crate::error::LabError;
 use crate::exclusive::{MeasureLock, VOID_RULE, check_machine, wait_until_quiet};
 use crate::testbed::Testbed;
@@ -224,6 +224,9 @@ fn describe(plan: &Plan, document: &mut Document) {
         "lead_ns": LEAD.get(),
         "wire_at": "tap",
         "void_rule": VOID_RULE,
+        "attachment": format!(
+            "late = send, overrun_limit = {OVERRUN_LIMIT}: a late frame is sent and counted, as on the other paths"
+        ),
         "placement": if plan.functional {
             "none: a functional run, its times mean nothing"
         } else {

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The figures one by one. In: testbed and programs. Out: named entries.
+//! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender whose calls are
+//! timed runs on CPU 0, so that nobody preempts it in the middle of a call.
+
+use super::sender::Cost;
+use super::{Plan, sys};
+use crate::daemon::{Counters, Daemon, configuration};
+use crate::error::LabError;
+use crate::process::{Process, Program};
+use crate::sys::within;
+use crate::testbed::{Testbed, UPLINK};
+use ktsn_measure::clock::tai_now;
+use ktsn_measure::results::Micro;
+use ktsn_measure::stats::Statistics;
+use ktsn_time::{Nanos, Tai};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7000;
+const READY_MAX: Duration = Duration::from_secs(10);
+/// A daemon settles before its CPU time counts: start-up, tables, first frames.
+const SETTLE: Duration = Duration::from_millis(500);
+/// What a sender needs for one batch, pause included.
+const BATCH_TIME: f64 = 0.026;
+/// Readings of the daemon's CPU time over one figure's seconds.
+const SLICES: u32 = 10;
+
+pub(super) struct Costs<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) testbed: &'a Testbed,
+    pub(super) directory: &'a Path,
+}
+
+fn distribution(name: &str, statistics: &Statistics, samples: u64) -> Micro {
+    let (p50, p90) = (statistics.p50 as f64, Some(statistics.p90 as f64));
+    Micro { name: name.to_owned(), unit: "ns".to_owned(), p50, p90, samples }
+}
+
+fn figure(name: &str, unit: &str, value: f64, samples: u64) -> Micro {
+    Micro { name: name.to_owned(), unit: unit.to_owned(), p50: value, p90: None, samples }
+}
+
+/// The worker's spin margin at the end of a run: what its CPU time depends on most.
+fn margin(name: &str, run: &Counters) -> Micro {
+    figure(name, "ns", run.worker.spin_margin_ns as f64, 1)
+}
+
+impl Costs<'_> {
+    fn seconds(&self) -> Duration {
+        Duration::from_secs_f64(self.plan.seconds)
+    }
+
+    /// Carries the sender out as a process of its own.
+    fn sender(&self, destination: &str, dress: impl FnOnce(Program) -> Program) -> Result<Cost, LabError> {
+        let json = self.directory.join("sender.json");
+        let batches = (self.plan.seconds / BATCH_TIME).ceil().max(4.0).to_string();
+        let program = Program::new("sender", &self.plan.tools.ktsn)
+            .args(["bench", "send-cost", destination, "--batches", &batches])
+            .args(["--cpu", "0", "--fifo", "40", "--json"])
+            .args([json.as_os_str()]);
+        let mut process = dress(program).start(self.directory)?;
+        process.wait(self.seconds() * 2 + READY_MAX, &[0])?;
+        let text = std::fs::read_to_string(&json).map_err(LabError::file(&json))?;
+        serde_json::from_str(&text)
+            .map_err(|error| LabError::Contents { path: json, problem: error.to_string() })
+    }
+
+    /// The kernel's own send, into a veth whose peer drops at once.
+    pub(super) fn kernel(&self) -> Result<Vec<Micro>, LabError> {
+        let dropped = within(&self.testbed.b.namespace, || sys::drop_all(UPLINK))?;
+        let destination = format!("{}:{PORT}", self.testbed.b.address);
+        let cost = self.sender(&destination, |program| program.within(&self.testbed.a.namespace))?;
+        drop(dropped);
+        Ok(vec![
+            distribution("sendmsg.kernel.64", &cost.rest_ns, cost.rest_count),
+            distribution("clock.reading", &cost.clock_ns, 256),
+        ])
+    }
+
+    /// The same program under libktsn.
+    pub(super) fn intercepted(&self) -> Result<Vec<Micro>, LabError> {
+        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let _listener = self.listener()?;
+        let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
+        let before = daemon.statistics()?;
+        let cost =
+            self.sender(&destination, |program| daemon.serve(program, &self.plan.tools, self.testbed))?;
+        let run = daemon.statistics()?.since(&before);
+        // Of these figures only those are true that every frame went this way for.
+        let expected = cost.first_count + cost.rest_count;
+        if run.taken < expected || !run.bypassed.is_empty() {
+            let problem = format!("took {} of {expected} frames, bypassed {:?}", run.taken, run.bypassed);
+            return Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() });
+        }
+        let doorbell = (cost.first_ns.p50 - cost.rest_ns.p50) as f64;
+        let rung = run.doorbells as f64 / (cost.first_count + 2) as f64;
+        Ok(vec![
+            distribution("sendmsg.intercepted.64", &cost.rest_ns, cost.rest_count),
+            distribution("sendmsg.intercepted.doorbell.64", &cost.first_ns, cost.first_count),
+            figure("doorbell.cost", "ns", doorbell, cost.first_count),
+            figure("doorbell.per_batch", "1", rung, cost.first_count + 2),
+        ])
+    }
+
+    /// Somebody who takes what arrives, so that no ICMP answer disturbs the talkers.
+    fn listener(&self) -> Result<Process, LabError> {
+        let b = &self.testbed.b;
+        let mut process = Program::new("listener", &self.plan.tools.ktsn)
+            .args(["listen".to_owned(), format!("{}:{PORT}", b.pod_address), "--cpu=0".to_owned()])
+            .says_ready()
+            .within(&b.pod_namespace)
+            .start(self.directory)?;
+        process.wait_ready(READY_MAX)?;
+        Ok(process)
+    }
+
+    /// A talker of 1 kHz under libktsn that runs until its value is dropped.
+    fn talker(&self, daemon: &Daemon, number: u32, start_at: Tai, period: &str) -> Result<Process, LabError> {
+        let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
+        let program = Program::new(&format!("talker{number}"), &self.plan.tools.ktsn)
+            .args(["talk", &destination, "--mode=txtime", "--clock=tai", "--cpu=1", "--fifo=40"])
+            .args([format!("--start-at={}", start_at.as_nanos()), format!("--period={period}")])
+            .says_ready();
+        daemon.serve(program, &self.plan.tools, self.testbed).start(self.directory)
+    }
+
+    /// Daemon and worker with a port, and nobody to serve.
+    pub(super) fn nothing_attached(&self) -> Result<Vec<Micro>, LabError> {
+        let whole = configuration(self.testbed);
+        let port = whole.split("[[attachment]]").next().unwrap_or_default();
+        let daemon = Daemon::start_with(&self.plan.tools, self.testbed, self.directory, port)?;
+        Ok(vec![self.cpu("ktsnd.cpu.nothing_attached", &daemon)?])
+    }
+
+    /// A client with a stream, whose first frame lies beyond the measurement.
+    pub(super) fn armed_idle(&self) -> Result<Vec<Micro>, LabError> {
+        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let mut talker =
+            self.talker(&daemon, 0, tai_now().saturating_add(Nanos::from_seconds(3600)), "1ms")?;
+        talker.wait_ready(READY_MAX)?;
+        let resident = daemon.resident_octets()?;
+        Ok(vec![
+            self.cpu("ktsnd.cpu.armed_idle", &daemon)?,
+            figure("ktsnd.rss.1_client", "octets", resident as f64, 1),
+        ])
+    }
+
+    /// One stream of 1 kHz.
+    pub(super) fn one_stream(&self) -> Result<Vec<Micro>, LabError> {
+        let (daemon, _listener, _talkers) = self.streams(1)?;
+        let before = daemon.statistics()?;
+        let cpu = self.cpu("ktsnd.cpu.1_stream_1khz", &daemon)?;
+        let run = daemon.statistics()?.since(&before);
+        check_rate(&run, 1, self.seconds())?;
+        let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
+        Ok(vec![
+            cpu,
+            margin("ktsnd.spin_margin.1_stream_1khz", &run),
+            figure("doorbell.per_frame.1khz", "1", per_frame, run.taken),
+        ])
+    }
+
+    /// Ten streams of 1 kHz whose instants have nothing to do with each other.
+    pub(super) fn ten_streams(&self) -> Result<Vec<Micro>, LabError> {
+        let (daemon, _listener, _talkers) = self.streams(10)?;
+        let before = daemon.statistics()?;
+        let cpu = self.cpu("ktsnd.cpu.10_streams_1khz", &daemon)?;
+        let run = daemon.statistics()?.since(&before);
+        check_rate(&run, 10, self.seconds())?;
+        Ok(vec![cpu, margin("ktsnd.spin_margin.10_streams_1khz", &run)])
+    }
+
+    fn streams(&self, count: u32) -> Result<(Daemon, Process, Vec<Process>), LabError> {
+        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let listener = self.listener()?;
+        // 97.3 µs apart: no two meet, and no even spacing either (the last gap is the shorter one).
+        let base = tai_now().saturating_add(Nanos::from_millis(500));
+        let begin = |number: u32| base.saturating_add(Nanos::new(97_300).saturating_mul(i64::from(number)));
+        let mut talkers = (0..count)
+            .map(|number| self.talker(&daemon, number, begin(number), "1ms"))
+            .collect::<Result<Vec<_>, _>>()?;
+        for talker in &mut talkers {
+            talker.wait_ready(READY_MAX)?;
+        }
+        std::thread::sleep(SETTLE);
+        Ok((daemon, listener, talkers))
+    }
+
+    /// The daemon's CPU time over elapsed time; the median of equal slices of the seconds.
+    fn cpu(&self, name: &str, daemon: &Daemon) -> Result<Micro, LabError> {
+        std::thread::sleep(SETTLE);
+        let mut ratios = Vec::new();
+        for _ in 0..SLICES {
+            let (cpu, begun) = (daemon.cpu_time()?, Instant::now());
+            std::thread::sleep(self.seconds() / SLICES);
+            ratios.push((daemon.cpu_time()? - cpu).as_secs_f64() / begun.elapsed().as_secs_f64());
+        }
+        ratios.sort_by(f64::total_cmp);
+        let at =
+            |permille: usize| ratios[((ratios.len() * permille).div_ceil(1000) - 1).min(ratios.len() - 1)];
+        Ok(Micro {
+            name: name.to_owned(),
+            unit: "CPUs".to_owned(),
+            p50: at(500),
+            p90: Some(at(900)),
+            samples: u64::from(SLICES),
+        })
+    }
+}
+
+/// A daemon that was idle because its talkers failed must not look cheap.
+fn check_rate(run: &Counters, streams: u32, elapsed: Duration) -> Result<(), LabError> {
+    let expected = elapsed.as_secs_f64() * 1000.0 * f64::from(streams);
+    if run.sent as f64 >= expected * 0.95 {
+        return Ok(());
+    }
+    let problem = format!("sent {} frames, expected {expected:.0}; dropped {:?}", run.sent, run.dropped);
+    Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() })
+}

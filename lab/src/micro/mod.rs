@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Micro-benchmarks: what a call, a doorbell and the daemon cost.
+//!
+//! In: the programs, seconds per figure. Out: a document with `micro` entries and the bars beside them. Everything runs
+//! on the testbed of the experiment `container`, under the measuring lock, one thing after the other.
+
+mod cost;
+pub mod sender;
+#[allow(unsafe_code)]
+mod sys;
+
+use crate::error::LabError;
+use crate::exclusive::{MeasureLock, check_machine, wait_until_quiet};
+use crate::testbed::Testbed;
+use crate::tools::Tools;
+use cost::Costs;
+use ktsn_measure::environment::Environment;
+use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Frames per second that the worker must reach.
+const THROUGHPUT_MIN: f64 = 1.5e6;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Seconds per figure.
+    pub seconds: f64,
+    /// The programs.
+    pub tools: Tools,
+    /// The machine's measuring lock.
+    pub lock: PathBuf,
+    /// The command that repeats it.
+    pub command: Vec<String>,
+}
+
+/// Greatest figures allowed; without a divisor the figure itself.
+const BARS: [(&str, Option<&str>, f64); 7] = [
+    ("sendmsg.intercepted.64", None, 400.0),
+    ("sendmsg.intercepted.64", Some("sendmsg.kernel.64"), 1.0 / 3.0),
+    ("ktsnd.cpu.nothing_attached", None, 0.001),
+    ("ktsnd.cpu.armed_idle", None, 0.01),
+    ("ktsnd.cpu.1_stream_1khz", None, 0.08),
+    ("ktsnd.cpu.10_streams_1khz", None, 0.45),
+    ("ktsnd.rss.1_client", None, 32.0 * 1024.0 * 1024.0),
+];
+
+/// Measures. `watch` hears what is measured next.
+///
+/// # Errors
+/// [`LabError`]; everything that was set up is removed then, too.
+pub fn run(plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Document, LabError> {
+    plan.tools.check_daemon()?;
+    check_machine()?;
+    let _lock = MeasureLock::take(&plan.lock, || watch("another measurement holds the lock"))?;
+    let mut document = Document::new("micro", plan.command.clone(), Environment::read());
+    document.parameters.insert("seconds".to_owned(), plan.seconds.into());
+    document.parameters.insert("clock_reading".to_owned(), "one is contained in every sendmsg sample".into());
+    watch("waiting for a quiet machine");
+    wait_until_quiet(|_| ())?;
+    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let testbed = Testbed::new()?;
+    let costs = Costs { plan, testbed: &testbed, directory: directory.path() };
+    watch("the kernel's sendmsg");
+    document.micro.extend(costs.kernel()?);
+    watch("the intercepted sendmsg");
+    document.micro.extend(costs.intercepted()?);
+    for measured in [Costs::nothing_attached, Costs::armed_idle, Costs::one_stream, Costs::ten_streams] {
+        watch("the daemon's CPU time");
+        document.micro.extend(measured(&costs)?);
+    }
+    watch("the worker's throughput");
+    throughput(plan, &mut document)?;
+    compare(&mut document);
+    Ok(document)
+}
+
+fn compare(document: &mut Document) {
+    for (name, to, bar) in BARS {
+        let figure =
+            |name: &str| document.micro.iter().find(|micro| micro.name == name).map(|micro| micro.p50);
+        let ratio = match to {
+            None => figure(name),
+            Some(to) => figure(name).zip(figure(to)).map(|(of, to)| of / to),
+        };
+        document.comparisons.push(Comparison {
+            metric: "p50".to_owned(),
+            payload_octets: None,
+            load: None,
+            of: name.to_owned(),
+            to: to.map(str::to_owned),
+            ratio,
+            bar: Some(bar),
+            holds: Some(ratio.is_some_and(|ratio| ratio <= bar)),
+        });
+    }
+}
+
+/// Runs the daemon's own example, where it is built: it measures the shipped worker, which nobody else may link.
+fn throughput(plan: &Plan, document: &mut Document) -> Result<(), LabError> {
+    let name = "worker.memory_port.64 at least 1.5 M frames/s".to_owned();
+    let program = plan.tools.ktsnd.with_file_name("examples").join("worker_throughput");
+    if !program.is_file() {
+        let reason = format!(
+            "{} is not built; remedy: `cargo build --release -p ktsnd --example worker_throughput`",
+            program.display()
+        );
+        document.checks.push(Check { name, outcome: CheckOutcome::Skipped, reason: Some(reason) });
+        return Ok(());
+    }
+    let seconds = plan.seconds.ceil().clamp(1.0, 600.0).to_string();
+    let shown = program.display().to_string();
+    let output = Command::new(&program)
+        .args(["--seconds", &seconds])
+        .output()
+        .map_err(|source| LabError::Start { command: shown.clone(), source, remedy: "" })?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(LabError::Command { command: shown, status: output.status.to_string(), stderr });
+    }
+    let micro: Micro = serde_json::from_slice(&output.stdout)
+        .map_err(|error| LabError::Contents { path: program, problem: format!("its output: {error}") })?;
+    let holds = micro.p50 >= THROUGHPUT_MIN;
+    let reason = (!holds).then(|| format!("{:.2} M frames/s", micro.p50 / 1e6));
+    let outcome = if holds { CheckOutcome::Passed } else { CheckOutcome::Failed };
+    document.checks.push(Check { name, outcome, reason });
+    document.micro.push(micro);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use crate::sys::within;
+use crate::testbed::UPLINK;
+use ktsn_measure::clock::RealTime;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+fn micro(name: &str, p50: f64) -> Micro {
+    Micro { name: name.to_owned(), unit: "ns".to_owned(), p50, p90: None, samples: 1 }
+}
+
+#[test]
+fn bars_are_figures_or_ratios_and_a_missing_one_holds_nothing() {
+    let mut document = Document::new("micro", Vec::new(), Environment::default());
+    document.micro = vec![micro("sendmsg.intercepted.64", 300.0), micro("sendmsg.kernel.64", 1000.0)];
+    compare(&mut document);
+    let held: Vec<Option<bool>> = document.comparisons.iter().map(|comparison| comparison.holds).collect();
+    assert_eq!(held[..3], [Some(true), Some(true), Some(false)]);
+    assert!((document.comparisons[1].ratio.unwrap() - 0.3).abs() < 1e-9);
+    assert_eq!(document.comparisons[2].ratio, None);
+}
+
+#[test]
+fn an_example_that_is_not_built_is_skipped_with_the_remedy() {
+    let mut document = Document::new("micro", Vec::new(), Environment::default());
+    let tools = Tools::beside(std::path::Path::new("/nowhere/ktsn"));
+    let plan = Plan { seconds: 1.0, tools, lock: PathBuf::new(), command: Vec::new() };
+    throughput(&plan, &mut document).unwrap();
+    assert_eq!(document.checks[0].outcome, CheckOutcome::Skipped);
+    assert!(document.checks[0].reason.as_ref().unwrap().contains("--example worker_throughput"));
+}
+
+#[test]
+fn the_peer_drops_until_the_descriptor_is_closed() {
+    let testbed = Testbed::new().unwrap();
+    let (a, b) = (&testbed.a, &testbed.b);
+    let listener = within(&b.namespace, || UdpSocket::bind((b.address, 7001))).unwrap();
+    listener.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let talker = within(&a.namespace, || UdpSocket::bind((a.address, 0))).unwrap();
+    let arrives = || {
+        talker.send_to(b"x", (b.address, 7001)).unwrap();
+        listener.recv(&mut [0; 8]).is_ok()
+    };
+    assert!(arrives());
+    let dropped = within(&b.namespace, || sys::drop_all(UPLINK)).unwrap();
+    assert!(!arrives());
+    drop(dropped);
+    // The kernel removes the program a moment after the last descriptor is gone.
+    assert!((0..20).any(|_| arrives()));
+    let absent = within(&b.namespace, || sys::drop_all("none0")).unwrap_err().to_string();
+    assert!(absent.contains("No such device"), "{absent}");
+}
+
+#[test]
+fn the_sender_counts_every_call() {
+    let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let cost = sender::run(listener.local_addr().unwrap(), 2, RealTime::default()).unwrap();
+    assert_eq!((cost.first_count, cost.rest_count), (2, 2 * (sender::BATCH as u64 - 1)));
+    assert!(cost.rest_ns.min > 0 && cost.clock_ns.min >= 0);
+    let nobody = sender::run(listener.local_addr().unwrap(), 0, RealTime::default());
+    assert_eq!(nobody.unwrap_err().exit_status(), 2);
+}
