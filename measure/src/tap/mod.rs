@@ -6,6 +6,17 @@
 //! It never waits in the socket: a sleeping reader costs the receive path a wake-up per frame, which would be
 //! measured. It sleeps on its own and empties the buffer some fifty times a second. A frame that the kernel could
 //! not keep for it is counted, and makes the round void.
+//!
+//! The socket keeps a clone of each frame until then, so who changes a header later (forwarding after decapsulation)
+//! first copies it; a frame that ends on the tapped host is not changed. The cost is below what can be told apart: over
+//! Flannel's path, 64 octets each 1 ms, SCHED_FIFO, 2 CPUs, Linux 6.18, rounds of 2500 frames without and with the tap
+//! in turn, p50 of the latency (median of the rounds) is
+//!
+//! ```text
+//!  talker    without    with       with / without, round by round
+//!  spin      47.7 us    46.2 us    0.89 to 1.01 (6 rounds each)
+//!  sleep     82.0 us    81.6 us    0.96 to 1.00 (4 rounds each)
+//! ```
 
 mod sys;
 
