@@ -68,6 +68,27 @@ impl Node {
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
             }
         };
+        let stats = self.begin_to_serve(index, &attachment, &uplink, added);
+        info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
+        let slot = usize::from(index.0);
+        if self.attached.len() <= slot {
+            self.attached.resize_with(slot + 1, || None);
+        }
+        self.attached[slot] = Some(Attached { attachment, uplink, interface_port, stats, kept });
+        if kept && !self.restoring {
+            self.save();
+        }
+        Ok(false)
+    }
+
+    /// From here on clients find the attachment.
+    fn begin_to_serve(
+        &mut self,
+        index: AttachmentIndex,
+        attachment: &Attachment,
+        uplink: &str,
+        added: tables::Added,
+    ) -> Arc<AttachmentStats> {
         let stats = Arc::new(AttachmentStats::default());
         let policy = AttachmentPolicy {
             classes: attachment.classes,
@@ -80,7 +101,7 @@ impl Node {
             horizon_told_at: ktsn_time::Monotonic::ZERO,
         };
         self.publish(added.tables);
-        let worker = &self.workers[&uplink];
+        let worker = &self.workers[uplink];
         worker.send(Command::SetAttachment(index, Box::new(policy)));
         self.directory.serve(Served {
             index,
@@ -94,16 +115,7 @@ impl Node {
             allow_tai: attachment.allow_tai,
             worker: worker.outbox.clone(),
         });
-        info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
-        let slot = usize::from(index.0);
-        if self.attached.len() <= slot {
-            self.attached.resize_with(slot + 1, || None);
-        }
-        self.attached[slot] = Some(Attached { attachment, uplink, interface_port, stats, kept });
-        if kept && !self.restoring {
-            self.save();
-        }
-        Ok(false)
+        stats
     }
 
     /// Detaches: its frames are dropped, its clients told, its namespace let go.

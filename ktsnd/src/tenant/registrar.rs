@@ -32,6 +32,8 @@ use crate::worker::{Client, ClientKey, Command, Outbox, StreamInfo};
 const STRANGERS_MAX: usize = 64;
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
+/// Messages that one connection may send in a second: twice as many as it can have streams.
+const MESSAGES_A_SECOND: u32 = 2 * limits::STREAMS_MAX;
 /// Messages read from one connection before the others get their turn.
 const MESSAGES_A_TURN: usize = 16;
 const BACKLOG: i32 = 256;
@@ -68,6 +70,8 @@ struct Connection<P> {
     process: Option<OwnedFd>,
     pid: u32,
     since: Instant,
+    /// Messages in the second that began then.
+    messages: (Instant, u32),
     client: Option<Registered<P>>,
 }
 
@@ -230,8 +234,17 @@ impl<P: Send + 'static> Service<P> {
             if let Some(process) = &process {
                 let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
             }
-            self.connections
-                .insert(number, Connection { fd, process, pid, since: Instant::now(), client: None });
+            self.connections.insert(
+                number,
+                Connection {
+                    fd,
+                    process,
+                    pid,
+                    since: Instant::now(),
+                    messages: (Instant::now(), 0),
+                    client: None,
+                },
+            );
         }
     }
 
@@ -264,7 +277,16 @@ impl<P: Send + 'static> Service<P> {
 
     fn serve(&mut self, number: u64) {
         for _ in 0..MESSAGES_A_TURN {
-            let Some(connection) = self.connections.get(&number) else { return };
+            let Some(connection) = self.connections.get_mut(&number) else { return };
+            if connection.messages.0.elapsed() >= Duration::from_secs(1) {
+                connection.messages = (Instant::now(), 0);
+            }
+            connection.messages.1 += 1;
+            if connection.messages.1 > MESSAGES_A_SECOND {
+                // The workers' queue is everybody's; a flood of registrations must not fill it.
+                debug!(number, "too many messages a second: connection ends");
+                return self.end(number);
+            }
             match connection::read(connection.fd.as_fd()) {
                 Read::Nothing => return,
                 Read::Ended => return self.end(number),

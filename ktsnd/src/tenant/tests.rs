@@ -198,6 +198,21 @@ fn a_listening_tcp_socket_and_a_pipe_are_refused() {
     assert_eq!(running.finish(), ["add", "refuse", "refuse", "end"]);
 }
 
+#[test]
+fn a_flood_of_registrations_ends_its_connection_only() {
+    let running = start(4);
+    let (fd, _) = running.hello(ABI as u16);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let message = Register { stream_index: 0, token: 1 }.encode();
+    let began = Instant::now();
+    // Full queues make the sender wait; the end is an error.
+    while write(&fd, &message, &[udp.as_fd()]).map_or_else(|e| e == rustix::io::Errno::AGAIN, |()| true) {
+        assert!(began.elapsed() < Duration::from_secs(5), "never ended");
+    }
+    running.wait_for_clients(0);
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     /// Whatever comes in, the connection ends or is answered, and the next client is served.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use ktsn_model::DropReason;
+use ktsn_model::{DropReason, PriorityMap};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::RegionState;
@@ -12,7 +12,7 @@ use ktsn_sched::{EarliestTxTime, Frame, Strategy};
 use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
-use super::client::Client;
+use super::client::{Client, StreamInfo};
 use super::command::{ClientKey, Command, Returned};
 use super::{Environment, PortState, Worker, intake};
 use crate::limits;
@@ -31,14 +31,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn apply(&mut self, command: Command<P>) {
         match command {
             Command::AddPort(index, port, priority_map, sched) => {
-                let slot = usize::from(index.0);
-                if slot >= self.ports.len() || self.draining {
-                    return self.inbox.give(Returned::Port(index, Some(port)));
-                }
-                self.remove_port(index);
-                self.ports[slot] =
-                    Some(PortState { port, sched, priority_map, failure_told_at: Monotonic::ZERO });
-                self.ports_end = self.ports_end.max(slot + 1);
+                self.add_port(index, port, priority_map, sched);
             }
             Command::ReplacePort(index, port) => {
                 let old = match self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut) {
@@ -57,18 +50,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             Command::RemoveAttachment(index) => self.remove_attachment(index),
             Command::AddClient(client) => self.add_client(client),
-            Command::Register(key, index, info) => {
-                if let Some(at) = self.emptied(key)
-                    && let Some(client) = self.clients[at].as_mut()
-                {
-                    let status = info.status;
-                    client.set_stream(index, Some((*info).clone()));
-                    if client.consumer.set_stream(index, status).is_err() {
-                        count(&self.stats.bugs);
-                    }
-                }
-                self.inbox.give(Returned::Boxed(info));
-            }
+            Command::Register(key, index, info) => self.register(key, index, info),
             Command::Unregister(key, index) => {
                 if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
                     client.set_stream(index, None);
@@ -106,6 +88,32 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             Command::Drain => self.drain(),
         }
+    }
+
+    fn add_port(
+        &mut self,
+        index: PortIndex,
+        port: Box<P>,
+        priority_map: PriorityMap,
+        sched: Box<EarliestTxTime>,
+    ) {
+        let slot = usize::from(index.0);
+        if slot >= self.ports.len() || self.draining {
+            return self.inbox.give(Returned::Port(index, Some(port)));
+        }
+        self.remove_port(index);
+        self.ports[slot] = Some(PortState { port, sched, priority_map, failure_told_at: Monotonic::ZERO });
+        self.ports_end = self.ports_end.max(slot + 1);
+    }
+
+    fn register(&mut self, key: ClientKey, index: u32, info: Box<StreamInfo>) {
+        if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+            client.set_stream(index, Some((*info).clone()));
+            if client.consumer.set_stream(index, info.status).is_err() {
+                count(&self.stats.bugs);
+            }
+        }
+        self.inbox.give(Returned::Boxed(info));
     }
 
     fn find(&self, key: ClientKey) -> Option<usize> {

@@ -17,7 +17,7 @@ use rustix::time::{
 /// Why the worker woke. Doorbells are told by the number they were watched under.
 #[derive(Debug, Default)]
 pub struct Woken {
-    /// Numbers of the doorbells that can be read; at most [`EVENTS`] a time, the rest stays.
+    /// Numbers of the doorbells that can be read; at most 64 a time, the rest stays.
     pub doorbells: Vec<u64>,
     /// A command waits.
     pub command: bool,
