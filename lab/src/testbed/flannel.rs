@@ -2,8 +2,9 @@
 //! Flannel's VXLAN backend on one host, with the bridge CNI that it delegates to.
 //!
 //! In: this host and its peer. Out: the devices, routes, neighbours and rules that flanneld (backend `vxlan`,
-//! `ip-masq`) and the CNI plugin `bridge` (default gateway) leave. `br_netfilter` is not loaded: Flannel's own path
-//! is to be as fast as it can be.
+//! `ip-masq`) and the CNI plugin `bridge` (default gateway) leave. Bridged frames do not pass iptables once
+//! more on the bridge (`bridge-nf-call-iptables` is 0, although Kubernetes asks for 1): the path that KTSN is set against is to
+//! be as fast as it can be.
 
 use super::{Host, OVERLAY_MTU, POD_INTERFACE, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI};
 use crate::command::run;
@@ -17,7 +18,12 @@ pub(super) fn host(host: &Host, peer: &Host) -> Result<(), LabError> {
     bridge_and_pod(host)?;
     vxlan(host, peer)?;
     rules(host)?;
-    run(Some(&host.namespace), "sysctl -qw net.ipv4.ip_forward=1")
+    run(Some(&host.namespace), "sysctl -qw net.ipv4.ip_forward=1")?;
+    // -e: a kernel without br_netfilter has none of them.
+    for family in ["iptables", "ip6tables", "arptables"] {
+        run(Some(&host.namespace), &format!("sysctl -eqw net.bridge.bridge-nf-call-{family}=0"))?;
+    }
+    Ok(())
 }
 
 fn bridge_and_pod(host: &Host) -> Result<(), LabError> {

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The experiment `container` from end to end with the shipped programs: every path delivers every frame once, in
+//! order, and everything is gone afterwards. Nothing here looks at a time, except that no frame may be early.
+
+use ktsn_lab::container::{self, Event, Path, Plan, bars};
+use ktsn_lab::{LabError, Tools};
+use ktsn_measure::results::Round;
+use ktsn_time::Nanos;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+const FRAMES: u64 = 60;
+const PAYLOADS: [usize; 2] = [16, 1024];
+
+/// Both tests count the namespaces of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The programs, built once: the binaries in the tests' own profile, the library in its own.
+fn tools() -> &'static Tools {
+    static TOOLS: OnceLock<Tools> = OnceLock::new();
+    TOOLS.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        // …/TARGET/PROFILE/deps/test
+        let (target, profile) = (test.ancestors().nth(3).unwrap(), test.ancestors().nth(2).unwrap());
+        let profile_name = profile.file_name().unwrap().to_str().unwrap();
+        let cargo_name = if profile_name == "debug" { "dev" } else { profile_name };
+        build(target, &["-p", "ktsn", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
+        build(target, &["-p", "libktsn", "--profile", "hook"]);
+        Tools {
+            ktsn: profile.join("ktsn"),
+            ktsnd: profile.join("ktsnd"),
+            libktsn: target.join("hook/libktsn.so"),
+        }
+    })
+}
+
+fn build(target: &FilePath, what: &[&str]) {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--locked", "--target-dir"])
+        .arg(target)
+        .args(what)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+fn plan(directory: &FilePath) -> Plan {
+    Plan {
+        paths: Path::ALL.to_vec(),
+        payloads: PAYLOADS.to_vec(),
+        rounds: 2,
+        frames: FRAMES,
+        period: Nanos::from_millis(1),
+        tools: tools().clone(),
+        lock: directory.join("out/.measure.lock"),
+        command: vec!["test".to_owned()],
+        functional: true,
+    }
+}
+
+fn namespaces() -> Vec<PathBuf> {
+    let ours = format!("ktsnlab-{}-", std::process::id());
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+#[test]
+fn every_path_delivers_every_frame_once_and_in_order() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let directory = tempfile::tempdir().unwrap();
+    let plan = plan(directory.path());
+    let mut done = 0;
+    let outcome =
+        container::run(&plan, &mut |event| done += u64::from(matches!(event, Event::Done))).unwrap();
+    assert_eq!(done, plan.runs());
+    assert_eq!(outcome.runs.len() as u64, plan.runs());
+    assert_eq!(namespaces(), Vec::<PathBuf>::new());
+
+    for path in Path::ALL {
+        for payload in PAYLOADS {
+            let all = outcome.document.all_rounds(path.name(), payload, Some(bars::LOAD)).unwrap();
+            let name = format!("{path} {payload}: {all:?}");
+            assert_eq!(all.frames_intended, Some(2 * FRAMES), "{name}");
+            assert_eq!(
+                (all.frames_sent, all.frames_received),
+                (Some(2 * FRAMES), Some(2 * FRAMES)),
+                "{name}"
+            );
+            assert_eq!(
+                (all.lost, all.duplicates, all.reordered, all.early),
+                (Some(0), Some(0), Some(0), Some(0)),
+                "{name}"
+            );
+            assert!(all.transmit_error_ns.is_some() && all.wire_offset_ns.is_some(), "{name}");
+            // Only KTSN has a daemon, and it alone knows when its frames were handed over.
+            assert_eq!(all.daemon_rss_octets.is_some(), path == Path::Ktsn, "{name}");
+        }
+    }
+    assert_eq!(bars::violations(&outcome.document), Vec::<String>::new());
+    let single = outcome.document.series.iter().filter(|series| series.round != Round::All).count();
+    assert_eq!(single as u64, plan.runs());
+    for run in &outcome.runs {
+        // Frames of different runs never share a sequence number.
+        assert_eq!(run.records.len() as u64, FRAMES);
+        assert!(run.records.iter().all(|record| record.wire_at.is_some() && record.received_at.is_some()));
+    }
+}
+
+#[test]
+fn a_daemon_that_cannot_start_is_told_and_nothing_stays() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let directory = tempfile::tempdir().unwrap();
+    let broken = Tools { ktsnd: PathBuf::from("/bin/false"), ..tools().clone() };
+    let plan = Plan { paths: vec![Path::Ktsn], tools: broken, ..plan(directory.path()) };
+    let error = container::run(&plan, &mut |_| ()).unwrap_err();
+    assert!(matches!(&error, LabError::Process { name, .. } if name == "ktsnd"), "{error}");
+    assert_eq!(namespaces(), Vec::<PathBuf>::new());
+}
