@@ -188,9 +188,7 @@ fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, door
         return false;
     }
     if let Some(held) = Use::current(page) {
-        for _ in 0..ABSENT.swap(0, Relaxed) {
-            held.producer().count(ktsn_ring::counter::DAEMON_ABSENT);
-        }
+        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, ABSENT.swap(0, Relaxed));
     }
     true
 }

@@ -32,6 +32,9 @@ const SLOT_NAP: u32 = 200_000;
 /// How often a destination table that is being written is read again, and the pause, ns.
 const TABLE_ATTEMPTS: u32 = 20;
 const TABLE_NAP: u32 = 50_000;
+/// How often a thread that lost the race for the socket's port looks for the winner's word, and the pause, ns.
+const BIND_ATTEMPTS: u32 = 20;
+const BIND_NAP: u32 = 50_000;
 
 /// The stream behind a descriptor; one that was never seen is asked once whether it is timed.
 pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
@@ -176,16 +179,15 @@ impl Send {
         mut frame: Frame,
     ) -> Verdict {
         if !self.stream.is_bound() {
-            if !sys::bind_any(self.fd, self.stream.is_v6()) {
-                return leave(self.stream, BypassReason::UnsupportedOption); // the kernel finds the errno
-            }
-            self.stream.read_addresses(self.fd);
-            self.stream.set_stale();
+            self.bind();
+        }
+        if !self.stream.is_bound() {
+            return leave(self.stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
         let status = match self.stream.registration(held, self.fd) {
             Registration::Known(status) => status,
             Registration::NoRoom => return leave(self.stream, BypassReason::UnsupportedOption),
-            Registration::Unknown => return absent(held, message.octets),
+            Registration::Unknown => return absent(page, held, message.octets),
         };
         match status.code {
             StreamCode::Registered => {}
@@ -198,7 +200,7 @@ impl Send {
         let payload_max = match payload_max(held, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),
             Some(Err(reason)) => return leave(self.stream, reason),
-            None => return absent(held, message.octets),
+            None => return absent(page, held, message.octets),
         };
         if message.octets > payload_max {
             return leave(self.stream, BypassReason::OverMtu);
@@ -207,8 +209,24 @@ impl Send {
         match self.claim(page, held) {
             Ok(claim) => self.push(page, held, message, clock, frame, claim),
             Err(Full::Fail(errno)) => Verdict::Fail(errno),
-            Err(Full::Gone) => absent(held, message.octets),
+            Err(Full::Gone) => absent(page, held, message.octets),
         }
+    }
+
+    /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is
+    /// out of date: a second registration could cost its first frame.
+    fn bind(self) {
+        if !sys::bind_any(self.fd, self.stream.is_v6()) {
+            for _ in 0..BIND_ATTEMPTS {
+                if self.stream.is_bound() {
+                    return;
+                }
+                sys::nap(BIND_NAP);
+            }
+            // Nobody says it: the kernel gave the port at an untimed send, or this is a signal handler above the
+            // thread that was about to.
+        }
+        self.stream.addresses_changed(self.fd);
     }
 
     /// A free slot: at once, or after waiting as the kernel waits for room in a socket's buffer.
@@ -279,9 +297,17 @@ enum Full {
     Gone,
 }
 
-/// The daemon is there, and yet this datagram cannot be handed over: counted as if it were not.
-fn absent(held: &Use, octets: usize) -> Verdict {
-    held.producer().count(counter::DAEMON_ABSENT);
+/// The daemon answers nothing, so this datagram cannot be handed over: counted as absent, and if the daemon has not
+/// looked for too long and the doorbell finds nobody, its region is given up.
+fn absent(page: &'static Page, held: &Use, octets: usize) -> Verdict {
+    let producer = held.producer();
+    let is_late = producer.needs_doorbell(ClockId::Monotonic, u64::MAX, clock::monotonic());
+    if producer.state() != RegionState::Attached || (is_late && !ring(held)) {
+        held.give_up(page);
+        attach::count_absent(); // nobody reads this region's counters any more
+    } else {
+        producer.count(counter::DAEMON_ABSENT);
+    }
     Verdict::Taken(octets)
 }
 

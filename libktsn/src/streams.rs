@@ -25,10 +25,14 @@ const STREAMS_COUNT: usize = 1024;
 /// How long a send waits for a registration that the program itself made necessary, ns.
 const REGISTER_WAIT: u64 = 20_000_000;
 
-/// The socket's addresses changed: register again before the next frame.
-const STALE: u32 = 1;
+/// In a registration: the socket's addresses changed, register again before the next frame. It lies in the same word
+/// as the token, so that no thread sees it cleared beside the old one.
+const STALE: u64 = 1 << 63;
+/// The epoch's bits in a registration, after shifting.
+const EPOCH_MASK: u32 = u32::MAX >> 1;
+
 /// The kernel's socket knows SO_TXTIME too.
-const KERNEL_TXTIME: u32 = 1 << 1;
+const KERNEL_TXTIME: u32 = 1;
 /// It has a local port.
 const BOUND: u32 = 1 << 2;
 /// It is connected.
@@ -61,8 +65,10 @@ struct Entry {
     /// SO_TXTIME: the clock in the low half, the flags in the high one.
     txtime: AtomicU64,
     options: AtomicU64,
-    /// The token in the low half, the attachment's epoch in the high one; 0 = never registered.
+    /// The token in the low half, the attachment's epoch and [`STALE`] in the high one; token 0 = never registered.
     registration: AtomicU64,
+    /// The socket's SO_COOKIE.
+    cookie: AtomicU64,
     /// A send waits for the answer until then (CLOCK_MONOTONIC, ns).
     wait_until: AtomicU64,
 }
@@ -74,6 +80,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         txtime: AtomicU64::new(0),
         options: AtomicU64::new(0),
         registration: AtomicU64::new(0),
+        cookie: AtomicU64::new(0),
         wait_until: AtomicU64::new(0),
     }
 }; STREAMS_COUNT];
@@ -105,15 +112,16 @@ pub(crate) fn get(index: u32) -> Option<Stream> {
 }
 
 /// A new stream with one reference; `None` when there are too many.
-pub(crate) fn create(is_v6: bool) -> Option<Stream> {
+pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
     for (index, entry) in (0..).zip(&STREAMS) {
         if entry.references.load(Relaxed) == 0
             && entry.references.compare_exchange(0, CLOSING, AcqRel, Relaxed).is_ok()
         {
-            entry.flags.store(if is_v6 { V6 } else { 0 } | STALE, Relaxed);
+            entry.flags.store(if is_v6 { V6 } else { 0 }, Relaxed);
             entry.txtime.store(0, Relaxed);
             entry.options.store(0, Relaxed);
             entry.registration.store(0, Relaxed);
+            entry.cookie.store(cookie, Relaxed);
             entry.wait_until.store(0, Relaxed);
             entry.references.store(1, Release);
             return Some(Stream { index, entry });
@@ -142,8 +150,8 @@ pub(crate) fn release(index: u32) {
     }
     let registration = entry.registration.swap(0, AcqRel);
     if let Some(held) = page::get().and_then(Use::current)
-        && registration != 0
-        && epoch_of(registration) == held.epoch()
+        && registration as u32 != 0
+        && epoch_of(registration) == held.epoch() & EPOCH_MASK
         && let Some(control) = held.region().control.get()
     {
         let message = Unregister { stream_index: index, token: registration as u32 };
@@ -164,19 +172,19 @@ pub(crate) fn forget_registrations() {
 }
 
 const fn epoch_of(registration: u64) -> u32 {
-    (registration >> 32) as u32
+    (registration >> 32) as u32 & EPOCH_MASK
 }
 
 impl Stream {
     fn has(self, flag: u32) -> bool {
-        self.entry.flags.load(Relaxed) & flag != 0
+        self.entry.flags.load(Acquire) & flag != 0
     }
 
     fn put(self, flag: u32, value: bool) {
         if value {
-            self.entry.flags.fetch_or(flag, Relaxed);
+            self.entry.flags.fetch_or(flag, Release);
         } else {
-            self.entry.flags.fetch_and(!flag, Relaxed);
+            self.entry.flags.fetch_and(!flag, Release);
         }
     }
 
@@ -236,9 +244,20 @@ impl Stream {
     pub(crate) fn set_options(self, options: Options) {
         self.entry.options.store(options.to_word(), Relaxed);
     }
-    /// The socket's addresses changed.
-    pub(crate) fn set_stale(self) {
-        self.put(STALE, true);
+    /// The registration says what the socket no longer is.
+    fn set_stale(self) {
+        self.entry.registration.fetch_or(STALE, AcqRel);
+    }
+    /// Whether the descriptor is this stream's socket; a number may have been used again behind our back.
+    pub(crate) fn is_of(self, fd: c_int) -> bool {
+        sys::cookie(fd) == Some(self.entry.cookie.load(Relaxed))
+    }
+
+    /// The socket's addresses changed. The registration goes first: who sees the new port also sees that it is out
+    /// of date, or one that was made after the change.
+    pub(crate) fn addresses_changed(self, fd: c_int) {
+        self.set_stale();
+        self.read_addresses(fd);
     }
 
     /// Asks the socket for its addresses.
@@ -272,10 +291,10 @@ impl Stream {
     /// `bind`, `connect` or first send made a registration necessary.
     pub(crate) fn registration(self, held: &Use, fd: c_int) -> Registration {
         let mut registration = self.entry.registration.load(Acquire);
-        let is_stale = self.has(STALE);
-        if is_stale || epoch_of(registration) != held.epoch() {
+        let is_ours = epoch_of(registration) == held.epoch() & EPOCH_MASK;
+        if registration & STALE != 0 || !is_ours {
             // After a daemon's return nobody waits; else the program's own change made it necessary.
-            let may_wait = registration == 0 || epoch_of(registration) == held.epoch();
+            let may_wait = registration as u32 == 0 || is_ours;
             match self.register(held, fd, registration, if may_wait { REGISTER_WAIT } else { 0 }) {
                 Some(new) => registration = new,
                 None => return Registration::Unknown,
@@ -299,17 +318,16 @@ impl Stream {
 
     /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
     fn register(self, held: &Use, fd: c_int, old: u64, wait: u64) -> Option<u64> {
-        // First the flag, then the addresses: a change in between makes the stream stale again.
-        self.put(STALE, false);
         let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
             0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
             token => token,
         };
-        let new = u64::from(token) | u64::from(held.epoch()) << 32;
+        let new = u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32;
         self.entry.wait_until.store(clock::monotonic().saturating_add(wait), Relaxed);
         if let Err(other) = self.entry.registration.compare_exchange(old, new, AcqRel, Acquire) {
             return Some(other); // another thread registers right now
         }
+        // First the word, then the addresses: a change in between makes the stream stale again.
         self.read_addresses(fd);
         self.set_options(Options::read(fd, self.is_v6()));
         let message = Register { stream_index: self.index, token };
@@ -318,7 +336,13 @@ impl Stream {
             None => Err(EPIPE),
         };
         match sent {
-            Ok(()) => Some(new),
+            Ok(()) => {
+                // A newer registration may have been sent before this one, and the daemon keeps the last.
+                if self.entry.registration.load(Acquire) as u32 != token {
+                    self.set_stale();
+                }
+                Some(new)
+            }
             Err(error) => {
                 self.set_stale();
                 if !matches!(error, EAGAIN | EBADF | ENOBUFS)

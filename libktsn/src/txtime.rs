@@ -47,9 +47,12 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
         return answer;
     }
     let known = match fds::get(fd) {
-        Entry::Stream(index) => streams::get(index),
+        Entry::Stream(index) => streams::get(index).filter(|stream| stream.is_of(fd)),
         _ => None,
     };
+    if known.is_none() {
+        fds::forget(fd); // a close that nobody saw: the stream of this number is another socket's
+    }
     let Some((stream, is_new)) =
         known.map(|stream| (stream, false)).or_else(|| begin(fd).map(|new| (new, true)))
     else {
@@ -107,7 +110,7 @@ fn begin(fd: c_int) -> Option<Stream> {
     if usize::try_from(fd).ok()? >= fds::FDS_COUNT || !page::make()?.may_change() {
         return None;
     }
-    let stream = streams::create(is_v6)?;
+    let stream = streams::create(is_v6, sys::cookie(fd)?)?;
     stream.read_addresses(fd);
     stream.set_options(Options::read(fd, is_v6));
     Some(stream)
@@ -167,8 +170,7 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
         Change::Options => stream.set_options(Options::read(fd, stream.is_v6())),
         Change::Registration => {
             stream.set_options(Options::read(fd, stream.is_v6()));
-            stream.read_addresses(fd);
-            stream.set_stale();
+            stream.addresses_changed(fd);
         }
         Change::Pinned => stream.pin(false),
         Change::PinnedGroups => stream.pin(true),
@@ -179,7 +181,6 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
 pub(crate) fn addresses_changed(fd: c_int) {
     let Entry::Stream(index) = fds::get(fd) else { return };
     if let Some(stream) = streams::get(index) {
-        stream.read_addresses(fd);
-        stream.set_stale();
+        stream.addresses_changed(fd);
     }
 }

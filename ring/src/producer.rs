@@ -188,8 +188,14 @@ impl Producer {
     /// Adds one to a counter ([`tables::bypass`], [`tables::counter`]); an unknown one is ignored.
     #[inline]
     pub fn count(&self, counter: usize) {
+        self.add(counter, 1);
+    }
+
+    /// Adds to a counter as [`Self::count`] does, `events` at once.
+    #[inline]
+    pub fn add(&self, counter: usize, events: u64) {
         if counter < COUNTERS_COUNT {
-            self.words.add64(COUNTERS.wrapping_add(counter.wrapping_mul(8)), 1);
+            self.words.add64(COUNTERS.wrapping_add(counter.wrapping_mul(8)), events);
         }
     }
 

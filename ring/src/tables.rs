@@ -55,7 +55,7 @@ pub mod stream_flags {
 pub enum RegionState {
     /// It is.
     Attached = 0,
-    /// The attachment is gone: everything goes to the kernel.
+    /// The attachment is gone: frames are lost and counted [`counter::DAEMON_ABSENT`] until another one is there.
     Detached = 1,
     /// The daemon has given the region up: attach again.
     Retired = 2,

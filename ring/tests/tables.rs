@@ -124,6 +124,11 @@ fn state_and_counters_travel() {
     let counters = consumer.counters();
     assert_eq!((counters[counter::SENT], counters[31]), (2, 1));
     assert_eq!(counters.iter().sum::<u64>(), 3);
+    producer.add(counter::DAEMON_ABSENT, 1 << 40);
+    producer.add(counter::DAEMON_ABSENT, 2);
+    producer.add(32, 5);
+    assert_eq!(consumer.counters()[counter::DAEMON_ABSENT], (1 << 40) + 2);
+    assert_eq!(consumer.counters().iter().sum::<u64>(), (1 << 40) + 5);
 }
 
 #[test]

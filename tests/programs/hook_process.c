@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scenarios with descriptors, processes, threads and signals.
 #include "hook_sender.h"
+#include <sys/syscall.h>
 
 static void duplicates(void)
 {
@@ -175,6 +176,91 @@ static void inherit(char **argv)
 	execl("/proc/self/exe", argv[0], "inherited", argv[2], number, (char *)NULL);
 }
 
+static int local_port(int fd)
+{
+	struct sockaddr_in name;
+	socklen_t octets = sizeof(name);
+	getsockname(fd, (struct sockaddr *)&name, &octets);
+	return ntohs(name.sin_port);
+}
+
+// Two threads that do one round after the other at the same instant.
+static volatile long round_number, round_over;
+static int round_fd, is_connected, is_last;
+
+static void *rounds(void *argument)
+{
+	long failed = 0, number = (long)argument;
+	for (long next = 1;; next++) {
+		while (__atomic_load_n(&round_number, __ATOMIC_ACQUIRE) < next)
+			if (next % 2)
+				sched_yield();
+		if (is_last)
+			return (void *)failed;
+		char text[32];
+		snprintf(text, sizeof(text), "r%ld-%ld", next, number);
+		long sent = is_connected ? send_at(round_fd, NULL, 0, text, now(TAI) + 200000000, 0) : send_text(round_fd, text);
+		failed += sent != (long)strlen(text);
+		__atomic_add_fetch(&round_over, 1, __ATOMIC_ACQ_REL);
+	}
+}
+
+static void in_rounds(int argc, char **argv, int with_connect)
+{
+	long count = argc > 3 ? atol(argv[3]) : 100, all = 0;
+	pthread_t threads[2];
+	void *failed;
+	is_connected = with_connect;
+	round_fd = timed_socket(AF_INET, TAI);
+	for (long i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, rounds, (void *)i);
+	for (long next = 1; next <= count; next++) {
+		if (with_connect) {
+			struct sockaddr_in to = to4(10000 + (int)next);
+			if (connect(round_fd, (struct sockaddr *)&to, sizeof(to)))
+				exit(6);
+		} else {
+			close(round_fd);
+			round_fd = timed_socket(AF_INET, TAI);
+		}
+		__atomic_store_n(&round_number, next, __ATOMIC_RELEASE);
+		while (__atomic_load_n(&round_over, __ATOMIC_ACQUIRE) < 2 * next)
+			usleep(100);
+	}
+	is_last = 1;
+	__atomic_store_n(&round_number, count + 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++) {
+		pthread_join(threads[i], &failed);
+		all += (long)failed;
+	}
+	say("failed", all);
+}
+
+// Sockets that get their port in another way than by the library's bind.
+static void ports(void)
+{
+	int no_port = timed_socket(AF_INET, TAI), yes = 1;
+	setsockopt(no_port, IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */, &yes, sizeof(yes));
+	say("to-the-kernel", send_text(no_port, "no-port"));
+	say("taken", send_text(no_port, "port"));
+	say("port", local_port(no_port));
+}
+
+// A number that is closed and used again by raw system calls.
+static void reused(void)
+{
+	int fd = timed_socket(AF_INET, TAI);
+	struct sockaddr_in here = to4(0);
+	say("old", send_text(fd, "old"));
+	syscall(SYS_close, fd);
+	int again = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0);
+	say("bind", syscall(SYS_bind, again, &here, sizeof(here)));
+	say("same-number", again == fd);
+	say("txtime", set_txtime(again, TAI));
+	say("new", send_text(again, "new"));
+	say("port", local_port(again));
+}
+
 void run_process_scenario(const char *name, int argc, char **argv)
 {
 	if (!strcmp(name, "duplicates"))
@@ -187,6 +273,12 @@ void run_process_scenario(const char *name, int argc, char **argv)
 		signals();
 	else if (!strcmp(name, "closes"))
 		closes();
+	else if (!strcmp(name, "first-sends") || !strcmp(name, "reconnects"))
+		in_rounds(argc, argv, name[0] == 'r');
+	else if (!strcmp(name, "ports"))
+		ports();
+	else if (!strcmp(name, "reused"))
+		reused();
 	else if (!strcmp(name, "inherit"))
 		inherit(argv);
 	else if (!strcmp(name, "inherited"))

@@ -47,6 +47,8 @@ pub struct Behaviour {
     pub destinations: Vec<([u8; 16], u8)>,
     /// How long a registration takes.
     pub register_delay: Duration,
+    /// Whether the destination table is for ever being written.
+    pub is_writing: bool,
 }
 
 impl Default for Behaviour {
@@ -65,6 +67,7 @@ impl Default for Behaviour {
             // 127.0.0.0/16: the rest of the loopback network stays the kernel's.
             destinations: vec![(loopback, 96 + 16), (one, 128)],
             register_delay: Duration::ZERO,
+            is_writing: false,
         }
     }
 }
@@ -320,6 +323,11 @@ impl Client {
         };
         ring.set_destinations(&behaviour.destinations.iter().map(take).collect::<Vec<_>>())
             .expect("destinations");
+        if behaviour.is_writing {
+            // destinations_version, odd.
+            let file = std::fs::File::from(memfd.try_clone().expect("memfd"));
+            std::os::unix::fs::FileExt::write_all_at(&file, &3u64.to_le_bytes(), 88).expect("version");
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .expect("doorbell");

@@ -135,3 +135,33 @@ fn frames_outlive_their_program() {
     assert_eq!(hook::values(&output.expect("program"))["failed"], 0);
     assert_eq!(peer.texts().len(), 10);
 }
+
+/// Killed before it answered anything: the program finds the next daemon within a second all the same.
+fn killed_before_an_answer(first: Behaviour) {
+    let run_dir = hook::open_directory();
+    let first = Peer::start(run_dir.path(), first);
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
+    let child = command.args(["1500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    let mut child = hook::Running(child);
+    // The second registration is the first send's.
+    assert!(first.wait(Duration::from_secs(5), |events| events.registrations > 1));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(first.events().frames.is_empty());
+    drop(first);
+    std::thread::sleep(Duration::from_millis(200));
+    let second = Peer::start(run_dir.path(), Behaviour::default());
+    assert!(second.wait(Duration::from_secs(1), |events| !events.frames.is_empty()), "not within a second");
+    assert!(second.wait(Duration::from_secs(1), |events| events.counters[0][16] > 10));
+    assert!(child.0.wait().expect("program").success());
+}
+
+#[test]
+fn killed_between_a_registration_and_its_answer() {
+    let silent = Behaviour { register_delay: Duration::from_secs(60), ..Behaviour::default() };
+    killed_before_an_answer(silent);
+}
+
+#[test]
+fn killed_while_it_wrote_the_destinations() {
+    killed_before_an_answer(Behaviour { is_writing: true, ..Behaviour::default() });
+}

@@ -110,3 +110,50 @@ fn a_timed_socket_outlives_exec() {
         });
     }
 }
+
+/// The loser of the race for the port does not go to the kernel, and both frames leave from that port.
+#[test]
+fn first_sends_of_two_threads() {
+    run(Libc::Gnu, "first-sends", &["200"], |values, texts, events| {
+        assert_eq!(values["failed"], 0);
+        assert_eq!(texts.len(), 400);
+        assert!(events.frames.iter().all(|frame| frame.local.is_some_and(|local| local.port() != 0)));
+        assert_eq!((events.counters[0][5], events.counters[0][16]), (0, 0));
+    });
+}
+
+/// After connect() returned no thread's frame goes to the peer before.
+#[test]
+fn two_threads_after_connect() {
+    run(Libc::Gnu, "reconnects", &["400"], |values, texts, events| {
+        assert_eq!((values["failed"], texts.len()), (0, 800));
+        for frame in &events.frames {
+            let text = frame.text();
+            let round: u16 = text[1..].split('-').next().expect("round").parse().expect("number");
+            assert_eq!(frame.peer.map(|peer| peer.port()), Some(10_000 + round), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_port_that_the_kernel_gives() {
+    run(Libc::Gnu, "ports", &[], |values, texts, events| {
+        assert_eq!((values["to-the-kernel"], values["taken"]), (7, 4));
+        assert_eq!(texts, ["port"]);
+        let local = events.frames[0].local.expect("local address");
+        assert_eq!(i64::from(local.port()), values["port"]);
+        assert_eq!(events.counters[0][5], 1);
+    });
+}
+
+#[test]
+fn a_number_reused_behind_our_back_is_another_stream() {
+    for libc in LIBCS {
+        run(libc, "reused", &[], |values, texts, events| {
+            assert_eq!((values["same-number"], values["bind"], values["txtime"]), (1, 0, 0));
+            assert_eq!(texts, ["old", "new"]);
+            let local = events.frames[1].local.expect("local address");
+            assert_eq!(i64::from(local.port()), values["port"]);
+        });
+    }
+}
