@@ -32,6 +32,7 @@ demo: setup build ## measure KTSN against bare metal and Flannel's path; writes 
 
 bench: setup build ## micro-benchmarks into out/bench/micro.json (root)
 	@mkdir -p out/bench
+	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench micro --json out/bench/micro.json
 
 clean: ## remove everything that the other targets made
