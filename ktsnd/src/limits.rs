@@ -35,7 +35,7 @@ pub const SLEEP_MUTED: Nanos = Nanos::from_millis(1);
 /// Taking a frame over and making it ready takes about this long.
 pub const INTAKE_COST: Nanos = Nanos::from_micros(10);
 /// Sleeping is not worth it for less than margin + this.
-pub const SLEEP_MIN: Nanos = Nanos::from_micros(30);
+pub const SLEEP_MIN: Nanos = Nanos::from_micros(12);
 /// So close before a transmit time no further client's frames are taken over in a pass.
 pub const INTAKE_STOPS: Nanos = Nanos::from_micros(20);
 /// From here on before a transmit time nothing but the clock is looked at.

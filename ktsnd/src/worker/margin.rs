@@ -23,7 +23,7 @@ const SAMPLES_A_ROUND: u32 = 128;
 const COVERED_PERMILLE: u32 = 990;
 const SMALLEST: Nanos = Nanos::from_micros(8);
 const LARGEST: Nanos = Nanos::from_micros(120);
-const RESERVE: Nanos = Nanos::from_micros(5);
+const RESERVE: Nanos = Nanos::from_micros(2);
 const AT_START: Nanos = Nanos::from_micros(60);
 
 /// How long before an event the worker wakes.
@@ -155,7 +155,7 @@ mod tests {
         for _ in 0..128 * 40 {
             margin.observe(Nanos::from_micros(10));
         }
-        assert_eq!(margin.get(), Nanos::from_micros(16));
+        assert_eq!(margin.get(), Nanos::from_micros(13));
     }
 
     #[test]
