@@ -38,6 +38,7 @@ Exit status: 0 done; 1 a frame of ktsn was lost, early, duplicated or reordered,
 
 /// Run an experiment on this machine.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  ktsn bench container --json results.json --report report.html")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     experiment: Experiment,
