@@ -4,6 +4,7 @@
 mod answer;
 mod connection;
 mod directory;
+mod quiet;
 mod registrar;
 mod socket;
 #[allow(unsafe_code)]

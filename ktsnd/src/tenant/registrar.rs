@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 use super::answer::{destination_table, judge, layout_for, status_of};
 use super::connection::{self, Read, Received};
 use super::directory::{ClientView, Directory, Served, StreamView};
+use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, can_close_unknown, examine};
 use crate::limits;
 use crate::worker::{Client, ClientKey, Command, Outbox, StreamInfo};
@@ -42,20 +43,6 @@ const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
 /// Set in the token of a pidfd; the rest is the connection's number.
 const TOKEN_PROCESS: u64 = 1 << 62;
-
-/// Lets a line about clients through once a second: they can cause as many as they like.
-#[derive(Default)]
-struct Quiet(Option<Instant>);
-
-impl Quiet {
-    fn may(&mut self) -> bool {
-        let may = self.0.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
-        if may {
-            self.0 = Some(Instant::now());
-        }
-        may
-    }
-}
 
 /// Why the registrar cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -223,7 +210,11 @@ impl<P: Send + 'static> Service<P> {
             let strangers: Vec<u64> =
                 self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(n, _)| *n).collect();
             if strangers.len() >= STRANGERS_MAX {
-                self.end(strangers[0]);
+                // It may have said Hello since: only a silent one goes.
+                self.serve(strangers[0]);
+                if self.connections.get(&strangers[0]).is_some_and(|c| c.client.is_none()) {
+                    self.end(strangers[0]);
+                }
             }
             let number = self.next_number;
             self.next_number += 1;
