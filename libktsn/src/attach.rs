@@ -28,7 +28,7 @@ use crate::region::{self, Region, Use};
 use crate::{clock, env, streams, sys};
 
 /// How long the first attachment may take, ns.
-pub(crate) const ATTACH_WAIT: u64 = 900_000_000;
+pub(crate) const ATTACH_WAIT: u64 = 250_000_000;
 /// Between two attempts, ns.
 const RETRY: u64 = 100_000_000;
 /// Between two attempts when the daemon has more callers than it can hear at once, ns.
