@@ -157,9 +157,10 @@ impl Testbed {
     fn settle(&self) -> Result<(), LabError> {
         let timeout = Some(Duration::from_secs(3));
         for (host, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
-            let open = |at: Ipv4Addr| move || UdpSocket::bind((at, SETTLE_PORT));
-            let listener = sys::within(&peer.pod_namespace, open(peer.pod_address))?;
-            let talker = sys::within(&host.pod_namespace, open(host.pod_address))?;
+            let open = |at: Ipv4Addr, port: u16| move || UdpSocket::bind((at, port));
+            let listener = sys::within(&peer.pod_namespace, open(peer.pod_address, SETTLE_PORT))?;
+            // Any free port: a child that another thread is just starting may still hold the last listener's.
+            let talker = sys::within(&host.pod_namespace, open(host.pod_address, 0))?;
             let passed = listener
                 .set_read_timeout(timeout)
                 .and_then(|()| talker.send_to(b"settle", (peer.pod_address, SETTLE_PORT)))
