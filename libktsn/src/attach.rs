@@ -2,12 +2,13 @@
 //! Finding the daemon, and finding it again.
 //!
 //! In: a socket whose namespace the daemon may know, and the time. Out: a region in use, or not. One step never
-//! blocks; it is taken by whatever send comes along and gets the lock at once. Only the first `SO_TXTIME` of a
-//! process (and the first timed send of a fork's child) waits, [`ATTACH_WAIT`] at most.
+//! blocks; it is taken by whatever timed send finds no region and gets the lock at once, so that a program that
+//! gave up waiting is attached by its next send. Only `SO_TXTIME` (and the first timed send of a fork's child)
+//! waits, [`ATTACH_WAIT`] at most.
 //!
 //! ```text
 //! idle ──connect, Hello + socket──► waiting ──HelloReply + memfd + doorbell──► attached
-//!   ▲ 100 ms                          │ refused, 1 s of silence                   │ doorbell fails, state ≠ 0
+//!   ▲ 100 ms; never attached: 1 s     │ refused, 10 s of silence                  │ doorbell fails, state ≠ 0
 //!   └─────────────────────────────────┴───────────────────────────────────────────┘
 //! ```
 
@@ -27,14 +28,16 @@ use crate::page::{Locked, Page};
 use crate::region::{self, Region, Use};
 use crate::{clock, env, streams, sys};
 
-/// How long the first attachment may take, ns.
-pub(crate) const ATTACH_WAIT: u64 = 250_000_000;
-/// Between two attempts, ns.
+/// How long the first attachment may take, ns: a daemon that accepts has hundreds of others before us at worst.
+pub(crate) const ATTACH_WAIT: u64 = 1_000_000_000;
+/// Between two attempts to come back, ns.
 const RETRY: u64 = 100_000_000;
+/// Between two attempts of a program that was never attached, ns: most of these never will be.
+const RETRY_STRANGER: u64 = 1_000_000_000;
 /// Between two attempts when the daemon has more callers than it can hear at once, ns.
-const RETRY_BUSY: u64 = 2_000_000;
-/// A daemon that accepts and says nothing, ns.
-const REPLY_WAIT: u64 = 1_000_000_000;
+const BUSY_NAP: u32 = 1_000_000;
+/// A daemon that accepts and says nothing, ns. Long: one that dies ends the connection.
+const REPLY_WAIT: u64 = 10_000_000_000;
 /// Our descriptors go where programs do not count on finding free numbers.
 const DESCRIPTOR_MIN: c_int = 512;
 
@@ -69,7 +72,10 @@ pub(crate) fn count_absent() {
 
 /// One step, if nobody else is at it; never blocks.
 pub(crate) fn advance(page: &'static Page, socket: c_int) {
-    if let Some(locked) = page.try_lock() {
+    // A vfork's child shares the page, and must not attach in its parent's name.
+    if page.may_change()
+        && let Some(locked) = page.try_lock()
+    {
         step(page, &locked, socket);
     }
 }
@@ -86,7 +92,7 @@ pub(crate) fn wait(page: &'static Page, socket: c_int, deadline: u64) -> bool {
             Some(Step::Waiting(number)) => wait_for_reply(number, deadline.saturating_sub(now)),
             // Another thread is attaching, or the daemon's queue of callers is full.
             Some(Step::Busy) | None => {
-                sys::nap(500_000);
+                sys::nap(BUSY_NAP);
             }
         }
     }
@@ -126,16 +132,17 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
             page.reply_until.store(now.saturating_add(REPLY_WAIT), Relaxed);
             Step::Waiting(number)
         }
-        Err(EAGAIN) => {
-            page.retry_at.store(now.saturating_add(RETRY_BUSY), Relaxed);
-            Step::Busy
-        }
+        Err(EAGAIN) => Step::Busy,
         Err(_) => {
-            page.retry_at.store(now.saturating_add(RETRY), Relaxed);
+            page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
             REFUSAL.store(0, Relaxed);
             Step::Absent
         }
     }
+}
+
+fn retry_after() -> u64 {
+    if was_attached() { RETRY } else { RETRY_STRANGER }
 }
 
 /// Connects and sends Hello with the program's socket.
@@ -163,20 +170,25 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
         return Step::Waiting(number);
     }
     page.waiting.store(0, Relaxed);
-    page.retry_at.store(now.saturating_add(RETRY), Relaxed);
-    if let Ok((reply, [memfd, doorbell])) = received {
-        REFUSAL.store(reply.status as u32, Relaxed);
-        if reply.status == HelloStatus::Attached
-            && let (Some(memfd), Some(doorbell)) = (memfd, doorbell)
-            && accept(page, number, reply.region_octets as usize, &memfd, doorbell)
-        {
-            ONCE.store(true, Release);
-            env::debug(b"ktsn: attached to ktsnd\n");
-            return Step::Attached;
+    let is_attached = match received {
+        Ok((reply, [Some(memfd), Some(doorbell)])) if reply.status == HelloStatus::Attached => {
+            accept(page, number, reply.region_octets as usize, &memfd, doorbell)
         }
+        Ok((reply, _)) => {
+            REFUSAL.store(reply.status as u32, Relaxed);
+            false
+        }
+        Err(_) => false,
+    };
+    if is_attached {
+        ONCE.store(true, Release);
+        env::debug(b"ktsn: attached to ktsnd\n");
+    } else {
+        region.abandon();
     }
-    region.abandon();
-    Step::Absent
+    // Also after success: a region that is lost again and again is not asked for at every send.
+    page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
+    if is_attached { Step::Attached } else { Step::Absent }
 }
 
 /// Maps what the daemon sent and puts it into use.

@@ -110,12 +110,7 @@ impl Send {
             // A fork's child: attach for ourselves, once with the patience of the first attachment.
             attach::wait(page, self.fd, clock::monotonic().saturating_add(attach::ATTACH_WAIT));
         }
-        let Some(held) = Use::current(page) else { return self.without_region(page, message.octets) };
-        if held.producer().state() != RegionState::Attached {
-            held.give_up(page);
-            drop(held);
-            return self.without_region(page, message.octets);
-        }
+        let Some(held) = self.region(page) else { return self.without_region(message.octets) };
         self.into_region(page, &held, message, clock, frame)
     }
 
@@ -155,12 +150,23 @@ impl Send {
         (hop_limit != 0).then_some(frame)
     }
 
+    /// The region in use; where there is none, one step is made towards it.
+    fn region(self, page: &'static Page) -> Option<Use> {
+        if let Some(held) = Use::current(page) {
+            if held.producer().state() == RegionState::Attached {
+                return Some(held);
+            }
+            held.give_up(page);
+        }
+        attach::advance(page, self.fd);
+        Use::current(page)
+    }
+
     /// No daemon: before the first attachment the kernel sends (or nobody, if the policy says so); after it, the
     /// datagram is lost as on a link without carrier, and counted.
-    fn without_region(self, page: &'static Page, octets: usize) -> Verdict {
+    fn without_region(self, octets: usize) -> Verdict {
         if attach::was_attached() {
             attach::count_absent();
-            attach::advance(page, self.fd);
             return Verdict::Taken(octets);
         }
         self.not_attached()

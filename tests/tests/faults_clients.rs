@@ -211,12 +211,7 @@ fn two_hundred_clients() {
     let bed = Bed::new();
     let (daemon, tap, descriptors) = begin(&bed);
     let keys = "count=21 burst=1 lead_us=6000000 period_us=10000 settle_ms=3000 hold_ms=3000";
-    // All are there at once, but they start one after the other: started at one instant, some stay on the kernel. That is a
-    // known fault, not yet understood.
-    let start = |n| {
-        std::thread::sleep(Duration::from_millis(10));
-        Talker::start(&daemon, &bed.pod_a, POD_B, CROWD + n, keys)
-    };
+    let start = |n| Talker::start(&daemon, &bed.pod_a, POD_B, CROWD + n, keys);
     let talkers: Vec<Talker> = (0..200).map(start).collect();
     eventually("200 clients", SOON, || (daemon.clients() == 200).then_some(()));
     for talker in talkers {

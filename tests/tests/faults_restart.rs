@@ -7,6 +7,7 @@ use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
+use ktsn_tests::faults::tap::Arrival;
 use ktsn_tests::faults::{Tap, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ fn killed_and_started_again() {
     assert!(absent >= 300 && absent <= lost, "daemon_absent {absent} of {lost} lost: {counters:?}");
 }
 
-/// Started after the program: the program was on the kernel, and its next socket is served.
+/// Started after the program: the program was on the kernel, and the next one is served.
 #[test]
 fn a_program_without_a_daemon_goes_by_the_kernel() {
     let bed = Bed::new();
@@ -67,6 +68,47 @@ fn a_program_without_a_daemon_goes_by_the_kernel() {
     talk(&daemon, &bed.pod_a, POD_B, 2, "count=3");
     assert_eq!(tap.wait(2, 3, SOON).len(), 3);
     assert_eq!(daemon.control().counters(NAME).sent, 3);
+}
+
+/// The daemon starts after the program, which has been on the kernel: within two seconds its frames are the daemon's,
+/// and none goes to the kernel any more.
+#[test]
+fn a_program_is_found_by_a_later_daemon() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    daemon.kill();
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=400 period_us=10000 lead_us=5000");
+    eventually("the kernel's frames", SOON, || (tap.of(1).len() > 5).then_some(()));
+    daemon.spawn();
+    let (values, errors) = talker.finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 400), "{errors}");
+    let last = |a: &Vec<Arrival>| a.last().is_some_and(|a| a.sequence == 399);
+    let arrived = eventually("the last frame", SOON, || Some(tap.of(1)).filter(last));
+    let early: Vec<u64> = tap.early().iter().map(|a| a.sequence).collect();
+    assert!(early.len() > 5 && early == (0..early.len() as u64).collect::<Vec<_>>(), "{early:?}");
+    assert!(early.len() < 250, "{} frames by the kernel", early.len());
+    assert_eq!(daemon.control().counters(NAME).sent, (arrived.len() - early.len()) as u64);
+}
+
+/// A daemon that takes longer to answer than the program waits: the answer is used when it comes.
+#[test]
+fn a_late_answer_is_used() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed()).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("signal");
+    let keys = "count=21 burst=1 lead_us=4000000 period_us=1000 settle_ms=1000";
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
+    eventually("the kernel's frame", SOON, || (tap.of(1).len() == 1).then_some(()));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("signal");
+    let (values, errors) = talker.finish();
+    assert_eq!((values["failed"], values["sent"]), (0, 21), "{errors}");
+    assert_eq!(tap.wait(1, 21, SOON).len(), 21);
+    let early: Vec<u64> = tap.early().iter().map(|a| a.sequence).collect();
+    assert_eq!(early, [0]);
+    assert_eq!(daemon.control().counters(NAME).sent, 20);
 }
 
 /// Ten restarts in a row under one program.

@@ -210,11 +210,7 @@ impl<P: Send + 'static> Service<P> {
             let strangers: Vec<u64> =
                 self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(n, _)| *n).collect();
             if strangers.len() >= STRANGERS_MAX {
-                // It may have said Hello since: only a silent one goes.
-                self.serve(strangers[0]);
-                if self.connections.get(&strangers[0]).is_some_and(|c| c.client.is_none()) {
-                    self.end(strangers[0]);
-                }
+                self.end_if_silent(strangers[0]);
             }
             let number = self.next_number;
             self.next_number += 1;
@@ -243,6 +239,14 @@ impl<P: Send + 'static> Service<P> {
         let silent = |c: &Connection<P>| c.client.is_none() && c.since.elapsed() > STRANGER_PATIENCE;
         let silent: Vec<u64> = self.connections.iter().filter(|(_, c)| silent(c)).map(|(n, _)| *n).collect();
         for number in silent {
+            self.end_if_silent(number);
+        }
+    }
+
+    /// Ends a connection without Hello; one whose Hello lies unread is served instead.
+    fn end_if_silent(&mut self, number: u64) {
+        self.serve(number);
+        if self.connections.get(&number).is_some_and(|c| c.client.is_none()) {
             debug!(number, "a connection without Hello ends");
             self.end(number);
         }
