@@ -11,6 +11,9 @@ pub enum LatePolicy {
     Drop,
     /// Sent at once.
     Send,
+    /// The transmit time is a deadline (etf's deadline mode): the frame leaves as soon as it may, and is dropped as
+    /// `missed` once the time has passed.
+    Deadline,
 }
 
 /// What a port does while the schedule's clock is unsynchronised.
@@ -43,5 +46,5 @@ macro_rules! words {
         }
     };
 }
-words!(LatePolicy { ByClock = "by-clock", Drop = "drop", Send = "send" });
+words!(LatePolicy { ByClock = "by-clock", Drop = "drop", Send = "send", Deadline = "deadline" });
 words!(UnsynchronisedPolicy { Send = "send", Hold = "hold", Drop = "drop" });

@@ -75,3 +75,81 @@ proptest! {
         }
     }
 }
+
+mod gates {
+    extern crate alloc;
+
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+
+    use ktsn_time::{Nanos, Tai};
+
+    use crate::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, TrafficClass};
+
+    fn entry(states: u8, interval: i64) -> GateControlEntry {
+        let operation = GateOperation::SetGateStates;
+        GateControlEntry { operation, states: GateStates::from_bits(states), interval: Nanos::new(interval) }
+    }
+
+    fn admin(intervals: &[i64], cycle: i64, extension: i64) -> AdminPort {
+        AdminPort {
+            gate_enabled: true,
+            cycle_time: Nanos::new(cycle),
+            cycle_time_extension: Nanos::new(extension),
+            control_list: intervals.iter().map(|interval| entry(1, *interval)).collect(),
+            ..AdminPort::default()
+        }
+    }
+
+    fn leaves(faults: &[GateFault]) -> Vec<(&'static str, Option<usize>)> {
+        faults.iter().map(|fault| (fault.leaf, fault.entry_index)).collect()
+    }
+
+    #[test]
+    fn bit_7_is_class_7() {
+        let states = GateStates::from_bits(0b1000_0001);
+        let open = |class| states.is_open(TrafficClass::new(class).unwrap());
+        assert!(open(7) && open(0) && !open(1) && !open(6));
+        for operation in GateOperation::ALL {
+            assert_eq!(GateOperation::from_word(operation.word()), Some(operation));
+        }
+        assert_eq!(GateOperation::from_word("SetGateStates"), None);
+    }
+
+    #[test]
+    fn sound_lists_have_no_fault() {
+        assert_eq!(AdminPort::default().check(), Ok(()));
+        assert_eq!(admin(&[], 0, 0).check(), Ok(()));
+        assert_eq!(admin(&[50_000], 50_000, 0).check(), Ok(()));
+        assert_eq!(admin(&[10_000_000_000], 10_000_000_000, 0).check(), Ok(()));
+        assert_eq!(admin(&[1_000_000; 1024], 1_024_000_000, 0).check(), Ok(()));
+        // Longer or shorter than the cycle by the extension.
+        assert_eq!(admin(&[60_000], 50_000, 10_000).check(), Ok(()));
+        assert_eq!(admin(&[50_000], 60_000, 10_000).check(), Ok(()));
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        let late = AdminPort { base_time: Tai::from_nanos(u64::MAX), ..admin(&[0, -5], 49_999, -1) };
+        let list = "time-interval-value";
+        assert_eq!(
+            leaves(&late.faults()),
+            [
+                ("admin-base-time", None),
+                ("admin-cycle-time-extension", None),
+                ("admin-cycle-time", None),
+                (list, Some(0)),
+                (list, Some(1))
+            ]
+        );
+        assert_eq!(leaves(&admin(&[60_001], 50_000, 10_000).faults()), [("admin-control-list", None)]);
+        assert_eq!(leaves(&admin(&[50_000], 60_001, 10_000).faults()), [("admin-control-list", None)]);
+        assert_eq!(leaves(&admin(&[100_000; 1025], 102_500_000, 0).faults()), [("admin-control-list", None)]);
+        assert_eq!(leaves(&admin(&[i64::MAX; 9], 60_000, 0).faults()).len(), 9);
+        let text = admin(&[0], 50_000, 0).check().unwrap_err().to_string();
+        assert!(
+            text.starts_with("admin-control-list[0].time-interval-value: 0 found, expected more"),
+            "{text}"
+        );
+    }
+}
