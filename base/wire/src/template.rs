@@ -244,6 +244,15 @@ impl HeaderTemplate {
         frame::wire_octets(self.frame_octets(payload_octets))
     }
 
+    /// Octets of the service data unit with a payload of so many octets: what follows the outer MAC header and its
+    /// tag, unpadded and without check sequence (queueMaxSDU, 802.1Q 8.6.8.4).
+    #[must_use]
+    pub fn sdu_octets(&self, payload_octets: usize) -> u32 {
+        let is_tagged = self.octets.get(12..14) == Some(&[0x81, 0x00]);
+        let mac_octets = if is_tagged { 18 } else { 14 };
+        u32::try_from(self.frame_octets(payload_octets).saturating_sub(mac_octets)).unwrap_or(u32::MAX)
+    }
+
     /// Some IPv4 header may be fragmented on its way: give each frame its own identification
     /// ([`HeaderTemplate::write_frame_identified`]).
     #[must_use]

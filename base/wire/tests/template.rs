@@ -282,6 +282,8 @@ fn sizes() {
         (HeaderTemplate::new(&plain).expect("valid"), HeaderTemplate::new(&tunnelled).expect("valid"));
     assert_eq!((plain.header_octets(), tunnelled.header_octets()), (42, 92));
     assert_eq!((plain.wire_octets(16), tunnelled.wire_octets(64)), (84, 92 + 64 + 24));
+    // The service data unit has neither padding nor tag.
+    assert_eq!((plain.sdu_octets(16), tunnelled.sdu_octets(64)), (16 + 28, 92 + 64 - 14));
     assert!(!plain.needs_identification());
     assert!(tunnelled.needs_identification());
     assert_eq!(HEADER_OCTETS_MAX, 136);
