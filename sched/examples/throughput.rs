@@ -37,6 +37,7 @@ fn frame(id: u64, depth: u64, classes: u64, both_clocks: bool, now: Now, seed: &
         tx_time: Some(tx_time),
         pushed_at: now.monotonic,
         wire_octets: 134,
+        sdu_octets: 64,
         late: LatePolicy::ByClock,
         overrun_limit: Nanos::from_millis(1),
         horizon: Nanos::from_seconds(10),

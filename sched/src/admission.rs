@@ -38,7 +38,7 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     if at < now_there.saturating_sub(age) {
         let dropped = match frame.late {
             LatePolicy::ByClock => by_clock_drops,
-            LatePolicy::Drop => true,
+            LatePolicy::Drop | LatePolicy::Deadline => true,
             LatePolicy::Send => false,
         };
         if dropped {
@@ -53,12 +53,21 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     if exceeds(at.saturating_sub(now_there), frame.horizon) {
         return Err(DropReason::BeyondHorizon);
     }
+    if frame.late == LatePolicy::Deadline {
+        return Ok(untimed(now));
+    }
     Ok(Admission { due: tx_time, late: false, on_time: true })
 }
 
 /// Whether `span` nanoseconds are more than `limit` (a negative limit counts as zero).
 pub(crate) fn exceeds(span: u64, limit: Nanos) -> bool {
     span > limit.get().max(0).unsigned_abs()
+}
+
+/// Whether the frame's TxTime is a deadline that has passed at `now`.
+pub(crate) fn is_past_deadline(frame: &Frame, now: Now) -> bool {
+    let is_past = |at: TxTime| at != TxTime::Monotonic(Monotonic::ZERO) && at.ahead_of(now).is_negative();
+    frame.late == LatePolicy::Deadline && frame.tx_time.is_some_and(is_past)
 }
 
 fn untimed(now: Now) -> Admission {

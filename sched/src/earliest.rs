@@ -5,7 +5,7 @@
 //! class; among these the one that has been due longest; among equals the one offered first.
 //! Never: a frame before its due instant, or a wait while any frame is due.
 
-use crate::admission::{admit, exceeds};
+use crate::admission::{admit, exceeds, is_past_deadline};
 use crate::frame::Frame;
 use crate::queue::Queues;
 use crate::strategy::{Decision, Refused, Strategy};
@@ -40,6 +40,7 @@ const MONOTONIC: usize = 1;
 ///     tx_time: Some(at),
 ///     pushed_at: now.monotonic,
 ///     wire_octets: 134,
+///     sdu_octets: 92,
 ///     late: LatePolicy::ByClock,
 ///     overrun_limit: Nanos::from_millis(1),
 ///     horizon: Nanos::from_seconds(10),
@@ -47,7 +48,7 @@ const MONOTONIC: usize = 1;
 /// selection.offer(frame, now)?;
 /// assert_eq!(selection.decide(now), Decision::WakeAt { at, next: FrameId(1) });
 /// let then = Now { tai: Tai::from_nanos(38_004), monotonic: Monotonic::from_nanos(2_004) };
-/// assert_eq!(selection.decide(then), Decision::Transmit { frame, overrun: Nanos::new(4), late: false });
+/// assert_eq!(selection.decide(then), Decision::Transmit { frame, overrun: Nanos::new(4), late: false, window: None });
 /// assert_eq!(selection.decide(then), Decision::Idle);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -97,14 +98,16 @@ impl EarliestTxTime {
         best.map(|(_, _, queue)| queue)
     }
 
-    fn take(&mut self, queue: usize, now: [u64; CLOCKS]) -> Option<Decision> {
+    fn take(&mut self, queue: usize, now: Now) -> Option<Decision> {
         let (node, frame) = self.queues.pop(queue)?;
-        let overdue = now[queue % CLOCKS].saturating_sub(node.due);
-        Some(if node.on_time && exceeds(overdue, frame.overrun_limit) {
+        let there = if queue % CLOCKS == TAI { now.tai.as_nanos() } else { now.monotonic.as_nanos() };
+        let overdue = there.saturating_sub(node.due);
+        let is_missed = node.on_time && exceeds(overdue, frame.overrun_limit);
+        Some(if is_missed || is_past_deadline(&frame, now) {
             Decision::Drop { frame, reason: DropReason::Missed }
         } else {
             let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
-            Decision::Transmit { frame, overrun, late: node.late }
+            Decision::Transmit { frame, overrun, late: node.late, window: None }
         })
     }
 
@@ -138,12 +141,12 @@ impl Strategy for EarliestTxTime {
     }
 
     fn decide(&mut self, now: Now) -> Decision {
-        let now = [now.tai.as_nanos(), now.monotonic.as_nanos()];
+        let clocks = [now.tai.as_nanos(), now.monotonic.as_nanos()];
         let mut soonest = None;
         let decision = if self.queues.len() == 0 {
             None
         } else {
-            match (0..TrafficClass::COUNT).rev().find_map(|class| self.due_in(class, now, &mut soonest)) {
+            match (0..TrafficClass::COUNT).rev().find_map(|class| self.due_in(class, clocks, &mut soonest)) {
                 Some(queue) => self.take(queue, now),
                 None => soonest.and_then(|soonest| self.wake(&soonest)),
             }

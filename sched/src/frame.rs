@@ -23,6 +23,8 @@ pub struct Frame {
     pub pushed_at: Monotonic,
     /// Octets on the wire, with everything that occupies the link.
     pub wire_octets: u32,
+    /// Octets of its service data unit: what follows the MAC header and tag, without FCS (queueMaxSDU, 8.6.8.4).
+    pub sdu_octets: u32,
     /// What happens if it was sent too late.
     pub late: LatePolicy,
     /// An on-time frame that is chosen later after its TxTime than this is dropped as `missed` (negative
@@ -30,4 +32,12 @@ pub struct Frame {
     pub overrun_limit: Nanos,
     /// The furthest that its TxTime may lie ahead when it is offered (negative counts as zero).
     pub horizon: Nanos,
+}
+
+impl Frame {
+    /// The TxTime that it may not leave before: none without TxTime, and none where that is a deadline.
+    #[must_use]
+    pub fn not_before(&self) -> Option<TxTime> {
+        if self.late == LatePolicy::Deadline { None } else { self.tx_time }
+    }
 }

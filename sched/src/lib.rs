@@ -45,4 +45,4 @@ mod strategy;
 pub use admission::{Admission, admit};
 pub use earliest::EarliestTxTime;
 pub use frame::{Frame, FrameId};
-pub use strategy::{Decision, Refused, Strategy};
+pub use strategy::{Decision, Refused, Strategy, Window};

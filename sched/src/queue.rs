@@ -62,6 +62,7 @@ fn no_frame() -> Frame {
         tx_time: None,
         pushed_at: Monotonic::ZERO,
         wire_octets: 0,
+        sdu_octets: 0,
         late: LatePolicy::default(),
         overrun_limit: Nanos::ZERO,
         horizon: Nanos::ZERO,

@@ -3,7 +3,16 @@
 
 use crate::frame::{Frame, FrameId};
 use ktsn_model::DropReason;
-use ktsn_time::{Nanos, Now, TxTime};
+use ktsn_time::{Nanos, Now, Tai, TxTime};
+
+/// A span in which a gate is open (8.6.8.4), as far as it matters for one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// No hand-over before.
+    pub opens_at: Tai,
+    /// The latest instant of hand-over with which the frame still ends inside.
+    pub latest: Tai,
+}
 
 /// What to do at the instant that was asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +25,8 @@ pub enum Decision {
         overrun: Nanos,
         /// Whether its TxTime had already passed when it was sent, and its policy keeps such frames.
         late: bool,
+        /// The window of its class in which it was chosen; `None` where no gate limits it.
+        window: Option<Window>,
     },
     /// Report this frame as dropped. It is no longer queued.
     Drop {

@@ -90,9 +90,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
-        let (port, wire_octets) = match self.routes.find(&self.tables, &flow) {
+        let (port, wire_octets, sdu_octets) = match self.routes.find(&self.tables, &flow) {
             Ok(way) if payload_octets <= usize::from(way.payload_max) => {
-                (way.port, way.template.wire_octets(payload_octets))
+                let template = &way.template;
+                (way.port, template.wire_octets(payload_octets), template.sdu_octets(payload_octets))
             }
             Ok(_) => return self.refuse(index, slot, Some(attachment), DropReason::TooLong),
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
@@ -114,6 +115,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             tx_time: Some(tx_time),
             pushed_at: Monotonic::from_nanos(frame.pushed_at),
             wire_octets,
+            sdu_octets,
             late: policy.late,
             overrun_limit: policy.overrun_limit,
             horizon: policy.horizon,

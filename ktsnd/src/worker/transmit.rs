@@ -141,7 +141,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Reads the frame's own clock once more; commits when its time has come, else queues it again.
     pub(super) fn hand_over(&mut self, port: usize, ready: &Ready) {
-        let early = match ready.frame.tx_time {
+        let early = match ready.frame.not_before() {
             None => Nanos::ZERO,
             Some(TxTime::Tai(at)) => at.since(self.env.tai()),
             Some(TxTime::Monotonic(at)) => at.since(self.env.monotonic()),

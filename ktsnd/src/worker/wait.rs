@@ -173,7 +173,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again.
     fn last_stretch(&mut self, next: Next, ready: &super::transmit::Ready) {
         // The frame that the scheduler chose for `next.at` may be another one, on the other clock: its own time counts.
-        let due = if ready.late { None } else { ready.frame.tx_time };
+        let due = if ready.late { None } else { ready.frame.not_before() };
         loop {
             let ahead = match due {
                 Some(TxTime::Tai(at)) => at.since(self.env.tai()),

@@ -59,6 +59,7 @@ impl Sent {
             tx_time: asked,
             pushed_at: now.monotonic.saturating_sub(Nanos::new(self.age)),
             wire_octets: 64,
+            sdu_octets: 46,
             late: self.late,
             overrun_limit: Nanos::new(self.overrun_limit),
             horizon: Nanos::new(self.horizon),
@@ -74,7 +75,12 @@ pub(crate) fn sent() -> impl Strategy<Value = Sent> {
         12 => (-12i64..24, any::<bool>()).prop_map(|(span, on_tai)| Asks::After { span, on_tai }),
         1 => (any::<u64>(), any::<bool>()).prop_map(|(at, on_tai)| Asks::Anything { at, on_tai }),
     ];
-    let late = prop_oneof![Just(LatePolicy::ByClock), Just(LatePolicy::Drop), Just(LatePolicy::Send)];
+    let late = prop_oneof![
+        Just(LatePolicy::ByClock),
+        Just(LatePolicy::Drop),
+        Just(LatePolicy::Send),
+        Just(LatePolicy::Deadline)
+    ];
     let age = prop_oneof![8 => -4i64..12, 1 => any::<i64>()];
     let overrun_limit = prop_oneof![3 => 0i64..12, 1 => any::<i64>()];
     let horizon = prop_oneof![3 => 8i64..30, 1 => any::<i64>()];

@@ -84,7 +84,7 @@ proptest! {
     fn never_early(begin in begin(), events in prop::collection::vec(event(), 0..120)) {
         run(begin, 64, &events, |at, decision, _| {
             if let Decision::Transmit { frame, overrun, .. } = decision {
-                prop_assert!(has_come(frame.tx_time, at), "{frame:?} at {at:?}");
+                prop_assert!(has_come(frame.not_before(), at), "{frame:?} at {at:?}");
                 prop_assert!(!overrun.is_negative());
             }
             Ok(())
@@ -173,6 +173,10 @@ proptest! {
         run(begin, 64, &events, |at, decision, _| {
             if let Decision::Drop { frame, reason } = decision {
                 prop_assert_eq!(*reason, DropReason::Missed);
+                if frame.late == LatePolicy::Deadline {
+                    prop_assert!(frame.tx_time.is_some_and(|last| last.ahead_of(at).is_negative()));
+                    return Ok(());
+                }
                 let overrun = match frame.tx_time {
                     Some(tx_time) => tx_time.ahead_of(at).saturating_mul(-1),
                     None => return Err(TestCaseError::fail("an untimed frame was dropped")),
@@ -284,8 +288,8 @@ proptest! {
                 }
                 Event::Decide => {
                     let expected = match here.decide(at) {
-                        Decision::Transmit { frame, overrun, late } => {
-                            Decision::Transmit { frame: moved_frame(frame), overrun, late }
+                        Decision::Transmit { frame, overrun, late, window } => {
+                            Decision::Transmit { frame: moved_frame(frame), overrun, late, window }
                         }
                         Decision::Drop { frame, reason } => {
                             Decision::Drop { frame: moved_frame(frame), reason }

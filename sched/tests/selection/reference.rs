@@ -15,6 +15,8 @@ struct Waiting {
     arrival: u64,
     late: bool,
     overrun_counts: bool,
+    /// The last instant of a deadline frame, and whether it is on TAI.
+    deadline: Option<(bool, i128)>,
 }
 
 pub(crate) struct Reference {
@@ -50,8 +52,15 @@ impl Reference {
         let refuse = |reason| Err(Refused { frame, reason });
         let arrival = self.arrivals;
         let mono_now: i128 = clock(now, false);
-        let mut entry =
-            Waiting { frame, on_tai: false, due: mono_now, arrival, late: false, overrun_counts: false };
+        let mut entry = Waiting {
+            frame,
+            on_tai: false,
+            due: mono_now,
+            arrival,
+            late: false,
+            overrun_counts: false,
+            deadline: None,
+        };
 
         let asked: Option<(bool, i128)> = match frame.tx_time {
             None => None,
@@ -67,7 +76,9 @@ impl Reference {
             let pushed_there = now_there - age;
             if tx_time < pushed_there {
                 match (frame.late, on_tai) {
-                    (LatePolicy::Drop, _) | (LatePolicy::ByClock, true) => return refuse(DropReason::Missed),
+                    (LatePolicy::Drop | LatePolicy::Deadline, _) | (LatePolicy::ByClock, true) => {
+                        return refuse(DropReason::Missed);
+                    }
                     (LatePolicy::Send, _) | (LatePolicy::ByClock, false) => {
                         entry.late = true;
                         entry.due = now_there;
@@ -75,6 +86,10 @@ impl Reference {
                 }
             } else if tx_time - now_there > i128::from(frame.horizon.get().max(0)) {
                 return refuse(DropReason::BeyondHorizon);
+            } else if frame.late == LatePolicy::Deadline {
+                // Due on arrival, like a frame without TxTime.
+                entry.on_tai = false;
+                entry.deadline = Some((on_tai, tx_time));
             } else {
                 entry.due = tx_time;
                 entry.overrun_counts = true;
@@ -101,8 +116,11 @@ impl Reference {
             if w.overrun_counts && overdue > i128::from(w.frame.overrun_limit.get().max(0)) {
                 return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
             }
+            if w.deadline.is_some_and(|(on_tai, last)| clock(now, on_tai) > last) {
+                return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
+            }
             let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
-            return Decision::Transmit { frame: w.frame, overrun, late: w.late };
+            return Decision::Transmit { frame: w.frame, overrun, late: w.late, window: None };
         }
         // Nothing is due: the soonest, and of those the one that would be chosen at that instant.
         let next =

@@ -25,7 +25,7 @@ fn a_future_frame_waits_and_leaves_at_its_txtime() {
     assert_eq!(s.decide(now(49, AHEAD + 49)), Decision::WakeAt { at: tai(AHEAD + 50), next: FrameId(1) });
     assert_eq!(
         s.decide(now(50, AHEAD + 50)),
-        Decision::Transmit { frame: f, overrun: Nanos::ZERO, late: false }
+        Decision::Transmit { frame: f, overrun: Nanos::ZERO, late: false, window: None }
     );
     assert_eq!(s.decide(now(50, AHEAD + 50)), Decision::Idle);
 }
@@ -38,7 +38,10 @@ fn late_by_clock_is_dropped_on_tai_and_sent_at_once_on_monotonic() {
     assert_eq!(s.offer(on_tai, at), refusal(on_tai, DropReason::Missed));
     let on_mono = pushed(2, mono(9), 10);
     assert_eq!(s.offer(on_mono, at), Ok(()));
-    assert_eq!(s.decide(at), Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: true });
+    assert_eq!(
+        s.decide(at),
+        Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: true, window: None }
+    );
 }
 
 #[test]
@@ -48,7 +51,10 @@ fn a_txtime_equal_to_pushed_at_is_on_time_on_both_clocks() {
     for (id, tx_time) in [(1, tai(AHEAD + 10)), (2, mono(10))] {
         let f = Frame { late: LatePolicy::Drop, ..pushed(id, tx_time, 10) };
         assert_eq!(s.offer(f, at), Ok(()));
-        assert_eq!(s.decide(at), Decision::Transmit { frame: f, overrun: Nanos::new(10), late: false });
+        assert_eq!(
+            s.decide(at),
+            Decision::Transmit { frame: f, overrun: Nanos::new(10), late: false, window: None }
+        );
     }
 }
 
@@ -64,7 +70,7 @@ fn the_policies_drop_and_send_hold_for_both_clocks() {
         assert_eq!(s.offer(sent, at), Ok(()));
         assert_eq!(
             s.decide(now(27, AHEAD + 27)),
-            Decision::Transmit { frame: sent, overrun: Nanos::new(7), late: true }
+            Decision::Transmit { frame: sent, overrun: Nanos::new(7), late: true, window: None }
         );
     }
 }
@@ -78,7 +84,10 @@ fn zero_is_invalid_on_tai_and_no_transmit_time_on_monotonic() {
         assert_eq!(s.offer(on_tai, at), refusal(on_tai, DropReason::InvalidTime));
         let on_mono = Frame { late, ..pushed(2, mono(0), 10) };
         assert_eq!(s.offer(on_mono, at), Ok(()));
-        assert_eq!(s.decide(at), Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: false });
+        assert_eq!(
+            s.decide(at),
+            Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: false, window: None }
+        );
     }
 }
 
@@ -128,7 +137,7 @@ fn overrun_is_sent_up_to_the_limit_and_dropped_beyond() {
         let expected = if dropped {
             Decision::Drop { frame: f, reason: DropReason::Missed }
         } else {
-            Decision::Transmit { frame: f, overrun: Nanos::new(100), late: false }
+            Decision::Transmit { frame: f, overrun: Nanos::new(100), late: false, window: None }
         };
         assert_eq!(s.decide(now(50 + later, 0)), expected);
     }

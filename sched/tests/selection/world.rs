@@ -31,6 +31,7 @@ pub(crate) fn frame(id: u64, tx_time: Option<TxTime>) -> Frame {
         tx_time,
         pushed_at: Monotonic::ZERO,
         wire_octets: 64,
+        sdu_octets: 64,
         late: LatePolicy::ByClock,
         overrun_limit: Nanos::MAX,
         horizon: Nanos::MAX,
