@@ -37,12 +37,14 @@
 extern crate alloc;
 
 mod admission;
+mod credit;
 mod earliest;
 mod frame;
 mod queue;
 mod strategy;
 
 pub use admission::{Admission, admit};
+pub use credit::{Credit, CreditOptions};
 pub use earliest::EarliestTxTime;
 pub use frame::{Frame, FrameId};
 pub use strategy::{Decision, Refused, Strategy, Window};
