@@ -2,19 +2,22 @@
 //! Nouns shared by several parts: reasons, priorities, policies, prefixes.
 //!
 //! In: numbers and words from configuration, rings and counters. Out: checked values with one spelling.
-//! No I/O, no clock; only a gate control list allocates.
+//! No I/O, no clock; only gate control lists allocate, behind a feature.
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "gates")]
 extern crate alloc;
 
 mod class;
+#[cfg(feature = "gates")]
 mod gate;
 mod policy;
 mod prefix;
 mod reason;
 
 pub use class::{OutOfRange, Priority, PriorityMap, TrafficClass};
+#[cfg(feature = "gates")]
 pub use gate::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates};
 pub use policy::{LatePolicy, UnsynchronisedPolicy};
 pub use prefix::{IpPrefix, PrefixError};

@@ -76,6 +76,7 @@ proptest! {
     }
 }
 
+#[cfg(feature = "gates")]
 mod gates {
     extern crate alloc;
 
