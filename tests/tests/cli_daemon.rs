@@ -101,7 +101,7 @@ fn signals_reach_the_program_and_the_daemon_ends_after_it() {
     assert_eq!(child.wait().unwrap().code(), Some(5), "the program's own answer to the signal");
     assert!(is_gone(daemon) && !Path::new(&run_dir).exists());
 
-    let (mut child, _, daemon) = started("exec sleep 60");
+    let (mut child, _, daemon) = started("exec env --default-signal=INT sleep 60");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130), "128 + SIGINT");
     assert!(is_gone(daemon));
