@@ -12,6 +12,7 @@ use core::ffi::c_int;
 use ktsn_model::BypassReason;
 use ktsn_ring::{
     Claim, ClockId, DestinationVerdict, Frame, RegionState, SlotFlags, StreamCode, StreamStatus, counter,
+    stream_flags,
 };
 
 use crate::abi::{EAGAIN, EINTR, ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_NOSIGNAL, MessageHeader};
@@ -57,10 +58,10 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     match control_messages::parse(message.control, is_musl) {
         Control::At(at) => Send { stream, fd, flags }.at(&message, at),
         Control::AtWithOthers => leave(stream, BypassReason::UnsupportedOption),
-        Control::Untimed => {
+        Control::Untimed => Send { stream, fd, flags }.untimed(&message).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
             Verdict::Kernel
-        }
+        }),
         Control::Malformed => Verdict::Kernel,
     }
 }
@@ -112,6 +113,28 @@ impl Send {
         }
         let Some(held) = self.region(page) else { return self.without_region(message.octets) };
         self.into_region(page, &held, message, clock, frame)
+    }
+
+    /// A datagram without transmit time, where the attachment takes such ones: in the ring it has the TxTime 0 on
+    /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
+    /// part of no schedule.
+    fn untimed(self, message: &Message<'_>) -> Option<Verdict> {
+        let page = page::get()?;
+        let held = Use::current(page).filter(|held| held.producer().state() == RegionState::Attached)?;
+        let to = match destination::parse(message.name, self.stream.is_v6(), self.stream.is_v6_only()) {
+            Destination::To(address) => Some(address),
+            Destination::Peer if self.stream.is_connected() => None,
+            Destination::Peer | Destination::Kernel => return None,
+        };
+        let mut frame = self.frame(to).filter(|_| message.control.is_empty() && self.flags & !FLAGS == 0)?;
+        let Registration::Known(status) = self.stream.registration(&held, self.fd) else { return None };
+        if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
+        {
+            return None;
+        }
+        frame.clock = ClockId::Monotonic.id();
+        frame.tx_time = 0;
+        Some(self.into_region(page, &held, message, ClockId::Monotonic, frame))
     }
 
     /// The frame as the socket's options make it; `None` when only the kernel can send it.

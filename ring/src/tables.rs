@@ -47,6 +47,21 @@ pub mod counter {
 pub mod stream_flags {
     /// `CLOCK_TAI` is granted to this stream.
     pub const TAI_GRANTED: u16 = 1;
+    /// Datagrams without a transmit time are taken too, from the priority in bits 8 to 11 on (0 to 15).
+    pub const TAKES_UNTIMED: u16 = 2;
+    const PRIORITY_SHIFT: u32 = 8;
+
+    /// The flags that say: datagrams without a transmit time are taken from `priority` on (capped at 15).
+    #[must_use]
+    pub const fn takes_untimed_from(priority: u8) -> u16 {
+        TAKES_UNTIMED | (if priority > 15 { 15 } else { priority as u16 }) << PRIORITY_SHIFT
+    }
+
+    /// Whether a datagram of this priority without a transmit time is taken.
+    #[must_use]
+    pub const fn takes_untimed(flags: u16, priority: u8) -> bool {
+        flags & TAKES_UNTIMED != 0 && priority as u16 >= flags >> PRIORITY_SHIFT & 15
+    }
 }
 
 /// Whether the region is to be used.

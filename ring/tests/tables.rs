@@ -52,6 +52,18 @@ fn streams_are_answered() {
 }
 
 #[test]
+fn untimed_datagrams_are_taken_from_a_priority_on() {
+    for least in 0..=15 {
+        let flags = stream_flags::TAI_GRANTED | stream_flags::takes_untimed_from(least);
+        for priority in 0..=15 {
+            assert_eq!(stream_flags::takes_untimed(flags, priority), priority >= least);
+        }
+    }
+    assert!(!stream_flags::takes_untimed(stream_flags::TAI_GRANTED, 15));
+    assert_eq!(stream_flags::takes_untimed_from(16), stream_flags::takes_untimed_from(15));
+}
+
+#[test]
 fn the_first_matching_destination_wins() {
     let (mut consumer, client) = region();
     let producer = client.producer();

@@ -139,6 +139,34 @@ static void options(void)
 	say("class", send_at(six, &loop, sizeof(loop), "class", now(TAI) + 200000000, 0));
 }
 
+// Datagrams without a transmit time, on a socket that has SO_TXTIME.
+static void untimed(void)
+{
+	int fd = timed_socket(AF_INET, TAI), connected = timed_socket(AF_INET, MONOTONIC), value;
+	struct sockaddr_in to = to4(port);
+	char space[CMSG_SPACE(4)] = {0};
+	struct iovec piece = {"others", 6};
+	struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &piece, .msg_iovlen = 1};
+	const char *texts[] = {"zero", "four", "six"};
+	int priorities[] = {0, 4, 6};
+	connect(connected, (void *)&to, sizeof(to));
+	for (int i = 0; i < 3; i++) {
+		setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priorities[i], sizeof(int));
+		piece = (struct iovec){(void *)texts[i], strlen(texts[i])};
+		say(texts[i], sendmsg(fd, &message, 0));
+	}
+	value = 5, setsockopt(connected, SOL_SOCKET, SO_PRIORITY, &value, sizeof(value));
+	piece = (struct iovec){"peer", 4}, message.msg_name = NULL, message.msg_namelen = 0;
+	say("peer", sendmsg(connected, &message, 0));
+	// Beside what only the kernel serves.
+	struct cmsghdr *item = (void *)space;
+	item->cmsg_level = IPPROTO_IP, item->cmsg_type = IP_TTL, item->cmsg_len = CMSG_LEN(4), value = 3;
+	memcpy(CMSG_DATA(item), &value, 4);
+	piece = (struct iovec){"others", 6}, message.msg_control = space, message.msg_controllen = sizeof(space);
+	say("others", sendmsg(connected, &message, 0));
+	send_text(fd, "timed");
+}
+
 // As an unprivileged program: CLOCK_TAI needs CAP_NET_ADMIN, or somebody who grants it.
 static void granted(void)
 {
@@ -390,6 +418,8 @@ int main(int argc, char **argv)
 		addresses();
 	else if (!strcmp(name, "options"))
 		options();
+	else if (!strcmp(name, "untimed"))
+		untimed();
 	else if (!strcmp(name, "granted"))
 		granted();
 	else if (!strcmp(name, "pieces"))

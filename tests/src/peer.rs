@@ -41,6 +41,8 @@ pub struct Behaviour {
     pub stream: StreamCode,
     /// Whether CLOCK_TAI is granted.
     pub grants_tai: bool,
+    /// From which priority on datagrams without a transmit time are taken.
+    pub takes_untimed_from: Option<u8>,
     /// Greatest payload, to any destination.
     pub payload_max: u16,
     /// Prefixes that are taken.
@@ -63,6 +65,7 @@ impl Default for Behaviour {
             hello: HelloStatus::Attached,
             stream: StreamCode::Registered,
             grants_tai: true,
+            takes_untimed_from: None,
             payload_max: 1400,
             // 127.0.0.0/16: the rest of the loopback network stays the kernel's.
             destinations: vec![(loopback, 96 + 16), (one, 128)],
@@ -358,7 +361,8 @@ impl Client {
             if is_newest {
                 let status = StreamStatus {
                     token: register.token,
-                    flags: if behaviour.grants_tai { stream_flags::TAI_GRANTED } else { 0 },
+                    flags: if behaviour.grants_tai { stream_flags::TAI_GRANTED } else { 0 }
+                        | behaviour.takes_untimed_from.map_or(0, stream_flags::takes_untimed_from),
                     code: behaviour.stream,
                     limit: u32::from(behaviour.payload_max),
                     bypass: 0,

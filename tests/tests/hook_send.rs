@@ -115,6 +115,28 @@ fn tai_is_granted_while_attached() {
 }
 
 #[test]
+fn untimed_datagrams_are_taken_where_the_attachment_says_so() {
+    for libc in LIBCS {
+        let texts = |frames: &[Received]| frames.iter().map(Received::text).collect::<Vec<_>>();
+        let takes = |takes_untimed_from| Behaviour { takes_untimed_from, ..Behaviour::default() };
+        let (values, frames, counters, _) = run(libc, "untimed", takes(Some(4)));
+        let lengths = ["zero", "four", "six", "peer", "others"].map(|name| values[name]);
+        assert_eq!(lengths, [4, 4, 3, 4, 6]);
+        assert_eq!(
+            (texts(&frames), counters[0]),
+            (["four", "six", "peer", "timed"].map(str::to_owned).to_vec(), 2)
+        );
+        let of = |text| find(&frames, text).frame;
+        assert_eq!((of("four").tx_time, of("four").clock, of("four").priority), (0, 1, 4));
+        assert_eq!((of("peer").tx_time, of("peer").clock, of("peer").priority), (0, 1, 5));
+        let (_, frames, counters, _) = run(libc, "untimed", takes(Some(0)));
+        assert_eq!((frames.len(), counters[0]), (5, 1));
+        let (_, frames, counters, _) = run(libc, "untimed", takes(None));
+        assert_eq!((texts(&frames), counters[0]), (vec!["timed".to_owned()], 5));
+    }
+}
+
+#[test]
 fn pieces_and_lengths() {
     for libc in LIBCS {
         let (values, frames, counters, _) = run(libc, "pieces", Behaviour::default());
