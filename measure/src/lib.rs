@@ -14,6 +14,7 @@
 
 pub mod clock;
 pub mod environment;
+pub mod gates;
 pub mod listener;
 pub mod payload;
 pub mod records;
@@ -25,3 +26,4 @@ pub mod stats;
 pub mod table;
 pub mod talker;
 pub mod tap;
+pub mod watchdog;

@@ -28,6 +28,16 @@ const COLUMNS: &[Column] = &[
     ("daemon", "daemon_cpu_ratio", percent),
 ];
 
+/// More of them where gates were judged.
+const GATE_COLUMNS: &[Column] = &[
+    ("outside window", "outside_window", count),
+    ("overrun", "transmission_overrun", count),
+    ("unproven", "transmission_overrun_unproven", count),
+    ("wire outside", "wire_outside_window_ratio", percent),
+    ("opening p50", "after_opening_ns.p50", micros),
+    ("p90", "after_opening_ns.p90", micros),
+];
+
 fn count(value: f64) -> String {
     format!("{value:.0}")
 }
@@ -51,13 +61,14 @@ fn table(head: impl IntoIterator<Item = &'static str>, text_columns: usize) -> T
     table
 }
 
-fn name(series: &Series) -> String {
+fn name(series: &Series, with_class: bool) -> String {
+    let class = series.class.filter(|_| with_class).map(|class| format!(", class {class}"));
     let load = series.load.as_deref().filter(|load| *load != "idle").map(|load| format!(" ({load})"));
     let round = match series.round {
         Round::All => String::new(),
         Round::Number(number) => format!(", round {number}"),
     };
-    format!("{}{}{round}", series.path, load.unwrap_or_default())
+    format!("{}{}{}{round}", series.path, load.unwrap_or_default(), class.unwrap_or_default())
 }
 
 /// One row per path and payload, of all rounds together; of the single rounds where no `"all"` entry exists.
@@ -69,11 +80,14 @@ pub fn series(document: &Document) -> String {
     }
     // Paths stand together per payload; within one the document's order stays.
     rows.sort_by_key(|series| series.payload_octets);
-    let mut table = table(["path", "octets"].into_iter().chain(COLUMNS.iter().map(|column| column.0)), 1);
+    let gated = rows.iter().any(|row| row.outside_window.is_some());
+    let columns: Vec<&Column> = COLUMNS.iter().chain(GATE_COLUMNS.iter().filter(|_| gated)).collect();
+    let mut table = table(["path", "octets"].into_iter().chain(columns.iter().map(|column| column.0)), 1);
+    let classes = rows.iter().any(|row| row.class != rows[0].class);
     for row in rows {
-        let mut cells = vec![name(row), row.payload_octets.to_string()];
+        let mut cells = vec![name(row, classes), row.payload_octets.to_string()];
         let figure = |column: &Column| row.metric(column.1).map_or_else(|| ABSENT.to_owned(), column.2);
-        cells.extend(COLUMNS.iter().map(figure));
+        cells.extend(columns.iter().copied().map(figure));
         table.add_row(cells);
     }
     format!("µs after the transmit time asked for; medians of the rounds, counts summed\n{table}\n")
@@ -200,6 +214,26 @@ mod tests {
         assert!(text.contains("31.8"));
         // Single rounds are in the document, not in the table.
         assert_eq!(text.lines().filter(|line| line.contains("5000")).count(), 2);
+    }
+
+    #[test]
+    fn classes_and_windows_are_shown_where_they_differ() {
+        let mut document = Document::new("gates", Vec::new(), Environment::default());
+        for (class, outside) in [(7, 0), (0, 3)] {
+            let round = Series {
+                path: "ktsn".into(),
+                payload_octets: 64 + usize::from(class),
+                class: Some(class),
+                round: Round::Number(1),
+                outside_window: Some(outside),
+                ..Series::default()
+            };
+            document.add_rounds(vec![round]);
+        }
+        let text = series(&document);
+        assert!(text.contains("ktsn, class 7") && text.contains("ktsn, class 0"), "{text}");
+        assert!(text.contains("outside window"));
+        assert!(!series(&example()).contains("outside window"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod escape;
 mod figures;
 mod model;
 mod page;
+mod phase;
 mod plots;
 mod read;
 mod samples;

@@ -13,10 +13,22 @@ pub(super) struct Document {
     pub(super) clock_synchronised: Option<bool>,
     pub(super) tai_offset_seconds: Option<f64>,
     pub(super) parameters: Vec<(String, String)>,
+    pub(super) gates: Option<Gates>,
     pub(super) series: Vec<Series>,
     pub(super) micro: Vec<Micro>,
     pub(super) checks: Vec<Check>,
     pub(super) comparisons: Vec<Comparison>,
+}
+
+/// The gate schedule that a document's frames are held against (`parameters.gate_schedule`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gates {
+    /// TAI, nanoseconds.
+    pub(super) base_time: u64,
+    /// At least 1 ns.
+    pub(super) cycle_time: u64,
+    /// Class, and where in the cycle its gate opens and closes, in nanoseconds.
+    pub(super) windows: Vec<(u64, u64, u64)>,
 }
 
 /// One round, or all of them together.
@@ -34,6 +46,7 @@ pub(super) struct Series {
     pub(super) payload_octets: u64,
     pub(super) load: Option<String>,
     pub(super) round: Round,
+    pub(super) class: Option<u64>,
     /// Class, egress, overlay, ingress: name and value.
     pub(super) way: Vec<(String, String)>,
     pub(super) frames_intended: Option<u64>,
@@ -51,6 +64,10 @@ pub(super) struct Series {
     pub(super) latency: Option<Figures>,
     pub(super) jitter: Option<Figures>,
     pub(super) wire_jitter: Option<Figures>,
+    pub(super) outside_window: Option<u64>,
+    pub(super) transmission_overrun: Option<u64>,
+    pub(super) wire_outside_window_ratio: Option<f64>,
+    pub(super) after_opening: Option<Figures>,
     pub(super) late_over_1us_ratio: Option<f64>,
     pub(super) deadline_missed_ratio: Option<f64>,
     pub(super) talker_cpu_ratio: Option<f64>,
@@ -131,16 +148,28 @@ impl Document {
         loads.any(|load| Some(load) != first)
     }
 
+    /// Whether the series differ in their class, so that a row must name it.
+    pub(super) fn has_classes(&self) -> bool {
+        let mut classes = self.series.iter().map(|series| series.class);
+        let first = classes.next();
+        classes.any(|class| Some(class) != first)
+    }
+
     /// The name of a series in tables and plots.
     pub(super) fn name(&self, series: &Series) -> String {
-        let load = series.load.as_deref().filter(|_| self.has_loads());
         let round = match series.round {
             Round::Number(number) if self.summary().len() == self.series.len() => format!(", round {number}"),
             _ => String::new(),
         };
-        load.map_or_else(
-            || format!("{}{round}", series.path),
-            |load| format!("{} ({load}){round}", series.path),
-        )
+        format!("{}{round}", self.name_without_round(series))
+    }
+
+    /// Path, and what tells it from other rows of the same path.
+    pub(super) fn name_without_round(&self, series: &Series) -> String {
+        let load = series.load.as_deref().filter(|_| self.has_loads());
+        let load = load.map_or_else(String::new, |load| format!(" ({load})"));
+        let class = series.class.filter(|_| self.has_classes());
+        let class = class.map_or_else(String::new, |class| format!(", class {class}"));
+        format!("{}{load}{class}", series.path)
     }
 }

@@ -16,12 +16,18 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       img-src data: blob:; base-uri 'none'; form-action 'none'";
 
 /// Groups of plots: anchor, heading, the places in it.
-const GROUPS: [(&str, &str, &[&str]); 4] = [
+const GROUPS: [(&str, &str, &[&str]); 5] = [
+    ("phase", "Phase in the cycle", &["phase"]),
     ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
     ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
     ("histogram", "Jitter histogram", &["histogram-jitter", "histogram-wire-jitter"]),
     ("time", "Latency over time", &["time-latency"]),
 ];
+
+/// Whether a group of plots says something about this document.
+fn applies(source: &Source, anchor: &str) -> bool {
+    anchor != "phase" || source.document.gates.is_some()
+}
 
 /// plotly.js as the crate ships it, in its script element; MathJax, which it ships too, is not needed.
 fn plotly_script() -> String {
@@ -75,7 +81,7 @@ fn bar(sources: &[Source]) -> String {
             link("comparisons", "Bars");
         }
         if !source.document.series.is_empty() {
-            for (anchor, heading, _) in GROUPS {
+            for (anchor, heading, _) in GROUPS.into_iter().filter(|group| applies(source, group.0)) {
                 link(anchor, heading);
             }
         }
@@ -184,7 +190,7 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
         "<noscript><p class=\"note\">The plots need JavaScript; the tables do not.</p></noscript>\n",
     );
     content.push_str(&choice(index, source));
-    for (anchor, heading, ids) in GROUPS {
+    for (anchor, heading, ids) in GROUPS.into_iter().filter(|group| applies(source, group.0)) {
         let places: String =
             drawings.iter().filter(|d| ids.contains(&d.id)).map(|d| place(index, d)).collect();
         let grid = if places.is_empty() {

@@ -6,6 +6,7 @@ use super::ReportError;
 use super::colours::Colours;
 use super::escape::{html, json_in_script, label};
 use super::model::{Document, Figures, Series};
+use super::phase;
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
@@ -80,7 +81,7 @@ fn shown(nanos: f64) -> f64 {
     (nanos.max(FLOOR_NS) / 1000.0 * 1e4).round() / 1e4
 }
 
-fn linear(title: &str) -> Axis {
+pub(super) fn linear(title: &str) -> Axis {
     Axis::new().title(Title::with_text(title)).zero_line(false).auto_margin(true)
 }
 
@@ -88,7 +89,7 @@ fn logarithmic(title: &str) -> Axis {
     linear(title).type_(AxisType::Log).exponent_format(plotly::common::ExponentFormat::None)
 }
 
-fn layout(x: Axis, y: Axis) -> Layout {
+pub(super) fn layout(x: Axis, y: Axis) -> Layout {
     Layout::new()
         .x_axis(x)
         .y_axis(y)
@@ -102,7 +103,7 @@ fn layout(x: Axis, y: Axis) -> Layout {
         .legend(Legend::new().orientation(Orientation::Horizontal).x(0.0).y(1.02).y_anchor(Anchor::Bottom))
 }
 
-fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<String, ReportError> {
+pub(super) fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<String, ReportError> {
     let mut plot = Plot::new();
     plot.add_traces(traces);
     plot.set_layout(layout);
@@ -116,7 +117,7 @@ fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<String, ReportE
 pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
     let rows = rows(source, colours);
     let payloads = source.document.payloads();
-    let mut drawings = Vec::new();
+    let mut drawings: Vec<Drawing> = phase::drawing(source)?.into_iter().collect();
     let each = |draw: &dyn Fn(&[&Row<'_>]) -> Picture| {
         let mut figures = Vec::new();
         for &payload in &payloads {

@@ -2,7 +2,7 @@
 //! Reading a document: in: JSON. Out: a [`Document`], or the path of the field that is wrong.
 //! Fields that the schema does not name are ignored; a field of the wrong type is never guessed at.
 
-use super::model::{Check, Comparison, Document, Figures, Micro, Round, Series};
+use super::model::{Check, Comparison, Document, Figures, Gates, Micro, Round, Series};
 use serde_json::Value;
 
 /// The schema that this report reads.
@@ -133,10 +133,26 @@ pub(super) fn document(value: &Value) -> Read<Document> {
         tai_offset_seconds: environment
             .map_or(Ok(None), |node| node.maybe("tai_offset_seconds", Node::number))?,
         parameters: facts("parameters")?,
+        gates: root.get("parameters")?.map_or(Ok(None), |node| node.maybe("gate_schedule", gates))?,
         series: root.list("series")?.iter().map(series).collect::<Read<_>>()?,
         micro: root.list("micro")?.iter().map(micro).collect::<Read<_>>()?,
         checks: root.list("checks")?.iter().map(check).collect::<Read<_>>()?,
         comparisons: root.list("comparisons")?.iter().map(comparison).collect::<Read<_>>()?,
+    })
+}
+
+fn gates(node: &Node<'_>) -> Read<Gates> {
+    let cycle_time = node.need("cycle_time")?;
+    let window = |node: &Node<'_>| -> Read<(u64, u64, u64)> {
+        Ok((node.need("class")?.count()?, node.need("opens_ns")?.count()?, node.need("closes_ns")?.count()?))
+    };
+    Ok(Gates {
+        base_time: node.need("base_time")?.count()?,
+        cycle_time: match cycle_time.count()? {
+            0 => return cycle_time.wrong("a cycle is at least 1 ns long".to_owned()),
+            nanos => nanos,
+        },
+        windows: node.list("windows")?.iter().map(window).collect::<Read<_>>()?,
     })
 }
 
@@ -174,6 +190,7 @@ fn series(node: &Node<'_>) -> Read<Series> {
         payload_octets: node.need("payload_octets")?.count()?,
         load: node.maybe("load", Node::text)?,
         round: node.maybe("round", round)?.unwrap_or_default(),
+        class: count("class")?,
         way,
         frames_intended: count("frames_intended")?,
         frames_sent: count("frames_sent")?,
@@ -190,6 +207,10 @@ fn series(node: &Node<'_>) -> Read<Series> {
         latency: node.maybe("latency_ns", figures)?,
         jitter: node.maybe("jitter_ns", figures)?,
         wire_jitter: node.maybe("wire_jitter_ns", figures)?,
+        outside_window: count("outside_window")?,
+        transmission_overrun: count("transmission_overrun")?,
+        wire_outside_window_ratio: ratio("wire_outside_window_ratio")?,
+        after_opening: node.maybe("after_opening_ns", figures)?,
         late_over_1us_ratio: ratio("late_over_1us_ratio")?,
         deadline_missed_ratio: ratio("deadline_missed_ratio")?,
         talker_cpu_ratio: ratio("talker_cpu_ratio")?,

@@ -21,6 +21,8 @@ pub(super) struct Samples {
     pub(super) wire_jitter: Vec<i64>,
     /// Per round in order: seconds since its first transmit time, and the latency in nanoseconds.
     pub(super) rounds: Vec<Vec<(f64, f64)>>,
+    /// Per round in order: seconds since its first transmit time, and the instant on the wire, nanoseconds of TAI.
+    pub(super) on_wire: Vec<Vec<(f64, u64)>>,
 }
 
 type Point = fn(&Record) -> Option<Tai>;
@@ -60,6 +62,8 @@ impl Samples {
         if let Some(first) = records.iter().map(|record| record.tx_time).min() {
             let seconds = |tx_time: Tai| tx_time.since(first).get() as f64 / 1e9;
             let points = after_transmit_time(records, received);
+            let stamps = records.iter().filter_map(|r| Some((seconds(r.tx_time), wire(r)?.as_nanos())));
+            self.on_wire.push(stamps.collect());
             self.rounds.push(points.map(|(tx_time, latency)| (seconds(tx_time), latency as f64)).collect());
         }
     }
@@ -105,6 +109,7 @@ mod tests {
         assert_eq!(group.jitter, [8, 8]);
         assert_eq!(group.wire_jitter, [0, 0, 1, 1, 2, 2]);
         assert_eq!(group.rounds.len(), 2);
+        assert_eq!(group.on_wire[0][1], (0.001, 2_000_007));
         assert_eq!(group.rounds[1], [(0.0, 40.0), (0.002, 30.0), (0.003, 38.0)]);
     }
 }

@@ -26,7 +26,7 @@ const fn column(group: &'static str, name: &'static str, meaning: &'static str, 
     Column { group, name, meaning, cell }
 }
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 25] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -61,6 +61,22 @@ const COLUMNS: [Column; 20] = [
     column("Jitter, µs", "p50", "The same distance in the listening program.", |s| {
         micros(of(s.jitter, |f| f.p50), 2)
     }),
+    column("Window", "outside", "Handed over while the gate of the class was closed.", |s| {
+        maybe_count(s.outside_window)
+    }),
+    column("Window", "overrun", "Begun inside, not off the link at the close.", |s| {
+        maybe_count(s.transmission_overrun)
+    }),
+    column(
+        "Window",
+        "wire outside, %",
+        "Seen by the tap outside the window, or more than 10 µs after its end.",
+        |s| percent(s.wire_outside_window_ratio, 2),
+    ),
+    column("After opening, µs", "p50", "Hand-over to the port minus the opening of the window.", |s| {
+        micros(of(s.after_opening, |f| f.p50), 2)
+    }),
+    column("After opening, µs", "p90", "", |s| micros(of(s.after_opening, |f| f.p90), 2)),
     column("Late", "> 1 µs, %", "Frames handed to the port more than 1 µs late.", |s| {
         percent(s.late_over_1us_ratio, 1)
     }),
@@ -152,7 +168,7 @@ pub(super) fn rounds(document: &Document, colours: &Colours) -> String {
         let super::model::Round::Number(number) = entry.round else { continue };
         rows.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{number}</td>{}</tr>\n",
-            swatch(colours, &entry.path, &entry.path),
+            swatch(colours, &entry.path, &document.name_without_round(entry)),
             entry.payload_octets,
             cells(entry, &columns)
         ));
@@ -191,7 +207,7 @@ pub(super) fn meanings(document: &Document) -> String {
     }
     for column in COLUMNS.iter().filter(|column| !column.meaning.is_empty()) {
         let title = match column.group {
-            "Frames" | "Late" | "CPU, % of one core" | "Memory" => {
+            "Frames" | "Window" | "Late" | "CPU, % of one core" | "Memory" => {
                 format!("{}: {}", column.group, column.name)
             }
             group => group.to_owned(),

@@ -92,9 +92,21 @@ pub struct Series {
     /// Share of frames intended that were not sent, lost, or received after the deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_missed_ratio: Option<f64>,
-    /// Frames on the wire outside their gate's window.
+    /// Frames handed over outside their gate's window, and no stall of the machine explains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_window: Option<u64>,
+    /// Frames whose hand-over began in time and that were not off the link when their gate closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transmission_overrun: Option<u64>,
+    /// Those of them that no stall of the machine explains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transmission_overrun_unproven: Option<u64>,
+    /// Share of the frames seen on the wire that were seen outside their gate's window, 10 µs after its end allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire_outside_window_ratio: Option<f64>,
+    /// `handed_at −` the opening of the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_opening_ns: Option<Statistics>,
     /// CPU time of the talker over elapsed time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub talker_cpu_ratio: Option<f64>,
@@ -138,6 +150,13 @@ impl Series {
             "jitter_left_out" => count(self.jitter_left_out),
             "wire_jitter_left_out" => count(self.wire_jitter_left_out),
             "outside_window" => count(self.outside_window),
+            "transmission_overrun" => count(self.transmission_overrun),
+            "transmission_overrun_unproven" => count(self.transmission_overrun_unproven),
+            "transmission_overrun_ratio" => {
+                let sent = self.frames_sent.filter(|&sent| sent > 0)?;
+                Some(self.transmission_overrun? as f64 / sent as f64)
+            }
+            "wire_outside_window_ratio" => self.wire_outside_window_ratio,
             "daemon_rss_octets" => count(self.daemon_rss_octets),
             "voided_rounds" => count(self.voided_rounds),
             "late_over_1us_ratio" => self.late_over_1us_ratio,
@@ -159,6 +178,7 @@ impl Series {
             "jitter_ns" => self.jitter_ns.as_ref(),
             "wire_jitter_ns" => self.wire_jitter_ns.as_ref(),
             "wake_up_ns" => self.wake_up_ns.as_ref(),
+            "after_opening_ns" => self.after_opening_ns.as_ref(),
             _ => None,
         }
     }

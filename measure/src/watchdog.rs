@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The watchdog: a thread of its own that shows when a CPU stood still.
+//!
+//! In: instants to look at, and the CPU with a priority above whoever is watched there. Out: when it was to wake and when
+//! it did. It knows nothing of the daemon. A wake-up that comes late proves that the CPU ran nobody of its priority
+//! from then until it woke: the hypervisor, an interrupt or the kernel had it.
+//!
+//! It looks only at the instants that matter: where the last octet of a frame that is still allowed to begin has to have
+//! begun, `T` before a gate closes. Whoever is handing over at that instant is late already, so the look (some 3 µs) makes
+//! nobody late who was not, but for the first frame of the next window.
+
+use crate::clock::{self, RealTime, RealTimeError, ScheduleClock, nanos_of};
+use crate::stats::Statistics;
+use ktsn_time::{Nanos, Tai, TxTime};
+
+/// A wake-up later than this is a gap. Fixed before any run: with SCHED_FIFO above everybody else the wake-up itself
+/// takes less than this on an idle CPU and on a busy one.
+pub const GAP_MIN: Nanos = Nanos::from_micros(50);
+/// After a gap a thread that was stopped in the middle goes on within this.
+pub const RESUME_MAX: Nanos = Nanos::from_micros(20);
+
+/// When to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The first cycle.
+    pub base_time: Tai,
+    /// How long a cycle is.
+    pub cycle_time: Nanos,
+    /// Where in a cycle to look; ascending.
+    pub offsets: Vec<Nanos>,
+    /// The last instant.
+    pub until: Tai,
+    /// CPU and priority.
+    pub real_time: RealTime,
+}
+
+/// One look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// When the thread was to wake.
+    pub due_at: Tai,
+    /// When it did.
+    pub woke_at: Tai,
+}
+
+impl Look {
+    /// How late.
+    #[must_use]
+    pub const fn late_by(&self) -> Nanos {
+        self.woke_at.since(self.due_at)
+    }
+}
+
+/// What the watchdog saw.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Every look, in order.
+    pub looks: Vec<Look>,
+    /// CPU time of the thread over elapsed time.
+    pub cpu_ratio: f64,
+}
+
+impl Outcome {
+    /// How late it woke.
+    #[must_use]
+    pub fn lateness(&self) -> Option<Statistics> {
+        Statistics::of(self.looks.iter().map(Look::late_by))
+    }
+
+    /// Its gaps.
+    #[must_use]
+    pub fn gaps(&self) -> Gaps {
+        Gaps::of(&self.looks)
+    }
+}
+
+/// Spans in which the watched CPU stood still, in order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps(Vec<Look>);
+
+impl Gaps {
+    /// The looks that came later than [`GAP_MIN`].
+    #[must_use]
+    pub fn of(looks: &[Look]) -> Self {
+        let mut gaps: Vec<Look> = looks.iter().copied().filter(|look| look.late_by() > GAP_MIN).collect();
+        gaps.sort_unstable_by_key(|gap| gap.due_at);
+        Self(gaps)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether one of them explains that what should have been done by `from` was done at `to` only: the CPU stood still
+    /// at `from` or later, and went on no more than [`RESUME_MAX`] before `to`.
+    #[must_use]
+    pub fn explain(&self, from: Tai, to: Tai) -> bool {
+        self.0
+            .iter()
+            .take_while(|gap| gap.due_at <= to)
+            .any(|gap| gap.woke_at >= from && gap.woke_at.saturating_add(RESUME_MAX) >= to)
+    }
+}
+
+impl Plan {
+    /// All instants from `now` on.
+    pub fn instants(&self, now: Tai) -> impl Iterator<Item = Tai> + '_ {
+        let cycle = self.cycle_time.get().max(1);
+        let begun = (now.since(self.base_time).get().max(0) / cycle).max(0);
+        (begun..)
+            .map(move |number| self.base_time.saturating_add(Nanos::new(cycle.saturating_mul(number))))
+            .flat_map(|start| self.offsets.iter().map(move |&offset| start.saturating_add(offset)))
+            .skip_while(move |&at| at <= now)
+            .take_while(|&at| at <= self.until)
+    }
+
+    fn looks_max(&self, now: Tai) -> usize {
+        let cycles = self.until.since(now).get().max(0) / self.cycle_time.get().max(1) + 2;
+        usize::try_from(cycles).unwrap_or(0).saturating_mul(self.offsets.len()).min(1 << 22)
+    }
+}
+
+/// Watches until the plan's end or until `stop` says so. Allocates nothing on the way.
+///
+/// # Errors
+/// The system refuses CPU or priority.
+pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result<Outcome, RealTimeError> {
+    let begun = clock::tai_now();
+    // The pages are there before the first look: a fault would look like a gap.
+    let mut looks = vec![Look { due_at: Tai::MAX, woke_at: Tai::MAX }; plan.looks_max(begun)];
+    looks.clear();
+    plan.real_time.apply()?;
+    ready();
+    let cpu = clock::thread_cpu_time();
+    for due_at in plan.instants(begun) {
+        if looks.len() == looks.capacity() || stop() {
+            break;
+        }
+        clock::sleep_until(TxTime::Tai(due_at));
+        let woke_at = Tai::from_nanos(nanos_of(ScheduleClock::Tai.now()));
+        looks.push(Look { due_at, woke_at });
+    }
+    let elapsed = clock::tai_now().since(begun).get().max(1);
+    let used = clock::thread_cpu_time().saturating_sub(cpu);
+    Ok(Outcome { looks, cpu_ratio: used.get() as f64 / elapsed as f64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(nanos: u64) -> Tai {
+        Tai::from_nanos(nanos)
+    }
+
+    fn look(due: u64, woke: u64) -> Look {
+        Look { due_at: at(due), woke_at: at(woke) }
+    }
+
+    #[test]
+    fn a_gap_explains_what_it_covers_and_nothing_else() {
+        let gaps = Gaps::of(&[look(1_000_000, 1_000_003), look(2_000_000, 2_300_000)]);
+        assert_eq!(gaps.count(), 1);
+        // Should have happened by 2.0 ms; the CPU came back at 2.3 ms.
+        assert!(gaps.explain(at(2_000_000), at(2_305_000)));
+        assert!(gaps.explain(at(1_990_000), at(2_100_000)));
+        // Too long after the gap, before it, and where the watchdog woke in time.
+        assert!(!gaps.explain(at(2_000_000), at(2_320_001)));
+        assert!(!gaps.explain(at(1_900_000), at(1_999_999)));
+        assert!(!gaps.explain(at(2_300_001), at(2_300_002)));
+        assert!(!gaps.explain(at(1_000_000), at(1_000_010)));
+    }
+
+    #[test]
+    fn a_late_wake_up_within_the_usual_is_no_gap() {
+        let limit = GAP_MIN.get() as u64;
+        assert_eq!(Gaps::of(&[look(5, 5 + limit)]).count(), 0);
+        assert_eq!(Gaps::of(&[look(5, 6 + limit)]).count(), 1);
+    }
+
+    #[test]
+    fn it_looks_where_it_is_told_to() {
+        let now = clock::tai_now();
+        let plan = Plan {
+            base_time: now.saturating_sub(Nanos::from_millis(7)),
+            cycle_time: Nanos::from_millis(2),
+            offsets: vec![Nanos::from_micros(500), Nanos::from_micros(1_500)],
+            until: now.saturating_add(Nanos::from_millis(40)),
+            real_time: RealTime::default(),
+        };
+        let outcome = run(&plan, || (), &|| false).unwrap();
+        assert!(outcome.looks.len() >= 30, "{}", outcome.looks.len());
+        for look in &outcome.looks {
+            assert!(look.woke_at >= look.due_at);
+            let phase = look.due_at.since(plan.base_time).get() % 2_000_000;
+            assert!([500_000, 1_500_000].contains(&phase), "{phase}");
+        }
+        assert!(run(&plan, || (), &|| true).unwrap().looks.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn instants_ascend_and_none_is_left_out(
+            base in 0_u64..5_000, cycle in 1_i64..500, now in 0_u64..10_000, span in 0_i64..3_000,
+            marks in prop::collection::btree_set(0_i64..500, 1..4),
+        ) {
+            let plan = Plan {
+                base_time: at(base),
+                cycle_time: Nanos::new(cycle),
+                offsets: marks.iter().filter(|&&mark| mark < cycle).map(|&mark| Nanos::new(mark)).collect(),
+                until: at(now).saturating_add(Nanos::new(span)),
+                real_time: RealTime::default(),
+            };
+            prop_assume!(!plan.offsets.is_empty());
+            let found: Vec<Tai> = plan.instants(at(now)).collect();
+            let wanted: Vec<Tai> = (now + 1..=plan.until.as_nanos())
+                .filter(|&nanos| nanos >= base)
+                .map(at)
+                .filter(|&instant| {
+                    let phase = instant.since(plan.base_time).get() % cycle;
+                    plan.offsets.contains(&Nanos::new(phase))
+                })
+                .collect();
+            prop_assert!(found.len() <= plan.looks_max(at(now)));
+            prop_assert_eq!(found, wanted);
+        }
+    }
+}
