@@ -38,13 +38,18 @@ extern crate alloc;
 
 mod admission;
 mod credit;
+mod credit_based;
 mod earliest;
+mod fifo;
 mod frame;
 mod queue;
 mod strategy;
+mod strict_priority;
 
 pub use admission::{Admission, admit};
 pub use credit::{Credit, CreditOptions};
+pub use credit_based::{CreditBased, CreditBasedOptions};
 pub use earliest::EarliestTxTime;
 pub use frame::{Frame, FrameId};
 pub use strategy::{Decision, Refused, Strategy, Window};
+pub use strict_priority::StrictPriority;

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One first-in-first-out queue per traffic class over one shared store.
+//!
+//! In: a frame with what admission found about it. Out: per class, the frame that arrived first.
+//! Never: allocates after `new`, or lets a frame overtake another of its class.
+
+use crate::admission::{Admission, exceeds, is_past_deadline};
+use crate::frame::Frame;
+use crate::strategy::Decision;
+use alloc::vec::Vec;
+use ktsn_model::{DropReason, TrafficClass};
+use ktsn_time::{Nanos, Now, TxTime};
+
+/// No slot.
+const NIL: u32 = u32::MAX;
+
+/// A queued frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) frame: Frame,
+    pub(crate) admission: Admission,
+    /// The one that arrived next in its class, or the next free slot.
+    next: u32,
+}
+
+impl Waiting {
+    /// Nanoseconds for which it has been due, or (`Err`) until it is.
+    pub(crate) fn overdue(&self, now: Now) -> Result<u64, u64> {
+        let (due, there) = match self.admission.due {
+            TxTime::Tai(due) => (due.as_nanos(), now.tai.as_nanos()),
+            TxTime::Monotonic(due) => (due.as_nanos(), now.monotonic.as_nanos()),
+        };
+        there.checked_sub(due).ok_or(due.saturating_sub(there))
+    }
+
+    /// What becomes of it, now that it is chosen.
+    pub(crate) fn decision(self, now: Now) -> Decision {
+        let Self { frame, admission, .. } = self;
+        let overdue = self.overdue(now).unwrap_or(0);
+        if (admission.on_time && exceeds(overdue, frame.overrun_limit)) || is_past_deadline(&frame, now) {
+            return Decision::Drop { frame, reason: DropReason::Missed };
+        }
+        let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
+        Decision::Transmit { frame, overrun, late: admission.late, window: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Ends = Ends { first: NIL, last: NIL };
+
+/// Eight queues in one store.
+#[derive(Debug)]
+pub(crate) struct Fifos {
+    /// Made for `capacity` and never grown beyond.
+    slots: Vec<Waiting>,
+    capacity: usize,
+    queues: [Ends; TrafficClass::COUNT],
+    free: u32,
+    len: usize,
+}
+
+impl Fifos {
+    /// Room for `capacity` frames (at most 2^32 − 1).
+    pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.min(NIL as usize);
+        let slots = Vec::with_capacity(capacity);
+        Self { slots, capacity, queues: [EMPTY; TrafficClass::COUNT], free: NIL, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Queue `frame` in its class; `false`, and nothing has changed, when every slot is taken.
+    pub(crate) fn push(&mut self, frame: Frame, admission: Admission) -> bool {
+        let waiting = Waiting { frame, admission, next: NIL };
+        let slot = self.free;
+        let slot = if let Some(free) = self.slots.get_mut(slot as usize) {
+            self.free = free.next;
+            *free = waiting;
+            slot
+        } else if self.slots.len() < self.capacity {
+            self.slots.push(waiting);
+            (self.slots.len() - 1) as u32
+        } else {
+            return false;
+        };
+        self.len += 1;
+        self.append(usize::from(frame.class.get()), slot);
+        true
+    }
+
+    /// The frame of `class` that arrived first.
+    pub(crate) fn head(&self, class: usize) -> Option<&Waiting> {
+        // The slot NIL is beyond every store.
+        self.slots.get(self.queues[class].first as usize)
+    }
+
+    /// Take out the frame of `class` that arrived first.
+    pub(crate) fn pop(&mut self, class: usize) -> Option<Waiting> {
+        let slot = self.queues[class].first;
+        let waiting = *self.slots.get(slot as usize)?;
+        self.queues[class].first = waiting.next;
+        if waiting.next == NIL {
+            self.queues[class].last = NIL;
+        }
+        self.release(slot);
+        Some(waiting)
+    }
+
+    /// Take out every frame that `predicate` names; one visit per queued frame.
+    pub(crate) fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
+        for class in 0..TrafficClass::COUNT {
+            // Emptied first: should the caller's code unwind, no queue holds a released slot.
+            let mut slot = core::mem::replace(&mut self.queues[class], EMPTY).first;
+            while let Some(waiting) = self.slots.get_mut(slot as usize) {
+                let next = core::mem::replace(&mut waiting.next, NIL);
+                let frame = waiting.frame;
+                if predicate(&frame) {
+                    self.release(slot);
+                    out(frame);
+                } else {
+                    self.append(class, slot);
+                }
+                slot = next;
+            }
+        }
+    }
+
+    fn append(&mut self, class: usize, slot: u32) {
+        let ends = &mut self.queues[class];
+        match self.slots.get_mut(ends.last as usize) {
+            Some(last) => last.next = slot,
+            None => ends.first = slot,
+        }
+        ends.last = slot;
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].next = self.free;
+        self.free = slot;
+        self.len -= 1;
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Strict priority, 802.1Q-2022 8.6.8.1.
+
+use crate::events::{Event, advance, begin, event, forward_event, step_tai};
+use crate::reference::Reference;
+use crate::world::{class, decide_all, frame, has_come, mono, now, tai, transmitted};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, StrictPriority};
+use ktsn_time::Nanos;
+use proptest::prelude::*;
+
+#[test]
+fn clause_8_6_8_1_highest_class_first_whatever_the_order_of_arrival() {
+    let mut s = StrictPriority::new(8);
+    for (id, value) in [(0, 0), (1, 7), (2, 3), (3, 7), (4, 0)] {
+        s.offer(Frame { class: class(value), ..frame(id, None) }, now(5, 5)).unwrap();
+    }
+    assert_eq!(transmitted(&decide_all(&mut s, now(5, 5))), [1, 3, 2, 0, 4]);
+}
+
+#[test]
+fn first_in_first_out_although_the_second_is_due_first() {
+    let mut s = StrictPriority::new(8);
+    s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
+    s.offer(frame(1, Some(mono(50))), now(10, 10)).unwrap();
+    assert_eq!(s.decide(now(60, 60)), Decision::WakeAt { at: mono(100), next: FrameId(0) });
+    assert_eq!(transmitted(&decide_all(&mut s, now(100, 100))), [0, 1]);
+}
+
+#[test]
+fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
+    let mut s = StrictPriority::new(8);
+    s.offer(Frame { class: class(7), ..frame(0, Some(tai(100))) }, now(10, 10)).unwrap();
+    s.offer(frame(1, None), now(10, 10)).unwrap();
+    let wake = Decision::WakeAt { at: tai(100), next: FrameId(0) };
+    let decisions = decide_all(&mut s, now(10, 10));
+    assert_eq!((transmitted(&decisions), decisions.last()), (vec![1], Some(&wake)));
+}
+
+#[test]
+fn kept_waiting_beyond_its_limit_by_its_own_class_is_missed() {
+    let mut s = StrictPriority::new(8);
+    let limit = Nanos::new(20);
+    s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
+    s.offer(Frame { overrun_limit: limit, ..frame(1, Some(mono(79))) }, now(10, 10)).unwrap();
+    s.offer(Frame { overrun_limit: limit, ..frame(2, Some(mono(80))) }, now(10, 10)).unwrap();
+    let decisions = decide_all(&mut s, now(100, 100));
+    assert_eq!(transmitted(&decisions), [0, 2]);
+    assert!(matches!(decisions[1], Decision::Drop { frame, .. } if frame.id.0 == 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 700, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_the_reference(
+        begin in begin(),
+        capacity in 0usize..24,
+        events in prop::collection::vec(event(), 0..120),
+    ) {
+        let mut at = begin;
+        let (mut ours, mut theirs) = (StrictPriority::new(capacity), Reference::new(capacity, None, [None; 8], at));
+        for (id, event) in events.iter().enumerate() {
+            match event {
+                Event::Offer(sent) => {
+                    let frame = sent.frame(id as u64, at);
+                    prop_assert_eq!(ours.offer(frame, at), theirs.offer(frame));
+                }
+                Event::Decide => prop_assert_eq!(ours.decide(at), theirs.decide()),
+                Event::Remove { tenant } => {
+                    let mut gone = Vec::new();
+                    ours.remove(&mut |f| f.tenant == *tenant, &mut |f| gone.push(f.id.0));
+                    gone.sort_unstable();
+                    prop_assert_eq!(gone, theirs.remove(*tenant));
+                }
+                Event::Advance(span) => advance(&mut at, *span),
+                Event::StepTai(span) => step_tai(&mut at, *span),
+            }
+            theirs.set_now(at);
+            prop_assert_eq!(ours.len(), theirs.len());
+        }
+    }
+
+    /// Whatever leaves is not early, no due head of a higher class stays behind, and nothing overtakes in its class.
+    #[test]
+    fn never_early_highest_class_first_in_order(
+        begin in begin(),
+        events in prop::collection::vec(forward_event(), 0..120),
+    ) {
+        let (mut s, mut at) = (StrictPriority::new(64), begin);
+        let mut queued: Vec<Frame> = Vec::new();
+        for (id, event) in events.iter().enumerate() {
+            match event {
+                Event::Offer(sent) => {
+                    let frame = sent.frame(id as u64, at);
+                    if s.offer(frame, at).is_ok() {
+                        queued.push(frame);
+                    }
+                }
+                Event::Decide => match s.decide(at) {
+                    Decision::Transmit { frame, .. } | Decision::Drop { frame, .. } => {
+                        prop_assert!(has_come(frame.not_before(), at));
+                        let first = queued.iter().position(|q| q.class == frame.class).unwrap();
+                        prop_assert_eq!(queued.remove(first), frame);
+                        for value in frame.class.get() + 1..8 {
+                            let head = queued.iter().find(|q| q.class == class(value));
+                            prop_assert!(head.is_none_or(|q| !has_come(q.not_before(), at)), "{head:?} at {at:?}");
+                        }
+                    }
+                    Decision::WakeAt { .. } => {
+                        for value in 0..8 {
+                            let head = queued.iter().find(|q| q.class == class(value));
+                            prop_assert!(head.is_none_or(|q| !has_come(q.not_before(), at)));
+                        }
+                    }
+                    Decision::Idle => prop_assert!(queued.is_empty()),
+                },
+                Event::Remove { tenant } => {
+                    s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
+                    queued.retain(|q| q.tenant != *tenant);
+                }
+                Event::Advance(span) => advance(&mut at, *span),
+                Event::StepTai(span) => step_tai(&mut at, *span),
+            }
+            prop_assert_eq!(s.len(), queued.len());
+        }
+        // Conservation: what is still queued is all there, each frame once and unchanged.
+        let mut rest = Vec::new();
+        s.remove(&mut |_| true, &mut |f| rest.push(f));
+        rest.sort_by_key(|f| f.id.0);
+        prop_assert_eq!(rest, queued);
+        prop_assert!(s.is_empty());
+    }
+}
