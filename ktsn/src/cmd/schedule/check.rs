@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn schedule check`: every fault of a file, then what it probably did not mean.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ktsn_schedule::Schedule;
+use ktsn_schedule::analysis::{Analysis, analyse};
+use ktsn_schedule::units::show_span;
+
+use super::Input;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  ktsn schedule check schedule.yaml
+  ktsn schedule check schedule.yaml --link-speed 100M --mtu 256 --strict
+  echo 'tc qdisc replace dev eth0 parent root taprio ...' | ktsn schedule check -
+
+A fault is FILE:LINE:COLUMN: LEAF: what was found, what was expected (the rule). Warnings: a class that never opens, a
+frame that fits into no window, a window shorter than its guard band, an unknown link speed.
+
+Exit status: 0 no fault; 2 wrong usage or faults; with --strict also 2 for warnings.";
+
+/// Check a schedule: every fault with line, leaf and rule.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    input: Input,
+    /// Warnings count as faults.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Checks and says what was found.
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    let schedule = match args.input.load() {
+        Ok(schedule) => schedule,
+        Err(faults) => {
+            eprintln!("{faults}");
+            return 2.into();
+        }
+    };
+    let analysis = analyse(&schedule, &args.input.link.of(&schedule));
+    for warning in &analysis.warnings {
+        eprintln!("{}: warning: {warning}", args.input.name());
+    }
+    if args.strict && !analysis.warnings.is_empty() {
+        return 2.into();
+    }
+    match output::write(&format!("{}: {}\n", args.input.name(), summary(&schedule, &analysis))) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ktsn schedule check: {error}");
+            1.into()
+        }
+    }
+}
+
+/// The schedule in one line.
+fn summary(schedule: &Schedule, analysis: &Analysis) -> String {
+    let name = schedule.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+    let warnings = match analysis.warnings.len() {
+        0 => String::new(),
+        1 => ", 1 warning".to_owned(),
+        count => format!(", {count} warnings"),
+    };
+    let admin = &schedule.admin;
+    if !admin.gate_enabled || admin.control_list.is_empty() {
+        return format!("{name}valid, gates stay at {:#04x}{warnings}", admin.gate_states.bits());
+    }
+    let (entries, cycle) = (admin.control_list.len(), show_span(admin.cycle_time.get()));
+    let opened = analysis.classes.iter().filter(|class| !class.windows.is_empty()).count();
+    let entries = if entries == 1 { "1 entry".into() } else { format!("{entries} entries") };
+    format!("{name}valid, {entries} in a cycle of {cycle}, {opened} of 8 classes open{warnings}")
+}

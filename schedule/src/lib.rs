@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gate schedules as people write them.
+//!
+//! In: text (YAML or JSON with the IEEE YANG leaf names, or one `tc qdisc … taprio …` command). Out: a [`Schedule`]
+//! around [`ktsn_model::AdminPort`], or every [`Fault`] of the text with its place; the same schedule as text again; what it gives
+//! each traffic class ([`analysis`]) and drawings of that ([`draw`]).
+//!
+//! It must never guess: what a text says and this crate does not understand, or what a format cannot say, is a
+//! fault that names it. Any input is answered quickly ([`limits`]); nothing here reads a file, a clock or a network.
+#![forbid(unsafe_code)]
+
+pub mod analysis;
+
+mod fault;
+pub mod limits;
+mod read;
+mod schedule;
+pub mod taprio;
+mod tree;
+pub mod units;
+mod write;
+
+pub use fault::{Fault, Faults, Position};
+pub use schedule::{Format, Schedule, Taprio};
+
+/// Reads a schedule.
+///
+/// # Errors
+/// Every fault of the text, in its order, at most [`limits::FAULTS_MAX`].
+pub fn parse(text: &str, format: Format) -> Result<Schedule, Faults> {
+    if text.len() > limits::OCTETS_MAX {
+        let expected = format!("at most {} octets", limits::OCTETS_MAX);
+        return Err(Fault::new(Position::START, "", text.len(), expected, limits::RULE).into());
+    }
+    let schedule = match format.of(text) {
+        Format::Taprio => taprio::read(text),
+        Format::Json => read::json(text),
+        Format::Auto | Format::Yaml => read::yaml(text),
+    };
+    schedule.map_err(Faults::sorted)
+}
+
+/// Writes a schedule; [`Format::Auto`] is YAML. Reading the text gives the same schedule.
+///
+/// # Errors
+/// What the format cannot say: YAML and JSON say everything.
+pub fn write(schedule: &Schedule, format: Format) -> Result<String, Faults> {
+    match format {
+        Format::Auto | Format::Yaml => Ok(write::yaml(schedule)),
+        Format::Json => Ok(write::json(schedule)),
+        Format::Taprio => taprio::write(schedule).map_err(Faults::from_list),
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nouns: a schedule with what people say about it.
+
+use ktsn_model::{AdminPort, PriorityMap, TrafficClass};
+use ktsn_time::Nanos;
+
+/// How a schedule is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Found from the text: `{` is JSON, a line that begins with `tc` is taprio, anything else YAML.
+    #[default]
+    Auto,
+    /// YAML 1.2 without anchors, tags and second documents.
+    Yaml,
+    /// JSON (RFC 8259), values as RFC 7951 writes YANG: numbers may stand in strings.
+    Json,
+    /// One `tc qdisc add|replace|change dev … taprio …` command.
+    Taprio,
+}
+
+impl Format {
+    /// The format itself, or for [`Format::Auto`] the one that the text looks like.
+    #[must_use]
+    pub fn of(self, text: &str) -> Self {
+        if self != Self::Auto {
+            return self;
+        }
+        let text = text.trim_start_matches('\u{feff}');
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        match lines.next() {
+            Some(line) if line.starts_with('{') => Self::Json,
+            Some(line) if line == "tc" || line.starts_with("tc ") || line.starts_with("tc\t") => Self::Taprio,
+            _ => Self::Yaml,
+        }
+    }
+}
+
+/// A gate schedule of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// What it is called.
+    pub name: Option<String>,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The link's speed in bit/s that it was made for.
+    pub link_speed: Option<u64>,
+    /// The longest service data unit in octets (what follows the MAC header and tag, without FCS).
+    pub mtu: Option<u32>,
+    /// From handing a frame to the port until its first bit is on the wire.
+    pub hand_over: Option<Nanos>,
+    /// Priority → traffic class of the port.
+    pub priority_map: Option<PriorityMap>,
+    /// What the classes are called.
+    pub class_names: [Option<String>; TrafficClass::COUNT],
+    /// `queue-max-sdu` in octets; none: whatever the port takes.
+    pub queue_max_sdu: [Option<u32>; TrafficClass::COUNT],
+    /// The gates.
+    pub admin: AdminPort,
+    /// What only a `tc` command says.
+    pub taprio: Option<Taprio>,
+}
+
+/// What a `tc qdisc … taprio` command says beside the schedule. KTSN keeps it so that the command can be written
+/// again, and does not act on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taprio {
+    /// `dev`.
+    pub device: Option<String>,
+    /// `parent`: `root` or a class id.
+    pub parent: String,
+    /// `handle`.
+    pub handle: Option<String>,
+    /// `num_tc`, 1 to 8; none in a command that leaves the classes as they are.
+    pub num_tc: Option<u8>,
+    /// `queues`: (count, offset) of each class.
+    pub queues: Vec<(u16, u16)>,
+    /// Whether `clockid CLOCK_TAI` is written. With full offload the clock is the device's and is not named.
+    pub is_clock_named: bool,
+    /// `flags`: 0x1 txtime-assist, 0x2 full offload.
+    pub flags: Option<u32>,
+    /// `txtime-delay` in ns.
+    pub txtime_delay: Option<u32>,
+    /// `fp`: per class whether it is preemptible (`P`) or express (`E`).
+    pub is_preemptible: Vec<bool>,
+}
+
+impl Default for Taprio {
+    /// Eight classes with one queue each, in software.
+    fn default() -> Self {
+        Self {
+            device: None,
+            parent: "root".to_owned(),
+            handle: None,
+            num_tc: Some(8),
+            queues: (0..8).map(|offset| (1, offset)).collect(),
+            is_clock_named: true,
+            flags: None,
+            txtime_delay: None,
+            is_preemptible: Vec::new(),
+        }
+    }
+}
+
+impl Schedule {
+    /// Whether some priority leads to the class.
+    #[must_use]
+    pub fn is_class_used(&self, class: TrafficClass) -> bool {
+        let map = self.priority_map.unwrap_or_default();
+        (0..16).any(|priority| map.class(ktsn_model::Priority::capped(priority)) == class)
+    }
+
+    /// What to call a class: its name, or its number.
+    #[must_use]
+    pub fn class_label(&self, class: TrafficClass) -> String {
+        match &self.class_names[usize::from(class.get())] {
+            Some(name) => format!("{} {name}", class.get()),
+            None => class.get().to_string(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tc qdisc … taprio …` commands (tc-taprio(8)).
+//!
+//! In: the words of one command, or a schedule. Out: the other. What a command cannot say (hold and release operations,
+//! gate states before the first cycle, disabled gates) is a fault that names it. What KTSN says beside the
+//! gates (name, link speed, …) stands in comments `# ktsn LEAF: VALUE` above the command and is read back.
+
+mod read;
+mod words;
+mod write;
+
+use std::borrow::Cow;
+
+use crate::schedule::Taprio;
+
+pub(crate) use read::read;
+pub(crate) use write::write;
+
+/// Whose rules these are.
+pub(crate) const RULE: &str = "tc-taprio(8)";
+/// The clock of a gate schedule.
+pub(crate) const CLOCK: &str = "CLOCK_TAI";
+pub(crate) const CLOCK_EXPECTED: &str = "CLOCK_TAI: gate schedules run on TAI";
+pub(crate) const CLOCK_RULE: &str = "802.1Q-2022 8.6.9.4";
+pub(crate) const QUEUES_EXPECTED: &str = "COUNT@OFFSET, COUNT from 1";
+pub(crate) const WORD_EXPECTED: &str = "one word that a shell takes as it is";
+/// Before what KTSN says in a comment.
+const COMMENT: &str = "# ktsn ";
+
+/// A number of a command and its range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumberLeaf {
+    pub(crate) min: i128,
+    pub(crate) max: i128,
+    pub(crate) expected: &'static str,
+}
+
+pub(crate) const NUM_TC_LEAF: NumberLeaf =
+    NumberLeaf { min: 1, max: 8, expected: "1 to 8 traffic classes (802.1Q has eight)" };
+pub(crate) const FLAGS_LEAF: NumberLeaf =
+    NumberLeaf { min: 0, max: 2, expected: "0x0, 0x1 (txtime-assist) or 0x2 (full offload)" };
+pub(crate) const TXTIME_DELAY_LEAF: NumberLeaf =
+    NumberLeaf { min: 0, max: u32::MAX as i128, expected: "nanoseconds, 0 to 4294967295" };
+const MAP_LEAF: NumberLeaf = NumberLeaf { min: 0, max: 7, expected: "a traffic class, 0 to 7" };
+const SDU_LEAF: NumberLeaf =
+    NumberLeaf { min: 0, max: u32::MAX as i128, expected: "octets, 0 to 4294967295 (0: no limit)" };
+const MASK_LEAF: NumberLeaf =
+    NumberLeaf { min: 0, max: 255, expected: "a gate mask of eight classes in hexadecimal, 00 to ff" };
+/// Sign and length are judged by the rules of the list.
+const INTERVAL_LEAF: NumberLeaf =
+    NumberLeaf { min: i64::MIN as i128, max: u32::MAX as i128, expected: "nanoseconds, at most 4294967295" };
+const BASE_TIME_LEAF: NumberLeaf =
+    NumberLeaf { min: 0, max: i64::MAX as i128, expected: "nanoseconds since 1970 TAI, not negative" };
+const SPAN_LEAF: NumberLeaf =
+    NumberLeaf { min: i64::MIN as i128, max: i64::MAX as i128, expected: "a number of nanoseconds" };
+
+/// Whether a shell hands the word on as it is (but for `$NAME`, which people write for a device).
+pub(crate) fn is_word(text: &str) -> bool {
+    let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"._:@$%+-/=,".contains(&octet);
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain) && !text.starts_with('-')
+}
+
+/// `COUNT@OFFSET`.
+pub(crate) fn queue_range(text: &str) -> Option<(u16, u16)> {
+    let (count, offset) = text.split_once('@')?;
+    let is_digits = |part: &str| part.bytes().all(|octet| octet.is_ascii_digit());
+    let range = (count.parse().ok()?, offset.parse().ok()?);
+    (is_digits(count) && is_digits(offset) && range.0 > 0).then_some(range)
+}
+
+/// (leaf of the `taprio` mapping, value, what was expected) of everything that contradicts itself.
+pub(crate) fn contradictions(taprio: &Taprio) -> Vec<(&'static str, String, Cow<'static, str>)> {
+    let mut found = Vec::new();
+    if let Some(num_tc) = taprio.num_tc {
+        let count = usize::from(num_tc);
+        if taprio.queues.len() != count {
+            let expected = format!("{count} queue ranges, one a class");
+            found.push(("queues", taprio.queues.len().to_string(), expected.into()));
+        }
+        if taprio.is_preemptible.len() > count {
+            let expected = format!("at most {count}, one a class");
+            found.push(("fp", taprio.is_preemptible.len().to_string(), expected.into()));
+        }
+    } else if !taprio.queues.is_empty() {
+        found.push(("num-tc", "nothing".into(), "the number of classes that queues speaks of".into()));
+    }
+    let is_offloaded = taprio.flags == Some(2);
+    if is_offloaded && taprio.is_clock_named {
+        let expected = "no clock with flags 0x2: the device's own is used";
+        found.push(("clockid", CLOCK.into(), expected.into()));
+    }
+    if taprio.txtime_delay.is_some() && taprio.flags != Some(1) {
+        found.push(("txtime-delay", "a delay".into(), "it only with flags 0x1 (txtime-assist)".into()));
+    }
+    found
+}
