@@ -42,14 +42,18 @@ mod credit_based;
 mod earliest;
 mod fifo;
 mod frame;
+mod gate;
 mod queue;
 mod strategy;
 mod strict_priority;
+mod time_aware;
 
 pub use admission::{Admission, admit};
 pub use credit::{Credit, CreditOptions};
 pub use credit_based::{CreditBased, CreditBasedOptions};
 pub use earliest::EarliestTxTime;
 pub use frame::{Frame, FrameId};
+pub use gate::GateProgram;
 pub use strategy::{Decision, Refused, Strategy, Window};
 pub use strict_priority::StrictPriority;
+pub use time_aware::{ClassOptions, GateStatus, Order, Shaper, TimeAware, TimeAwareOptions};

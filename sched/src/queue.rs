@@ -2,7 +2,8 @@
 //! Priority queues of frames over one shared store.
 //!
 //! In: a frame, the number of its queue and its due instant. Out: per queue, the frame that is due first,
-//! equal instants in the order of insertion. Nothing is allocated after `new`.
+//! equal instants in the order of insertion; where a queue's frames are said to go by arrival, the one that was inserted
+//! first. Nothing is allocated after `new`.
 //!
 //! The queues are weight-biased leftist heaps whose links are slot indices: sixteen queues share `capacity`
 //! slots, where sixteen array heaps would each need room for all (the daemon's memory is locked, so unused
@@ -14,7 +15,7 @@ use crate::frame::{Frame, FrameId};
 use alloc::boxed::Box;
 use alloc::vec;
 use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_time::{Monotonic, Nanos, TxTime};
 
 /// No slot.
 const NIL: u32 = u32::MAX;
@@ -37,21 +38,53 @@ pub(crate) struct Node {
     queue: u8,
     pub(crate) late: bool,
     pub(crate) on_time: bool,
+    marks: u8,
 }
 
+/// The node goes by arrival alone.
+const BY_ARRIVAL: u8 = 1;
+/// The due instant is one of TAI, for queues that hold both clocks.
+const ON_TAI: u8 = 2;
+
 impl Node {
+    /// A frame due at `due`.
+    pub(crate) fn new(due: TxTime, late: bool, on_time: bool) -> Self {
+        let (due, marks) = match due {
+            TxTime::Tai(at) => (at.as_nanos(), ON_TAI),
+            TxTime::Monotonic(at) => (at.as_nanos(), 0),
+        };
+        Self { due, late, on_time, marks, ..NO_NODE }
+    }
+    pub(crate) fn is_on_tai(&self) -> bool {
+        self.marks & ON_TAI != 0
+    }
+    /// Put it in `queue`, by arrival or by due instant; the same for every node of a queue.
+    pub(crate) fn place(&mut self, queue: usize, by_arrival: bool) {
+        self.queue = queue as u8;
+        self.marks = self.marks & ON_TAI | if by_arrival { BY_ARRIVAL } else { 0 };
+    }
     fn before(&self, other: &Self) -> bool {
         // One wide comparison: which of two frames is due first cannot be predicted, so no branch on it.
         self.key() < other.key()
     }
     fn key(&self) -> u128 {
-        u128::from(self.due) << 64 | u128::from(self.arrival)
+        // All ones, or none where only arrival counts.
+        let mask = u64::from(self.marks & BY_ARRIVAL).wrapping_sub(1);
+        u128::from(self.due & mask) << 64 | u128::from(self.arrival)
     }
 }
 
 /// This and `no_frame` fill slots that were never used; they are never handed out.
-const NO_NODE: Node =
-    Node { due: 0, arrival: 0, children: [NIL; 2], weight: VACANT, queue: 0, late: false, on_time: false };
+const NO_NODE: Node = Node {
+    due: 0,
+    arrival: 0,
+    children: [NIL; 2],
+    weight: VACANT,
+    queue: 0,
+    late: false,
+    on_time: false,
+    marks: 0,
+};
 const _: () = assert!(size_of::<Node>() == 32);
 
 fn no_frame() -> Frame {
@@ -107,6 +140,11 @@ impl<const QUEUES: usize> Queues<QUEUES> {
 
     /// Queue `frame`; `false`, and nothing has changed, when every slot is taken.
     pub(crate) fn push(&mut self, queue: usize, due: u64, late: bool, on_time: bool, frame: &Frame) -> bool {
+        self.insert(Node { due, queue: queue as u8, late, on_time, ..NO_NODE }, frame)
+    }
+
+    /// As `push`, with the queue and its order in `node`.
+    pub(crate) fn insert(&mut self, node: Node, frame: &Frame) -> bool {
         let slot = if self.free != NIL {
             let slot = self.free;
             self.free = self.nodes[slot as usize].children[LEFT];
@@ -121,8 +159,8 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.arrivals += 1;
         self.len += 1;
         self.frames[slot as usize] = *frame;
-        self.nodes[slot as usize] =
-            Node { due, arrival, children: [NIL; 2], weight: 1, queue: queue as u8, late, on_time };
+        let queue = usize::from(node.queue);
+        self.nodes[slot as usize] = Node { arrival, weight: 1, ..node };
         self.roots[queue] = self.merge(self.roots[queue], slot);
         true
     }
@@ -162,6 +200,21 @@ impl<const QUEUES: usize> Queues<QUEUES> {
                 continue;
             }
             let node = &mut self.nodes[slot];
+            (node.children, node.weight) = ([NIL; 2], 1);
+            let queue = usize::from(node.queue);
+            self.roots[queue] = self.merge(self.roots[queue], slot as u32);
+        }
+    }
+
+    /// Ask `place` to put every frame in its queue anew. One visit per slot that was ever used, and one insertion per frame.
+    pub(crate) fn rearrange(&mut self, place: &mut dyn FnMut(&mut Node, &Frame)) {
+        self.roots = [NIL; QUEUES];
+        for slot in 0..self.used {
+            let node = &mut self.nodes[slot];
+            if node.weight == VACANT {
+                continue;
+            }
+            place(node, &self.frames[slot]);
             (node.children, node.weight) = ([NIL; 2], 1);
             let queue = usize::from(node.queue);
             self.roots[queue] = self.merge(self.roots[queue], slot as u32);

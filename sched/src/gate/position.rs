@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where an instant lies in the gates' time, and the windows that are seen from there.
+//!
+//! A window is a maximal span in which the gate of a class is open; a pending change ends it.
+
+use super::list_execute::ENDLESS;
+use super::program::Lists;
+use super::{Gates, Oper, cycle_timer};
+
+/// What rules at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Region {
+    /// No list: nothing configured, gates disabled, or an empty list.
+    Constant,
+    /// Oper's first cycle starts in `to_start`.
+    Before { to_start: u64 },
+    /// At `offset` in a cycle, in `entry` of the repeated list.
+    Cycle { offset: u64, entry: usize },
+    /// At `offset` in the last cycle before a change, in `entry` of the list that is executed once.
+    Last { offset: u64, entry: usize },
+}
+
+/// Where an instant lies. Good until a program changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(super) now: u64,
+    pub(super) region: Region,
+    /// Time until the pending change; `ENDLESS` if there is none.
+    to_change: u64,
+    /// Time until the start of oper's last cycle; `ENDLESS` if no cycle to come is the last one.
+    to_last: u64,
+}
+
+impl Position {
+    /// Time until the pending change; `ENDLESS` if there is none.
+    pub(crate) fn to_change(self) -> u64 {
+        self.to_change
+    }
+
+    /// Time until the start of the last cycle; `ENDLESS` if no cycle to come is the last one.
+    pub(super) fn to_last(self) -> u64 {
+        self.to_last
+    }
+
+    /// The start of the last cycle, as time after the first one's, which comes in `to_start`.
+    pub(super) fn last_after(self, to_start: u64) -> u64 {
+        if self.to_last == ENDLESS { ENDLESS } else { self.to_last.saturating_sub(to_start) }
+    }
+}
+
+/// Where the current instant was found last time: the search begins there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Hint {
+    cycle_start: u64,
+    entry: usize,
+}
+
+/// The window that holds at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remaining {
+    /// When it opened; not before oper's start. 0 if it has no beginning.
+    pub(crate) opens_at: u64,
+    /// How long it goes on; `ENDLESS` if it has no end.
+    pub(crate) rest: u64,
+}
+
+impl Gates {
+    pub(super) fn locate(&self, now: u64, hint: &mut Hint) -> Position {
+        let (mut to_change, mut last_cycle_start) = (ENDLESS, None);
+        if let Some(pending) = &self.pending {
+            to_change = pending.change_at.saturating_sub(now);
+            last_cycle_start = pending.last_cycle_start;
+        }
+        let mut to_last = ENDLESS;
+        let region = match &self.oper {
+            Some(Oper { program, start }) if let Some(lists) = program.lists() => {
+                if let Some(last) = last_cycle_start
+                    && last > now
+                {
+                    to_last = last - now;
+                }
+                match last_cycle_start {
+                    _ if now < *start => Region::Before { to_start: *start - now },
+                    Some(last) if last <= now => {
+                        Region::Last { offset: now - last, entry: lists.last.entry_at(now - last, 0) }
+                    }
+                    _ => {
+                        let is_hit = hint.cycle_start >= *start
+                            && now
+                                .checked_sub(hint.cycle_start)
+                                .is_some_and(|offset| offset < lists.cycle_time);
+                        if !is_hit {
+                            hint.cycle_start = cycle_timer::cycle_start(*start, lists.cycle_time, now);
+                        }
+                        let offset = now - hint.cycle_start;
+                        hint.entry = lists.cycle.entry_at(offset, hint.entry);
+                        Region::Cycle { offset, entry: hint.entry }
+                    }
+                }
+            }
+            _ => Region::Constant,
+        };
+        Position { now, region, to_change, to_last }
+    }
+
+    /// The window of `class` that holds at `position`; `None` while its gate is closed.
+    pub(crate) fn window(&self, position: &Position, class: usize) -> Option<Remaining> {
+        let Some(oper) = &self.oper else {
+            return Some(Remaining { opens_at: 0, rest: position.to_change });
+        };
+        let constant = oper.program.is_open_initially(class);
+        let Some(lists) = oper.program.lists() else {
+            let opens_at = if position.now < oper.start { 0 } else { oper.start };
+            return constant.then_some(Remaining { opens_at, rest: position.to_change });
+        };
+        let (open_for, rest) = match position.region {
+            Region::Constant => return None,
+            Region::Before { to_start } => {
+                let leading = lists.leading(class, position.last_after(to_start));
+                let rest = constant.then(|| to_start.saturating_add(leading))?;
+                return Some(Remaining { opens_at: 0, rest: rest.min(position.to_change) });
+            }
+            Region::Cycle { offset, entry } => {
+                let span = lists.cycle.span_at(entry, class, offset)?;
+                let lead = if span.begin == 0 { lists.cycle.lead(class) } else { 0 };
+                let rest = match (span.rest(offset), position.to_last) {
+                    (ENDLESS, to_last) if to_last != ENDLESS => {
+                        to_last.saturating_add(lists.last.leading(class))
+                    }
+                    (rest, _) => rest,
+                };
+                ((offset - span.begin).saturating_add(lead), rest)
+            }
+            Region::Last { offset, entry } => {
+                let span = lists.last.span_at(entry, class, offset)?;
+                let lead = if span.begin == 0 { lists.cycle.lead(class) } else { 0 };
+                ((offset - span.begin).saturating_add(lead), span.rest(offset))
+            }
+        };
+        let opens_at = position.now.saturating_sub(open_for).max(oper.start);
+        Some(Remaining { opens_at, rest: rest.min(position.to_change) })
+    }
+
+    /// Time from `position` to the first instant that is at least `from` away and from which the gate of `class` stays open for `need`
+    /// (above 0) within one window. `None` if there is none, now or after the pending change.
+    pub(crate) fn next_fit(&self, position: &Position, class: usize, from: u64, need: u64) -> Option<u64> {
+        let found = match &self.oper {
+            None => Some(from),
+            Some(oper) => oper.next_fit(position, class, from, need),
+        };
+        let Some(pending) = &self.pending else { return found };
+        let to_change = position.to_change;
+        if let Some(at) = found
+            && at.checked_add(need).is_some_and(|end| end <= to_change)
+        {
+            return Some(at);
+        }
+        let from = from.max(to_change) - to_change;
+        let at = match pending.program.lists() {
+            None => pending.program.is_open_initially(class).then_some(from),
+            Some(lists) => lists.next_fit(0, 0, class, from, need, ENDLESS),
+        };
+        at.map(|at| at.saturating_add(to_change))
+    }
+}
+
+impl Oper {
+    fn next_fit(&self, position: &Position, class: usize, mut from: u64, need: u64) -> Option<u64> {
+        let is_open = self.program.is_open_initially(class);
+        let Some(lists) = self.program.lists() else { return is_open.then_some(from) };
+        match position.region {
+            Region::Constant => None,
+            Region::Before { to_start } => {
+                let to_last = position.last_after(to_start);
+                if from < to_start {
+                    let rest = (to_start - from).saturating_add(lists.leading(class, to_last));
+                    if is_open && rest >= need {
+                        return Some(from);
+                    }
+                    from = to_start;
+                }
+                let at = lists.next_fit(0, 0, class, from - to_start, need, to_last)?;
+                Some(at.saturating_add(to_start))
+            }
+            Region::Cycle { offset, entry } => {
+                lists.next_fit(offset, entry, class, from, need, position.to_last)
+            }
+            Region::Last { offset, .. } => lists.next_fit_in_last(offset, class, from, need),
+        }
+    }
+}
+
+impl Lists {
+    /// For how long the gate is open from the start of the first cycle on, if the last one starts `to_last` later.
+    fn leading(&self, class: usize, to_last: u64) -> u64 {
+        match self.cycle.leading(class) {
+            _ if to_last == 0 => self.last.leading(class),
+            ENDLESS if to_last != ENDLESS => to_last.saturating_add(self.last.leading(class)),
+            leading => leading,
+        }
+    }
+
+    /// As [`Gates::next_fit`], from `offset` in a cycle, in `entry`; the last cycle starts `to_last` later.
+    fn next_fit(
+        &self,
+        offset: u64,
+        entry: usize,
+        class: usize,
+        from: u64,
+        need: u64,
+        to_last: u64,
+    ) -> Option<u64> {
+        if from < to_last || to_last == ENDLESS {
+            let at = u128::from(offset) + u128::from(from);
+            let (there, entry) = match u64::try_from(at) {
+                Ok(there) if from == 0 => (there, entry),
+                Ok(there) => {
+                    let there = if there < self.cycle_time { there } else { there % self.cycle_time };
+                    (there, self.cycle.entry_at(there, entry))
+                }
+                Err(_) => {
+                    let there = (at % u128::from(self.cycle_time)) as u64;
+                    (there, self.cycle.entry_at(there, entry))
+                }
+            };
+            let fit =
+                self.cycle.first_fit(entry, class, there, need).map(|fit| from.saturating_add(fit - there));
+            if to_last == ENDLESS {
+                return fit;
+            }
+            if let Some(fit) = fit
+                && fit < to_last
+                && (!self.cycle.is_endless(class)
+                    || (to_last - fit).saturating_add(self.last.leading(class)) >= need)
+            {
+                return Some(fit);
+            }
+        }
+        let at = self.next_fit_in_last(0, class, from.max(to_last) - to_last, need)?;
+        Some(at.saturating_add(to_last))
+    }
+
+    fn next_fit_in_last(&self, offset: u64, class: usize, from: u64, need: u64) -> Option<u64> {
+        let at = offset.saturating_add(from);
+        let fit = self.last.first_fit(self.last.entry_at(at, 0), class, at, need)?;
+        Some(from.saturating_add(fit - at))
+    }
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Time-aware transmission selection (802.1Q-2022 clauses 8.6.8 and 8.6.9): gates, guard bands, a paced link.
+//!
+//! In: frames with due instants on two clocks, gate programs, the link's speed. Out: of the classes whose head is due, whose
+//! gate is open for long enough and whose shaper agrees, the highest one's head; else when that will be.
+//! Never: a frame before its due instant, outside of its window, or that would not end in it.
+
+mod link;
+mod options;
+mod shaping;
+mod status;
+
+pub use options::{ClassOptions, Order, Shaper, TimeAwareOptions};
+pub use status::GateStatus;
+
+use crate::admission::{admit, exceeds, is_past_deadline};
+use crate::frame::Frame;
+use crate::gate::{ENDLESS, GateProgram, Gates, Position};
+use crate::queue::{Node, Queues};
+use crate::strategy::{Decision, Refused, Strategy, Window};
+use alloc::boxed::Box;
+use ktsn_model::{DropReason, TrafficClass};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use link::Link;
+use shaping::Shaping;
+
+/// One queue per class and clock, so that a step of TAI re-sorts nothing. A class in order of arrival uses its first one alone.
+const CLOCKS: usize = 2;
+const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
+
+/// Transmission selection with gates.
+///
+/// A frame may leave when it is due, its class's gate is open, and hand-over latency plus transmission end before the
+/// gate closes. The link is paced: the next frame is chosen as late as it may be handed over, so that a higher class
+/// never waits for more than one frame.
+///
+/// # Examples
+/// ```
+/// use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, LatePolicy, TrafficClass};
+/// use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions, Window};
+/// use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+///
+/// let at = |micros: u64| Now { tai: Tai::from_nanos(micros * 1_000), monotonic: Monotonic::from_nanos(micros * 1_000) };
+/// let entry = |states, micros| GateControlEntry {
+///     operation: GateOperation::SetGateStates,
+///     states: GateStates::from_bits(states),
+///     interval: Nanos::from_micros(micros),
+/// };
+/// let mut selection = TimeAware::new(TimeAwareOptions {
+///     capacity: 1024,
+///     link_speed: Some(1_000_000_000),
+///     hand_over: Nanos::from_micros(5),
+///     classes: Default::default(),
+/// });
+/// let program = GateProgram::new(&AdminPort {
+///     gate_enabled: true,
+///     cycle_time: Nanos::from_micros(500),
+///     control_list: vec![entry(0x7f, 400), entry(0x80, 100)],
+///     ..AdminPort::default()
+/// })?;
+/// assert!(selection.set_admin(Box::new(program), at(0)).is_none());
+/// let frame = Frame {
+///     id: FrameId(1),
+///     tenant: 0,
+///     class: TrafficClass::new(7)?,
+///     tx_time: Some(TxTime::Tai(Tai::from_nanos(50_000))),
+///     pushed_at: Monotonic::ZERO,
+///     wire_octets: 125,
+///     sdu_octets: 83,
+///     late: LatePolicy::ByClock,
+///     overrun_limit: Nanos::from_millis(1),
+///     horizon: Nanos::from_seconds(10),
+/// };
+/// selection.offer(frame, at(10))?;
+/// let opens_at = Tai::from_nanos(400_000);
+/// assert_eq!(selection.decide(at(60)), Decision::WakeAt { at: TxTime::Tai(opens_at), next: FrameId(1) });
+/// // 5 µs to the wire and 1 µs on it end with the window at 500 µs. Waiting for the gate is no overrun.
+/// let window = Some(Window { opens_at, latest: Tai::from_nanos(494_000) });
+/// assert_eq!(
+///     selection.decide(at(402)),
+///     Decision::Transmit { frame, overrun: Nanos::from_micros(2), late: false, window }
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TimeAware {
+    queues: Queues<QUEUES>,
+    gates: Gates,
+    link: Link,
+    classes: [ClassOptions; TrafficClass::COUNT],
+    shaping: Shaping,
+    transmission_overrun: [u64; TrafficClass::COUNT],
+}
+
+/// The frame of a class that leaves next, whatever else happens.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    queue: usize,
+    due: TxTime,
+    /// Time until it is due, or since: one of them is 0.
+    wait: u64,
+    overdue: u64,
+    arrival: u64,
+    wire_octets: u32,
+}
+
+/// The soonest instant at which a class will be chosen.
+#[derive(Clone, Copy, Debug)]
+struct Wake {
+    after: u64,
+    at: TxTime,
+    queue: usize,
+}
+
+impl TimeAware {
+    /// Transmission selection with every gate open. Nothing is allocated later.
+    #[must_use]
+    pub fn new(options: TimeAwareOptions) -> Self {
+        Self {
+            queues: Queues::new(options.capacity),
+            gates: Gates::default(),
+            link: Link::new(options.link_speed, options.hand_over),
+            classes: options.classes,
+            shaping: Shaping::new(&options.classes),
+            transmission_overrun: [0; TrafficClass::COUNT],
+        }
+    }
+
+    /// Configure `program` at `now` (8.6.9.3): it takes over at its config change time, or at once if it is disabled or has no entries.
+    /// Gives back the pending program that it displaces, to be freed elsewhere; where there is none, perhaps one
+    /// that a change replaced and nobody [took](Self::take_retired).
+    pub fn set_admin(&mut self, program: Box<GateProgram>, now: Now) -> Option<Box<GateProgram>> {
+        self.advance(now);
+        self.update_shaping(now);
+        self.gates.set_admin(program, now.tai.as_nanos())
+    }
+
+    /// A program that a change replaced, to be freed elsewhere.
+    pub fn take_retired(&mut self) -> Option<Box<GateProgram>> {
+        self.gates.take_retired()
+    }
+
+    /// How long a frame takes from its hand-over to the wire; below 0 counts as 0.
+    pub fn set_hand_over(&mut self, hand_over: Nanos) {
+        self.link.set_hand_over(hand_over);
+    }
+
+    /// The link's speed in bit/s; `None` or 0 if it is unknown.
+    pub fn set_link_speed(&mut self, link_speed: Option<u64>) {
+        self.link.set_speed(link_speed);
+    }
+
+    /// What the classes are from now on, class 0 first. Queued frames stay, whatever their length; where an order changes, they are
+    /// sorted anew, which takes O(n log n).
+    pub fn set_classes(&mut self, classes: [ClassOptions; TrafficClass::COUNT]) {
+        let is_sorted = self.classes.iter().zip(&classes).all(|(old, new)| old.order == new.order);
+        self.classes = classes;
+        self.shaping.set_classes(&classes);
+        if !is_sorted {
+            self.queues.rearrange(&mut |node, frame| place(node, index(frame.class), &classes));
+        }
+    }
+
+    /// A hand-over of `class` ended after its window's latest instant (`transmission-overrun`, 12.29.1.1.2).
+    pub fn overran(&mut self, class: TrafficClass) {
+        let count = &mut self.transmission_overrun[index(class)];
+        *count = count.saturating_add(1);
+    }
+
+    /// What the gates are at `now`, after a change that is due by then.
+    pub fn status(&mut self, now: Now) -> GateStatus<'_> {
+        self.advance(now);
+        let position = self.gates.position(now.tai.as_nanos());
+        let pending = self.gates.pending_change_at();
+        let oper = self.gates.oper_admin();
+        GateStatus {
+            oper_gate_states: self.gates.states(&position),
+            config_pending: pending.is_some(),
+            config_change_time: pending.or(self.gates.oper_start()).map(Tai::from_nanos),
+            config_change_error: self.gates.config_change_error(),
+            current_cycle_start: self.gates.current_cycle_start(&position).map(Tai::from_nanos),
+            oper,
+            admin: self.gates.pending_admin().or(oper),
+            transmission_overrun: self.transmission_overrun,
+        }
+    }
+
+    /// Bring the programs up to date.
+    fn advance(&mut self, now: Now) {
+        if self.gates.pending_change_at().is_some_and(|at| at <= now.tai.as_nanos()) {
+            // While the gates before the change are still known.
+            self.update_shaping(now);
+            self.gates.advance(now.tai.as_nanos());
+        }
+    }
+
+    fn update_shaping(&mut self, now: Now) {
+        for class in 0..TrafficClass::COUNT {
+            if self.shaping.is_shaped(class) {
+                let head = self.head(class, now);
+                self.shaping.update(class, head.as_ref(), now, &self.gates);
+            }
+        }
+    }
+
+    fn head(&self, class: usize, now: Now) -> Option<Head> {
+        let first = self.head_of(class * CLOCKS, now);
+        let second = self.head_of(class * CLOCKS + 1, now);
+        match (first, second) {
+            (Some(first), Some(second)) => {
+                let key = |head: &Head| (head.wait, u64::MAX - head.overdue, head.arrival);
+                Some(if key(&second) < key(&first) { second } else { first })
+            }
+            (first, second) => first.or(second),
+        }
+    }
+
+    fn head_of(&self, queue: usize, now: Now) -> Option<Head> {
+        let (node, frame) = (self.queues.head(queue)?, self.queues.head_frame(queue)?);
+        let (due, there) = if node.is_on_tai() {
+            (TxTime::Tai(Tai::from_nanos(node.due)), now.tai.as_nanos())
+        } else {
+            (TxTime::Monotonic(Monotonic::from_nanos(node.due)), now.monotonic.as_nanos())
+        };
+        let (wait, overdue) = (node.due.saturating_sub(there), there.saturating_sub(node.due));
+        Some(Head { queue, due, wait, overdue, arrival: node.arrival, wire_octets: frame.wire_octets })
+    }
+
+    /// Transmit `head`, which may leave now, or drop it as `missed`.
+    fn take(&mut self, class: usize, head: &Head, position: &Position, now: Now) -> Option<Decision> {
+        let (node, frame) = self.queues.pop(head.queue)?;
+        let need = self.link.need(frame.wire_octets);
+        let window = self.gates.window(position, class)?;
+        let overrun = self.overrun(class, head, position, window.opens_at, need, now);
+        if (node.on_time && exceeds(overrun, frame.overrun_limit)) || is_past_deadline(&frame, now) {
+            return Some(Decision::Drop { frame, reason: DropReason::Missed });
+        }
+        self.link.transmit(now.monotonic, frame.wire_octets);
+        if self.shaping.is_shaped(class) {
+            let taken = self.link.transmission_time(frame.wire_octets);
+            let next = self.head(class, now);
+            self.shaping.transmit(class, next.as_ref(), now, taken, frame.wire_octets);
+        }
+        let window = (window.rest != ENDLESS).then(|| Window {
+            opens_at: Tai::from_nanos(window.opens_at),
+            latest: Tai::from_nanos(now.tai.as_nanos().saturating_add(window.rest - need)),
+        });
+        let overrun = Nanos::new(i64::try_from(overrun).unwrap_or(i64::MAX));
+        Some(Decision::Transmit { frame, overrun, late: node.late, window })
+    }
+
+    /// Time since the frame alone could have left: from its due instant on, and under the program in force.
+    fn overrun(
+        &self,
+        class: usize,
+        head: &Head,
+        position: &Position,
+        opens_at: u64,
+        need: u64,
+        now: Now,
+    ) -> u64 {
+        let Some(start) = self.gates.oper_start() else { return head.overdue };
+        let now = now.tai.as_nanos();
+        let due = now.saturating_sub(head.overdue).max(start);
+        let overdue = now.saturating_sub(due);
+        if due >= opens_at {
+            return overdue;
+        }
+        // It was due before this window opened; perhaps it has slept through others.
+        let then = self.gates.position_of(due);
+        debug_assert!(position.to_change() <= then.to_change());
+        overdue.saturating_sub(self.gates.next_fit(&then, class, 0, need).unwrap_or(u64::MAX))
+    }
+
+    /// What `class` does: leave now, be dropped, or wait until an instant before `soonest`.
+    fn consider(
+        &mut self,
+        class: usize,
+        position: &Position,
+        now: Now,
+        soonest: Option<&Wake>,
+    ) -> Option<Verdict> {
+        let head = self.head(class, now)?;
+        let link_wait = self.link.wait(now.monotonic);
+        let ready = head.wait.max(link_wait);
+        if soonest.is_some_and(|soonest| ready >= soonest.after) {
+            return None;
+        }
+        let from = if self.shaping.is_shaped(class) {
+            self.shaping.update(class, Some(&head), now, &self.gates);
+            self.shaping.allowed_after(class, &head, ready, now, &self.gates)
+        } else {
+            ready
+        };
+        let fit = self.gates.next_fit(position, class, from, self.link.need(head.wire_octets));
+        let after = match fit {
+            Some(0) => return Some(Verdict::Leave(head)),
+            Some(after) => after,
+            None if self.gates.pending_change_at().is_some() => ready.max(position.to_change()),
+            None if ready == 0 => return Some(Verdict::NeverFits(head)),
+            // It will be dropped when its turn comes.
+            None => ready,
+        };
+        if soonest.is_some_and(|soonest| after >= soonest.after) {
+            return None;
+        }
+        let at = if after == head.wait {
+            head.due
+        } else if after == from {
+            TxTime::Monotonic(Monotonic::from_nanos(now.monotonic.as_nanos().saturating_add(after)))
+        } else {
+            TxTime::Tai(Tai::from_nanos(now.tai.as_nanos().saturating_add(after)))
+        };
+        Some(Verdict::Wait(Wake { after, at, queue: head.queue }))
+    }
+}
+
+/// What a class does at an instant.
+enum Verdict {
+    Leave(Head),
+    NeverFits(Head),
+    Wait(Wake),
+}
+
+impl Strategy for TimeAware {
+    fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        self.advance(now);
+        let class = index(frame.class);
+        if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
+            return Err(Refused { frame, reason: DropReason::TooLong });
+        }
+        let admission = match admit(&frame, now) {
+            Ok(admission) => admission,
+            Err(reason) => return Err(Refused { frame, reason }),
+        };
+        let mut node = Node::new(admission.due, admission.late, admission.on_time);
+        place(&mut node, class, &self.classes);
+        if self.queues.insert(node, &frame) {
+            Ok(())
+        } else {
+            Err(Refused { frame, reason: DropReason::QueueFull })
+        }
+    }
+
+    fn decide(&mut self, now: Now) -> Decision {
+        self.advance(now);
+        if self.queues.len() == 0 {
+            return Decision::Idle;
+        }
+        let position = self.gates.position(now.tai.as_nanos());
+        let mut soonest = None;
+        for class in (0..TrafficClass::COUNT).rev() {
+            let decision = match self.consider(class, &position, now, soonest.as_ref()) {
+                None => continue,
+                Some(Verdict::Wait(wake)) => {
+                    soonest = Some(wake);
+                    continue;
+                }
+                Some(Verdict::Leave(head)) => self.take(class, &head, &position, now),
+                Some(Verdict::NeverFits(head)) => self
+                    .queues
+                    .pop(head.queue)
+                    .map(|(_, frame)| Decision::Drop { frame, reason: DropReason::GateNeverFits }),
+            };
+            return decision.unwrap_or(Decision::Idle);
+        }
+        soonest
+            .and_then(|wake| {
+                Some(Decision::WakeAt { at: wake.at, next: self.queues.head_frame(wake.queue)?.id })
+            })
+            .unwrap_or(Decision::Idle)
+    }
+
+    fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
+        self.queues.remove(predicate, out);
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.queues.capacity()
+    }
+}
+
+/// Put `node` where frames of `class` wait.
+fn place(node: &mut Node, class: usize, classes: &[ClassOptions; TrafficClass::COUNT]) {
+    match classes[class].order {
+        Order::Fifo => node.place(class * CLOCKS, true),
+        Order::TxTime => node.place(class * CLOCKS + usize::from(!node.is_on_tai()), false),
+    }
+}
+
+fn index(class: TrafficClass) -> usize {
+    usize::from(class.get())
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long a frame occupies the link, and until when the link is occupied.
+//!
+//! In: the link's speed, the hand-over latency, and what was handed over when. Out: nanoseconds, rounded up.
+//!
+//! ```text
+//!   hand-over ── H ──► start on the wire ──── T ────► busy_until        the next hand-over: busy_until − H
+//! ```
+
+use ktsn_time::{Monotonic, Nanos};
+
+/// Nanoseconds that one octet takes at 1 bit/s.
+const OCTET_NANOS: u64 = 8_000_000_000;
+
+/// The link as its frames see it.
+#[derive(Debug)]
+pub(super) struct Link {
+    speed: Option<Speed>,
+    hand_over: u64,
+    busy_until: u128,
+}
+
+impl Link {
+    pub(super) fn new(link_speed: Option<u64>, hand_over: Nanos) -> Self {
+        let mut link = Self { speed: None, hand_over: 0, busy_until: 0 };
+        link.set_speed(link_speed);
+        link.set_hand_over(hand_over);
+        link
+    }
+
+    pub(super) fn set_speed(&mut self, link_speed: Option<u64>) {
+        self.speed = link_speed.filter(|&speed| speed > 0).map(Speed::new);
+        if self.speed.is_none() {
+            self.busy_until = 0;
+        }
+    }
+
+    pub(super) fn set_hand_over(&mut self, hand_over: Nanos) {
+        self.hand_over = hand_over.get().max(0).unsigned_abs();
+    }
+
+    /// How long `wire_octets` occupy the link.
+    pub(super) fn transmission_time(&self, wire_octets: u32) -> u64 {
+        self.speed.as_ref().map_or(0, |speed| speed.nanos(wire_octets))
+    }
+
+    /// How much of a window a hand-over needs in front of it: latency and transmission, and never nothing, so that nothing is handed over in
+    /// the instant in which a gate closes.
+    pub(super) fn need(&self, wire_octets: u32) -> u64 {
+        self.hand_over.saturating_add(self.transmission_time(wire_octets)).max(1)
+    }
+
+    /// How long until a frame may be handed over.
+    pub(super) fn wait(&self, now: Monotonic) -> u64 {
+        let start = u128::from(now.as_nanos()) + u128::from(self.hand_over);
+        u64::try_from(self.busy_until.saturating_sub(start)).unwrap_or(u64::MAX)
+    }
+
+    /// A frame is handed over at `now`.
+    pub(super) fn transmit(&mut self, now: Monotonic, wire_octets: u32) {
+        if self.speed.is_some() {
+            let start = (u128::from(now.as_nanos()) + u128::from(self.hand_over)).max(self.busy_until);
+            self.busy_until = start + u128::from(self.transmission_time(wire_octets));
+        }
+    }
+}
+
+/// `8 · 10^9 / speed` as a reduced fraction, divided by with a multiplication wherever that is exact.
+#[derive(Debug)]
+struct Speed {
+    numerator: u64,
+    denominator: u64,
+    /// `⌈2^64 / denominator⌉`.
+    reciprocal: u128,
+    /// Up to this many octets the multiplication is exact.
+    octets_max: u64,
+}
+
+impl Speed {
+    fn new(speed: u64) -> Self {
+        let (mut a, mut b) = (OCTET_NANOS, speed);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let (numerator, denominator) = (OCTET_NANOS / a, speed / a);
+        // The product errs by less than dividend · denominator / 2^64 of one divisor's part.
+        let dividend_max = u64::MAX / denominator;
+        let octets_max = dividend_max.saturating_sub(denominator) / numerator;
+        Self { numerator, denominator, reciprocal: (1u128 << 64).div_ceil(denominator.into()), octets_max }
+    }
+
+    /// `⌈octets · numerator / denominator⌉`, held at 2^64 − 1.
+    fn nanos(&self, wire_octets: u32) -> u64 {
+        let octets = u64::from(wire_octets);
+        if octets <= self.octets_max {
+            let dividend = octets * self.numerator + (self.denominator - 1);
+            return ((u128::from(dividend) * self.reciprocal) >> 64) as u64;
+        }
+        let nanos = (u128::from(octets) * u128::from(self.numerator)).div_ceil(self.denominator.into());
+        u64::try_from(nanos).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn expected(octets: u32, speed: u64) -> u64 {
+        let nanos = (u128::from(octets) * u128::from(OCTET_NANOS)).div_ceil(speed.into());
+        u64::try_from(nanos).unwrap_or(u64::MAX)
+    }
+
+    proptest! {
+        #[test]
+        fn transmission_time_is_rounded_up_exactly(
+            octets in prop_oneof![0u32..20_000, any::<u32>()],
+            speed in prop_oneof![
+                prop::sample::select(&[1, 10_000_000, 1_000_000_000, 2_500_000_000, 10_000_000_000, 400_000_000_000][..]),
+                1u64..100_000,
+                any::<u64>().prop_map(|speed| speed.max(1)),
+            ],
+        ) {
+            let link = Link::new(Some(speed), Nanos::ZERO);
+            prop_assert_eq!(link.transmission_time(octets), expected(octets, speed));
+        }
+    }
+
+    #[test]
+    fn a_frame_occupies_the_link_from_its_start_on_the_wire() {
+        let at = Monotonic::from_nanos;
+        let mut link = Link::new(Some(1_000_000_000), Nanos::new(50));
+        assert_eq!((link.need(125), link.wait(at(0))), (1_050, 0));
+        link.transmit(at(100), 125);
+        // On the wire from 150 to 1,150: the next may be handed over at 1,100.
+        assert_eq!((link.wait(at(100)), link.wait(at(1_099)), link.wait(at(1_100))), (1_000, 1, 0));
+        link.set_hand_over(Nanos::new(-1));
+        assert_eq!((link.wait(at(1_100)), link.need(0)), (50, 1));
+    }
+
+    #[test]
+    fn without_a_speed_the_link_is_always_free() {
+        for speed in [None, Some(0)] {
+            let mut link = Link::new(Some(1), Nanos::MAX);
+            link.transmit(Monotonic::MAX, u32::MAX);
+            assert_eq!(link.wait(Monotonic::MAX), u64::MAX);
+            link.set_speed(speed);
+            link.transmit(Monotonic::ZERO, u32::MAX);
+            assert_eq!((link.wait(Monotonic::ZERO), link.transmission_time(u32::MAX)), (0, 0));
+        }
+    }
+}
