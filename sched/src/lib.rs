@@ -43,6 +43,7 @@ mod earliest;
 mod fifo;
 mod frame;
 mod gate;
+pub mod policing;
 mod queue;
 mod strategy;
 mod strict_priority;
