@@ -395,3 +395,6 @@ fn place(node: &mut Node, class: usize, classes: &[ClassOptions; TrafficClass::C
 fn index(class: TrafficClass) -> usize {
     usize::from(class.get())
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,3 +158,6 @@ impl Gates {
         self.locate(at, &mut Hint::default())
     }
 }
+
+#[cfg(test)]
+mod tests;
