@@ -22,15 +22,15 @@ use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame, Layout, Producer, SlotFlags,
     StreamCode, StreamStatus,
 };
-use ktsn_sched::EarliestTxTime;
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::config::SpinMargin;
 use ktsnd::limits;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
-    AttachmentPolicy, Client, ClientKey, Command, Environment, StreamInfo, Woken, Worker, WorkerOptions,
-    monotonic_now, queues, tai_now,
+    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Selection,
+    StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -126,6 +126,16 @@ fn client(number: u64) -> anyhow::Result<(Box<Client>, App)> {
     Ok((Box::new(client), App { producer: *mapping.producer(), _mapping: mapping, _doorbell: theirs }))
 }
 
+/// What a port has by default: time-aware, without gates.
+fn selection() -> TimeAware {
+    TimeAware::new(TimeAwareOptions {
+        capacity: limits::QUEUE_MAX,
+        link_speed: None,
+        hand_over: HAND_OVER_AT_START,
+        classes: [ClassOptions::default(); 8],
+    })
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let seconds: u64 = match arguments.iter().position(|a| a == "--seconds") {
@@ -140,9 +150,10 @@ fn main() -> anyhow::Result<()> {
     let options = WorkerOptions { spin_margin: SpinMargin::Fixed(Nanos::ZERO), spin_duty_max_permille: 0 };
     let worker_stats = Arc::new(WorkerStats::default());
     let mut worker = Worker::new(Awake, inbox, Arc::new(tables()?), options, worker_stats.clone());
-    let queue = Box::new(EarliestTxTime::new(limits::QUEUE_MAX));
+    let selection = Box::new(Selection::TimeAware(selection()));
     let port = Box::new(Memory::new(256, 1500)?);
-    outbox.send(Command::AddPort(PortIndex(0), port, PriorityMap::default(), queue))?;
+    let (priority_map, stats) = (PriorityMap::default(), Arc::default());
+    outbox.send(Command::AddPort(PortIndex(0), NewPort { port, priority_map, selection, stats }))?;
     let stats = Arc::new(AttachmentStats::default());
     let policy = AttachmentPolicy {
         classes: 0xff,

@@ -6,11 +6,16 @@
 
 mod attach_flag;
 mod checked;
+mod port;
 mod raw;
+mod schedule;
 
 pub use attach_flag::parse_attach;
-pub use checked::{AdapterChoice, Attachment, Config, Daemon, Port, SpinMargin, Vxlan, VxlanPeer};
+pub use checked::{Attachment, Config, Daemon, Vxlan, VxlanPeer};
+pub use ktsn_schedule::Schedule;
+pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
 pub use raw::{RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
 
 /// What is wrong with a configuration, told by field path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +52,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    fn value(field: &str, value: impl std::fmt::Display, expected: impl Into<String>) -> Self {
+    pub(crate) fn value(field: &str, value: impl std::fmt::Display, expected: impl Into<String>) -> Self {
         Self::Value { field: field.to_owned(), value: value.to_string(), expected: expected.into() }
     }
 }
@@ -64,5 +69,8 @@ impl Config {
     }
 }
 
+#[cfg(test)]
+#[path = "config/port_tests.rs"]
+mod port_tests;
 #[cfg(test)]
 mod tests;

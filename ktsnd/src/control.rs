@@ -17,7 +17,9 @@ use tonic::{Request, Response, Status};
 use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
-pub(crate) use translate::{attachment_message, histogram_message};
+pub(crate) use translate::{
+    attachment_message, gate_parameters_message, histogram_message, queue_max_sdu_messages,
+};
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -64,7 +66,8 @@ fn status(error: &NodeError) -> Status {
     let message = error.to_string();
     match error {
         NodeError::Exists(_) => Status::already_exists(message),
-        NodeError::Unknown(_) => Status::not_found(message),
+        NodeError::Unknown(_) | NodeError::UnknownPort { .. } => Status::not_found(message),
+        NodeError::Invalid(_) => Status::invalid_argument(message),
         NodeError::Full(_) => Status::resource_exhausted(message),
         NodeError::Precondition(_) => Status::failed_precondition(message),
         NodeError::Internal(_) => Status::internal(message),
@@ -97,6 +100,27 @@ impl NodeService for Control {
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
         Ok(Response::new(self.ask(Question::List).await?))
+    }
+
+    async fn apply_schedule(
+        &self,
+        request: Request<v1::ApplyScheduleRequest>,
+    ) -> Reply<v1::ApplyScheduleReply> {
+        let request = request.into_inner();
+        if request.port.is_empty() {
+            return Err(Status::invalid_argument("port: missing; expected the device of an uplink"));
+        }
+        let port = request.port.clone();
+        let schedule = translate::gate_schedule(request).map_err(|e| invalid(&e))?.map(Box::new);
+        let states = self.ask(|reply| Question::ApplySchedule(port, schedule, reply)).await?;
+        let state = states.map_err(|e| status(&e))?.into_iter().next();
+        Ok(Response::new(v1::ApplyScheduleReply { state }))
+    }
+
+    async fn get_schedule(&self, request: Request<v1::GetScheduleRequest>) -> Reply<v1::GetScheduleReply> {
+        let port = request.into_inner().port;
+        let states = self.ask(|reply| Question::GetSchedule(port, reply)).await?;
+        Ok(Response::new(v1::GetScheduleReply { ports: states.map_err(|e| status(&e))? }))
     }
 
     async fn statistics(&self, request: Request<v1::StatisticsRequest>) -> Reply<v1::StatisticsReply> {

@@ -66,11 +66,12 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
             "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
         ));
     }
+    node.restore_schedules(kept.schedules);
     for attachment in configured {
         let name = attachment.name.clone();
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
-    node.restore(kept).await;
+    node.restore(kept.attachments).await;
     let (stop_sender, stop) = oneshot::channel();
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {

@@ -26,6 +26,9 @@ pub const COMMANDS_QUEUED: usize = 4096;
 /// Resolved (stream, destination) pairs kept ready; a power of two.
 pub const CACHE_ENTRIES: usize = 1024;
 
+/// The furthest ahead that an attachment may allow a TxTime.
+pub const HORIZON_MAX: Nanos = Nanos::from_seconds(3600);
+
 /// A worker with clients looks at its rings at least this often.
 pub const SLEEP_MAX: Nanos = Nanos::from_millis(250);
 /// A worker without clients wakes at least this often.

@@ -5,6 +5,7 @@
 //! for the registrar, the state file. It holds no frame and is on no frame's way.
 
 mod attach;
+mod schedule;
 mod view;
 mod worker_thread;
 
@@ -18,13 +19,14 @@ use ktsn_time::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
-use crate::config::{Attachment, Config, RawAttachment};
+use crate::config::{Attachment, Config, RawAttachment, Schedule, write_schedule};
 use crate::limits;
-use crate::run_dir::RunDir;
-use crate::stats::AttachmentStats;
+use crate::run_dir::{KeptSchedule, RunDir, State};
+use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
+use schedule::{Looked, States};
 use worker_thread::WorkerThread;
 
 /// Why a question could not be answered as asked.
@@ -33,6 +35,17 @@ pub enum NodeError {
     /// Another attachment has this name.
     #[error("attachment.name: {0:?} is attached with other contents; detach it first")]
     Exists(String),
+    /// No such port.
+    #[error("port: {device:?}: no such port; ktsnd has: {known}")]
+    UnknownPort {
+        /// What was asked for.
+        device: String,
+        /// What there is.
+        known: String,
+    },
+    /// A value that cannot be.
+    #[error("{0}")]
+    Invalid(String),
     /// No such attachment.
     #[error("name: {0:?}: no such attachment")]
     Unknown(String),
@@ -58,6 +71,10 @@ pub enum Question {
     List(oneshot::Sender<v1::ListReply>),
     /// Counters, of one attachment or (empty) of all.
     Statistics(String, oneshot::Sender<Result<v1::StatisticsReply, NodeError>>),
+    /// Set the gates of a port; `None`: as the configuration has it.
+    ApplySchedule(String, Option<Box<Schedule>>, oneshot::Sender<States>),
+    /// Gates of one port or (empty) of all.
+    GetSchedule(String, oneshot::Sender<States>),
     /// Health.
     Health(oneshot::Sender<v1::HealthReply>),
 }
@@ -87,6 +104,9 @@ struct OpenPort {
     link_speed: u64,
     up: bool,
     tried_at: Option<std::time::Instant>,
+    stats: Arc<PortStats>,
+    /// Frames that the device had sent when it was opened.
+    sent_before: u64,
 }
 
 /// The node.
@@ -109,6 +129,11 @@ pub struct Node {
     restoring: bool,
     /// Those that could not be taken up; kept until they are detached.
     waiting: Vec<RawAttachment>,
+    /// Gate schedules applied by the control API, by device.
+    applied: BTreeMap<String, Schedule>,
+    /// Questions about gates that workers have not answered yet.
+    looks: BTreeMap<u64, oneshot::Sender<Looked>>,
+    looks_count: u64,
 }
 
 impl Node {
@@ -138,6 +163,9 @@ impl Node {
             next_index: 0,
             restoring: false,
             waiting: Vec::new(),
+            applied: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            looks_count: 0,
         }
     }
 
@@ -187,6 +215,10 @@ impl Node {
             Question::Statistics(name, reply) => {
                 let _ = reply.send(self.statistics(&name));
             }
+            Question::ApplySchedule(device, schedule, reply) => {
+                self.apply_schedule(&device, schedule.map(|s| *s), reply);
+            }
+            Question::GetSchedule(device, reply) => self.get_schedule(&device, reply),
             Question::Health(reply) => {
                 let _ = reply.send(self.health());
             }
@@ -205,6 +237,12 @@ impl Node {
                 }
             }
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
+            Event::Worker(_, Returned::Gates(_, view, is_there)) => {
+                if let Some(waiting) = self.looks.remove(&view.number) {
+                    // Who asked may have given up.
+                    let _ = waiting.send((view, is_there));
+                }
+            }
             Event::Worker(number, returned) => self.returned(number, &returned),
         }
     }
@@ -229,7 +267,11 @@ impl Node {
                 }
             }
             // Freed where it was received.
-            Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
+            Returned::Client(_)
+            | Returned::Port(..)
+            | Returned::Boxed(_)
+            | Returned::Tables(_)
+            | Returned::Gates(..) => {}
         }
     }
 
@@ -300,9 +342,14 @@ impl Node {
 
     fn save(&mut self) {
         let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw);
-        let kept: Vec<_> = served.chain(&self.waiting).collect();
-        if let Err(error) = self.run_dir.save(&kept) {
-            self.warn(format!("state file: {error}; attachments made now are lost at the next restart"));
+        let attachments: Vec<_> = served.chain(&self.waiting).cloned().collect();
+        let schedules = self
+            .applied
+            .iter()
+            .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
+            .collect();
+        if let Err(error) = self.run_dir.save(&State { attachments, schedules }) {
+            self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RUN_DIR: lock, sockets' places, and the attachments to take up again after a restart.
+//! RUN_DIR: lock, sockets' places, and the attachments and schedules to take up again after a restart.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -7,6 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 
 use crate::config::RawAttachment;
 
@@ -29,6 +30,36 @@ pub enum RunDirError {
         /// What the lock file says about the other one.
         holder: String,
     },
+}
+
+/// What is taken up again after a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Attachments that came by the control API.
+    #[serde(default)]
+    pub attachments: Vec<RawAttachment>,
+    /// Gate schedules that came by it.
+    #[serde(default)]
+    pub schedules: Vec<KeptSchedule>,
+}
+
+/// The gate schedule of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptSchedule {
+    /// The device.
+    pub port: String,
+    /// What was applied, as `ktsn_schedule` writes it.
+    pub schedule: serde_json::Value,
+}
+
+/// The file's contents; ktsnd 0.1 wrote the attachments alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Kept {
+    Attachments(Vec<RawAttachment>),
+    State(State),
 }
 
 /// An exclusively held run directory.
@@ -88,35 +119,36 @@ impl RunDir {
         self.path.join("client/ktsn.sock")
     }
 
-    /// The attachments that were kept. A damaged file is set aside, told and not used.
+    /// What was kept. A damaged file is set aside, told and not used.
     #[must_use]
-    pub fn load(&self) -> (Vec<RawAttachment>, Option<String>) {
+    pub fn load(&self) -> (State, Option<String>) {
         let path = self.path.join("state.json");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), None),
-            Err(error) => return (Vec::new(), Some(format!("{}: {error}", path.display()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (State::default(), None),
+            Err(error) => return (State::default(), Some(format!("{}: {error}", path.display()))),
         };
         match serde_json::from_str(&text) {
-            Ok(attachments) => (attachments, None),
+            Ok(Kept::Attachments(attachments)) => (State { attachments, ..State::default() }, None),
+            Ok(Kept::State(state)) => (state, None),
             Err(error) => {
                 let aside = self.path.join("state.json.damaged");
                 let moved = fs::rename(&path, &aside);
                 let what = format!("{}: {error}; set aside: {moved:?}", path.display());
-                (Vec::new(), Some(what))
+                (State::default(), Some(what))
             }
         }
     }
 
-    /// Keeps the attachments: the old file stays whole until the new one is.
+    /// Keeps the state: the old file stays whole until the new one is.
     ///
     /// # Errors
     /// The kernel's, for example a full disk; the old state is still there then.
-    pub fn save(&self, attachments: &[&RawAttachment]) -> io::Result<()> {
+    pub fn save(&self, state: &State) -> io::Result<()> {
         let new = self.path.join("state.json.new");
         let written = (|| {
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(attachments)?)?;
+            file.write_all(&serde_json::to_vec_pretty(state)?)?;
             file.sync_all()?;
             fs::rename(&new, self.path.join("state.json"))
         })();
@@ -146,15 +178,23 @@ mod tests {
     fn state_survives_and_damage_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::take(dir.path()).unwrap();
-        assert_eq!(run.load(), (Vec::new(), None));
+        assert_eq!(run.load(), (State::default(), None));
         let kept = RawAttachment { name: Some("a".into()), ..RawAttachment::default() };
-        run.save(&[&kept]).unwrap();
-        assert_eq!(run.load().0, vec![kept]);
+        let schedule = crate::config::write_schedule(&crate::config::Schedule::default());
+        let state = State {
+            attachments: vec![kept.clone()],
+            schedules: vec![KeptSchedule { port: "eth1".into(), schedule }],
+        };
+        run.save(&state).unwrap();
+        assert_eq!(run.load(), (state, None));
+        // The form that had attachments only.
+        fs::write(dir.path().join("state.json"), serde_json::to_string(&[&kept]).unwrap()).unwrap();
+        assert_eq!(run.load(), (State { attachments: vec![kept], ..State::default() }, None));
         fs::write(dir.path().join("state.json"), "{").unwrap();
         let (none, warning) = run.load();
-        assert!(none.is_empty() && warning.is_some());
+        assert!(none == State::default() && warning.is_some());
         assert!(dir.path().join("state.json.damaged").exists());
-        assert_eq!(run.load(), (Vec::new(), None));
+        assert_eq!(run.load(), (State::default(), None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ktsn_model::{BypassReason, DropReason};
+use ktsn_model::{BypassReason, DropReason, TrafficClass};
 use ktsn_time::Nanos;
 
 /// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
@@ -99,6 +99,19 @@ impl AttachmentStats {
     pub fn drop_frame(&self, reason: DropReason) {
         self.dropped[usize::from(reason.number())].fetch_add(1, Relaxed);
     }
+}
+
+/// What happened at one port.
+#[derive(Debug, Default)]
+pub struct PortStats {
+    /// Frames handed over, class n at index n.
+    pub frames: [AtomicU64; TrafficClass::COUNT],
+    /// Hand-overs that ended too late for their frame to end inside its window, class n at index n (802.1Q 12.29.1.1).
+    pub transmission_overrun: [AtomicU64; TrafficClass::COUNT],
+    /// Frames that lay ready when their window or their deadline had passed.
+    pub put_back: AtomicU64,
+    /// What the guard band reckons with between kick and wire, nanoseconds.
+    pub hand_over_ns: AtomicU64,
 }
 
 /// What happened in one worker.

@@ -14,9 +14,11 @@ mod apply;
 mod client;
 mod command;
 mod environment;
+mod hand_over;
 mod intake;
 mod margin;
 mod routes;
+mod selection;
 mod transmit;
 mod wait;
 
@@ -26,26 +28,43 @@ use std::sync::atomic::Ordering::Relaxed;
 use ktsn_model::{DropReason, PriorityMap};
 use ktsn_port::Port;
 use ktsn_resolve::Tables;
-use ktsn_sched::{EarliestTxTime, FrameId};
+use ktsn_sched::{FrameId, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Offset};
 
 pub use client::{Client, StreamInfo};
-pub use command::{AttachmentPolicy, ClientKey, Command, Inbox, Outbox, Returned, WorkerEnded, queues};
+pub use command::{
+    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Outbox, Returned, WorkerEnded, queues,
+};
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
+pub use hand_over::AT_START as HAND_OVER_AT_START;
 pub use margin::{Margin, SpinBudget};
+pub use selection::Selection;
 
 use crate::config::SpinMargin;
 use crate::limits;
-use crate::stats::{WorkerStats, count};
+use crate::stats::{PortStats, WorkerStats, count};
+use hand_over::HandOver;
 use routes::Routes;
 
 /// One port with its queue.
 struct PortState<P> {
     port: Box<P>,
-    sched: Box<EarliestTxTime>,
+    sched: Box<Selection>,
     priority_map: PriorityMap,
+    hand_over: HandOver,
+    stats: Arc<PortStats>,
     /// When its failure was told last.
     failure_told_at: Monotonic,
+}
+
+impl<P> PortState<P> {
+    /// Guard bands are reckoned with `span` from now on.
+    fn set_hand_over(&mut self, span: Nanos) {
+        self.stats.hand_over_ns.store(span.get().unsigned_abs(), Relaxed);
+        if let Some(gates) = self.sched.time_aware() {
+            gates.set_hand_over(span);
+        }
+    }
 }
 
 /// The worker of one uplink.
@@ -73,6 +92,8 @@ pub struct Worker<P, E> {
     draining: bool,
     /// What was waited for last: intake stops short of it.
     next: Option<transmit::Next>,
+    /// The last hand-over, until the clock is read after it.
+    kicked: Option<transmit::Kicked>,
     /// The client whose turn it is in the next intake.
     intake_turn: usize,
     identification: u16,
@@ -119,6 +140,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             looked_at: Monotonic::ZERO,
             draining: false,
             next: None,
+            kicked: None,
             intake_turn: 0,
             identification: 0,
             scratch: vec![0; 1 << 16].into_boxed_slice(),
@@ -139,7 +161,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.intake_all();
         let next = self.transmit_due();
         self.next = next;
-        if self.draining && next.is_none() {
+        if self.draining && self.is_drained(next) {
             return false;
         }
         if !more_commands {
@@ -156,12 +178,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.tended_at = now;
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
-        for port in self.ports[..self.ports_end].iter_mut().flatten() {
-            port.port.reap();
-        }
         let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
         if new_second {
             self.second_began = now;
+        }
+        for state in self.ports[..self.ports_end].iter_mut().flatten() {
+            state.port.reap();
+            if new_second && let Some(span) = state.hand_over.tick() {
+                state.set_hand_over(span);
+            }
+            if let Some(retired) = state.sched.time_aware().and_then(TimeAware::take_retired) {
+                self.inbox.give(Returned::Boxed(retired));
+            }
         }
         for index in 0..self.clients_end {
             let Some(client) = self.clients[index].as_mut() else { continue };

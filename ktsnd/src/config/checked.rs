@@ -4,12 +4,15 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ktsn_model::{IpPrefix, LatePolicy, PriorityMap, TrafficClass, UnsynchronisedPolicy};
+use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
+use ktsn_schedule::Schedule;
 use ktsn_time::Nanos;
 use ktsn_wire::MacAddress;
 
 use super::ConfigError;
-use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawPort, RawVxlan, RawVxlanPeer};
+use super::port::Port;
+use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawVxlan, RawVxlanPeer};
+use super::schedule;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// `[[attachment]]`.
     pub attachments: Vec<Attachment>,
+    /// `[[schedule]]`.
+    pub schedules: Vec<Schedule>,
 }
 
 /// `[daemon]`.
@@ -34,69 +39,6 @@ pub struct Daemon {
 impl Default for Daemon {
     fn default() -> Self {
         Self { run_dir: None, mlock: true }
-    }
-}
-
-/// Which adapter a port is asked to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AdapterChoice {
-    /// AF_XDP in copy mode, else AF_PACKET.
-    #[default]
-    Auto,
-    /// AF_XDP or nothing.
-    AfXdp,
-    /// AF_PACKET with qdisc bypass.
-    AfPacket,
-}
-
-/// How long before a transmit time the worker stops sleeping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SpinMargin {
-    /// Follows the measured wake-up lateness.
-    #[default]
-    Adaptive,
-    /// Fixed.
-    Fixed(Nanos),
-}
-
-/// `[[port]]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Port {
-    /// Network device, in ktsnd's namespace.
-    pub device: String,
-    /// Adapter asked for.
-    pub adapter: AdapterChoice,
-    /// bit/s; `None` = what ethtool says.
-    pub link_speed: Option<u64>,
-    /// Priority → traffic class.
-    pub priority_map: PriorityMap,
-    /// Spin margin.
-    pub spin_margin: SpinMargin,
-    /// Greatest share of a second spent spinning, in parts per thousand.
-    pub spin_duty_max_permille: u32,
-    /// CPU the worker is pinned to.
-    pub cpu: Option<u32>,
-    /// SCHED_FIFO priority of the worker; 0 = an ordinary thread.
-    pub priority: u32,
-    /// What happens while the clock is unsynchronised.
-    pub unsynchronised: UnsynchronisedPolicy,
-}
-
-impl Port {
-    /// A port with all defaults.
-    #[must_use]
-    pub fn on(device: &str) -> Self {
-        Self {
-            device: device.to_owned(),
-            adapter: AdapterChoice::Auto,
-            link_speed: None,
-            priority_map: PriorityMap::default(),
-            spin_margin: SpinMargin::Adaptive,
-            spin_duty_max_permille: 800,
-            cpu: None,
-            priority: 50,
-            unsynchronised: UnsynchronisedPolicy::Send,
-        }
     }
 }
 
@@ -161,15 +103,35 @@ pub struct Attachment {
     pub raw: RawAttachment,
 }
 
-type Checked<T> = Result<T, ConfigError>;
+pub(super) type Checked<T> = Result<T, ConfigError>;
 
 pub(super) fn check(raw: RawConfig) -> Checked<Config> {
     let mut config = Config { daemon: daemon(raw.daemon), ..Config::default() };
+    for (i, schedule) in raw.schedule.iter().enumerate() {
+        let field = format!("schedule[{i}]");
+        let schedule = schedule::check(&field, schedule)?;
+        if config.schedules.iter().any(|s| s.name == schedule.name) {
+            let value = schedule.name.unwrap_or_default();
+            return Err(ConfigError::Duplicate { field: format!("{field}.name"), value });
+        }
+        config.schedules.push(schedule);
+    }
     for (i, port) in raw.port.into_iter().enumerate() {
         let field = format!("port[{i}]");
-        let port = check_port(&field, &port)?;
+        let port = Port::check(&field, &port)?;
         if config.ports.iter().any(|p| p.device == port.device) {
             return Err(ConfigError::Duplicate { field: format!("{field}.device"), value: port.device });
+        }
+        if let Some(name) =
+            port.schedule.as_ref().filter(|n| config.schedules.iter().all(|s| s.name.as_ref() != Some(*n)))
+        {
+            let known: Vec<&str> = config.schedules.iter().filter_map(|s| s.name.as_deref()).collect();
+            let expected = if known.is_empty() {
+                "the name of a [[schedule]]; this file has none".to_owned()
+            } else {
+                format!("the name of a [[schedule]]: {}", known.join(", "))
+            };
+            return Err(ConfigError::value(&format!("{field}.schedule"), name, expected));
         }
         config.ports.push(port);
     }
@@ -186,73 +148,6 @@ pub(super) fn check(raw: RawConfig) -> Checked<Config> {
 
 fn daemon(raw: RawDaemon) -> Daemon {
     Daemon { run_dir: raw.run_dir.map(PathBuf::from), mlock: raw.mlock.unwrap_or(true) }
-}
-
-fn check_port(field: &str, raw: &RawPort) -> Checked<Port> {
-    let device = device_name(&format!("{field}.device"), raw.device.as_deref())?;
-    let mut port = Port::on(&device);
-    if let Some(netns) = &raw.netns {
-        return Err(ConfigError::value(
-            &format!("{field}.netns"),
-            netns,
-            "no value: an uplink lies in ktsnd's own namespace; run ktsnd there",
-        ));
-    }
-    port.adapter = match raw.adapter.as_deref() {
-        None | Some("auto") => AdapterChoice::Auto,
-        Some("af_xdp") => AdapterChoice::AfXdp,
-        Some("af_packet") => AdapterChoice::AfPacket,
-        Some(other) => {
-            return Err(ConfigError::value(&format!("{field}.adapter"), other, "auto, af_xdp or af_packet"));
-        }
-    };
-    if let Some(mode) = raw.mode.as_deref().filter(|m| *m != "shared") {
-        return Err(ConfigError::value(&format!("{field}.mode"), mode, "shared"));
-    }
-    if raw.link_speed == Some(0) {
-        return Err(ConfigError::value(&format!("{field}.link_speed"), 0, "bit/s, at least 1"));
-    }
-    port.link_speed = raw.link_speed;
-    if let Some(map) = &raw.priority_map {
-        let name = format!("{field}.priority_map");
-        let classes: [u8; 16] = map.as_slice().try_into().map_err(|_| {
-            ConfigError::value(&name, format!("{} entries", map.len()), "16 traffic classes, one a priority")
-        })?;
-        port.priority_map = PriorityMap::new(classes)
-            .map_err(|e| ConfigError::value(&name, e.value, "traffic classes 0 to 7"))?;
-    }
-    if let Some(margin) = raw.spin_margin.as_deref().filter(|m| *m != "adaptive") {
-        let name = format!("{field}.spin_margin");
-        port.spin_margin = SpinMargin::Fixed(duration(&name, margin, Nanos::ZERO, Nanos::from_millis(10))?);
-    }
-    if let Some(duty) = raw.spin_duty_max {
-        if !(0.0..=0.95).contains(&duty) {
-            return Err(ConfigError::value(
-                &format!("{field}.spin_duty_max"),
-                duty,
-                "0 to 0.95 (the kernel throttles SCHED_FIFO above)",
-            ));
-        }
-        port.spin_duty_max_permille = (duty * 1000.0).round() as u32;
-    }
-    port.cpu = raw.cpu;
-    if let Some(priority) = raw.priority {
-        if priority > 99 {
-            return Err(ConfigError::value(
-                &format!("{field}.priority"),
-                priority,
-                "a SCHED_FIFO priority of 1 to 99, or 0 for an ordinary thread",
-            ));
-        }
-        port.priority = priority;
-    }
-    match raw.unsynchronised.as_deref() {
-        None | Some("send") => {}
-        Some(other) => {
-            return Err(ConfigError::value(&format!("{field}.unsynchronised"), other, "send"));
-        }
-    }
-    Ok(port)
 }
 
 impl Attachment {
@@ -294,7 +189,7 @@ impl Attachment {
                 Nanos::from_millis(1),
                 Nanos::from_seconds(10),
             )?,
-            horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), Nanos::from_seconds(3600))?,
+            horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_tai: raw.allow_tai.unwrap_or(true),
             clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 256, 1, 4096)? as u32,
             octets_max: bounded(&path("octets_max"), raw.octets_max, 4 << 20, 1 << 17, 1 << 28)?,
@@ -365,13 +260,13 @@ fn check_peer(field: &str, raw: &RawVxlanPeer) -> Checked<VxlanPeer> {
     })
 }
 
-fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
+pub(super) fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
     value
         .filter(|v| !v.is_empty())
         .ok_or_else(|| ConfigError::Missing { field: field.to_owned(), expected: expected.to_owned() })
 }
 
-fn device_name(field: &str, value: Option<&str>) -> Checked<String> {
+pub(super) fn device_name(field: &str, value: Option<&str>) -> Checked<String> {
     let name = required(field, value, "the name of a network device")?;
     let fits = name.len() < 16
         && name != "."
@@ -394,7 +289,7 @@ fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
         .map_err(|e: ktsn_model::PrefixError| ConfigError::value(field, text, format!("a prefix: {e}")))
 }
 
-fn duration(field: &str, text: &str, smallest: Nanos, largest: Nanos) -> Checked<Nanos> {
+pub(super) fn duration(field: &str, text: &str, smallest: Nanos, largest: Nanos) -> Checked<Nanos> {
     let nanos = humantime::parse_duration(text)
         .ok()
         .and_then(|d| i64::try_from(d.as_nanos()).ok())

@@ -12,6 +12,8 @@ pub(super) struct RawConfig {
     pub port: Vec<RawPort>,
     #[serde(default)]
     pub attachment: Vec<RawAttachment>,
+    #[serde(default)]
+    pub schedule: Vec<toml::Table>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -30,11 +32,25 @@ pub(super) struct RawPort {
     pub mode: Option<String>,
     pub link_speed: Option<u64>,
     pub priority_map: Option<Vec<u8>>,
+    pub schedule: Option<String>,
+    pub strategy: Option<String>,
+    #[serde(default)]
+    pub class: Vec<RawClass>,
     pub spin_margin: Option<String>,
     pub spin_duty_max: Option<f64>,
     pub cpu: Option<u32>,
     pub priority: Option<u32>,
     pub unsynchronised: Option<String>,
+}
+
+/// `[[port.class]]`; the leaves of 802.1Q's YANG modules keep their names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawClass {
+    pub traffic_class: Option<u64>,
+    pub order: Option<String>,
+    pub queue_max_sdu: Option<u64>,
+    pub idle_slope: Option<u64>,
 }
 
 /// An attachment as it is written; also the form it has in the state file.

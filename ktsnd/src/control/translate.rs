@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages of the control API ↔ the daemon's own values.
 
+use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, PriorityMap, TrafficClass};
 use ktsn_proto::v1;
+use ktsn_time::{Nanos, Tai};
 
-use crate::config::{Attachment, RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+use crate::config::{
+    Attachment, ConfigError, RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer, Schedule, gate_fault,
+};
 use crate::stats::Spans;
 
 fn text(value: String) -> Option<String> {
@@ -89,6 +93,106 @@ pub(crate) fn attachment_message(attachment: &Attachment) -> v1::Attachment {
         clients_max: attachment.clients_max,
         octets_max: attachment.octets_max,
     }
+}
+
+/// A gate schedule as it came in, checked; `None`: the configuration's is wanted.
+pub(super) fn gate_schedule(message: v1::ApplyScheduleRequest) -> Result<Option<Schedule>, ConfigError> {
+    let Some(admin) = message.admin else {
+        if let Some(row) = message.queue_max_sdu.first() {
+            let expected = "no limits without `admin`: nothing is applied";
+            return Err(ConfigError::value("queue_max_sdu[0]", row.queue_max_sdu, expected));
+        }
+        return Ok(None);
+    };
+    let admin = admin_port(&admin)?;
+    admin.check().map_err(|fault| gate_fault("admin", &fault))?;
+    let mut schedule = Schedule { name: text(message.name), admin, ..Schedule::default() };
+    for (i, row) in message.queue_max_sdu.iter().enumerate() {
+        let field = format!("queue_max_sdu[{i}].traffic_class");
+        let limit = schedule.queue_max_sdu.get_mut(row.traffic_class as usize);
+        let limit = limit.ok_or_else(|| ConfigError::value(&field, row.traffic_class, "0 to 7"))?;
+        if limit.is_some() {
+            return Err(ConfigError::Duplicate { field, value: row.traffic_class.to_string() });
+        }
+        *limit = count(row.queue_max_sdu);
+    }
+    schedule.link_speed = count(message.link_speed);
+    if !message.priority_map.is_empty() {
+        let wrong = |found: String| ConfigError::value("priority_map", found, "16 traffic classes, 0 to 7");
+        let classes: Vec<u8> =
+            message.priority_map.iter().map(|c| u8::try_from(*c).unwrap_or(u8::MAX)).collect();
+        let classes: [u8; 16] =
+            classes.as_slice().try_into().map_err(|_| wrong(format!("{} classes", classes.len())))?;
+        let map = PriorityMap::new(classes).map_err(|e| wrong(e.value.to_string()))?;
+        schedule.priority_map = Some(map);
+    }
+    Ok(Some(schedule))
+}
+
+fn admin_port(message: &v1::GateParameters) -> Result<AdminPort, ConfigError> {
+    let states = |field: &str, bits: u32| {
+        let wrong = |_| ConfigError::value(field, bits, "0 to 255, one bit a class, bit 7 = class 7");
+        u8::try_from(bits).map(GateStates::from_bits).map_err(wrong)
+    };
+    let span = |field: &str, value: u64| {
+        let wrong = |_| ConfigError::value(field, value, "nanoseconds, less than 2^63");
+        i64::try_from(value).map(Nanos::new).map_err(wrong)
+    };
+    let mut control_list = Vec::with_capacity(message.control_list.len());
+    for (i, entry) in message.control_list.iter().enumerate() {
+        let path = |name: &str| format!("admin.control_list[{i}].{name}");
+        let word = if entry.operation_name.is_empty() {
+            GateOperation::SetGateStates.word()
+        } else {
+            &entry.operation_name
+        };
+        let operation = GateOperation::from_word(word).ok_or_else(|| {
+            let words = GateOperation::ALL.map(GateOperation::word).join(", ");
+            ConfigError::value(&path("operation_name"), word, words)
+        })?;
+        control_list.push(GateControlEntry {
+            operation,
+            states: states(&path("gate_states_value"), entry.gate_states_value)?,
+            interval: span(&path("time_interval_value"), entry.time_interval_value)?,
+        });
+    }
+    Ok(AdminPort {
+        gate_enabled: message.gate_enabled,
+        gate_states: states("admin.gate_states", message.gate_states.unwrap_or(255))?,
+        base_time: Tai::from_nanos(message.base_time),
+        cycle_time: span("admin.cycle_time", message.cycle_time)?,
+        cycle_time_extension: span("admin.cycle_time_extension", message.cycle_time_extension)?,
+        control_list,
+    })
+}
+
+/// Gate parameters as they are shown.
+pub(crate) fn gate_parameters_message(admin: &AdminPort) -> v1::GateParameters {
+    let whole = |nanos: Nanos| nanos.get().unsigned_abs();
+    v1::GateParameters {
+        gate_enabled: admin.gate_enabled,
+        gate_states: Some(admin.gate_states.bits().into()),
+        base_time: admin.base_time.as_nanos(),
+        cycle_time: whole(admin.cycle_time),
+        cycle_time_extension: whole(admin.cycle_time_extension),
+        control_list: admin
+            .control_list
+            .iter()
+            .map(|entry| v1::GateControlEntry {
+                operation_name: entry.operation.word().to_owned(),
+                gate_states_value: entry.states.bits().into(),
+                time_interval_value: whole(entry.interval),
+            })
+            .collect(),
+    }
+}
+
+/// The classes that have a limit.
+pub(crate) fn queue_max_sdu_messages(limits: &[Option<u32>; TrafficClass::COUNT]) -> Vec<v1::QueueMaxSdu> {
+    let limited = (0u32..).zip(limits).filter_map(|(traffic_class, octets)| {
+        octets.map(|queue_max_sdu| v1::QueueMaxSdu { traffic_class, queue_max_sdu })
+    });
+    limited.collect()
 }
 
 /// A distribution with its usual quantiles.

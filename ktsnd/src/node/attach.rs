@@ -2,22 +2,25 @@
 //! Attaching and detaching: a list of steps, undone in reverse when one fails.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use ktsn_model::TrafficClass;
 use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
 use ktsn_resolve::{AttachmentIndex, PortIndex};
-use ktsn_sched::EarliestTxTime;
+
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use tracing::{info, warn};
 
 use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
 use crate::limits;
-use crate::stats::AttachmentStats;
+use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command};
+use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection};
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
@@ -163,7 +166,7 @@ impl Node {
     }
 
     /// The port's configuration; all defaults for a device that none names.
-    fn port_config(&self, device: &str) -> PortConfig {
+    pub(super) fn port_config(&self, device: &str) -> PortConfig {
         let named = self.config.ports.iter().find(|p| p.device == device);
         named.cloned().unwrap_or_else(|| PortConfig::on(device))
     }
@@ -177,6 +180,7 @@ impl Node {
         }
         let config = self.port_config(uplink);
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
+        let (selection, program) = self.selection(&config, limits::QUEUE_MAX)?;
         self.workers_started += 1;
         let number = self.workers_started;
         let worker = WorkerThread::start(
@@ -192,13 +196,12 @@ impl Node {
         if !reason.is_empty() {
             self.warn(format!("port {uplink}: AF_XDP cannot be used ({reason}); AF_PACKET serves instead"));
         }
-        self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
-        worker.send(Command::AddPort(
-            index,
-            Box::new(opened.port),
-            config.priority_map,
-            Box::new(EarliestTxTime::new(limits::QUEUE_MAX)),
-        ));
+        let stats = self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+        let (port, priority_map) = (Box::new(opened.port), config.priority_map);
+        worker.send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
+        if let Some(program) = program {
+            worker.send(Command::ChangeSchedule(index, program));
+        }
         self.workers.insert(uplink.to_owned(), worker);
         Ok((index, true))
     }
@@ -221,13 +224,16 @@ impl Node {
         let port = AnyPort::from(port);
         let index = self.free_port();
         let netns = attachment.netns.display().to_string();
-        self.note_port(index, &attachment.interface, netns, &port, String::new(), None);
-        self.workers[uplink].send(Command::AddPort(
-            index,
-            Box::new(port),
-            self.port_config(uplink).priority_map,
-            Box::new(EarliestTxTime::new(limits::INTERFACE_QUEUE_MAX)),
-        ));
+        let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), None);
+        // Gates and shapers are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
+        let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
+            capacity: limits::INTERFACE_QUEUE_MAX,
+            link_speed: None,
+            hand_over: HAND_OVER_AT_START,
+            classes: [ClassOptions::default(); TrafficClass::COUNT],
+        })));
+        let (port, priority_map) = (Box::new(port), self.port_config(uplink).priority_map);
+        self.workers[uplink].send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
         Ok(index)
     }
 
@@ -246,15 +252,29 @@ impl Node {
         port: &AnyPort,
         reason: String,
         speed: Option<u64>,
-    ) {
+    ) -> Arc<PortStats> {
         let place = if netns.is_empty() { None } else { Some(std::path::Path::new(&netns)) };
         let info = link_info(&Device { ifname: device, netns: place }).ok();
         let link_speed = speed.or(info.and_then(|i| i.link_speed)).unwrap_or(0);
         let adapter = port.capabilities().adapter;
         let up = port.link_up();
-        let open =
-            OpenPort { device: device.to_owned(), netns, adapter, reason, link_speed, up, tried_at: None };
+        // A port that is opened again goes on counting.
+        let known = self.ports.remove(&index.0);
+        let stats = known.as_ref().map(|p| p.stats.clone()).unwrap_or_default();
+        let sent_by_device = if netns.is_empty() { frames_sent(device) } else { 0 };
+        let open = OpenPort {
+            device: device.to_owned(),
+            netns,
+            adapter,
+            reason,
+            link_speed,
+            up,
+            tried_at: known.and_then(|p| p.tried_at),
+            stats: stats.clone(),
+            sent_before: sent_by_device.saturating_sub(frames_of(&stats)),
+        };
         self.ports.insert(index.0, open);
+        stats
     }
 
     /// The uplink's device went away: it is opened again, once there is one of its name.
@@ -272,11 +292,27 @@ impl Node {
             warn!(device = uplink, "the device is there again: port opened anew");
             let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
             self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+            // Another device may be faster or slower; one that does not say keeps what was known.
+            let speed = self.ports.get(&index.0).map(|p| p.link_speed).filter(|speed| *speed > 0);
             if let Some(worker) = self.workers.get(uplink) {
                 worker.send(Command::ReplacePort(index, Box::new(opened.port)));
+                if speed.is_some() && (config.is_shaped() || self.schedule_of(uplink).is_some()) {
+                    worker.send(Command::SetLinkSpeed(index, speed));
+                }
             }
         }
     }
+}
+
+/// Frames that the device has sent since it was made, whoever sent them; 0 where nobody counts.
+pub(super) fn frames_sent(device: &str) -> u64 {
+    let path = format!("/sys/class/net/{device}/statistics/tx_packets");
+    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Frames that the worker has handed over.
+pub(super) fn frames_of(stats: &PortStats) -> u64 {
+    stats.frames.iter().map(|count| count.load(Relaxed)).sum()
 }
 
 fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {

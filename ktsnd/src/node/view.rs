@@ -9,19 +9,33 @@ use ktsn_proto::v1;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_time::Offset;
 
-use super::{Attached, Node, NodeError};
+use super::attach::{frames_of, frames_sent};
+use super::schedule::name_of;
+use super::{Attached, Node, NodeError, OpenPort};
+use crate::config::Mode;
 use crate::control::{attachment_message, histogram_message};
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
     pub(super) fn list(&self) -> v1::ListReply {
-        let ports = self.ports.values().map(|p| v1::Port {
-            device: p.device.clone(),
-            netns: p.netns.clone(),
-            adapter: p.adapter.to_owned(),
-            adapter_reason: p.reason.clone(),
-            link_speed: p.link_speed,
-            up: p.up,
+        let ports = self.ports.values().map(|p| {
+            let is_uplink = p.netns.is_empty();
+            let config = self.port_config(&p.device);
+            let (mode, strategy) =
+                if is_uplink { (config.mode.word(), config.selection.word()) } else { ("", "") };
+            let schedule = self.schedule_of(&p.device).filter(|_| is_uplink);
+            v1::Port {
+                device: p.device.clone(),
+                netns: p.netns.clone(),
+                adapter: p.adapter.to_owned(),
+                adapter_reason: p.reason.clone(),
+                link_speed: p.link_speed,
+                up: p.up,
+                mode: mode.to_owned(),
+                strategy: strategy.to_owned(),
+                schedule: schedule.map(|s| name_of(s).to_owned()).unwrap_or_default(),
+                foreign_frames: foreign_frames(p),
+            }
         });
         let clients = self.directory.clients();
         let attachments = self.attached.iter().enumerate().filter_map(|(i, a)| {
@@ -71,6 +85,7 @@ impl Node {
                     bugs: get(&w.stats.bugs),
                 })
                 .collect(),
+            ports: self.ports.values().map(port_statistics).collect(),
         })
     }
 
@@ -84,6 +99,16 @@ impl Node {
                     .to_owned(),
             );
         }
+        for port in self.ports.values().filter(|p| p.netns.is_empty()) {
+            let foreign = foreign_frames(port);
+            if foreign > 0 && self.port_config(&port.device).mode == Mode::Dedicated {
+                let device = &port.device;
+                warnings.push(format!(
+                    "port {device} is dedicated, but {foreign} frames of others left by it: they may stand in \
+                     front of scheduled ones (tcpdump -i {device} shows whose they are)"
+                ));
+            }
+        }
         v1::HealthReply {
             serving: !self.stopping,
             clock_synchronised,
@@ -91,6 +116,28 @@ impl Node {
             tai_offset_seconds,
             warnings,
         }
+    }
+}
+
+/// Frames that left by the device and are not ours. A device that was made anew counts from zero.
+fn foreign_frames(port: &OpenPort) -> u64 {
+    if !port.netns.is_empty() {
+        return 0;
+    }
+    // The device first: a frame of ours that leaves between the two readings must not look like another's.
+    let sent_by_device = frames_sent(&port.device);
+    sent_by_device.saturating_sub(port.sent_before).saturating_sub(frames_of(&port.stats))
+}
+
+fn port_statistics(port: &OpenPort) -> v1::PortStatistics {
+    let all = |counters: &[AtomicU64]| counters.iter().map(|c| c.load(Relaxed)).collect();
+    v1::PortStatistics {
+        device: port.device.clone(),
+        netns: port.netns.clone(),
+        frames: all(&port.stats.frames),
+        transmission_overrun: all(&port.stats.transmission_overrun),
+        put_back: port.stats.put_back.load(Relaxed),
+        hand_over_ns: port.stats.hand_over_ns.load(Relaxed),
     }
 }
 

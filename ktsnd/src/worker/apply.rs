@@ -4,17 +4,19 @@
 
 use std::sync::Arc;
 
-use ktsn_model::{DropReason, PriorityMap};
+use ktsn_model::DropReason;
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::RegionState;
-use ktsn_sched::{EarliestTxTime, Frame, Strategy};
+use ktsn_sched::{Frame, GateProgram, Strategy};
 use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
 use super::client::{Client, StreamInfo};
-use super::command::{ClientKey, Command, Returned};
-use super::{Environment, PortState, Worker, intake};
+use super::command::{ClientKey, Command, GateView, NewPort, Returned};
+use super::hand_over::{self, HandOver};
+use super::transmit::Next;
+use super::{Environment, PortState, Selection, Worker, intake};
 use crate::limits;
 use crate::stats::count;
 
@@ -30,9 +32,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn apply(&mut self, command: Command<P>) {
         match command {
-            Command::AddPort(index, port, priority_map, sched) => {
-                self.add_port(index, port, priority_map, sched);
-            }
+            Command::AddPort(index, new) => self.add_port(index, new),
             Command::ReplacePort(index, port) => {
                 let old = match self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut) {
                     Some(state) => std::mem::replace(&mut state.port, port),
@@ -86,24 +86,64 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 let old = std::mem::replace(&mut self.tables, tables);
                 self.inbox.give(Returned::Tables(old));
             }
+            Command::ChangeSchedule(index, program) => self.change_schedule(index, program),
+            Command::SetClasses(index, classes) => {
+                if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
+                    gates.set_classes(*classes);
+                }
+                self.inbox.give(Returned::Boxed(classes));
+            }
+            Command::SetLinkSpeed(index, speed) => {
+                if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
+                    gates.set_link_speed(speed);
+                }
+            }
+            Command::LookAtGates(index, view) => self.look_at_gates(index, view),
             Command::Drain => self.drain(),
         }
     }
 
-    fn add_port(
-        &mut self,
-        index: PortIndex,
-        port: Box<P>,
-        priority_map: PriorityMap,
-        sched: Box<EarliestTxTime>,
-    ) {
+    fn port(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
+        self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut)
+    }
+
+    fn add_port(&mut self, index: PortIndex, new: NewPort<P>) {
         let slot = usize::from(index.0);
+        let NewPort { port, priority_map, selection: sched, stats } = new;
         if slot >= self.ports.len() || self.draining {
+            self.inbox.give(Returned::Boxed(sched));
             return self.inbox.give(Returned::Port(index, Some(port)));
         }
         self.remove_port(index);
-        self.ports[slot] = Some(PortState { port, sched, priority_map, failure_told_at: Monotonic::ZERO });
+        let hand_over = HandOver::new();
+        let mut state =
+            PortState { port, sched, priority_map, hand_over, stats, failure_told_at: Monotonic::ZERO };
+        state.set_hand_over(hand_over::AT_START);
+        self.ports[slot] = Some(state);
         self.ports_end = self.ports_end.max(slot + 1);
+    }
+
+    /// From the program's config change time on other gates hold; every frame stays where it is.
+    fn change_schedule(&mut self, index: PortIndex, program: Box<GateProgram>) {
+        let now = self.env.now();
+        let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) else {
+            return self.inbox.give(Returned::Boxed(program));
+        };
+        let retired = gates.take_retired();
+        let displaced = gates.set_admin(program, now);
+        for old in [retired, displaced].into_iter().flatten() {
+            self.inbox.give(Returned::Boxed(old));
+        }
+    }
+
+    fn look_at_gates(&mut self, index: PortIndex, mut view: Box<GateView>) {
+        let now = self.env.now();
+        let gates = self.port(index).and_then(|state| state.sched.time_aware());
+        let is_there = gates.is_some();
+        if let Some(gates) = gates {
+            view.fill(&gates.status(now), now);
+        }
+        self.inbox.give(Returned::Gates(index, view, is_there));
     }
 
     fn register(&mut self, key: ClientKey, index: u32, info: Box<StreamInfo>) {
@@ -190,10 +230,25 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Drops the frames that `which` names as `detached`.
-    fn remove_from(&mut self, sched: &mut EarliestTxTime, which: impl Fn(&Frame) -> bool) {
+    fn remove_from(&mut self, sched: &mut Selection, which: impl Fn(&Frame) -> bool) {
         sched.remove(&mut |frame| which(frame), &mut |frame| {
             self.drop_frame(frame.id, frame.tenant, DropReason::Detached);
         });
+    }
+
+    /// Whether nothing is left to wait for. Frames in front of gates that stay closed for longer than anybody may ask ahead
+    /// are given up.
+    pub(super) fn is_drained(&mut self, next: Option<Next>) -> bool {
+        let now = self.env.now();
+        let wait_is_over = next.is_none_or(|next| next.at.ahead_of(now) > limits::HORIZON_MAX);
+        if wait_is_over && next.is_some() {
+            for port in 0..self.ports_end {
+                let Some(mut state) = self.ports[port].take() else { continue };
+                self.remove_from(&mut state.sched, |_| true);
+                self.ports[port] = Some(state);
+            }
+        }
+        wait_is_over
     }
 
     /// Nothing new from now on; what is published by now is still taken. A client that goes on pushing can't keep us.

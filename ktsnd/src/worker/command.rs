@@ -7,13 +7,16 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
-use ktsn_model::{LatePolicy, PriorityMap};
+use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
-use ktsn_time::{Monotonic, Nanos};
+
+use ktsn_sched::{ClassOptions, GateProgram, GateStatus};
+use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::{AsFd, OwnedFd};
 
 use super::client::{Client, StreamInfo};
-use crate::stats::AttachmentStats;
+use super::selection::Selection;
+use crate::stats::{AttachmentStats, PortStats};
 
 /// Names one client for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,11 +43,99 @@ pub struct AttachmentPolicy {
     pub horizon_told_at: Monotonic,
 }
 
+/// A port with all that a worker needs to send on it.
+#[derive(Debug)]
+pub struct NewPort<P> {
+    /// The device.
+    pub port: Box<P>,
+    /// Priority → traffic class.
+    pub priority_map: PriorityMap,
+    /// Its transmission selection with the queues.
+    pub selection: Box<Selection>,
+    /// Where its hand-overs are counted.
+    pub stats: Arc<PortStats>,
+}
+
+/// The gates of one port as its worker sees them: room for an answer, made by who asks (no allocation in the worker).
+#[derive(Debug)]
+pub struct GateView {
+    /// Whose question this is.
+    pub number: u64,
+    /// When it was answered.
+    pub at: Now,
+    oper: (bool, AdminPort),
+    admin: (bool, AdminPort),
+    /// Which gates are open.
+    pub oper_gate_states: GateStates,
+    /// A change waits for its time.
+    pub config_pending: bool,
+    /// When the last change took or takes place.
+    pub config_change_time: Option<Tai>,
+    /// Changes whose base time had passed while gates ran.
+    pub config_change_error: u64,
+}
+
+impl GateView {
+    /// Room for the answer to question `number`.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        let room = || {
+            let control_list = Vec::with_capacity(AdminPort::ENTRIES_MAX);
+            (false, AdminPort { control_list, ..AdminPort::default() })
+        };
+        Self {
+            number,
+            at: Now { tai: Tai::ZERO, monotonic: Monotonic::ZERO },
+            oper: room(),
+            admin: room(),
+            oper_gate_states: GateStates::ALL_OPEN,
+            config_pending: false,
+            config_change_time: None,
+            config_change_error: 0,
+        }
+    }
+
+    /// Gate parameters in force, if there are any.
+    #[must_use]
+    pub fn oper(&self) -> Option<&AdminPort> {
+        self.oper.0.then_some(&self.oper.1)
+    }
+
+    /// Gate parameters asked for, if there are any.
+    #[must_use]
+    pub fn admin(&self) -> Option<&AdminPort> {
+        self.admin.0.then_some(&self.admin.1)
+    }
+
+    /// Fills in the answer.
+    pub(super) fn fill(&mut self, status: &GateStatus<'_>, at: Now) {
+        self.at = at;
+        copy(&mut self.oper, status.oper);
+        copy(&mut self.admin, status.admin);
+        self.oper_gate_states = status.oper_gate_states;
+        self.config_pending = status.config_pending;
+        self.config_change_time = status.config_change_time;
+        self.config_change_error = status.config_change_error;
+    }
+}
+
+/// Copies into room that is there already.
+fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
+    into.0 = from.is_some();
+    let Some(from) = from else { return };
+    let mut control_list = std::mem::take(&mut into.1.control_list);
+    control_list.clear();
+    control_list.extend_from_slice(&from.control_list);
+    let AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, .. } = *from;
+    into.1 =
+        AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, control_list };
+}
+
 /// What other threads tell a worker.
 #[derive(Debug)]
 pub enum Command<P> {
-    /// A port to send on, under its index in the tables, with its queue.
-    AddPort(PortIndex, Box<P>, PriorityMap, Box<ktsn_sched::EarliestTxTime>),
+    /// A port to send on, under its index in the tables.
+    AddPort(PortIndex, NewPort<P>),
     /// The same port's device, opened again; its queue stays.
     ReplacePort(PortIndex, Box<P>),
     /// Gives up a port; what waits for it is dropped as `detached`.
@@ -67,6 +158,14 @@ pub enum Command<P> {
     EndClient(ClientKey),
     /// New tables.
     Tables(Arc<Tables>),
+    /// Another gate program: in force at its config change time. Queued frames stay.
+    ChangeSchedule(PortIndex, Box<GateProgram>),
+    /// Other class options: order, queueMaxSDU, shaper.
+    SetClasses(PortIndex, Box<[ClassOptions; TrafficClass::COUNT]>),
+    /// What guard bands are reckoned with, in bit/s; `None` = unknown.
+    SetLinkSpeed(PortIndex, Option<u64>),
+    /// Answers with [`Returned::Gates`].
+    LookAtGates(PortIndex, Box<GateView>),
     /// Take nothing new, send what is queued, then end.
     Drain,
 }
@@ -90,6 +189,8 @@ pub enum Returned<P> {
     PortFailed(PortIndex),
     /// A region had impossible links; the client has to come back with a new one.
     Retired(ClientKey, ktsn_ring::LinkError),
+    /// The gates of a port, as they were asked for; `false`: it has none.
+    Gates(PortIndex, Box<GateView>, bool),
     /// The worker drained and ended.
     Ended,
 }

@@ -3,11 +3,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use ktsn_model::DropReason;
+use ktsn_model::{DropReason, LatePolicy};
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy};
-use ktsn_time::{Monotonic, Nanos, Now, TxTime};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy, Window};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
@@ -24,8 +24,116 @@ pub(super) struct Next {
 pub(super) struct Ready {
     pub frame: Frame,
     pub late: bool,
-    pub stage: StageId,
     pub octets: usize,
+    stage: StageId,
+    /// No hand-over before these, by their own clocks: TxTime, opening of the gate, instant of the decision.
+    monotonic_at: Option<Monotonic>,
+    tai_at: Option<Tai>,
+    /// The latest instant of hand-over with which it still ends inside its window.
+    latest: Option<Tai>,
+    /// Where a gate had a say, the worker's lateness is counted from this instant.
+    ready_at: Tai,
+}
+
+/// A decision to transmit.
+struct Chosen {
+    frame: Frame,
+    late: bool,
+    overrun: Nanos,
+    window: Option<Window>,
+    /// The instant that was decided for.
+    decided: Now,
+    /// Not before this either.
+    at: Option<TxTime>,
+}
+
+/// What the clocks say about a frame that lies ready.
+pub(super) enum Moment {
+    /// It is too early by so much.
+    Early(Nanos),
+    /// It may go; so much has passed since it first could have.
+    Now { error: Nanos, read: Option<TxTime> },
+    /// Its window or its deadline has passed.
+    Gone,
+}
+
+/// A hand-over that began at `at`.
+pub(super) struct Kicked {
+    port: usize,
+    at: TxTime,
+}
+
+impl Ready {
+    fn new(chosen: &Chosen, stage: StageId, octets: usize) -> Self {
+        let frame = chosen.frame;
+        let due = if chosen.late { None } else { frame.not_before() };
+        let mut ready = Self {
+            frame,
+            late: chosen.late,
+            octets,
+            stage,
+            monotonic_at: None,
+            tai_at: chosen.window.map(|window| window.opens_at),
+            latest: chosen.window.map(|window| window.latest),
+            ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
+        };
+        // A deadline is read from its own clock, whatever else is.
+        let deadline = frame.tx_time.filter(|_| frame.late == LatePolicy::Deadline).map(|at| match at {
+            TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
+            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
+        });
+        for at in [due, deadline, chosen.at].into_iter().flatten() {
+            match at {
+                TxTime::Tai(at) => ready.tai_at = Some(ready.tai_at.map_or(at, |other| other.max(at))),
+                TxTime::Monotonic(at) => {
+                    ready.monotonic_at = Some(ready.monotonic_at.map_or(at, |other| other.max(at)));
+                }
+            }
+        }
+        ready
+    }
+
+    /// Reads the clocks that matter, TAI last: it is what gates are held against.
+    #[inline]
+    pub(super) fn moment(&self, env: &mut impl Environment) -> Moment {
+        let monotonic = self.monotonic_at.map(|at| (at, env.monotonic()));
+        let tai = self.tai_at.map(|at| (at, env.tai()));
+        let early_by_monotonic = monotonic.map_or(Nanos::ZERO, |(at, now)| at.since(now));
+        let early_by_tai = tai.map_or(Nanos::ZERO, |(at, now)| at.since(now));
+        let early = early_by_monotonic.max(early_by_tai);
+        if early > Nanos::ZERO {
+            return Moment::Early(early);
+        }
+        if let (Some(latest), Some((_, now))) = (self.latest, tai) {
+            if now > latest || self.is_past_deadline(monotonic, tai) {
+                return Moment::Gone;
+            }
+            return Moment::Now { error: now.since(self.ready_at), read: Some(TxTime::Tai(now)) };
+        }
+        if self.is_past_deadline(monotonic, tai) {
+            return Moment::Gone;
+        }
+        let error = match (self.frame.tx_time, monotonic, tai) {
+            (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now.since(at),
+            (Some(TxTime::Tai(at)), _, Some((_, now))) => now.since(at),
+            _ => Nanos::ZERO,
+        };
+        let read = match (monotonic, tai) {
+            (_, Some((_, now))) => Some(TxTime::Tai(now)),
+            (Some((_, now)), None) => Some(TxTime::Monotonic(now)),
+            (None, None) => None,
+        };
+        Moment::Now { error, read }
+    }
+
+    fn is_past_deadline(&self, monotonic: Option<(Monotonic, Monotonic)>, tai: Option<(Tai, Tai)>) -> bool {
+        self.frame.late == LatePolicy::Deadline
+            && match (self.frame.tx_time, monotonic, tai) {
+                (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now > at,
+                (Some(TxTime::Tai(at)), _, Some((_, now))) => now > at,
+                _ => false,
+            }
+    }
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -56,11 +164,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
                 left -= 1;
                 match state.sched.decide(now) {
-                    Decision::Transmit { frame, late, .. } => {
-                        if let Some(ready) = self.make_ready(port, frame, late) {
+                    Decision::Transmit { frame, late, overrun, window } => {
+                        let chosen = Chosen { frame, late, overrun, window, decided: now, at: None };
+                        if let Some(ready) = self.make_ready(port, &chosen) {
                             self.hand_over(port, &ready);
                         }
                         now = self.env.now();
+                        self.handed_over(now);
                     }
                     Decision::Drop { frame, reason } => self.drop_frame(frame.id, frame.tenant, reason),
                     Decision::WakeAt { at, .. } => {
@@ -82,7 +192,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let then = Now { tai: now.tai.saturating_add(ahead), monotonic: now.monotonic.saturating_add(ahead) };
         let state = self.ports[next.port].as_mut()?;
         match state.sched.decide(then) {
-            Decision::Transmit { frame, late, .. } => self.make_ready(next.port, frame, late),
+            Decision::Transmit { frame, late, overrun, window } => {
+                // Where something else than its own time decides when it leaves, that is waited for too.
+                let at = Some(next.at).filter(|at| late || frame.not_before() != Some(*at));
+                self.make_ready(next.port, &Chosen { frame, late, overrun, window, decided: then, at })
+            }
             Decision::Drop { frame, reason } => {
                 self.drop_frame(frame.id, frame.tenant, reason);
                 None
@@ -92,9 +206,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Builds a frame in the port's buffer.
-    fn make_ready(&mut self, port: usize, frame: Frame, late: bool) -> Option<Ready> {
+    fn make_ready(&mut self, port: usize, chosen: &Chosen) -> Option<Ready> {
+        let frame = &chosen.frame;
         match self.stage(port, frame.id) {
-            Ok((stage, octets)) => Some(Ready { frame, late, stage, octets }),
+            Ok((stage, octets)) => Some(Ready::new(chosen, stage, octets)),
             Err(reason) => {
                 self.drop_frame(frame.id, frame.tenant, reason);
                 None
@@ -139,27 +254,35 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// Reads the frame's own clock once more; commits when its time has come, else queues it again.
+    /// Reads the clocks once more; commits when the frame's time has come, else queues it again.
     pub(super) fn hand_over(&mut self, port: usize, ready: &Ready) {
-        let early = match ready.frame.not_before() {
-            None => Nanos::ZERO,
-            Some(TxTime::Tai(at)) => at.since(self.env.tai()),
-            Some(TxTime::Monotonic(at)) => at.since(self.env.monotonic()),
-        };
-        if early > Nanos::ZERO && !ready.late {
-            self.put_back(port, ready);
-        } else {
-            self.commit(port, ready, Nanos::ZERO.saturating_sub(early));
+        match ready.moment(&mut self.env) {
+            Moment::Now { error, read } => self.commit(port, ready, error, read),
+            Moment::Early(_) => self.put_back(port, ready),
+            Moment::Gone => self.missed_window(port, ready),
         }
     }
 
-    /// Commits a frame whose clock was just read: `error` after its transmit time.
+    /// Commits a frame whose clock was just `read`: `error` after it first could have left.
     #[inline]
-    pub(super) fn commit(&mut self, port: usize, ready: &Ready, error: Nanos) {
+    pub(super) fn commit(&mut self, port: usize, ready: &Ready, error: Nanos, read: Option<TxTime>) {
         let Some(state) = self.ports[port].as_mut() else { return };
+        self.kicked = read.map(|at| Kicked { port, at });
         let result = state.port.commit(ready.stage);
         match result {
             Ok(()) => {
+                let class = ready.frame.class;
+                count(&state.stats.frames[usize::from(class.get())]);
+                if let Some(latest) = ready.latest {
+                    let ended = self.env.tai();
+                    // `latest` leaves room for the hand-over itself.
+                    if ended > latest.saturating_add(state.hand_over.get())
+                        && let Some(gates) = state.sched.time_aware()
+                    {
+                        gates.overran(class);
+                        count(&state.stats.transmission_overrun[usize::from(class.get())]);
+                    }
+                }
                 self.count_sent(ready, error);
                 self.release(ready.frame.id);
             }
@@ -194,13 +317,37 @@ impl<P: Port, E: Environment> Worker<P, E> {
         stats.sent_octets.fetch_add(ready.octets as u64, Relaxed);
         if ready.late {
             count(&stats.late);
-        } else if ready.frame.tx_time.is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {
+        } else if ready.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {
             // Zero on MONOTONIC is fq's word for "at once": there is nothing to be late for.
             stats.transmit_error.record(error);
             if error > limits::OVERRUN_THRESHOLD {
                 count(&stats.overrun);
             }
         }
+    }
+
+    /// The clock was read after a hand-over: that long it took at most.
+    #[inline]
+    pub(super) fn handed_over(&mut self, now: Now) {
+        let Some(Kicked { port, at }) = self.kicked.take() else { return };
+        let took = match at {
+            TxTime::Tai(at) => now.tai.since(at),
+            TxTime::Monotonic(at) => now.monotonic.since(at),
+        };
+        if let Some(Some(state)) = self.ports.get_mut(port)
+            && let Some(span) = state.hand_over.observe(took)
+        {
+            state.set_hand_over(span);
+        }
+    }
+
+    /// The machine stalled between the decision and the hand-over: the frame waits for another window, or is dropped as
+    /// the strategy sees fit. Outside of its window nothing leaves.
+    pub(super) fn missed_window(&mut self, port: usize, ready: &Ready) {
+        if let Some(state) = self.ports[port].as_ref() {
+            count(&state.stats.put_back);
+        }
+        self.put_back(port, ready);
     }
 
     /// The clock stepped back under a frame that was ready: it waits again.

@@ -8,11 +8,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use ktsn_port::Port;
-use ktsn_time::{Monotonic, Nanos, Now, Offset, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, Offset};
 use rustix::fd::AsFd;
 use rustix::net::{RecvFlags, recv};
 
-use super::transmit::Next;
+use super::transmit::{Moment, Next, Ready};
 use super::{Environment, Worker};
 use crate::limits;
 use crate::stats::count;
@@ -167,26 +167,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.last_stretch(next, &ready);
         }
         let now = self.env.now();
+        self.handed_over(now);
         self.spent_spinning(began, now);
     }
 
-    /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again.
-    fn last_stretch(&mut self, next: Next, ready: &super::transmit::Ready) {
-        // The frame that the scheduler chose for `next.at` may be another one, on the other clock: its own time counts.
-        let due = if ready.late { None } else { ready.frame.not_before() };
+    /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again. The frame that the
+    /// scheduler chose for `next.at` may be another one, on the other clock: its own time counts too.
+    fn last_stretch(&mut self, next: Next, ready: &Ready) {
         loop {
-            let ahead = match due {
-                Some(TxTime::Tai(at)) => at.since(self.env.tai()),
-                Some(TxTime::Monotonic(at)) => at.since(self.env.monotonic()),
-                None => Nanos::ZERO,
-            };
-            if ahead <= Nanos::ZERO {
-                self.commit(next.port, ready, Nanos::ZERO.saturating_sub(ahead));
-                return;
-            }
-            if ahead > Nanos::from_millis(1) {
-                self.put_back(next.port, ready);
-                return;
+            match ready.moment(&mut self.env) {
+                Moment::Now { error, read } => return self.commit(next.port, ready, error, read),
+                Moment::Early(ahead) if ahead <= Nanos::from_millis(1) => {}
+                Moment::Early(_) => return self.put_back(next.port, ready),
+                Moment::Gone => return self.missed_window(next.port, ready),
             }
             std::hint::spin_loop();
         }

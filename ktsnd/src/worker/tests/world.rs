@@ -17,14 +17,14 @@ use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame as SlotFrame, Layout, Producer,
     SlotFlags, StreamCode, StreamStatus,
 };
-use ktsn_sched::EarliestTxTime;
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use rustix::io::Errno;
 
 use super::super::*;
 use crate::config::SpinMargin;
-use crate::stats::AttachmentStats;
+use crate::stats::{AttachmentStats, PortStats};
 
 /// Reading a clock takes this long, so that spinning makes time pass.
 const READ: u64 = 20;
@@ -44,6 +44,11 @@ pub(super) struct Clocks {
     pub step_back: Arc<AtomicI64>,
     /// The first reading of MONOTONIC after this instant comes 2.9 µs late; 0 = none.
     pub gap_at: Arc<AtomicU64>,
+    /// The first reading of any clock from this instant on comes `stall` later; 0 = never.
+    pub stall_at: Arc<AtomicU64>,
+    pub stall: Arc<AtomicU64>,
+    /// So long a port's system call takes.
+    pub hand_over: Arc<AtomicU64>,
 }
 
 impl Clocks {
@@ -57,8 +62,19 @@ impl Clocks {
     }
 }
 
+impl Clocks {
+    fn stall(&self) {
+        let at = self.stall_at.load(SeqCst);
+        if at != 0 && self.at() >= at {
+            self.stall_at.store(0, SeqCst);
+            self.monotonic.fetch_add(self.stall.load(SeqCst), SeqCst);
+        }
+    }
+}
+
 impl Environment for Clocks {
     fn monotonic(&mut self) -> Monotonic {
+        self.stall();
         let gap_at = self.gap_at.load(SeqCst);
         if gap_at != 0 && self.at() >= gap_at {
             self.gap_at.store(0, SeqCst);
@@ -67,6 +83,7 @@ impl Environment for Clocks {
         Monotonic::from_nanos(self.monotonic.fetch_add(READ, SeqCst) + READ)
     }
     fn tai(&mut self) -> Tai {
+        self.stall();
         self.monotonic.fetch_add(READ, SeqCst);
         Tai::from_nanos(self.tai_now())
     }
@@ -93,6 +110,7 @@ pub(super) struct World {
     pub returned: Receiver<Returned<Memory>>,
     pub wire: Wire,
     pub stats: Arc<AttachmentStats>,
+    pub port_stats: Arc<PortStats>,
     pub worker_stats: Arc<WorkerStats>,
     next_client: u64,
 }
@@ -174,7 +192,21 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
 }
 
 impl World {
+    /// The default selection, without gates.
     pub(super) fn new(permille: u32) -> Self {
+        Self::with(permille, Self::time_aware(None))
+    }
+
+    pub(super) fn time_aware(link_speed: Option<u64>) -> Selection {
+        Selection::TimeAware(TimeAware::new(TimeAwareOptions {
+            capacity: 4096,
+            link_speed,
+            hand_over: HAND_OVER_AT_START,
+            classes: [ClassOptions::default(); 8],
+        }))
+    }
+
+    pub(super) fn with(permille: u32, selection: Selection) -> Self {
         let clocks = Clocks::default();
         clocks.monotonic.store(1_000_000_000, SeqCst);
         clocks.tai_ahead.store(AHEAD, SeqCst);
@@ -190,12 +222,20 @@ impl World {
         let (seen, clock) = (wire.clone(), clocks.clone());
         let port = Memory::new(64, 1500).unwrap().with_sink(Box::new(move |frame: &[u8]| {
             seen.lock().unwrap().push((clock.at(), clock.tai_now(), frame.to_vec()));
+            clock.monotonic.fetch_add(clock.hand_over.load(SeqCst), SeqCst);
         }));
         let stats = Arc::new(AttachmentStats::default());
-        let queue = Box::new(EarliestTxTime::new(4096));
-        outbox.send(Command::AddPort(PortIndex(0), Box::new(port), PriorityMap::default(), queue)).unwrap();
+        let port_stats = Arc::new(PortStats::default());
+        let new = NewPort {
+            port: Box::new(port),
+            priority_map: PriorityMap::default(),
+            selection: Box::new(selection),
+            stats: port_stats.clone(),
+        };
+        outbox.send(Command::AddPort(PortIndex(0), new)).unwrap();
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy(&stats)))).unwrap();
-        let mut world = Self { worker, clocks, outbox, returned, wire, stats, worker_stats, next_client: 1 };
+        let mut world =
+            Self { worker, clocks, outbox, returned, wire, stats, port_stats, worker_stats, next_client: 1 };
         world.worker.apply_commands();
         world
     }

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[[port]]`: one uplink, its worker, its classes and its gates.
+
+use ktsn_model::{PriorityMap, TrafficClass, UnsynchronisedPolicy};
+use ktsn_time::Nanos;
+
+use super::ConfigError;
+use super::checked::{Checked, device_name, duration};
+use super::raw::{RawClass, RawPort};
+
+/// Which adapter a port is asked to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// AF_XDP in copy mode, else AF_PACKET.
+    #[default]
+    Auto,
+    /// AF_XDP or nothing.
+    AfXdp,
+    /// AF_PACKET with qdisc bypass.
+    AfPacket,
+}
+
+/// How long before a transmit time the worker stops sleeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinMargin {
+    /// Follows the measured wake-up lateness.
+    #[default]
+    Adaptive,
+    /// Fixed.
+    Fixed(Nanos),
+}
+
+/// Who else may send on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel's own traffic leaves by it too.
+    #[default]
+    Shared,
+    /// Nobody: frames that others send are counted and warned about.
+    Dedicated,
+}
+
+/// Transmission selection of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SelectionChoice {
+    /// Gates, guard bands, TxTime or arrival order, shapers (802.1Q-2022 8.6.8.4).
+    #[default]
+    TimeAware,
+    /// The earliest TxTime of the highest class, nothing else.
+    EarliestTxTime,
+    /// The highest class first, in order of arrival (8.6.8.1).
+    StrictPriority,
+    /// Credit-based shapers where an idle slope is given (8.6.8.2); no gates.
+    CreditBased,
+}
+
+impl SelectionChoice {
+    const ALL: [Self; 4] = [Self::TimeAware, Self::EarliestTxTime, Self::StrictPriority, Self::CreditBased];
+
+    /// The word used in configuration.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::TimeAware => "time-aware",
+            Self::EarliestTxTime => "earliest-tx-time",
+            Self::StrictPriority => "strict-priority",
+            Self::CreditBased => "credit-based",
+        }
+    }
+}
+
+impl Mode {
+    /// The word used in configuration.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Dedicated => "dedicated",
+        }
+    }
+}
+
+/// In which order the frames of a class leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassOrder {
+    /// The earliest TxTime first.
+    TxTime,
+    /// As they arrived: a frame waits for those before it.
+    Fifo,
+}
+
+/// `[[port.class]]`: one traffic class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassChoice {
+    /// Order; `None` = what the selection says.
+    pub order: Option<ClassOrder>,
+    /// Longest service data unit in octets; `None` = what the device takes.
+    pub queue_max_sdu: Option<u32>,
+    /// Idle slope of the credit-based shaper in bit/s; `None` = no shaper.
+    pub idle_slope: Option<u64>,
+}
+
+/// `[[port]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// Network device, in ktsnd's namespace.
+    pub device: String,
+    /// Adapter asked for.
+    pub adapter: AdapterChoice,
+    /// Who else sends on it.
+    pub mode: Mode,
+    /// bit/s; `None` = what ethtool says.
+    pub link_speed: Option<u64>,
+    /// Name of its gate schedule; `None` = all gates open.
+    pub schedule: Option<String>,
+    /// Transmission selection.
+    pub selection: SelectionChoice,
+    /// The traffic classes, class n at index n.
+    pub classes: [ClassChoice; TrafficClass::COUNT],
+    /// Priority → traffic class.
+    pub priority_map: PriorityMap,
+    /// Spin margin.
+    pub spin_margin: SpinMargin,
+    /// Greatest share of a second spent spinning, in parts per thousand.
+    pub spin_duty_max_permille: u32,
+    /// CPU the worker is pinned to.
+    pub cpu: Option<u32>,
+    /// SCHED_FIFO priority of the worker; 0 = an ordinary thread.
+    pub priority: u32,
+    /// What happens while the clock is unsynchronised.
+    pub unsynchronised: UnsynchronisedPolicy,
+}
+
+impl Port {
+    /// A port with all defaults.
+    #[must_use]
+    pub fn on(device: &str) -> Self {
+        Self {
+            device: device.to_owned(),
+            adapter: AdapterChoice::Auto,
+            mode: Mode::Shared,
+            link_speed: None,
+            schedule: None,
+            selection: SelectionChoice::TimeAware,
+            classes: [ClassChoice::default(); TrafficClass::COUNT],
+            priority_map: PriorityMap::default(),
+            spin_margin: SpinMargin::Adaptive,
+            spin_duty_max_permille: 800,
+            cpu: None,
+            priority: 50,
+            unsynchronised: UnsynchronisedPolicy::Send,
+        }
+    }
+
+    /// Whether its selection has to know how long a frame occupies the link, whatever its gates.
+    #[must_use]
+    pub fn is_shaped(&self) -> bool {
+        self.classes.iter().any(|class| class.idle_slope.is_some())
+    }
+
+    pub(super) fn check(field: &str, raw: &RawPort) -> Checked<Self> {
+        let device = device_name(&format!("{field}.device"), raw.device.as_deref())?;
+        let mut port = Self::on(&device);
+        if let Some(netns) = &raw.netns {
+            let expected = "no value: an uplink lies in ktsnd's own namespace; run ktsnd there";
+            return Err(ConfigError::value(&format!("{field}.netns"), netns, expected));
+        }
+        port.check_device(field, raw)?;
+        port.check_selection(field, raw)?;
+        port.check_worker(field, raw)?;
+        Ok(port)
+    }
+
+    fn check_device(&mut self, field: &str, raw: &RawPort) -> Checked<()> {
+        let wrong = |name: &str, value: &str, expected: &str| {
+            Err(ConfigError::value(&format!("{field}.{name}"), value, expected))
+        };
+        self.adapter = match raw.adapter.as_deref() {
+            None | Some("auto") => AdapterChoice::Auto,
+            Some("af_xdp") => AdapterChoice::AfXdp,
+            Some("af_packet") => AdapterChoice::AfPacket,
+            Some(other) => return wrong("adapter", other, "auto, af_xdp or af_packet"),
+        };
+        self.mode = match raw.mode.as_deref() {
+            None | Some("shared") => Mode::Shared,
+            Some("dedicated") => Mode::Dedicated,
+            Some(other) => return wrong("mode", other, "shared or dedicated"),
+        };
+        if raw.link_speed == Some(0) {
+            return wrong("link_speed", "0", "bit/s, at least 1");
+        }
+        self.link_speed = raw.link_speed;
+        match raw.unsynchronised.as_deref() {
+            None | Some("send") => Ok(()),
+            Some(other) => wrong("unsynchronised", other, "send"),
+        }
+    }
+
+    fn check_selection(&mut self, field: &str, raw: &RawPort) -> Checked<()> {
+        if let Some(map) = &raw.priority_map {
+            let name = format!("{field}.priority_map");
+            let classes: [u8; 16] = map.as_slice().try_into().map_err(|_| {
+                let found = format!("{} entries", map.len());
+                ConfigError::value(&name, found, "16 traffic classes, one a priority")
+            })?;
+            self.priority_map = PriorityMap::new(classes)
+                .map_err(|e| ConfigError::value(&name, e.value, "traffic classes 0 to 7"))?;
+        }
+        if let Some(word) = raw.strategy.as_deref() {
+            self.selection =
+                SelectionChoice::ALL.into_iter().find(|s| s.word() == word).ok_or_else(|| {
+                    let words = SelectionChoice::ALL.map(SelectionChoice::word).join(", ");
+                    ConfigError::value(&format!("{field}.strategy"), word, words)
+                })?;
+        }
+        let mut seen = 0u8;
+        for (i, class) in raw.class.iter().enumerate() {
+            let field = format!("{field}.class[{i}]");
+            let (number, choice) = self.check_class(&field, class)?;
+            if seen & (1 << number) != 0 {
+                let value = number.to_string();
+                return Err(ConfigError::Duplicate { field: format!("{field}.traffic-class"), value });
+            }
+            seen |= 1 << number;
+            self.classes[usize::from(number)] = choice;
+        }
+        if self.selection == SelectionChoice::CreditBased && !self.is_shaped() {
+            return Err(ConfigError::Missing {
+                field: format!("{field}.class"),
+                expected: "a class with idle-slope, since strategy is credit-based".to_owned(),
+            });
+        }
+        if let Some(name) = &raw.schedule {
+            if self.selection != SelectionChoice::TimeAware {
+                let expected = format!(
+                    "no schedule beside strategy {:?}: gates are time-aware's",
+                    self.selection.word()
+                );
+                return Err(ConfigError::value(&format!("{field}.schedule"), name, expected));
+            }
+            self.schedule = Some(name.clone());
+        }
+        Ok(())
+    }
+
+    fn check_class(&self, field: &str, raw: &RawClass) -> Checked<(u8, ClassChoice)> {
+        let path = |name: &str| format!("{field}.{name}");
+        let number = raw.traffic_class.ok_or_else(|| ConfigError::Missing {
+            field: path("traffic-class"),
+            expected: "a traffic class, 0 to 7".to_owned(),
+        })?;
+        let class = u8::try_from(number)
+            .ok()
+            .and_then(|n| TrafficClass::new(n).ok())
+            .ok_or_else(|| ConfigError::value(&path("traffic-class"), number, "a traffic class, 0 to 7"))?;
+        let word = self.selection.word();
+        if self.selection == SelectionChoice::EarliestTxTime {
+            let expected = format!("no class options beside strategy {word:?}; time-aware has them");
+            return Err(ConfigError::value(field, number, expected));
+        }
+        let order = match raw.order.as_deref() {
+            None => None,
+            Some("tx-time") if self.selection != SelectionChoice::TimeAware => {
+                let expected = format!("fifo, since strategy is {word}; time-aware has both");
+                return Err(ConfigError::value(&path("order"), "tx-time", expected));
+            }
+            Some("tx-time") => Some(ClassOrder::TxTime),
+            Some("fifo") => Some(ClassOrder::Fifo),
+            Some(other) => return Err(ConfigError::value(&path("order"), other, "tx-time or fifo")),
+        };
+        let queue_max_sdu = match raw.queue_max_sdu {
+            // The leaf's own word for "what the medium takes".
+            None | Some(0) => None,
+            Some(octets) if self.selection != SelectionChoice::TimeAware => {
+                let expected = format!("none, since strategy is {word}; time-aware has limits");
+                return Err(ConfigError::value(&path("queue-max-sdu"), octets, expected));
+            }
+            Some(octets @ 1..=65_535) => Some(octets as u32),
+            Some(other) => {
+                return Err(ConfigError::value(&path("queue-max-sdu"), other, "1 to 65535 octets, or 0"));
+            }
+        };
+        if let Some(slope) = raw.idle_slope {
+            let expected = match (self.selection, self.link_speed) {
+                (SelectionChoice::StrictPriority, _) => {
+                    Some("none, since strategy is strict-priority".to_owned())
+                }
+                _ if slope == 0 => Some("bit/s, at least 1".to_owned()),
+                (_, Some(speed)) if slope > speed => Some(format!("at most the link's {speed} bit/s")),
+                _ => None,
+            };
+            if let Some(expected) = expected {
+                return Err(ConfigError::value(&path("idle-slope"), slope, expected));
+            }
+        }
+        Ok((class.get(), ClassChoice { order, queue_max_sdu, idle_slope: raw.idle_slope }))
+    }
+
+    fn check_worker(&mut self, field: &str, raw: &RawPort) -> Checked<()> {
+        if let Some(margin) = raw.spin_margin.as_deref().filter(|m| *m != "adaptive") {
+            let name = format!("{field}.spin_margin");
+            self.spin_margin =
+                SpinMargin::Fixed(duration(&name, margin, Nanos::ZERO, Nanos::from_millis(10))?);
+        }
+        if let Some(duty) = raw.spin_duty_max {
+            if !(0.0..=0.95).contains(&duty) {
+                let expected = "0 to 0.95 (the kernel throttles SCHED_FIFO above)";
+                return Err(ConfigError::value(&format!("{field}.spin_duty_max"), duty, expected));
+            }
+            self.spin_duty_max_permille = (duty * 1000.0).round() as u32;
+        }
+        self.cpu = raw.cpu;
+        if let Some(priority) = raw.priority {
+            if priority > 99 {
+                let expected = "a SCHED_FIFO priority of 1 to 99, or 0 for an ordinary thread";
+                return Err(ConfigError::value(&format!("{field}.priority"), priority, expected));
+            }
+            self.priority = priority;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hand-over latency: how long it takes from the kick to the wire, as the guard band needs it.
+//!
+//! In: for each frame, the instant right before `commit` and one right after it returned. Out: a span that 99.9 % of
+//! the last thousand or so stayed below. The system call's return is the latest that a frame can have reached the
+//! device, so the guard band errs on the safe side.
+//!
+//! Nothing measured yet, or nothing for long: [`AT_START`]. A machine that stalls cannot make a guard band longer than
+//! [`LARGEST`], or short windows would never be used again and nothing would be measured any more.
+
+use ktsn_time::Nanos;
+
+/// Buckets of 250 ns; the last one holds all that is above 64 µs.
+const BUCKET: i64 = 250;
+const BUCKETS: usize = 256;
+/// After so many frames the span is reckoned anew, and older ones count a quarter less: about 1,000 count.
+const SAMPLES_A_ROUND: u32 = 256;
+/// Frames that the span should cover, in parts per thousand.
+const COVERED_PERMILLE: u64 = 999;
+/// What a system call into a device usually takes, rounded up generously.
+pub const AT_START: Nanos = Nanos::from_micros(20);
+const SMALLEST: Nanos = Nanos::from_micros(1);
+const LARGEST: Nanos = Nanos::from_micros(64);
+
+/// The hand-over latency of one port.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    buckets: [u32; BUCKETS],
+    since_update: u32,
+    measured: bool,
+    current: Nanos,
+}
+
+impl HandOver {
+    pub(super) fn new() -> Self {
+        Self { buckets: [0; BUCKETS], since_update: 0, measured: false, current: AT_START }
+    }
+
+    /// The span that counts now.
+    pub(super) fn get(&self) -> Nanos {
+        self.current
+    }
+
+    /// Tells how long one hand-over took; the new span when it was reckoned anew.
+    #[inline]
+    pub(super) fn observe(&mut self, span: Nanos) -> Option<Nanos> {
+        let bucket = usize::try_from(span.get() / BUCKET).unwrap_or(0).min(BUCKETS - 1);
+        self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
+        self.since_update += 1;
+        if self.since_update < SAMPLES_A_ROUND {
+            return None;
+        }
+        self.measured = true;
+        Some(self.update())
+    }
+
+    /// A second has passed; a span that nothing was measured for goes back to where it began.
+    pub(super) fn tick(&mut self) -> Option<Nanos> {
+        (self.measured && self.since_update == 0).then(|| self.update())
+    }
+
+    fn update(&mut self) -> Nanos {
+        self.since_update = 0;
+        let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
+        let wanted = (total * COVERED_PERMILLE).div_ceil(1000);
+        let mut seen = 0;
+        let mut covered = BUCKETS - 1;
+        for (i, count) in self.buckets.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= wanted {
+                covered = i;
+                break;
+            }
+        }
+        for count in &mut self.buckets {
+            *count -= count.div_ceil(4);
+        }
+        self.current = if total == 0 {
+            self.measured = false;
+            AT_START
+        } else {
+            Nanos::new((covered as i64 + 1) * BUCKET).clamp(SMALLEST, LARGEST)
+        };
+        self.current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What was measured is covered: at most one of a thousand above, up to the bound.
+        #[test]
+        fn covers_what_it_has_seen(spans in proptest::collection::vec(-1_000i64..100_000, 256)) {
+            let mut port = HandOver::new();
+            let mut last = None;
+            for span in &spans {
+                last = port.observe(Nanos::new(*span)).or(last);
+            }
+            let covered = last.unwrap();
+            prop_assert!((SMALLEST..=LARGEST).contains(&covered));
+            prop_assert_eq!(covered, port.current);
+            prop_assert!(covered == LARGEST || spans.iter().all(|span| Nanos::new(*span) < covered));
+        }
+    }
+
+    #[test]
+    fn follows_the_device_and_forgets_stalls() {
+        let mut port = HandOver::new();
+        let mut updates = 0;
+        for _ in 0..SAMPLES_A_ROUND * 2 {
+            updates += usize::from(port.observe(Nanos::from_micros(2)).is_some());
+        }
+        assert_eq!((updates, port.current), (2, Nanos::new(2_250)));
+        // Two stalls in a thousand count, and are forgotten after a few thousand frames.
+        for _ in 0..4 {
+            port.observe(Nanos::from_millis(3));
+        }
+        for _ in 0..SAMPLES_A_ROUND {
+            port.observe(Nanos::from_micros(2));
+        }
+        assert_eq!(port.current, LARGEST);
+        for _ in 0..SAMPLES_A_ROUND * 20 {
+            port.observe(Nanos::from_micros(2));
+        }
+        assert_eq!(port.current, Nanos::new(2_250));
+    }
+
+    /// A span that keeps every frame from leaving must not stay for ever.
+    #[test]
+    fn comes_back_to_the_start_when_nothing_leaves() {
+        let mut port = HandOver::new();
+        assert_eq!(port.tick(), None);
+        for _ in 0..SAMPLES_A_ROUND {
+            port.observe(Nanos::from_millis(1));
+        }
+        assert_eq!(port.current, LARGEST);
+        let seconds = (1..60).find(|_| port.tick().is_some_and(|span| span == AT_START));
+        assert!(seconds.is_some_and(|s| s <= 30), "{seconds:?}");
+        assert_eq!(port.tick(), None);
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The transmission selection of one port: one of the strategies of `ktsn_sched`, known by its type, so that the loop
+//! pays a branch and no more.
+
+use ktsn_sched::{
+    CreditBased, Decision, EarliestTxTime, Frame, Refused, Strategy, StrictPriority, TimeAware,
+};
+use ktsn_time::Now;
+
+/// A strategy with its queues. Made where allocating is allowed.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one of them a port, boxed as a whole")]
+pub enum Selection {
+    /// Gates; without a gate program the same decisions as `EarliestTxTime`.
+    TimeAware(TimeAware),
+    /// The earliest TxTime of the highest class.
+    EarliestTxTime(EarliestTxTime),
+    /// The highest class in order of arrival.
+    StrictPriority(StrictPriority),
+    /// Strict priority with credits.
+    CreditBased(CreditBased),
+}
+
+macro_rules! each {
+    ($selection:expr, $strategy:ident => $call:expr) => {
+        match $selection {
+            Selection::TimeAware($strategy) => $call,
+            Selection::EarliestTxTime($strategy) => $call,
+            Selection::StrictPriority($strategy) => $call,
+            Selection::CreditBased($strategy) => $call,
+        }
+    };
+}
+
+impl Selection {
+    /// The one with gates, if it is that one.
+    pub(super) fn time_aware(&mut self) -> Option<&mut TimeAware> {
+        match self {
+            Self::TimeAware(strategy) => Some(strategy),
+            _ => None,
+        }
+    }
+}
+
+impl Strategy for Selection {
+    fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        each!(self, strategy => strategy.offer(frame, now))
+    }
+    fn decide(&mut self, now: Now) -> Decision {
+        each!(self, strategy => strategy.decide(now))
+    }
+    fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
+        each!(self, strategy => strategy.remove(predicate, out));
+    }
+    fn len(&self) -> usize {
+        each!(self, strategy => strategy.len())
+    }
+    fn capacity(&self) -> usize {
+        each!(self, strategy => strategy.capacity())
+    }
+}
