@@ -50,6 +50,13 @@ impl Fault {
     }
 }
 
+/// A syntax error as the library says it; the longest is a short sentence.
+pub(crate) fn syntax(at: Position, what: &str, language: &'static str, rule: &'static str) -> Fault {
+    let what: String = what.chars().take(200).flat_map(escaped).collect();
+    let value = format!("a syntax error: {what}");
+    Fault { at, path: String::new(), value, expected: language.to_owned(), rule }
+}
+
 /// Escaped and shortened: a text must not reach the terminal as it is.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(escaped).collect();

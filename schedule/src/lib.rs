@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod draw;
 
 mod fault;
 pub mod limits;

@@ -7,7 +7,7 @@
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use crate::fault::{Fault, Position};
+use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DEPTH_MAX, NODES_MAX, RULE};
 
 const YAML: &str = "YAML 1.2";
@@ -71,7 +71,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
             Err(error) => {
                 let mark = error.marker();
                 let at = Position { line: mark.line().max(1), column: mark.col() + 1 };
-                return Err(Fault::new(at, "", "a syntax error", error.info(), YAML));
+                return Err(syntax(at, error.info(), "YAML", YAML));
             }
         }
     }

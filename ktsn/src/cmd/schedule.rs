@@ -6,6 +6,7 @@
 
 mod check;
 mod convert;
+mod show;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ pub(crate) struct ScheduleArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     Check(check::CheckArgs),
+    Show(show::ShowArgs),
     Convert(convert::ConvertArgs),
 }
 
@@ -42,6 +44,7 @@ enum Command {
 pub(crate) fn run(args: &ScheduleArgs) -> ExitCode {
     match &args.command {
         Command::Check(args) => check::run(args),
+        Command::Show(args) => show::run(args),
         Command::Convert(args) => convert::run(args),
     }
 }

@@ -228,11 +228,11 @@ impl Reader {
         for (at, item) in items.iter().enumerate() {
             let path = format!("{path}[{at}]");
             let (entry, index) = self.entry(item, &path, places);
-            if let (Some(index), Some(before)) = (index, index_before)
+            if let (Some((index, at)), Some((before, _))) = (index, index_before)
                 && index <= before
             {
                 let expected = format!("more than {before}: each index once, in the order of the list");
-                self.fault(item.at, &join(&path, "index"), index, expected, TABLE);
+                self.fault(at, &join(&path, "index"), index, expected, TABLE);
             }
             index_before = index.or(index_before);
             // A placeholder keeps the others' places right; the list is refused anyway.
@@ -245,20 +245,21 @@ impl Reader {
         }
     }
 
-    /// One entry and its index.
+    /// One entry, its index and where that stands.
     fn entry(
         &mut self,
         node: &Node,
         path: &str,
         places: &mut Places,
-    ) -> (Option<GateControlEntry>, Option<i128>) {
+    ) -> (Option<GateControlEntry>, Option<(i128, Position)>) {
         const LEAVES: &[&str] = &["index", "operation-name", "time-interval-value", "gate-states-value"];
         places.intervals.push(node.at);
         let Some(fields) = self.fields(node, path, LEAVES) else {
             places.is_list_whole = false;
             return (None, None);
         };
-        let index = fields.get("index").and_then(|(node, path)| self.number(node, &path, &INDEX));
+        let index =
+            fields.get("index").and_then(|(node, path)| Some((self.number(node, &path, &INDEX)?, node.at)));
         let operation = match fields.get("operation-name") {
             Some((node, path)) => self.operation(node, &path),
             None => Some(GateOperation::SetGateStates),
@@ -318,8 +319,11 @@ impl Reader {
     }
 }
 
-/// The list's length, where it can be held.
+/// The list's length as the cycle; none where it can't be held or an interval is no length.
 pub(crate) fn sum(admin: &AdminPort) -> Option<Nanos> {
+    if admin.control_list.iter().any(|entry| entry.interval <= Nanos::ZERO) {
+        return None;
+    }
     let sum: i128 = admin.control_list.iter().map(|entry| i128::from(entry.interval.get())).sum();
     i64::try_from(sum).ok().map(Nanos::new)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaves of the tree: typed values, or a fault that says what was expected.
 
-use crate::fault::{Fault, Position};
+use crate::fault::{Fault, Position, shown};
 use crate::tree::{Kind, Node};
 use crate::units::NumberError;
 
@@ -78,7 +78,7 @@ impl Reader {
             match known.iter().find(|leaf| **leaf == word) {
                 None => {
                     let expected = unknown(word, known);
-                    self.fault(key.at, &join(path, word), "an unknown leaf", expected, FORMAT);
+                    self.fault(key.at, &join(path, &shown(word)), "an unknown leaf", expected, FORMAT);
                 }
                 Some(leaf) if fields.found.iter().any(|(seen, _)| seen == leaf) => {
                     self.fault(key.at, &join(path, leaf), "the leaf again", "each leaf once", FORMAT);
@@ -116,12 +116,15 @@ impl Reader {
                 None
             }
             Err(error) => {
+                // After the shortened value, so that it is seen.
                 let why = match error {
                     NumberError::NotANumber => "",
                     NumberError::TooLarge => " (too large for any number here)",
                     NumberError::NotWhole => " (not a whole number of the smallest unit)",
                 };
-                self.fault(node.at, path, format!("{}{why}", node.shown()), number.expected, number.rule);
+                let mut fault = Fault::new(node.at, path, node.shown(), number.expected, number.rule);
+                fault.value.push_str(why);
+                self.faults.push(fault);
                 None
             }
         }

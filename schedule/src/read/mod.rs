@@ -7,7 +7,7 @@ mod leaf;
 use ktsn_model::{PriorityMap, TrafficClass};
 use ktsn_time::Nanos;
 
-use crate::fault::{Fault, Position};
+use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX};
 use crate::schedule::{Schedule, Taprio};
 use crate::tree::{self, Kind, Node};
@@ -66,7 +66,10 @@ pub(crate) fn json(text: &str) -> Result<Schedule, Vec<Fault>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
         let at = Position { line: error.line().max(1), column: error.column().max(1) };
-        return Err(vec![Fault::new(at, "", "a syntax error", error.to_string(), "RFC 8259")]);
+        let what = error.to_string();
+        // The place stands before it already.
+        let what = what.split(" at line ").next().unwrap_or_default();
+        return Err(vec![syntax(at, what, "JSON", "RFC 8259")]);
     }
     yaml(text)
 }
@@ -221,7 +224,12 @@ impl Reader {
 
     /// The rules that a command is held to as well.
     fn taprio_rules(&mut self, fields: &Fields<'_>, taprio: &Taprio) {
-        for (leaf, value, expected) in taprio::contradictions(taprio) {
+        let is_unreadable = |leaf: &str, is_read: bool| fields.get(leaf).is_some() && !is_read;
+        let known = taprio::Known {
+            num_tc: !is_unreadable("num-tc", taprio.num_tc.is_some()),
+            flags: !is_unreadable("flags", taprio.flags.is_some()),
+        };
+        for (leaf, value, expected) in taprio::contradictions(taprio, known) {
             let at = fields.get(leaf).map_or(fields.at, |(node, _)| node.at);
             self.fault(at, &join(&fields.path, leaf), value, expected, taprio::RULE);
         }

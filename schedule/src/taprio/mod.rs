@@ -68,8 +68,18 @@ pub(crate) fn queue_range(text: &str) -> Option<(u16, u16)> {
     (is_digits(count) && is_digits(offset) && range.0 > 0).then_some(range)
 }
 
+/// What could be read; a contradiction with something else would be none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) num_tc: bool,
+    pub(crate) flags: bool,
+}
+
 /// (leaf of the `taprio` mapping, value, what was expected) of everything that contradicts itself.
-pub(crate) fn contradictions(taprio: &Taprio) -> Vec<(&'static str, String, Cow<'static, str>)> {
+pub(crate) fn contradictions(
+    taprio: &Taprio,
+    known: Known,
+) -> Vec<(&'static str, String, Cow<'static, str>)> {
     let mut found = Vec::new();
     if let Some(num_tc) = taprio.num_tc {
         let count = usize::from(num_tc);
@@ -81,7 +91,7 @@ pub(crate) fn contradictions(taprio: &Taprio) -> Vec<(&'static str, String, Cow<
             let expected = format!("at most {count}, one a class");
             found.push(("fp", taprio.is_preemptible.len().to_string(), expected.into()));
         }
-    } else if !taprio.queues.is_empty() {
+    } else if !taprio.queues.is_empty() && known.num_tc {
         found.push(("num-tc", "nothing".into(), "the number of classes that queues speaks of".into()));
     }
     let is_offloaded = taprio.flags == Some(2);
@@ -89,7 +99,7 @@ pub(crate) fn contradictions(taprio: &Taprio) -> Vec<(&'static str, String, Cow<
         let expected = "no clock with flags 0x2: the device's own is used";
         found.push(("clockid", CLOCK.into(), expected.into()));
     }
-    if taprio.txtime_delay.is_some() && taprio.flags != Some(1) {
+    if taprio.txtime_delay.is_some() && taprio.flags != Some(1) && known.flags {
         found.push(("txtime-delay", "a delay".into(), "it only with flags 0x1 (txtime-assist)".into()));
     }
     found

@@ -7,9 +7,9 @@ use ktsn_time::{Nanos, Tai};
 
 use super::words::{Base, Word, commands, number};
 use super::{
-    BASE_TIME_LEAF, CLOCK_EXPECTED, CLOCK_RULE, COMMENT, FLAGS_LEAF, INTERVAL_LEAF, MAP_LEAF, MASK_LEAF,
-    NUM_TC_LEAF, NumberLeaf, QUEUES_EXPECTED, RULE, SDU_LEAF, SPAN_LEAF, TXTIME_DELAY_LEAF, WORD_EXPECTED,
-    contradictions, is_word, queue_range,
+    BASE_TIME_LEAF, CLOCK_EXPECTED, CLOCK_RULE, COMMENT, FLAGS_LEAF, INTERVAL_LEAF, Known, MAP_LEAF,
+    MASK_LEAF, NUM_TC_LEAF, NumberLeaf, QUEUES_EXPECTED, RULE, SDU_LEAF, SPAN_LEAF, TXTIME_DELAY_LEAF,
+    WORD_EXPECTED, contradictions, is_word, queue_range,
 };
 use crate::fault::{Fault, Position};
 use crate::read::{about, admin_faults, sum};
@@ -17,6 +17,24 @@ use crate::schedule::{Schedule, Taprio};
 
 /// tc's own limit of classes and of the lists about them.
 const TC_MAX: usize = 16;
+
+/// What may follow `taprio`.
+const OPTIONS: [&str; 12] = [
+    "num_tc",
+    "map",
+    "queues",
+    "base-time",
+    "cycle-time",
+    "cycle-time-extension",
+    "sched-entry",
+    "clockid",
+    "flags",
+    "txtime-delay",
+    "max-sdu",
+    "fp",
+];
+/// What may stand before it.
+const PLACES: [&str; 5] = ["dev", "parent", "root", "handle", "taprio"];
 
 /// Reads one command.
 pub(crate) fn read(text: &str) -> Result<Schedule, Vec<Fault>> {
@@ -139,10 +157,24 @@ impl<'a> Command<'a> {
                         self.taprio.parent = parent;
                     }
                 }
-                other => self.fault(word.at, "", other, "dev, parent, root, handle or taprio", RULE),
+                _ => self.unknown(word, &PLACES),
             }
         }
         self.fault(self.last.at, "", "the command's end", "taprio", RULE);
+    }
+
+    /// A word that begins no option, with those after it: they are told together.
+    fn unknown(&mut self, word: Word<'a>, known: &[&str]) {
+        let mut words = word.text.to_owned();
+        while let Some(next) = self.peek().filter(|next| !known.contains(&next.text)) {
+            // What is shown is short; the rest only has to be passed.
+            if words.len() < 100 {
+                words.push(' ');
+                words.push_str(next.text);
+            }
+            self.take();
+        }
+        self.fault(word.at, "", words, format!("one of {}", known.join(", ")), RULE);
     }
 
     /// Notes the option; a repeated one is a fault.
@@ -165,23 +197,9 @@ impl<'a> Command<'a> {
     }
 
     fn options(&mut self) {
-        const OPTIONS: [&str; 12] = [
-            "num_tc",
-            "map",
-            "queues",
-            "base-time",
-            "cycle-time",
-            "cycle-time-extension",
-            "sched-entry",
-            "clockid",
-            "flags",
-            "txtime-delay",
-            "max-sdu",
-            "fp",
-        ];
         while let Some(word) = self.take() {
             let Some(option) = OPTIONS.into_iter().find(|option| *option == word.text) else {
-                self.fault(word.at, "", word.text, format!("one of {}", OPTIONS.join(", ")), RULE);
+                self.unknown(word, &OPTIONS);
                 continue;
             };
             if option == "sched-entry" {
@@ -300,13 +318,16 @@ impl<'a> Command<'a> {
     }
 
     fn fp(&mut self) {
-        while let Some(word) = self.peek().filter(|word| matches!(word.text, "E" | "P")) {
-            self.taprio.is_preemptible.push(word.text == "P");
+        let faults_count = self.faults.len();
+        while let Some(word) = self.peek().filter(|word| !OPTIONS.contains(&word.text)) {
+            match word.text {
+                "E" | "P" => self.taprio.is_preemptible.push(word.text == "P"),
+                other => self.fault(word.at, "fp", other, "E or P, one a class", RULE),
+            }
             self.take();
         }
-        if self.taprio.is_preemptible.is_empty() {
-            let found = self.peek().map_or("nothing", |word| word.text);
-            self.fault(self.last.at, "fp", found, "E or P, one a class", RULE);
+        if self.taprio.is_preemptible.is_empty() && self.faults.len() == faults_count {
+            self.fault(self.last.at, "fp", "nothing", "E or P, one a class", RULE);
         }
     }
 
@@ -370,7 +391,12 @@ impl<'a> Command<'a> {
             }
         });
         self.faults.extend(faults);
-        for (leaf, value, expected) in contradictions(&self.taprio) {
+        let is_seen = |option: &str| self.seen.iter().any(|(seen, _)| *seen == option);
+        let known = Known {
+            num_tc: self.taprio.num_tc.is_some() || !is_seen("num_tc"),
+            flags: self.taprio.flags.is_some() || !is_seen("flags"),
+        };
+        for (leaf, value, expected) in contradictions(&self.taprio, known) {
             let option = if leaf == "num-tc" { "num_tc" } else { leaf };
             self.fault(self.place(option), option, value, expected, RULE);
         }

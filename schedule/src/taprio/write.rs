@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ktsn_model::{GateOperation, GateStates, Priority, TrafficClass};
 
-use super::{CLOCK, COMMENT, RULE, WORD_EXPECTED, contradictions, is_word};
+use super::{CLOCK, COMMENT, Known, RULE, WORD_EXPECTED, contradictions, is_word};
 use crate::fault::{Fault, Position};
 use crate::read::admin_faults;
 use crate::schedule::{Schedule, Taprio};
@@ -137,7 +137,7 @@ fn inexpressible(schedule: &Schedule, taprio: &Taprio) -> Vec<Fault> {
             fault(&format!("taprio.{leaf}"), word.clone(), WORD_EXPECTED);
         }
     }
-    for (leaf, value, expected) in contradictions(taprio) {
+    for (leaf, value, expected) in contradictions(taprio, Known { num_tc: true, flags: true }) {
         fault(&format!("taprio.{leaf}"), value, &expected);
     }
     for (option, value, expected) in beyond_num_tc(schedule, taprio.num_tc) {
