@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Proofs of transmission selection behind gates (802.1Q-2022 8.6.8, 8.6.9): the three state machines polled tick
+//! by tick, a reference that was written from the rules alone, the properties that must hold whatever the
+//! reference says, and faulty twins that each property must catch.
+//!
+//! `KTSN_CASES` is the number of random worlds per comparing test; without it, as many as fit into a minute.
+
+mod cases;
+mod checks;
+mod compare;
+mod credit;
+mod engine;
+mod machines;
+mod port;
+mod properties;
+mod reference;
+mod relations;
+mod timeline;
+mod twins;
+mod watch;
+mod world;
