@@ -14,7 +14,7 @@ pub use attach_flag::parse_attach;
 pub use checked::{Attachment, Config, Daemon, Vxlan, VxlanPeer};
 pub use ktsn_schedule::Schedule;
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
-pub use raw::{RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+pub use raw::{RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
 
 /// What is wrong with a configuration, told by field path.

@@ -4,6 +4,7 @@
 //   count=N period_us=N lead_us=N              one datagram a period, sent lead before its TxTime
 //   burst=1   all at once, TxTimes a period apart, the first lead ahead
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
+//   untimed=1 no TxTime at all     priority=N  SO_PRIORITY
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 // Prints "what value" lines: sent, failed, errno (last), port, worst-us (the longest send that waited for something,
 // but for the first; one that was merely preempted does not count).
@@ -90,6 +91,8 @@ static ssize_t send_at(int fd, struct sockaddr_storage *to, socklen_t to_octets,
 	struct cmsghdr *item = CMSG_FIRSTHDR(&message);
 	item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
 	memcpy(CMSG_DATA(item), &tx_time, 8);
+	if (value("untimed", 0))
+		message.msg_control = NULL, message.msg_controllen = 0;
 	return sendmsg(fd, &message, value("nonblock", 0) ? MSG_DONTWAIT : 0);
 }
 
@@ -120,6 +123,8 @@ static int timed_socket(int family, clockid_t clock)
 	if (family == AF_INET)
 		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &never, sizeof(never));
 	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &broadcast, sizeof(broadcast));
+	int priority = (int)value("priority", 0);
+	setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
 	return fd;
 }
 

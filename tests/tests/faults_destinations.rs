@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, POD_Q, UPLINK, within};
 use ktsn_tests::faults::control::reason;
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, configuration};
 use ktsn_tests::faults::talker::{PORT, Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
@@ -53,6 +53,36 @@ fn the_overlay_in_both_families() {
     }
     let counters = daemon.control().counters(NAME);
     assert_eq!((counters.taken, counters.sent), (20, 20), "{counters:?}");
+}
+
+/// `take`: datagrams without a transmit time leave through the daemon at once, from the priority on that was asked for.
+#[test]
+fn untimed_datagrams_are_taken_where_asked_for() {
+    let bed = Bed::new();
+    for (take, below, from) in [("{ priority_min = 4 }", 0, 20), ("\"all\"", 20, 20), ("\"txtime\"", 0, 0)] {
+        let take = format!("take = {take}");
+        let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with(&take)]);
+        let tap = Tap::open(&bed.host_b, UPLINK);
+        for (sender, priority) in [(1, 3), (2, 4)] {
+            // The first timed one brings the attachment.
+            talk(
+                &daemon,
+                &bed.pod_a,
+                POD_B,
+                sender,
+                &format!("count=20 untimed=1 lead_us=0 priority={priority}"),
+            );
+            assert_eq!(tap.wait(sender, 20, SOON).len(), 20, "{take}: by whatever way");
+        }
+        let counters = daemon.control().counters(NAME);
+        assert_eq!((counters.taken, counters.sent), (below + from, below + from), "{take}: {counters:?}");
+        bypassed(&daemon, "no_txtime", 40 - below - from);
+    }
+    let attachment = Attachment::pod_a(&bed).with("take = { priority_min = 16 }");
+    let refused = Daemon::prepare(&bed.host_a, &configuration(&[attachment]));
+    let (status, errors) = refused.fails(&mut refused.command());
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("attachment[0].take.priority_min: \"16\": expected 0 to 15"), "{errors}");
 }
 
 /// The greatest datagram that fits is taken; one more octet goes to the kernel, in pieces, and is counted.

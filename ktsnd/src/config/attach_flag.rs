@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `--attach NETNS:IFACE[,key=value…]`.
 
-use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
-const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, slots, clients_max, octets_max, \
+const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, slots, clients_max, octets_max, \
                     destination (repeatable), vni, port, local, device, peer=PREFIX@VTEP@MAC (repeatable)";
 
 /// Parses the value of one `--attach`.
@@ -46,6 +46,10 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "overrun_limit" => raw.overrun_limit = text(),
         "horizon" => raw.horizon = text(),
         "allow_tai" => raw.allow_tai = Some(parsed(key, value, "true or false")?),
+        "take" => {
+            let least = value.parse().map(|priority_min| RawTake::From { priority_min });
+            raw.take = Some(least.unwrap_or_else(|_| RawTake::Word(value.to_owned())));
+        }
         "slots" => raw.slots = Some(parsed(key, value, "a count")?),
         "clients_max" => raw.clients_max = Some(parsed(key, value, "a count")?),
         "octets_max" => raw.octets_max = Some(parsed(key, value, "a count of octets")?),

@@ -11,7 +11,7 @@ use ktsn_wire::MacAddress;
 
 use super::ConfigError;
 use super::port::Port;
-use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawVxlan, RawVxlanPeer};
+use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 use super::schedule;
 
 /// The whole configuration.
@@ -93,6 +93,8 @@ pub struct Attachment {
     pub horizon: Nanos,
     /// Whether unprivileged programs may use CLOCK_TAI.
     pub allow_tai: bool,
+    /// From which priority on datagrams without transmit time are taken; `None` = never.
+    pub take_from: Option<u8>,
     /// Slots a client gets.
     pub slots: u32,
     /// Most clients at once.
@@ -191,6 +193,7 @@ impl Attachment {
             )?,
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_tai: raw.allow_tai.unwrap_or(true),
+            take_from: take(&path("take"), raw.take.as_ref())?,
             clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 256, 1, 4096)? as u32,
             octets_max: bounded(&path("octets_max"), raw.octets_max, 4 << 20, 1 << 17, 1 << 28)?,
             name: name.to_owned(),
@@ -212,6 +215,24 @@ impl Attachment {
             self.overlay.iter().flat_map(|o| o.peers.iter().map(|p| p.prefix)).collect()
         } else {
             self.destinations.clone()
+        }
+    }
+}
+
+fn take(field: &str, raw: Option<&RawTake>) -> Checked<Option<u8>> {
+    const EXPECTED: &str = "txtime, all or { priority_min = 0 to 15 }";
+    match raw {
+        None => Ok(None),
+        Some(RawTake::Word(word)) => match word.as_str() {
+            "txtime" => Ok(None),
+            "all" => Ok(Some(0)),
+            _ => Err(ConfigError::value(field, word, EXPECTED)),
+        },
+        Some(RawTake::From { priority_min: least }) => {
+            let checked = u8::try_from(*least).ok().filter(|least| *least <= 15);
+            checked
+                .map(Some)
+                .ok_or_else(|| ConfigError::value(&format!("{field}.priority_min"), least, "0 to 15"))
         }
     }
 }

@@ -69,9 +69,19 @@ pub struct RawAttachment {
     pub overrun_limit: Option<String>,
     pub horizon: Option<String>,
     pub allow_tai: Option<bool>,
+    pub take: Option<RawTake>,
     pub slots: Option<u32>,
     pub clients_max: Option<u32>,
     pub octets_max: Option<u64>,
+}
+
+/// `"txtime"`, `"all"` or `{ priority_min = N }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum RawTake {
+    Word(String),
+    From { priority_min: u64 },
 }
 
 /// `"none"` or `{ vxlan = { … } }`.

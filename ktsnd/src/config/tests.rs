@@ -55,6 +55,12 @@ fn faults_name_field_value_and_expectation() {
             "late = \"never\"",
             "attachment[0].late: \"never\": expected by-clock, drop, send",
         ),
+        ("late = \"drop\"", "take = \"some\"", "attachment[0].take: \"some\": expected txtime, all or"),
+        (
+            "late = \"drop\"",
+            "take = { priority_min = 16 }",
+            "attachment[0].take.priority_min: \"16\": expected 0",
+        ),
         ("horizon = \"5s\"", "horizon = \"0s\"", "attachment[0].horizon: \"0s\": expected a time between"),
         ("vni = 1,", "vni = 16777216,", "attachment[0].overlay.vxlan.vni: \"16777216\": expected 1 to"),
         (

@@ -6,7 +6,7 @@ use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
 
 use crate::config::{
-    Attachment, ConfigError, RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer, Schedule, gate_fault,
+    Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule, gate_fault,
 };
 use crate::stats::Spans;
 
@@ -37,6 +37,7 @@ pub(super) fn raw_attachment(message: v1::Attachment) -> RawAttachment {
         overrun_limit: nanos(message.overrun_limit_ns),
         horizon: nanos(message.horizon_ns),
         allow_tai: message.allow_tai,
+        take: message.take_priority_min.map(|least| RawTake::From { priority_min: u64::from(least) }),
         slots: count(message.slots),
         clients_max: count(message.clients_max),
         octets_max: count(message.octets_max),
@@ -89,6 +90,7 @@ pub(crate) fn attachment_message(attachment: &Attachment) -> v1::Attachment {
         overrun_limit_ns: nanos(attachment.overrun_limit),
         horizon_ns: nanos(attachment.horizon),
         allow_tai: Some(attachment.allow_tai),
+        take_priority_min: attachment.take_from.map(u32::from),
         slots: attachment.slots,
         clients_max: attachment.clients_max,
         octets_max: attachment.octets_max,

@@ -116,6 +116,7 @@ impl Node {
             octets_max: attachment.octets_max,
             clients_max: attachment.clients_max,
             allow_tai: attachment.allow_tai,
+            take_from: attachment.take_from,
             worker: worker.outbox.clone(),
         });
         stats

@@ -34,13 +34,13 @@ pub(super) fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
     }
 }
 
-pub(super) fn status_of(
-    token: u32,
-    granted: bool,
-    table: &[Destination],
-    peer: Option<IpAddr>,
-) -> StreamStatus {
-    let flags = if granted { stream_flags::TAI_GRANTED } else { 0 };
+/// What is granted to every stream of an attachment ([`stream_flags`]).
+pub(super) fn flags_of<P>(served: &Served<P>) -> u16 {
+    let tai = if served.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
+    tai | served.take_from.map_or(0, stream_flags::takes_untimed_from)
+}
+
+pub(super) fn status_of(token: u32, flags: u16, table: &[Destination], peer: Option<IpAddr>) -> StreamStatus {
     let (limit, bypass) = match peer {
         None => (0, 0),
         Some(peer) => lookup(table, peer),
@@ -123,6 +123,7 @@ mod tests {
                 octets_max,
                 clients_max: 1,
                 allow_tai: true,
+                take_from: None,
                 worker,
             };
             let layout = layout_for(&served).unwrap();

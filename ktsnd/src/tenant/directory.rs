@@ -31,6 +31,8 @@ pub struct Served<P> {
     pub clients_max: u32,
     /// Whether CLOCK_TAI is granted.
     pub allow_tai: bool,
+    /// From which priority on datagrams without transmit time are taken; `None` = never.
+    pub take_from: Option<u8>,
     /// The worker that takes its clients' frames.
     pub worker: Outbox<P>,
 }

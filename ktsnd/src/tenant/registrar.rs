@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
-use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout, stream_flags};
+use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use tracing::{debug, warn};
 
-use super::answer::{destination_table, judge, layout_for, status_of};
+use super::answer::{destination_table, flags_of, judge, layout_for, status_of};
 use super::connection::{self, Read, Received};
 use super::directory::{ClientView, Directory, Served, StreamView};
 use super::quiet::Quiet;
@@ -426,7 +426,7 @@ impl<P: Send + 'static> Service<P> {
             let _ = client.worker.send(Command::Refuse(client.key, index, refuse(code)));
             return true;
         }
-        let status = status_of(token, served.allow_tai, &client.table, facts.peer.map(|p| p.ip()));
+        let status = status_of(token, flags_of(&served), &client.table, facts.peer.map(|p| p.ip()));
         let info = StreamInfo {
             token,
             cookie: facts.cookie,
@@ -482,8 +482,8 @@ impl<P: Send + 'static> Service<P> {
             client.table.clone_from(&table);
             let _ = client.worker.send(Command::Destinations(client.key, table.into_boxed_slice()));
             for (index, info) in &mut client.streams {
-                let granted = info.status.flags & stream_flags::TAI_GRANTED != 0;
-                let status = status_of(info.token, granted, &client.table, info.peer.map(|p| p.ip()));
+                let status =
+                    status_of(info.token, info.status.flags, &client.table, info.peer.map(|p| p.ip()));
                 if status != info.status {
                     info.status = status;
                     let _ = client.worker.send(Command::Register(client.key, *index, Box::new(info.clone())));

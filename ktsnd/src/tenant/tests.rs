@@ -73,6 +73,7 @@ fn start(clients_max: u32) -> Running {
         octets_max: 1 << 20,
         clients_max,
         allow_tai: true,
+        take_from: None,
         worker,
     });
     let registrar = Registrar::start(&path, directory.clone()).unwrap();
