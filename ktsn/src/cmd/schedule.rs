@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ktsn schedule`: gate schedules as files.
+//! `ktsn schedule`: gate schedules as files, and the gates of a running ktsnd.
 //!
 //! In: a file (or `-`, standard input). Out: its faults with their places, a drawing, or the same schedule in another
-//! format. Exit status 0; 1 a file could not be written; 2 wrong usage, or the schedule has faults.
+//! format; or the gates that a port has then. Exit status 0; 1 a file could not be written; 2 wrong usage, or the schedule has faults.
 
+mod apply;
 mod check;
 mod convert;
 mod show;
+pub(super) mod status;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -22,10 +24,12 @@ Examples:
   ktsn schedule check examples/schedules/three-classes.yaml --link-speed 1G
   ktsn schedule show examples/schedules/three-classes.yaml --svg three-classes.svg
   ktsn schedule convert schedule.yaml --format taprio --dev eth0
+  ktsn schedule apply schedule.yaml --port eth1
+  ktsn schedule status --port eth1
 
 Exit status: 0 done; 1 a file could not be written; 2 wrong usage, or the schedule has faults.";
 
-/// Check, draw and convert gate schedules (802.1Q gate control lists).
+/// Check, draw, convert and apply gate schedules (802.1Q gate control lists).
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ScheduleArgs {
@@ -38,6 +42,8 @@ enum Command {
     Check(check::CheckArgs),
     Show(show::ShowArgs),
     Convert(convert::ConvertArgs),
+    Apply(apply::ApplyArgs),
+    Status(status::StatusArgs),
 }
 
 /// Does what the subcommand says.
@@ -46,6 +52,8 @@ pub(crate) fn run(args: &ScheduleArgs) -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Show(args) => show::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Apply(args) => apply::run(args),
+        Command::Status(args) => status::run(args),
     }
 }
 

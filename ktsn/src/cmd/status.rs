@@ -15,6 +15,7 @@ use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
+use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
@@ -53,6 +54,7 @@ struct Answers {
     health: v1::HealthReply,
     list: v1::ListReply,
     statistics: v1::StatisticsReply,
+    gates: Vec<v1::ScheduleState>,
 }
 
 /// Asks and shows.
@@ -94,13 +96,14 @@ async fn ask(run_dir: &Path) -> Result<Answers, ControlError> {
         health: control::answer(run_dir, client.health(v1::HealthRequest {})).await?,
         list: control::answer(run_dir, client.list(v1::ListRequest {})).await?,
         statistics: control::answer(run_dir, client.statistics(v1::StatisticsRequest::default())).await?,
+        gates: control::answer(run_dir, client.get_schedule(v1::GetScheduleRequest::default())).await?.ports,
     })
 }
 
 fn text_of(run_dir: &Path, answers: &Answers) -> String {
     let mut text = String::new();
     put_head(&mut text, run_dir, answers);
-    put_ports(&mut text, &answers.list.ports);
+    put_ports(&mut text, answers);
     put_attachments(&mut text, answers);
     put_clients(&mut text, &answers.list.attachments);
     put_counters(&mut text, &answers.statistics.attachments);
@@ -125,7 +128,8 @@ fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
     }
 }
 
-fn put_ports(text: &mut String, ports: &[v1::Port]) {
+fn put_ports(text: &mut String, answers: &Answers) {
+    let ports = &answers.list.ports;
     put!(text, "\nPorts: {}", ports.len());
     let rows: Vec<Vec<String>> = ports
         .iter()
@@ -133,17 +137,35 @@ fn put_ports(text: &mut String, ports: &[v1::Port]) {
             let speed =
                 if port.link_speed == 0 { "-".into() } else { format!("{}", port.link_speed / 1_000_000) };
             let link = if port.up { "up" } else { "DOWN" };
+            let gates = gates_of(answers, port);
             vec![
                 port.device.clone(),
                 or_dash(&port.netns),
                 link.into(),
                 speed,
+                or_dash(&port.mode),
+                gates.map_or("-", schedule::status::word_of).into(),
+                or_dash(&port.schedule),
                 port.adapter.clone(),
                 port.adapter_reason.clone(),
             ]
         })
         .collect();
-    put_table(text, &["device", "netns", "link", "Mbit/s", "adapter", "why"], &rows);
+    let head = ["device", "netns", "link", "Mbit/s", "mode", "gates", "schedule", "adapter", "why"];
+    put_table(text, &head, &rows);
+    for gates in answers.gates.iter().filter(|gates| gates.transmission_overrun.iter().any(|n| *n > 0)) {
+        let overruns: u64 = gates.transmission_overrun.iter().sum();
+        put!(
+            text,
+            "{}: {overruns} transmission overruns (ktsn schedule status shows the classes)",
+            gates.port
+        );
+    }
+}
+
+/// The gates of an uplink; pod interfaces have none.
+fn gates_of<'a>(answers: &'a Answers, port: &v1::Port) -> Option<&'a v1::ScheduleState> {
+    answers.gates.iter().find(|gates| gates.port == port.device && port.netns.is_empty())
 }
 
 fn put_attachments(text: &mut String, answers: &Answers) {
@@ -306,7 +328,7 @@ fn reasons<'a>(counters: &Counters, known: impl Iterator<Item = &'a str>) -> Str
 }
 
 fn json_of(run_dir: &Path, answers: &Answers) -> Value {
-    let Answers { version, health, list, statistics } = answers;
+    let Answers { version, health, list, statistics, .. } = answers;
     json!({
         "run_dir": run_dir.to_string_lossy(),
         "version": {
@@ -322,6 +344,9 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
         "ports": list.ports.iter().map(|port| json!({
             "device": port.device, "netns": port.netns, "adapter": port.adapter,
             "adapter_reason": port.adapter_reason, "link_speed": port.link_speed, "up": port.up,
+            "mode": port.mode, "strategy": port.strategy, "schedule": port.schedule,
+            "foreign_frames": port.foreign_frames,
+            "gates": gates_of(answers, port).map(schedule::status::json_of_port),
         })).collect::<Vec<_>>(),
         "attachments": list.attachments.iter().map(json_of_attachment).collect::<Vec<_>>(),
         "statistics": {
@@ -332,6 +357,11 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
                 "spin_budget_spent": worker.spin_budget_spent, "spin_margin_ns": worker.spin_margin_ns,
                 "clock_steps": worker.clock_steps, "doorbells_muted": worker.doorbells_muted,
                 "regions_retired": worker.regions_retired, "bugs": worker.bugs,
+            })).collect::<Vec<_>>(),
+            "ports": statistics.ports.iter().map(|port| json!({
+                "device": port.device, "netns": port.netns, "frames": port.frames,
+                "transmission_overrun": port.transmission_overrun, "put_back": port.put_back,
+                "hand_over_ns": port.hand_over_ns,
             })).collect::<Vec<_>>(),
         },
     })

@@ -41,6 +41,7 @@ fn made() -> Answers {
                 device: "up0".into(),
                 adapter: "af_packet".into(),
                 adapter_reason: "EBUSY".into(),
+                schedule: "three-classes".into(),
                 ..Default::default()
             }],
             attachments: vec![v1::AttachmentState { attachment: Some(attachment), clients }],
@@ -55,6 +56,13 @@ fn made() -> Answers {
             }],
             ..Default::default()
         },
+        gates: vec![v1::ScheduleState {
+            port: "up0".into(),
+            is_open: true,
+            gate_enabled: true,
+            transmission_overrun: vec![0, 0, 0, 0, 0, 0, 5, 0],
+            ..Default::default()
+        }],
     }
 }
 
@@ -66,6 +74,8 @@ fn the_tables_hold_everything() {
         "clock NOT SYNCHRONISED, TAI - UTC = 0 s",
         "warning: memory is not locked",
         "EBUSY",
+        "running  three-classes",
+        "up0: 5 transmission overruns",
         "DOWN",
         "vxlan 7",
         "4711",
@@ -94,4 +104,5 @@ fn json_holds_the_same() {
     assert_eq!(value["statistics"]["attachments"][0]["transmit_error_ns"]["p99"], 12_300);
     assert_eq!(value["statistics"]["workers"][0]["spin_margin_ns"], 38_000);
     assert_eq!(value["ports"][0]["adapter_reason"], "EBUSY");
+    assert_eq!(value["ports"][0]["gates"]["gates"], "running");
 }
