@@ -8,8 +8,10 @@
 
 pub mod mutate;
 mod ring;
+mod schedule;
 pub mod targets;
 mod wire;
 
 pub use ring::{control, ring};
+pub use schedule::{schedule, taprio};
 pub use wire::wire;

@@ -5,8 +5,13 @@
 pub type Target = fn(&[u8]);
 
 /// Every target by name. The name is that of its corpus folder.
-pub const TARGETS: &[(&str, Target)] =
-    &[("wire", crate::wire), ("control", crate::control), ("ring", crate::ring)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("wire", crate::wire),
+    ("control", crate::control),
+    ("ring", crate::ring),
+    ("schedule", crate::schedule),
+    ("taprio", crate::taprio),
+];
 
 /// The target called `name`.
 #[must_use]
