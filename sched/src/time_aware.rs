@@ -5,6 +5,7 @@
 //! gate is open for long enough and whose shaper agrees, the highest one's head; else when that will be.
 //! Never: a frame before its due instant, outside of its window, or that would not end in it.
 
+mod fits;
 mod link;
 mod options;
 mod shaping;
@@ -15,10 +16,11 @@ pub use status::GateStatus;
 
 use crate::admission::{admit, exceeds, is_past_deadline};
 use crate::frame::Frame;
-use crate::gate::{ENDLESS, GateProgram, Gates, Position};
+use crate::gate::{ENDLESS, Fit, GateProgram, Gates};
 use crate::queue::{Node, Queues};
 use crate::strategy::{Decision, Refused, Strategy, Window};
 use alloc::boxed::Box;
+use fits::Fits;
 use ktsn_model::{DropReason, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use link::Link;
@@ -86,6 +88,7 @@ const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 pub struct TimeAware {
     queues: Queues<QUEUES>,
     gates: Gates,
+    fits: Fits,
     link: Link,
     classes: [ClassOptions; TrafficClass::COUNT],
     shaping: Shaping,
@@ -119,6 +122,7 @@ impl TimeAware {
         Self {
             queues: Queues::new(options.capacity),
             gates: Gates::default(),
+            fits: Fits::new(),
             link: Link::new(options.link_speed, options.hand_over),
             classes: options.classes,
             shaping: Shaping::new(&options.classes),
@@ -132,6 +136,7 @@ impl TimeAware {
     pub fn set_admin(&mut self, program: Box<GateProgram>, now: Now) -> Option<Box<GateProgram>> {
         self.advance(now);
         self.update_shaping(now);
+        self.fits.forget();
         self.gates.set_admin(program, now.tai.as_nanos())
     }
 
@@ -142,11 +147,13 @@ impl TimeAware {
 
     /// How long a frame takes from its hand-over to the wire; below 0 counts as 0.
     pub fn set_hand_over(&mut self, hand_over: Nanos) {
+        self.fits.forget();
         self.link.set_hand_over(hand_over);
     }
 
     /// The link's speed in bit/s; `None` or 0 if it is unknown.
     pub fn set_link_speed(&mut self, link_speed: Option<u64>) {
+        self.fits.forget();
         self.link.set_speed(link_speed);
     }
 
@@ -190,6 +197,7 @@ impl TimeAware {
         if self.gates.pending_change_at().is_some_and(|at| at <= now.tai.as_nanos()) {
             // While the gates before the change are still known.
             self.update_shaping(now);
+            self.fits.forget();
             self.gates.advance(now.tai.as_nanos());
         }
     }
@@ -227,11 +235,12 @@ impl TimeAware {
     }
 
     /// Transmit `head`, which may leave now, or drop it as `missed`.
-    fn take(&mut self, class: usize, head: &Head, position: &Position, now: Now) -> Option<Decision> {
+    fn take(&mut self, class: usize, head: &Head, now: Now) -> Option<Decision> {
+        let position = self.gates.position(now.tai.as_nanos());
+        let window = self.gates.window(&position, class)?;
         let (node, frame) = self.queues.pop(head.queue)?;
         let need = self.link.need(frame.wire_octets);
-        let window = self.gates.window(position, class)?;
-        let overrun = self.overrun(class, head, position, window.opens_at, need, now);
+        let overrun = self.overrun(class, head, window.opens_at, need, now);
         if (node.on_time && exceeds(overrun, frame.overrun_limit)) || is_past_deadline(&frame, now) {
             return Some(Decision::Drop { frame, reason: DropReason::Missed });
         }
@@ -250,15 +259,7 @@ impl TimeAware {
     }
 
     /// Time since the frame alone could have left: from its due instant on, and under the program in force.
-    fn overrun(
-        &self,
-        class: usize,
-        head: &Head,
-        position: &Position,
-        opens_at: u64,
-        need: u64,
-        now: Now,
-    ) -> u64 {
+    fn overrun(&self, class: usize, head: &Head, opens_at: u64, need: u64, now: Now) -> u64 {
         let Some(start) = self.gates.oper_start() else { return head.overdue };
         let now = now.tai.as_nanos();
         let due = now.saturating_sub(head.overdue).max(start);
@@ -268,22 +269,37 @@ impl TimeAware {
         }
         // It was due before this window opened; perhaps it has slept through others.
         let then = self.gates.position_of(due);
-        debug_assert!(position.to_change() <= then.to_change());
-        overdue.saturating_sub(self.gates.next_fit(&then, class, 0, need).unwrap_or(u64::MAX))
+        overdue.saturating_sub(self.gates.next_fit(&then, class, 0, need).map_or(u64::MAX, |fit| fit.after))
+    }
+
+    /// Time from `from` after `now` on until `head` fits into a window of its class, as time from `now`.
+    fn next_fit(&mut self, class: usize, head: &Head, from: u64, now: Now) -> Option<u64> {
+        let now = now.tai.as_nanos();
+        let at = now.checked_add(from);
+        if let Some(after) = at.and_then(|at| self.fits.after(class, head.wire_octets, at)) {
+            return Some(from.saturating_add(after));
+        }
+        let need = self.link.need(head.wire_octets);
+        let position = self.gates.position(now);
+        let fit = self.gates.next_fit(&position, class, from, need)?;
+        if let Some(at) = at {
+            self.fits.learn(class, head.wire_octets, at, Fit { after: fit.after - from, ..fit }, need);
+        }
+        Some(fit.after)
     }
 
     /// What `class` does: leave now, be dropped, or wait until an instant before `soonest`.
     fn consider(
         &mut self,
         class: usize,
-        position: &Position,
+        link_wait: u64,
         now: Now,
         soonest: Option<&Wake>,
     ) -> Option<Verdict> {
         let head = self.head(class, now)?;
-        let link_wait = self.link.wait(now.monotonic);
         let ready = head.wait.max(link_wait);
-        if soonest.is_some_and(|soonest| ready >= soonest.after) {
+        let is_too_late = |after| soonest.is_some_and(|soonest| after >= soonest.after);
+        if is_too_late(ready) {
             return None;
         }
         let from = if self.shaping.is_shaped(class) {
@@ -292,16 +308,15 @@ impl TimeAware {
         } else {
             ready
         };
-        let fit = self.gates.next_fit(position, class, from, self.link.need(head.wire_octets));
-        let after = match fit {
-            Some(0) => return Some(Verdict::Leave(head)),
-            Some(after) => after,
-            None if self.gates.pending_change_at().is_some() => ready.max(position.to_change()),
-            None if ready == 0 => return Some(Verdict::NeverFits(head)),
+        let after = match (self.next_fit(class, &head, from, now), self.gates.pending_change_at()) {
+            (Some(0), _) => return Some(Verdict::Leave(head)),
+            (Some(after), _) => after,
+            (None, Some(change_at)) => ready.max(change_at - now.tai.as_nanos()),
+            (None, None) if ready == 0 => return Some(Verdict::NeverFits(head)),
             // It will be dropped when its turn comes.
-            None => ready,
+            (None, None) => ready,
         };
-        if soonest.is_some_and(|soonest| after >= soonest.after) {
+        if is_too_late(after) {
             return None;
         }
         let at = if after == head.wait {
@@ -347,16 +362,16 @@ impl Strategy for TimeAware {
         if self.queues.len() == 0 {
             return Decision::Idle;
         }
-        let position = self.gates.position(now.tai.as_nanos());
-        let mut soonest = None;
+        let link_wait = self.link.wait(now.monotonic);
+        let mut soonest: Option<Wake> = None;
         for class in (0..TrafficClass::COUNT).rev() {
-            let decision = match self.consider(class, &position, now, soonest.as_ref()) {
+            let decision = match self.consider(class, link_wait, now, soonest.as_ref()) {
                 None => continue,
                 Some(Verdict::Wait(wake)) => {
                     soonest = Some(wake);
                     continue;
                 }
-                Some(Verdict::Leave(head)) => self.take(class, &head, &position, now),
+                Some(Verdict::Leave(head)) => self.take(class, &head, now),
                 Some(Verdict::NeverFits(head)) => self
                     .queues
                     .pop(head.queue)

@@ -34,6 +34,22 @@ impl Span {
     }
 }
 
+/// Where something fits into a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fit {
+    /// Time until it does.
+    pub(crate) after: u64,
+    /// How long the gate stays open from there on, or less where that is certain; `ENDLESS` if it never closes.
+    pub(crate) rest: u64,
+}
+
+impl Fit {
+    /// The same, seen from `span` before.
+    pub(crate) fn later(self, span: u64) -> Self {
+        Self { after: self.after.saturating_add(span), ..self }
+    }
+}
+
 /// The open spans of one class.
 #[derive(Debug)]
 struct Windows {
@@ -82,7 +98,7 @@ impl Windows {
     /// The first span from index `from` on whose length is at least `need` (more than 0).
     fn first_of(&self, from: usize, need: u64) -> Option<Span> {
         let leaves = self.lengths.len() / 2;
-        if from >= self.spans.len() {
+        if from >= self.spans.len() || self.lengths[1] < need {
             return None;
         }
         let mut node = leaves + from;
@@ -186,27 +202,25 @@ impl Timetable {
         self.span_at(0, class, 0).map_or(0, |span| span.end)
     }
 
-    /// Whether the gate is open in every entry of a repeated list.
-    pub(crate) fn is_endless(&self, class: usize) -> bool {
-        self.classes[class].lead == ENDLESS
-    }
-
     /// The first offset from `offset` on, which lies in `entry`, at which the gate is open for `need` (above 0) or longer. Where
     /// cycles repeat it may lie in the next one; `None` if there is none at all.
-    pub(crate) fn first_fit(&self, entry: usize, class: usize, offset: u64, need: u64) -> Option<u64> {
+    pub(crate) fn first_fit(&self, entry: usize, class: usize, offset: u64, need: u64) -> Option<Fit> {
         let windows = &self.classes[class];
         let index = usize::from(self.spans_from[entry][class]);
         if let Some(span) = windows.spans.get(index) {
             let at = span.begin.max(offset);
-            if span.rest(at) >= need {
-                return Some(at);
+            let rest = span.rest(at);
+            if rest >= need {
+                return Some(Fit { after: at - offset, rest });
             }
         }
+        let whole = |span: Span, begin: u64| Fit { after: begin - offset, rest: span.rest(span.begin) };
         if let Some(span) = windows.first_of(index + 1, need) {
-            return Some(span.begin);
+            return Some(whole(span, span.begin));
         }
         // Of a span that crosses the seam, the part behind it is never long enough where the whole was not.
-        self.cycle_time.and_then(|cycle_time| Some(windows.first_of(0, need)?.begin + cycle_time))
+        let (cycle_time, span) = (self.cycle_time?, windows.first_of(0, need)?);
+        Some(whole(span, span.begin + cycle_time))
     }
 
     /// For how long the gate is open from the begin of a cycle to `offset`.

@@ -22,7 +22,7 @@ mod open_time;
 mod position;
 mod program;
 
-pub(crate) use list_execute::ENDLESS;
+pub(crate) use list_execute::{ENDLESS, Fit};
 pub(crate) use position::Position;
 pub use program::GateProgram;
 

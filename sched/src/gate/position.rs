@@ -3,7 +3,7 @@
 //!
 //! A window is a maximal span in which the gate of a class is open; a pending change ends it.
 
-use super::list_execute::ENDLESS;
+use super::list_execute::{ENDLESS, Fit};
 use super::program::Lists;
 use super::{Gates, Oper, cycle_timer};
 
@@ -141,33 +141,35 @@ impl Gates {
         Some(Remaining { opens_at, rest: rest.min(position.to_change) })
     }
 
-    /// Time from `position` to the first instant that is at least `from` away and from which the gate of `class` stays open for `need`
+    /// The first instant that is at least `from` after `position` and from which the gate of `class` stays open for `need`
     /// (above 0) within one window. `None` if there is none, now or after the pending change.
-    pub(crate) fn next_fit(&self, position: &Position, class: usize, from: u64, need: u64) -> Option<u64> {
+    pub(crate) fn next_fit(&self, position: &Position, class: usize, from: u64, need: u64) -> Option<Fit> {
         let found = match &self.oper {
-            None => Some(from),
+            None => Some(Fit { after: from, rest: ENDLESS }),
             Some(oper) => oper.next_fit(position, class, from, need),
         };
         let Some(pending) = &self.pending else { return found };
         let to_change = position.to_change;
-        if let Some(at) = found
-            && at.checked_add(need).is_some_and(|end| end <= to_change)
+        if let Some(fit) = found
+            && fit.after.checked_add(need).is_some_and(|end| end <= to_change)
         {
-            return Some(at);
+            return Some(Fit { rest: fit.rest.min(to_change - fit.after), ..fit });
         }
         let from = from.max(to_change) - to_change;
-        let at = match pending.program.lists() {
-            None => pending.program.is_open_initially(class).then_some(from),
+        let fit = match pending.program.lists() {
+            None => pending.program.is_open_initially(class).then_some(Fit { after: from, rest: ENDLESS }),
             Some(lists) => lists.next_fit(0, 0, class, from, need, ENDLESS),
         };
-        at.map(|at| at.saturating_add(to_change))
+        fit.map(|fit| fit.later(to_change))
     }
 }
 
 impl Oper {
-    fn next_fit(&self, position: &Position, class: usize, mut from: u64, need: u64) -> Option<u64> {
+    fn next_fit(&self, position: &Position, class: usize, mut from: u64, need: u64) -> Option<Fit> {
         let is_open = self.program.is_open_initially(class);
-        let Some(lists) = self.program.lists() else { return is_open.then_some(from) };
+        let Some(lists) = self.program.lists() else {
+            return is_open.then_some(Fit { after: from, rest: ENDLESS });
+        };
         match position.region {
             Region::Constant => None,
             Region::Before { to_start } => {
@@ -175,12 +177,12 @@ impl Oper {
                 if from < to_start {
                     let rest = (to_start - from).saturating_add(lists.leading(class, to_last));
                     if is_open && rest >= need {
-                        return Some(from);
+                        return Some(Fit { after: from, rest });
                     }
                     from = to_start;
                 }
-                let at = lists.next_fit(0, 0, class, from - to_start, need, to_last)?;
-                Some(at.saturating_add(to_start))
+                let fit = lists.next_fit(0, 0, class, from - to_start, need, to_last)?;
+                Some(fit.later(to_start))
             }
             Region::Cycle { offset, entry } => {
                 lists.next_fit(offset, entry, class, from, need, position.to_last)
@@ -209,40 +211,39 @@ impl Lists {
         from: u64,
         need: u64,
         to_last: u64,
-    ) -> Option<u64> {
+    ) -> Option<Fit> {
         if from < to_last || to_last == ENDLESS {
-            let at = u128::from(offset) + u128::from(from);
-            let (there, entry) = match u64::try_from(at) {
-                Ok(there) if from == 0 => (there, entry),
-                Ok(there) => {
-                    let there = if there < self.cycle_time { there } else { there % self.cycle_time };
-                    (there, self.cycle.entry_at(there, entry))
-                }
-                Err(_) => {
-                    let there = (at % u128::from(self.cycle_time)) as u64;
-                    (there, self.cycle.entry_at(there, entry))
-                }
-            };
-            let fit =
-                self.cycle.first_fit(entry, class, there, need).map(|fit| from.saturating_add(fit - there));
+            let (there, entry) = if from == 0 { (offset, entry) } else { self.later(offset, entry, from) };
+            let fit = self.cycle.first_fit(entry, class, there, need).map(|fit| fit.later(from));
             if to_last == ENDLESS {
                 return fit;
             }
-            if let Some(fit) = fit
-                && fit < to_last
-                && (!self.cycle.is_endless(class)
-                    || (to_last - fit).saturating_add(self.last.leading(class)) >= need)
-            {
-                return Some(fit);
+            if let Some(fit) = fit.filter(|fit| fit.after < to_last) {
+                // A gate that no cycle closes may be closed in the last one's extension.
+                let rest = match fit.rest {
+                    ENDLESS => (to_last - fit.after).saturating_add(self.last.leading(class)),
+                    rest => rest,
+                };
+                if rest >= need {
+                    return Some(Fit { rest, ..fit });
+                }
             }
         }
-        let at = self.next_fit_in_last(0, class, from.max(to_last) - to_last, need)?;
-        Some(at.saturating_add(to_last))
+        Some(self.next_fit_in_last(0, class, from.max(to_last) - to_last, need)?.later(to_last))
     }
 
-    fn next_fit_in_last(&self, offset: u64, class: usize, from: u64, need: u64) -> Option<u64> {
+    /// Offset and entry `from` after `offset` in `entry`.
+    fn later(&self, offset: u64, entry: usize, from: u64) -> (u64, usize) {
+        let there = match offset.checked_add(from) {
+            Some(there) if there < self.cycle_time => there,
+            Some(there) => there % self.cycle_time,
+            None => ((u128::from(offset) + u128::from(from)) % u128::from(self.cycle_time)) as u64,
+        };
+        (there, self.cycle.entry_at(there, entry))
+    }
+
+    fn next_fit_in_last(&self, offset: u64, class: usize, from: u64, need: u64) -> Option<Fit> {
         let at = offset.saturating_add(from);
-        let fit = self.last.first_fit(self.last.entry_at(at, 0), class, at, need)?;
-        Some(from.saturating_add(fit - at))
+        Some(self.last.first_fit(self.last.entry_at(at, 0), class, at, need)?.later(from))
     }
 }

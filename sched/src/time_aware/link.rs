@@ -63,6 +63,22 @@ impl Link {
             self.busy_until = start + u128::from(self.transmission_time(wire_octets));
         }
     }
+
+    /// The frame that was transmitted last is handed over at `at` only.
+    pub(super) fn handed_over(&mut self, at: Monotonic, wire_octets: u32) {
+        if self.speed.is_some() {
+            let start = u128::from(at.as_nanos()) + u128::from(self.hand_over);
+            self.busy_until = self.busy_until.max(start + u128::from(self.transmission_time(wire_octets)));
+        }
+    }
+}
+
+impl super::TimeAware {
+    /// A frame that was decided on is handed over at `at`: where the machine stalled between the two, the link is occupied for
+    /// longer than the decision reckoned with, and what follows must not be decided by the older instant.
+    pub fn handed_over(&mut self, at: Monotonic, wire_octets: u32) {
+        self.link.handed_over(at, wire_octets);
+    }
 }
 
 /// `8 · 10^9 / speed` as a reduced fraction, divided by with a multiplication wherever that is exact.
@@ -136,6 +152,21 @@ mod tests {
         assert_eq!((link.wait(at(100)), link.wait(at(1_099)), link.wait(at(1_100))), (1_000, 1, 0));
         link.set_hand_over(Nanos::new(-1));
         assert_eq!((link.wait(at(1_100)), link.need(0)), (50, 1));
+    }
+
+    #[test]
+    fn a_hand_over_after_a_stall_occupies_the_link_for_longer() {
+        let at = Monotonic::from_nanos;
+        let mut link = Link::new(Some(1_000_000_000), Nanos::new(50));
+        link.transmit(at(100), 125);
+        link.handed_over(at(100), 125);
+        assert_eq!(link.wait(at(100)), 1_000);
+        link.handed_over(at(13_000), 125);
+        assert_eq!(link.wait(at(13_000)), 1_000);
+        // A frame that was decided on while the link was busy keeps its place behind the other.
+        link.transmit(at(13_500), 125);
+        link.handed_over(at(13_500), 125);
+        assert_eq!(link.wait(at(14_000)), 1_000);
     }
 
     #[test]

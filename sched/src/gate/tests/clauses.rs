@@ -214,7 +214,7 @@ fn clause_8_6_9_2_one_entry_is_a_gate_that_never_moves() {
     let position = gates.at(1 << 60);
     assert_eq!(gates.window(&position, 7).unwrap().rest, ENDLESS);
     assert_eq!(gates.window(&position, 6), None);
-    assert_eq!(gates.next_fit(&position, 6, 0, 1), None);
+    assert_eq!(gates.after(&position, 6, 0, 1), None);
 }
 
 #[test]
@@ -257,9 +257,9 @@ fn clause_8_6_8_4_window_spans_entries_and_cycles() {
     );
     let position = gates.at(45);
     assert_eq!(gates.window(&position, 1).unwrap().rest, ENDLESS);
-    assert_eq!(gates.next_fit(&position, 0, 0, 6), Some(2));
-    assert_eq!(gates.next_fit(&position, 0, 3, 6), Some(12));
-    assert_eq!(gates.next_fit(&position, 0, 0, 7), None);
+    assert_eq!(gates.after(&position, 0, 0, 6), Some(2));
+    assert_eq!(gates.after(&position, 0, 3, 6), Some(12));
+    assert_eq!(gates.after(&position, 0, 0, 7), None);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn clause_8_6_9_3_pending_change_is_a_boundary_even_where_both_lists_are_open() 
     gates.set_admin(program(&port(25, 10, 0, &[(1, 10)])), 1);
     let position = gates.at(20);
     assert_eq!(gates.window(&position, 0).unwrap().rest, 5);
-    assert_eq!(gates.next_fit(&position, 0, 0, 6), Some(5));
+    assert_eq!(gates.after(&position, 0, 0, 6), Some(5));
     let position = gates.at(25);
     let window = gates.window(&position, 0).unwrap();
     assert_eq!((window.opens_at, window.rest), (25, ENDLESS));
@@ -322,7 +322,7 @@ fn instants_near_the_ends_of_tai_are_exact() {
     assert_eq!(gates.bits_over(u64::MAX - 7..u64::MAX), [2, 2, 1, 1, 1, 1, 1]);
     let position = gates.at(u64::MAX);
     assert_eq!((gates.states(&position).bits(), gates.window(&position, 0).unwrap().rest), (1, 1));
-    assert_eq!(gates.next_fit(&position, 0, u64::MAX, 6), Some(u64::MAX));
+    assert_eq!(gates.after(&position, 0, u64::MAX, 6), Some(u64::MAX));
     assert_eq!(list_config::config_change_time(3, 10, u64::MAX), u64::MAX);
     assert_eq!(list_config::config_change_time(0, i64::MAX as u64, u64::MAX), u64::MAX);
     let mut early = Gates::with(&port(0, i64::MAX, i64::MAX, &[(1, i64::MAX), (2, i64::MAX)]), 0);

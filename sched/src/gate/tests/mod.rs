@@ -53,6 +53,11 @@ impl Gates {
         span.map(|now| self.bits(now)).collect()
     }
 
+    /// Time until something fits.
+    fn after(&self, position: &Position, class: usize, from: u64, need: u64) -> Option<u64> {
+        Some(self.next_fit(position, class, from, need)?.after)
+    }
+
     fn at(&mut self, now: u64) -> Position {
         self.advance(now);
         self.position(now)

@@ -151,7 +151,12 @@ proptest! {
                     let position = gates.position(at);
                     let expected = (from..from + 2 * FAR).find(|ahead| naive.rest(class, at + ahead, need) >= need);
                     let found = gates.next_fit(&position, class, from, need);
-                    prop_assert_eq!(found, expected, "class {} at {} from {} need {}", class, at, from, need);
+                    let after = found.map(|fit| fit.after);
+                    prop_assert_eq!(after, expected, "class {} at {} from {} need {}", class, at, from, need);
+                    if let Some(fit) = found {
+                        let rest = naive.rest(class, at + fit.after, FAR);
+                        prop_assert!(need <= fit.rest && fit.rest.min(FAR) <= rest);
+                    }
                     let open = (at..at + from).filter(|&there| naive.is_open(class, there)).count() as u64;
                     prop_assert_eq!(gates.open_time(class, at, from), open, "class {} at {} span {}", class, at, from);
                     let mut sum = 0;
