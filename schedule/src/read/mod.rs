@@ -2,6 +2,7 @@
 //! From the tree of a YAML or JSON text to a schedule. Every leaf is looked at, whatever was wrong before it.
 
 mod gates;
+mod json;
 mod leaf;
 
 use ktsn_model::{PriorityMap, TrafficClass};
@@ -71,7 +72,11 @@ pub(crate) fn json(text: &str) -> Result<Schedule, Vec<Fault>> {
         let what = what.split(" at line ").next().unwrap_or_default();
         return Err(vec![syntax(at, what, "JSON", "RFC 8259")]);
     }
-    yaml(text)
+    let unescaped = json::Unescaped::new(text);
+    yaml(&unescaped.text).map_err(|mut faults| {
+        faults.iter_mut().for_each(|fault| unescaped.restore(fault));
+        faults
+    })
 }
 
 /// Reads what KTSN says beside the gates from YAML of its own; returns the faults.
