@@ -2,6 +2,7 @@
 //! Whether a frame may be queued, and from when on it may leave. The same for every strategy.
 
 use crate::frame::Frame;
+use crate::strategy::Decision;
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
@@ -57,6 +58,32 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
         return Ok(untimed(now));
     }
     Ok(Admission { due: tx_time, late: false, on_time: true })
+}
+
+/// What becomes of a frame that is chosen at `now`, the same for every strategy: `Drop` as `missed` if it is on time and has been due for
+/// longer than its limit, or if its deadline has passed; else `Transmit`.
+#[must_use]
+pub fn chosen(frame: Frame, admission: Admission, now: Now) -> Decision {
+    let overdue = admission.overdue(now).unwrap_or(0);
+    if (admission.on_time && exceeds(overdue, frame.overrun_limit)) || is_past_deadline(&frame, now) {
+        return Decision::Drop { frame, reason: DropReason::Missed };
+    }
+    let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
+    Decision::Transmit { frame, overrun, late: admission.late, window: None }
+}
+
+impl Admission {
+    /// Nanoseconds for which the frame has been due at `now`.
+    ///
+    /// # Errors
+    /// The nanoseconds until it is due.
+    pub fn overdue(&self, now: Now) -> Result<u64, u64> {
+        let (due, there) = match self.due {
+            TxTime::Tai(due) => (due.as_nanos(), now.tai.as_nanos()),
+            TxTime::Monotonic(due) => (due.as_nanos(), now.monotonic.as_nanos()),
+        };
+        there.checked_sub(due).ok_or(due.saturating_sub(there))
+    }
 }
 
 /// Whether `span` nanoseconds are more than `limit` (a negative limit counts as zero).

@@ -68,28 +68,20 @@ impl CreditBased {
         self.credits[usize::from(class.get())].as_ref()
     }
 
-    /// Bring the credit of `class` up to `now`: its first frame has waited since it became due.
+    /// Bring the credit of `class` up to `now`: its first frame has waited since it became due, as the clocks show it now. A step of
+    /// TAI counts from the last instant that was told.
     fn bring_up(&mut self, class: usize, now: Now) {
         let Some(credit) = &mut self.credits[class] else { return };
         let overdue = self.queues.head(class).and_then(|head| head.overdue(now).ok());
-        if let (false, Some(overdue)) = (credit.is_waiting(), overdue) {
+        if let Some(overdue) = overdue {
             let since = Monotonic::from_nanos(now.monotonic.as_nanos().saturating_sub(overdue));
             if since > credit.as_of() {
+                credit.set_waiting(false);
                 credit.advance(since, Nanos::MAX);
             }
-            credit.set_waiting(true);
         }
-        credit.advance(now.monotonic, Nanos::MAX);
-        // TAI may have stepped back.
         credit.set_waiting(overdue.is_some());
-    }
-
-    /// What changed in the queue of `class` at `now` is known to its credit.
-    fn settle(&mut self, class: usize, now: Now) {
-        let waits = self.queues.head(class).is_some_and(|head| head.overdue(now).is_ok());
-        if let Some(credit) = &mut self.credits[class] {
-            credit.set_waiting(waits);
-        }
+        credit.advance(now.monotonic, Nanos::MAX);
     }
 
     /// The soonest that the first frame of `class` may leave; a wait of 0 is now. Its credit is up to date.
@@ -121,7 +113,6 @@ impl CreditBased {
                 credit.transmit(start, end, frame.wire_octets);
             }
         }
-        self.settle(class, now);
         decision
     }
 }
@@ -135,7 +126,6 @@ impl Strategy for CreditBased {
         if !self.queues.push(frame, admission) {
             return Err(Refused { frame, reason: DropReason::QueueFull });
         }
-        self.settle(class, now);
         Ok(())
     }
 
@@ -162,9 +152,6 @@ impl Strategy for CreditBased {
             self.bring_up(class, self.last);
         }
         self.queues.remove(predicate, out);
-        for class in 0..TrafficClass::COUNT {
-            self.settle(class, self.last);
-        }
     }
 
     fn len(&self) -> usize {

@@ -4,12 +4,12 @@
 //! In: a frame with what admission found about it. Out: per class, the frame that arrived first.
 //! Never: allocates after `new`, or lets a frame overtake another of its class.
 
-use crate::admission::{Admission, exceeds, is_past_deadline};
+use crate::admission::{Admission, chosen};
 use crate::frame::Frame;
 use crate::strategy::Decision;
 use alloc::vec::Vec;
-use ktsn_model::{DropReason, TrafficClass};
-use ktsn_time::{Nanos, Now, TxTime};
+use ktsn_model::TrafficClass;
+use ktsn_time::Now;
 
 /// No slot.
 const NIL: u32 = u32::MAX;
@@ -24,24 +24,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Nanoseconds for which it has been due, or (`Err`) until it is.
     pub(crate) fn overdue(&self, now: Now) -> Result<u64, u64> {
-        let (due, there) = match self.admission.due {
-            TxTime::Tai(due) => (due.as_nanos(), now.tai.as_nanos()),
-            TxTime::Monotonic(due) => (due.as_nanos(), now.monotonic.as_nanos()),
-        };
-        there.checked_sub(due).ok_or(due.saturating_sub(there))
+        self.admission.overdue(now)
     }
 
     /// What becomes of it, now that it is chosen.
     pub(crate) fn decision(self, now: Now) -> Decision {
-        let Self { frame, admission, .. } = self;
-        let overdue = self.overdue(now).unwrap_or(0);
-        if (admission.on_time && exceeds(overdue, frame.overrun_limit)) || is_past_deadline(&frame, now) {
-            return Decision::Drop { frame, reason: DropReason::Missed };
-        }
-        let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
-        Decision::Transmit { frame, overrun, late: admission.late, window: None }
+        chosen(self.frame, self.admission, now)
     }
 }
 

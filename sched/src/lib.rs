@@ -49,7 +49,7 @@ mod strategy;
 mod strict_priority;
 mod time_aware;
 
-pub use admission::{Admission, admit};
+pub use admission::{Admission, admit, chosen};
 pub use credit::{Credit, CreditOptions};
 pub use credit_based::{CreditBased, CreditBasedOptions};
 pub use earliest::EarliestTxTime;

@@ -133,6 +133,8 @@ fn lies_in(prefix: Option<IpPrefix>, address: IpAddr) -> bool {
 }
 
 proptest! {
+    #![proptest_config(crate::cases(70))]
+
     #[test]
     fn agrees_with_asking_each_entry(
         matches in prop::collection::vec(stream_match(), 0..12),

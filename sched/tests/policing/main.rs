@@ -2,6 +2,7 @@
 //! Tests of per-stream filtering and policing (802.1Q-2022 8.6.5): the clauses by example, random worlds against models that
 //! were written from the clauses alone, and the bound on a babbling talker.
 
+mod babbling;
 mod gate;
 mod identification;
 mod meter;
@@ -36,4 +37,12 @@ fn metered(meter: FlowMeter) -> Police {
 
 fn passes(police: &mut Police, octets: u32, now: Now) -> bool {
     matches!(police.judge(None, priority(0), octets, octets, now), Judged::Pass { .. })
+}
+
+/// For one in `share` of the random worlds that `KTSN_CASES` asks for; 50,000 where it is not set.
+fn cases(share: u32) -> proptest::test_runner::Config {
+    let wanted =
+        std::env::var("KTSN_CASES").map_or(50_000, |text| text.parse().expect("KTSN_CASES is a count"));
+    let cases = (wanted / share).max(1);
+    proptest::test_runner::Config { cases, failure_persistence: None, ..Default::default() }
 }

@@ -197,7 +197,7 @@ fn rate() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(50))]
 
     /// Exact at every boundary, for any rate and any instant of 64 bits.
     #[test]

@@ -205,7 +205,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(33))]
 
     #[test]
     fn agrees_with_the_reference(config in config(), events in prop::collection::vec(event(), 0..120)) {

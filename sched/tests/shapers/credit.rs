@@ -119,6 +119,8 @@ fn whatever_is_told_nothing_overflows() {
 }
 
 proptest! {
+    #![proptest_config(crate::cases(70))]
+
     /// A span in pieces gives what the span gives: nothing drifts.
     #[test]
     fn pieces_add_up(

@@ -16,3 +16,11 @@ mod sys;
 #[path = "../selection/world.rs"]
 #[allow(dead_code)]
 mod world;
+
+/// For one in `share` of the random worlds that `KTSN_CASES` asks for; 50,000 where it is not set.
+fn cases(share: u32) -> proptest::test_runner::Config {
+    let wanted =
+        std::env::var("KTSN_CASES").map_or(50_000, |text| text.parse().expect("KTSN_CASES is a count"));
+    let cases = (wanted / share).max(1);
+    proptest::test_runner::Config { cases, failure_persistence: None, ..Default::default() }
+}

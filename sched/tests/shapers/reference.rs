@@ -257,6 +257,7 @@ impl Reference {
     }
 
     pub(crate) fn remove(&mut self, tenant: u32) -> Vec<u64> {
+        self.reset();
         let gone = self.waiting.extract_if(.., |w| w.frame.tenant == tenant);
         gone.map(|w| w.frame.id.0).collect()
     }

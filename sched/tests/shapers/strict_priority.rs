@@ -49,7 +49,7 @@ fn kept_waiting_beyond_its_limit_by_its_own_class_is_missed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 700, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(70))]
 
     #[test]
     fn agrees_with_the_reference(
