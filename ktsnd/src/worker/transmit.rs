@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaving: what the scheduler decides is built, checked against the clock once more, and committed.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
@@ -11,7 +9,7 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
-use crate::stats::count;
+use crate::stats::{add, count};
 
 /// What to wait for: the next frame of one port.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +55,11 @@ pub(super) enum Moment {
     Gone,
 }
 
-/// A hand-over that began at `at`.
+/// A hand-over that began at `at`, if a clock was read before it.
 pub(super) struct Kicked {
     port: usize,
-    at: TxTime,
+    at: Option<TxTime>,
+    wire_octets: u32,
 }
 
 impl Ready {
@@ -267,7 +266,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     #[inline]
     pub(super) fn commit(&mut self, port: usize, ready: &Ready, error: Nanos, read: Option<TxTime>) {
         let Some(state) = self.ports[port].as_mut() else { return };
-        self.kicked = read.map(|at| Kicked { port, at });
+        self.kicked = Some(Kicked { port, at: read, wire_octets: ready.frame.wire_octets });
         let result = state.port.commit(ready.stage);
         match result {
             Ok(()) => {
@@ -314,7 +313,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(Some(policy)) = self.attachments.get(ready.frame.tenant as usize) else { return };
         let stats = &policy.stats;
         count(&stats.sent);
-        stats.sent_octets.fetch_add(ready.octets as u64, Relaxed);
+        add(&stats.sent_octets, ready.octets as u64);
         if ready.late {
             count(&stats.late);
         } else if ready.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {
@@ -326,17 +325,21 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// The clock was read after a hand-over: that long it took at most.
+    /// The clock was read after a hand-over: that long it took at most, and the link is occupied from then on.
     #[inline]
     pub(super) fn handed_over(&mut self, now: Now) {
-        let Some(Kicked { port, at }) = self.kicked.take() else { return };
-        let took = match at {
+        let Some(Kicked { port, at, wire_octets }) = self.kicked.take() else { return };
+        let took = at.map(|at| match at {
             TxTime::Tai(at) => now.tai.since(at),
             TxTime::Monotonic(at) => now.monotonic.since(at),
-        };
-        if let Some(Some(state)) = self.ports.get_mut(port)
-            && let Some(span) = state.hand_over.observe(took)
-        {
+        });
+        let Some(Some(state)) = self.ports.get_mut(port) else { return };
+        if let Some(gates) = state.sched.time_aware() {
+            // The machine may have stalled since the decision: the link is busy from here on.
+            let ago = took.unwrap_or(Nanos::ZERO).max(Nanos::ZERO);
+            gates.handed_over(now.monotonic.saturating_sub(ago), wire_octets);
+        }
+        if let Some(span) = took.and_then(|took| state.hand_over.observe(took)) {
             state.set_hand_over(span);
         }
     }
