@@ -15,7 +15,10 @@ pub fn schedule(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     let yaml = read(text, Format::Yaml);
     let json = read(text, Format::Json);
-    if let Some(json) = json {
+    // Two escapes for one character are JSON alone.
+    if let Some(json) = json
+        && !text.contains("\\u")
+    {
         assert_eq!(yaml.as_ref(), Some(&json), "JSON is YAML");
     }
 }

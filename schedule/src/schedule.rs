@@ -7,7 +7,7 @@ use ktsn_time::Nanos;
 /// How a schedule is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Found from the text: `{` is JSON, a line that begins with `tc` is taprio, anything else YAML.
+    /// Found from the text: `{` is JSON, a line that begins with `tc` or `sudo` is taprio, anything else YAML.
     #[default]
     Auto,
     /// YAML 1.2 without anchors, tags and second documents.
@@ -29,7 +29,7 @@ impl Format {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         match lines.next() {
             Some(line) if line.starts_with('{') => Self::Json,
-            Some(line) if line == "tc" || line.starts_with("tc ") || line.starts_with("tc\t") => Self::Taprio,
+            Some(line) if matches!(line.split_whitespace().next(), Some("tc" | "sudo")) => Self::Taprio,
             _ => Self::Yaml,
         }
     }
@@ -115,6 +115,29 @@ impl Schedule {
         match &self.class_names[usize::from(class.get())] {
             Some(name) => format!("{} {name}", class.get()),
             None => class.get().to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_is_found_from_the_first_line_that_says_something() {
+        for (text, format) in [
+            ("", Format::Yaml),
+            ("name: tc", Format::Yaml),
+            ("tcp: 1", Format::Yaml),
+            ("# tc\n\n  {", Format::Json),
+            ("\u{feff}{}", Format::Json),
+            ("# comment\ntc qdisc", Format::Taprio),
+            ("tc\tqdisc", Format::Taprio),
+            ("tc \\\n qdisc", Format::Taprio),
+            ("sudo tc qdisc", Format::Taprio),
+        ] {
+            assert_eq!(Format::Auto.of(text), format, "{text:?}");
+            assert_eq!(Format::Json.of(text), Format::Json);
         }
     }
 }

@@ -64,6 +64,7 @@ pub(super) fn run(args: &ShowArgs) -> ExitCode {
             output::write(&draw::svg(&schedule, &link, &analysis)).map(|_| ())
         }
         Some(file) => std::fs::write(file, draw::svg(&schedule, &link, &analysis))
+            .map(|()| eprintln!("ktsn schedule show: wrote {}", file.display()))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display()))),
     };
     match written {
