@@ -3,7 +3,7 @@
 //!
 //! Eight clients in this process push 64-octet datagrams that are due at once; only the worker's passes are timed.
 //! Prints one micro-benchmark entry of `ktsn.results/1` as JSON on standard output, and a line for people on
-//! standard error. `--seconds S` (default 5).
+//! standard error. `--seconds S` (default 5), `--earliest` for that strategy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame, Layout, Producer, SlotFlags,
     StreamCode, StreamStatus,
 };
-use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
+use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::config::SpinMargin;
@@ -126,14 +126,17 @@ fn client(number: u64) -> anyhow::Result<(Box<Client>, App)> {
     Ok((Box::new(client), App { producer: *mapping.producer(), _mapping: mapping, _doorbell: theirs }))
 }
 
-/// What a port has by default: time-aware, without gates.
-fn selection() -> TimeAware {
-    TimeAware::new(TimeAwareOptions {
+/// What a port has by default: time-aware, without gates; with `--earliest` the strategy that knows no gates at all.
+fn selection(arguments: &[String]) -> Selection {
+    if arguments.iter().any(|a| a == "--earliest") {
+        return Selection::EarliestTxTime(EarliestTxTime::new(limits::QUEUE_MAX));
+    }
+    Selection::TimeAware(TimeAware::new(TimeAwareOptions {
         capacity: limits::QUEUE_MAX,
         link_speed: None,
         hand_over: HAND_OVER_AT_START,
         classes: [ClassOptions::default(); 8],
-    })
+    }))
 }
 
 fn main() -> anyhow::Result<()> {
@@ -150,7 +153,7 @@ fn main() -> anyhow::Result<()> {
     let options = WorkerOptions { spin_margin: SpinMargin::Fixed(Nanos::ZERO), spin_duty_max_permille: 0 };
     let worker_stats = Arc::new(WorkerStats::default());
     let mut worker = Worker::new(Awake, inbox, Arc::new(tables()?), options, worker_stats.clone());
-    let selection = Box::new(Selection::TimeAware(selection()));
+    let selection = Box::new(selection(&arguments));
     let port = Box::new(Memory::new(256, 1500)?);
     let (priority_map, stats) = (PriorityMap::default(), Arc::default());
     outbox.send(Command::AddPort(PortIndex(0), NewPort { port, priority_map, selection, stats }))?;

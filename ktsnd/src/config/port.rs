@@ -117,8 +117,8 @@ pub struct Port {
     pub selection: SelectionChoice,
     /// The traffic classes, class n at index n.
     pub classes: [ClassChoice; TrafficClass::COUNT],
-    /// Priority → traffic class.
-    pub priority_map: PriorityMap,
+    /// Priority → traffic class; `None` = the schedule's, else identity.
+    pub priority_map: Option<PriorityMap>,
     /// Spin margin.
     pub spin_margin: SpinMargin,
     /// Greatest share of a second spent spinning, in parts per thousand.
@@ -143,7 +143,7 @@ impl Port {
             schedule: None,
             selection: SelectionChoice::TimeAware,
             classes: [ClassChoice::default(); TrafficClass::COUNT],
-            priority_map: PriorityMap::default(),
+            priority_map: None,
             spin_margin: SpinMargin::Adaptive,
             spin_duty_max_permille: 800,
             cpu: None,
@@ -203,8 +203,9 @@ impl Port {
                 let found = format!("{} entries", map.len());
                 ConfigError::value(&name, found, "16 traffic classes, one a priority")
             })?;
-            self.priority_map = PriorityMap::new(classes)
+            let map = PriorityMap::new(classes)
                 .map_err(|e| ConfigError::value(&name, e.value, "traffic classes 0 to 7"))?;
+            self.priority_map = Some(map);
         }
         if let Some(word) = raw.strategy.as_deref() {
             self.selection =

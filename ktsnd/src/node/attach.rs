@@ -198,7 +198,7 @@ impl Node {
             self.warn(format!("port {uplink}: AF_XDP cannot be used ({reason}); AF_PACKET serves instead"));
         }
         let stats = self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
-        let (port, priority_map) = (Box::new(opened.port), config.priority_map);
+        let (port, priority_map) = (Box::new(opened.port), self.priority_map(uplink));
         worker.send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
         if let Some(program) = program {
             worker.send(Command::ChangeSchedule(index, program));
@@ -233,7 +233,7 @@ impl Node {
             hand_over: HAND_OVER_AT_START,
             classes: [ClassOptions::default(); TrafficClass::COUNT],
         })));
-        let (port, priority_map) = (Box::new(port), self.port_config(uplink).priority_map);
+        let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
         self.workers[uplink].send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
         Ok(index)
     }

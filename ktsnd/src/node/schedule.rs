@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ktsn_model::{AdminPort, TrafficClass};
+use ktsn_model::{AdminPort, Priority, PriorityMap, TrafficClass};
 use ktsn_port::{Device, link_info, link_speed};
 use ktsn_proto::v1;
 use ktsn_resolve::PortIndex;
@@ -72,6 +72,12 @@ impl Node {
             })),
         };
         Ok((Box::new(selection), program))
+    }
+
+    /// Priority → traffic class of a device: what its port says, else its schedule, else identity.
+    pub(super) fn priority_map(&self, device: &str) -> PriorityMap {
+        let of_schedule = || self.schedule_of(device).and_then(|schedule| schedule.priority_map);
+        self.port_config(device).priority_map.or_else(of_schedule).unwrap_or_default()
     }
 
     /// The link's speed in bit/s: the configuration's, else the device's.
@@ -144,9 +150,21 @@ impl Node {
             Some(schedule) => drop(self.applied.insert(device.to_owned(), schedule)),
             None => drop(self.applied.remove(device)),
         }
+        self.send_priority_map(device);
         info!(device, schedule = name, is_applied, "gate schedule changed");
         self.save();
         Ok(())
+    }
+
+    /// Frames that are offered from now on find their class by the map that holds now.
+    fn send_priority_map(&self, device: &str) {
+        let map = self.priority_map(device);
+        let Some(worker) = self.workers.get(device) else { return };
+        let interfaces =
+            self.attached.iter().flatten().filter(|a| a.uplink == device).map(|a| a.interface_port);
+        for index in self.open_index(device).into_iter().chain(interfaces) {
+            worker.send(Command::SetPriorityMap(index, map));
+        }
     }
 
     /// State of the gates of one port, or (empty) of all.
@@ -313,9 +331,13 @@ fn check_fits(config: &PortConfig, schedule: &Schedule, speed: Option<u64>) -> R
             config.device
         )));
     }
-    if schedule.priority_map.is_some_and(|map| map != config.priority_map) {
+    if let (Some(made_for), Some(map)) = (schedule.priority_map, config.priority_map)
+        && made_for != map
+    {
+        let classes: Vec<u8> = (0..16).map(|p| made_for.class(Priority::capped(p)).get()).collect();
         return Err(NodeError::Precondition(format!(
-            "priority-map: schedule {:?} was made for another one than port {} has; set priority_map of the port",
+            "priority-map: schedule {:?} was made for another one than port {} has; set its priority_map to \
+             {classes:?}, or leave it out",
             name_of(schedule),
             config.device
         )));

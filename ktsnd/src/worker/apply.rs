@@ -98,6 +98,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     gates.set_link_speed(speed);
                 }
             }
+            Command::SetPriorityMap(index, map) => {
+                if let Some(state) = self.port(index) {
+                    state.priority_map = map;
+                }
+            }
             Command::LookAtGates(index, view) => self.look_at_gates(index, view),
             Command::Drain => self.drain(),
         }

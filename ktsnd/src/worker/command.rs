@@ -164,6 +164,8 @@ pub enum Command<P> {
     SetClasses(PortIndex, Box<[ClassOptions; TrafficClass::COUNT]>),
     /// What guard bands are reckoned with, in bit/s; `None` = unknown.
     SetLinkSpeed(PortIndex, Option<u64>),
+    /// Another map from priorities to classes; queued frames keep theirs.
+    SetPriorityMap(PortIndex, PriorityMap),
     /// Answers with [`Returned::Gates`].
     LookAtGates(PortIndex, Box<GateView>),
     /// Take nothing new, send what is queued, then end.

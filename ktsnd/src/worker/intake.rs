@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Taking over: published slot → private copy → checks → resolve → class → queue, or a named drop.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use ktsn_model::{BypassReason, DropReason, Priority};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
@@ -14,7 +12,7 @@ use super::client::{Client, Queued, flow_of};
 use super::command::{AttachmentPolicy, Returned};
 use super::{Environment, Worker, frame_id};
 use crate::limits;
-use crate::stats::count;
+use crate::stats::{add, count};
 
 impl<P: Port, E: Environment> Worker<P, E> {
     /// Takes over from every client in turn, a bounded number each; stops short of the next frame that is due, so that
@@ -205,9 +203,9 @@ pub(super) fn count_bypassed(client: &mut Client, attachments: &[Option<Box<Atta
     let grown = |i: usize| counters[i].saturating_sub(seen[i]);
     for reason in BypassReason::ALL {
         let number = usize::from(reason.number());
-        policy.stats.bypassed[number].fetch_add(grown(number), Relaxed);
+        add(&policy.stats.bypassed[number], grown(number));
     }
     let absent = grown(ktsn_ring::counter::DAEMON_ABSENT);
-    policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())].fetch_add(absent, Relaxed);
+    add(&policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())], absent);
     client.counters_seen = counters;
 }

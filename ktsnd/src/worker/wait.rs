@@ -5,8 +5,6 @@
 //! looks at every ring between two readings of the clock, but for the last stretch, where the next frame lies
 //! ready in the port's buffer and only its clock is read.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use ktsn_port::Port;
 use ktsn_time::{Monotonic, Nanos, Now, Offset};
 use rustix::fd::AsFd;
@@ -15,7 +13,7 @@ use rustix::net::{RecvFlags, recv};
 use super::transmit::{Moment, Next, Ready};
 use super::{Environment, Worker};
 use crate::limits;
-use crate::stats::count;
+use crate::stats::{add, count};
 
 impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn wait(&mut self, next: Option<Next>) {
@@ -188,6 +186,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn spent_spinning(&mut self, began: Now, now: Now) {
         let span = now.monotonic.since(began.monotonic);
         self.budget.spend(span);
-        self.stats.spin_ns.fetch_add(span.get().unsigned_abs(), Relaxed);
+        add(&self.stats.spin_ns, span.get().unsigned_abs());
     }
 }
