@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gate schedules of a run, and the simplest possible answer to "which gates are open": adding up intervals.
+//!
+//! In: a seed's numbers. Out: what is sent to the worker as administrative parameters, and for the checkers the windows,
+//! reckoned here without the engine. Cycle-time extension stays 0: it is the engine's own tests' matter.
+
+use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
+use ktsn_time::{Nanos, Tai};
+
+use crate::plan::US;
+use crate::random::Random;
+
+/// One gate control list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Gate states (bit n = class n open) and for how long, in nanoseconds.
+    pub entries: Vec<(u8, u64)>,
+    /// Sent so long after the start.
+    pub sent: u64,
+    /// Base time, counted from TAI when it is sent.
+    pub base_ahead: i64,
+}
+
+impl Schedule {
+    /// A schedule with an own window for class 7 and for class 6 and one for all others, in some order.
+    #[must_use]
+    pub fn random(random: &mut Random, sent: u64) -> Self {
+        let mut entries = vec![
+            (0b1000_0000, random.between(200, 260) * US),
+            (0b0100_0000, random.between(200, 260) * US),
+            (random.of(&[0b0011_1111, 0b0111_1111, 0b1111_1111]), random.between(240, 320) * US),
+        ];
+        entries.rotate_left(random.between(0, 3) as usize);
+        let soon = random.between(2_000, 20_000) * US;
+        let base_ahead = random.of(&[-5_000_000_000, -1, soon as i64]);
+        Self { entries, sent, base_ahead }
+    }
+
+    /// Cycle time in nanoseconds.
+    #[must_use]
+    pub fn cycle_time(&self) -> u64 {
+        self.entries.iter().map(|(_, interval)| interval).sum()
+    }
+
+    /// As an administrator asks for it.
+    #[must_use]
+    pub fn admin(&self, base_time: u64) -> AdminPort {
+        let entry = |(states, interval): &(u8, u64)| GateControlEntry {
+            operation: GateOperation::SetGateStates,
+            states: GateStates::from_bits(*states),
+            interval: Nanos::new(*interval as i64),
+        };
+        AdminPort {
+            gate_enabled: true,
+            gate_states: GateStates::ALL_OPEN,
+            base_time: Tai::from_nanos(base_time),
+            cycle_time: Nanos::new(self.cycle_time() as i64),
+            cycle_time_extension: Nanos::ZERO,
+            control_list: self.entries.iter().map(entry).collect(),
+        }
+    }
+}
+
+/// A schedule that was sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The list.
+    pub schedule: Schedule,
+    /// Its base time, TAI.
+    pub base_time: u64,
+    /// When it was sent, MONOTONIC.
+    pub at: u64,
+    /// And TAI.
+    pub at_tai: u64,
+}
+
+impl Sent {
+    /// Whether the gate of `class` is open at `tai`, and how long that stays so. Cycles are counted both ways from the
+    /// base time, since a past base gives the same phase.
+    fn state(&self, class: u8, tai: u64) -> (bool, u64) {
+        let cycle = i128::from(self.schedule.cycle_time());
+        let mut offset = (i128::from(tai) - i128::from(self.base_time)).rem_euclid(cycle) as u64;
+        for (states, interval) in &self.schedule.entries {
+            if offset < *interval {
+                return (states >> class & 1 == 1, interval - offset);
+            }
+            offset -= interval;
+        }
+        (false, 1)
+    }
+
+    /// Whether the gate of `class` is open at `tai`, and if so, for how long from there on (at most some cycles).
+    #[must_use]
+    pub fn open_for(&self, class: u8, tai: u64) -> Option<u64> {
+        let mut span = 0;
+        for _ in 0..=4 * self.schedule.entries.len() {
+            let (open, rest) = self.state(class, tai + span);
+            if !open {
+                break;
+            }
+            span += rest;
+        }
+        (span > 0).then_some(span)
+    }
+
+    /// The first instant from `tai` on at which the gate of `class` is open for at least `need`.
+    #[must_use]
+    pub fn fits_at(&self, class: u8, tai: u64, need: u64) -> Option<u64> {
+        let mut at = tai;
+        for _ in 0..=4 * self.schedule.entries.len() {
+            if self.open_for(class, at).is_some_and(|span| span >= need) {
+                return Some(at);
+            }
+            at += self.state(class, at).1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_a_list_counted_by_hand() {
+        let entries = vec![(0b1000_0000, 100), (0b0000_0001, 50), (0b1000_0001, 30)];
+        let schedule = Schedule { entries, sent: 0, base_ahead: 0 };
+        let sent = Sent { schedule, base_time: 1_000, at: 0, at_tai: 0 };
+        // Class 7: open from 150 of a cycle over its end to 100 of the next; class 0: 50 to 180 less the first 100.
+        assert_eq!(sent.open_for(7, 1_000), Some(100));
+        assert_eq!(sent.open_for(7, 1_150), Some(130));
+        assert_eq!(sent.open_for(7, 1_100), None);
+        assert_eq!(sent.open_for(0, 1_100), Some(80));
+        assert_eq!(sent.open_for(0, 820 + 100), Some(80), "cycles before the base have the same phase");
+        assert_eq!(sent.fits_at(7, 1_020, 100), Some(1_150));
+        assert_eq!(sent.fits_at(0, 1_120, 81), None);
+        assert_eq!(sent.fits_at(3, 1_000, 1), None);
+    }
+}

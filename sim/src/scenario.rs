@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A 1 Gbit/s link that best effort saturates, with three classes: what gates can do on a `dedicated` uplink, where the
+//! best effort comes through KTSN too, and on a `shared` one, where the kernel puts it into the same FIFO.
+//!
+//! ```text
+//!   0          240 µs                                                    1 ms
+//!   ├─ class 7 ──┼──────────── classes 0 to 6 ───────────────────────────┤
+//!     ▲ TxTime 40 µs           ▲ class 5: TxTime 500 µs, among best effort
+//! ```
+
+use ktsn_ring::ClockId;
+
+use crate::control::Unmade;
+use crate::event::Event;
+use crate::gates::Schedule;
+use crate::link::FRAME_MAX_WIRE_OCTETS;
+use crate::plan::{Behaviour, LinkPlan, MS, MachinePlan, Mode, Plan, Select, TenantPlan, US};
+use crate::random::Random;
+use crate::run::{Options, Outcome, run_plan};
+
+/// Frames of the kernel that a device holds: what byte queue limits leave of a 1 Gbit/s device's ring.
+pub const KERNEL_FRAMES: u64 = 4;
+
+/// One run of the scenario.
+#[derive(Debug)]
+pub struct Saturated {
+    /// Whose link it was.
+    pub mode: Mode,
+    /// How long the longest frame occupies the link, nanoseconds.
+    pub frame_max: u64,
+    /// What the kernel may put in front of a frame, nanoseconds; 0 when the link is ours alone.
+    pub kernel_max: u64,
+    /// What it showed.
+    pub outcome: Outcome,
+}
+
+/// Runs both.
+///
+/// # Errors
+/// Descriptors or memory of the machine ran out.
+pub fn saturated(seed: u64) -> Result<Vec<Saturated>, Unmade> {
+    [Mode::Dedicated, Mode::Shared].into_iter().map(|mode| one(seed, mode)).collect()
+}
+
+fn one(seed: u64, mode: Mode) -> Result<Saturated, Unmade> {
+    let plan = plan(seed, mode);
+    let frame_max = crate::link::Link::new(plan.link, Random::new(0)).span(FRAME_MAX_WIRE_OCTETS);
+    let kernel_max = if mode == Mode::Shared { KERNEL_FRAMES * frame_max } else { 0 };
+    Ok(Saturated { mode, frame_max, kernel_max, outcome: run_plan(plan, Options::default())? })
+}
+
+fn talker(class: u8, phase: u64, payload_octets: usize) -> TenantPlan {
+    TenantPlan {
+        behaviour: Behaviour::Good,
+        class,
+        clock: ClockId::Tai,
+        period: MS,
+        ahead: 3 * MS,
+        payload_octets,
+        slots: 64,
+        phase: Some(phase),
+        first: 2 * MS,
+    }
+}
+
+fn plan(seed: u64, mode: Mode) -> Plan {
+    let machine = MachinePlan {
+        read: 30,
+        stage: 400,
+        commit: 1_500,
+        intake: 300,
+        lateness: 4 * US,
+        lateness_max: 40 * US,
+        // It covers every wake-up: what is left is the link's doing.
+        margin: Some(60 * US),
+        // The default of 800 is spent by waiting for a busy link all the time; wake-ups would blur the figures then.
+        spin_permille: 1_000,
+        drift_ppb: 0,
+    };
+    let link = LinkPlan {
+        mode,
+        speed: 1_000_000_000,
+        ppm: -40,
+        hand_over: 700,
+        hand_over_spread: 300,
+        stages: 256,
+        kernel_frames: KERNEL_FRAMES,
+    };
+    let entries = vec![(0b1000_0000, 240 * US), (0b0111_1111, 760 * US)];
+    let schedules = vec![Schedule { entries, sent: 0, base_ahead: -5_000_000_000 }];
+    // The base time is aligned to whole cycles of TAI, as the talkers are: the run begins at a whole second of it.
+    let mut tenants = vec![talker(7, 40 * US, 200), talker(5, 500 * US, 200)];
+    if mode == Mode::Dedicated {
+        tenants.push(TenantPlan {
+            behaviour: Behaviour::Saturating,
+            class: 0,
+            clock: ClockId::Monotonic,
+            period: 200 * US,
+            payload_octets: 1_400,
+            slots: 128,
+            phase: None,
+            ..talker(0, 0, 0)
+        });
+    }
+    let heal = 1_000 * MS;
+    let (fresh, drain) = (heal + 60 * MS, heal + 120 * MS);
+    let mut events = vec![(0, Event::Schedule { index: 0 }), (MS, Event::BestEffort { on: true })];
+    for (index, tenant) in tenants.iter().enumerate() {
+        events.push((tenant.first, Event::Push { tenant: index as u16 }));
+    }
+    events.push((heal, Event::Heal));
+    events.push((drain, Event::Drain));
+    Plan {
+        seed,
+        machine,
+        link,
+        select: Select::TimeAware,
+        schedules,
+        tenants,
+        events,
+        heal,
+        fresh,
+        drain,
+        random: Random::new(seed),
+    }
+}

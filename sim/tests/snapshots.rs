@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Latency and jitter per class of some fixed runs, checked in: a change of behaviour shows in review.
+//!
+//! Where a change is meant, `KTSN_UPDATE_SNAPSHOTS=1 cargo test -p ktsn-sim --test snapshots` writes the files anew;
+//! they go into the same commit as the change.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use ktsn_sim::plan::{Mode, Plan};
+use ktsn_sim::{Options, report, run, scenario};
+
+fn compare(name: &str, is: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("snapshots").join(name);
+    if std::env::var_os("KTSN_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, is).unwrap();
+    }
+    let was = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = |(was, is): &(&str, &str)| was != is;
+    let first = was.lines().zip(is.lines()).find(differs);
+    assert!(
+        was == is,
+        "{name} is not what it was, first here: {first:?}\nif that is meant: \
+         KTSN_UPDATE_SNAPSHOTS=1 cargo test -p ktsn-sim --test snapshots\n{is}"
+    );
+}
+
+#[test]
+fn latency_and_jitter_per_class_are_what_they_were() {
+    let mut text = String::new();
+    for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
+        let plan = Plan::new(seed);
+        let gates = if plan.schedules.is_empty() { "without gates" } else { "with gates" };
+        let outcome = run(seed, Options::default()).unwrap();
+        let (mode, tenants) = (plan.link.mode.word(), plan.tenants.len());
+        let _ = writeln!(text, "seed {seed}: {mode}, {:?} {gates}, {tenants} tenants", plan.select);
+        let _ = writeln!(text, "{}", report::figures_table(&outcome.figures));
+    }
+    compare("classes.txt", &text);
+}
+
+/// The bars: on a dedicated uplink a scheduled class's jitter is at most one longest frame and no frame is outside of
+/// its window; on a shared one it is what the guide states.
+#[test]
+fn a_saturated_link_moves_a_scheduled_class_by_no_more_than_the_bound() {
+    let runs = scenario::saturated(0).unwrap();
+    for run in &runs {
+        assert!(run.outcome.violations.is_empty(), "{:?}", run.outcome.violations);
+        assert_eq!(run.kernel_max > 0, run.mode == Mode::Shared);
+        for class in run.outcome.figures.classes.iter().filter(|class| class.class > 0) {
+            let jitter = class.wire_jitter.max();
+            let bound = run.frame_max + run.kernel_max;
+            assert!(class.wire_jitter.count() > 900);
+            assert!(jitter <= bound, "{:?}, class {}: {jitter} ns, bound {bound} ns", run.mode, class.class);
+        }
+    }
+    compare("saturated.txt", &report::saturated_table(&runs));
+}
