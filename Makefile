@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test demo bench clean
+.PHONY: help setup build lint test demo bench bench-sched clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -11,7 +11,7 @@ BIN := $(TARGET_DIR)/release
 export CARGO
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: ## install the Debian packages that are missing (root); a second run does nothing
 	@scripts/setup.sh
@@ -34,6 +34,11 @@ bench: setup build ## micro-benchmarks into out/bench/micro.json (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench micro --json out/bench/micro.json
+
+bench-sched: setup build ## what a gate decision costs, and the property suite, into out/bench/sched.json (root)
+	@mkdir -p out/bench
+	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
+	$(BIN)/ktsn bench sched --json out/bench/sched.json
 
 clean: ## remove everything that the other targets made
 	$(CARGO) clean

@@ -147,10 +147,11 @@ impl Daemon {
         let request = v1::StatisticsRequest { attachment: ATTACHMENT.to_owned() };
         let reply = self.ask(|mut client| async move { client.statistics(request).await })?;
         let worker = reply.workers.first().cloned().unwrap_or_default();
+        let port = reply.ports.into_iter().find(|port| port.device == UPLINK).unwrap_or_default();
         let attachment = reply.attachments.into_iter().find(|attachment| attachment.name == ATTACHMENT);
         let attachment = attachment
             .ok_or_else(|| LabError::Control(format!("no statistics of the attachment {ATTACHMENT:?}")))?;
-        Counters::read(&attachment, worker, self.cpu_time()?)
+        Ok(Counters { port, ..Counters::read(&attachment, worker, self.cpu_time()?)? })
     }
 
     /// CPU time of all its threads since their start, to the nanosecond.
@@ -234,6 +235,8 @@ pub struct Counters {
     errors: BTreeMap<u64, u64>,
     /// The worker's own counters.
     pub worker: v1::WorkerStatistics,
+    /// The uplink's counters.
+    pub port: v1::PortStatistics,
     /// CPU time used so far.
     pub cpu: Duration,
 }
@@ -264,6 +267,7 @@ impl Counters {
             bypassed: attachment.bypassed.clone().into_iter().collect(),
             errors,
             worker,
+            port: v1::PortStatistics::default(),
             cpu,
         })
     }
@@ -296,6 +300,7 @@ impl Counters {
                 spin_ns: self.worker.spin_ns.saturating_sub(earlier.worker.spin_ns),
                 ..self.worker.clone()
             },
+            port: port_since(&self.port, &earlier.port),
             cpu: self.cpu.saturating_sub(earlier.cpu),
         }
     }
@@ -312,6 +317,20 @@ impl Counters {
         let late = (self.overrun + self.late) as f64 / self.sent.max(1) as f64;
         TransmitFigures::of_histogram(&histogram, 0)
             .map(|figures| TransmitFigures { late_over_1us_ratio: late, ..figures })
+    }
+}
+
+/// What a port counted between two readings; its hand-over latency is the later one's.
+fn port_since(now: &v1::PortStatistics, then: &v1::PortStatistics) -> v1::PortStatistics {
+    let grown = |now: &[u64], then: &[u64]| {
+        let before = then.iter().copied().chain(std::iter::repeat(0));
+        now.iter().zip(before).map(|(now, then)| now.saturating_sub(then)).collect()
+    };
+    v1::PortStatistics {
+        frames: grown(&now.frames, &then.frames),
+        transmission_overrun: grown(&now.transmission_overrun, &then.transmission_overrun),
+        put_back: now.put_back.saturating_sub(then.put_back),
+        ..now.clone()
     }
 }
 
@@ -352,6 +371,18 @@ mod tests {
         assert_eq!((figures.statistics.p50, figures.statistics.min), (40, 40));
         assert!((figures.late_over_1us_ratio - 1.0 / 9.0).abs() < 1e-9);
         assert!(after.since(&after).transmit_figures().is_none());
+    }
+
+    #[test]
+    fn a_ports_counters_are_of_the_run() {
+        let port = |frames: &[u64], put_back, hand_over_ns| v1::PortStatistics {
+            frames: frames.to_vec(),
+            put_back,
+            hand_over_ns,
+            ..v1::PortStatistics::default()
+        };
+        let run = port_since(&port(&[5, 9], 3, 4_000), &port(&[2], 1, 3_000));
+        assert_eq!((run.frames, run.put_back, run.hand_over_ns), (vec![3, 9], 2, 4_000));
     }
 
     #[test]

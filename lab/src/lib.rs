@@ -5,13 +5,17 @@
 //! schema `ktsn.results/1`. Everything set up is removed whatever happens. Nothing timed runs outside the machine's
 //! measuring lock, and no round is left out by its result.
 
+pub mod calls;
 mod command;
 pub mod container;
 pub mod daemon;
 pub mod error;
 pub mod exclusive;
+pub mod gates;
 pub mod micro;
+mod observers;
 pub mod process;
+pub mod sched;
 pub mod testbed;
 pub mod tools;
 

@@ -5,6 +5,9 @@
 //! status 0; 1 a frame of `ktsn` was lost, early, duplicated or reordered (with --strict-bars also: a bar is missed), or
 //! the experiment failed; 2 wrong usage; 3 not possible here.
 
+mod gates;
+mod sched;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path as FilePath, PathBuf};
@@ -12,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use ktsn_lab::container::{self, Event, Outcome, Path, Plan, bars};
+use ktsn_lab::container::{self, Event, Path, Plan, bars};
 use ktsn_lab::{LabError, Tools, micro};
 use ktsn_measure::records::{RunRecords, save_runs};
 use ktsn_measure::report::{self, Source};
@@ -29,6 +32,7 @@ const LOCK: &str = "out/.measure.lock";
 const EXAMPLES: &str = "\
 Examples:
   ktsn bench container
+  ktsn bench gates --seconds 10 --json gates.json --report gates.html
   ktsn bench container --seconds 20 --payload 64 --path flannel,ktsn --json r.json --report r.html --records
 
 Everything is set up in network namespaces of its own and removed afterwards. Needs root and two CPUs.
@@ -48,6 +52,8 @@ pub(crate) struct BenchArgs {
 enum Experiment {
     Container(ContainerArgs),
     Micro(MicroArgs),
+    Gates(gates::GatesArgs),
+    Sched(sched::SchedArgs),
     #[command(hide = true)]
     SendCost(SendCostArgs),
 }
@@ -133,6 +139,8 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     let (name, done) = match &args.experiment {
         Experiment::Container(args) => ("container", container(args)),
         Experiment::Micro(args) => ("micro", micro(args)),
+        Experiment::Gates(args) => ("gates", gates::run(args)),
+        Experiment::Sched(args) => ("sched", sched::run(args)),
         Experiment::SendCost(args) => ("send-cost", send_cost(args)),
     };
     done.unwrap_or_else(|failed| {
@@ -177,7 +185,13 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let outcome = outcome?;
     let mut text = table::document(&outcome.document);
-    for line in save(args, &outcome)? {
+    let saved = Saved {
+        json: args.json.as_deref(),
+        report: args.report.as_deref(),
+        records: args.records,
+        label: "container",
+    };
+    for line in save(&saved, &outcome.document, &outcome.runs)? {
         text.push_str(&format!("{line}\n"));
     }
     output::write(&text)?;
@@ -238,23 +252,31 @@ fn writable(file: &FilePath) -> Result<(), LabError> {
         .map_err(|source| LabError::Usage(format!("{}: {source}", directory.display())))
 }
 
+/// What to write, and where.
+struct Saved<'a> {
+    json: Option<&'a FilePath>,
+    report: Option<&'a FilePath>,
+    records: bool,
+    /// Names the document in a report that has no JSON beside it.
+    label: &'a str,
+}
+
 /// Writes what was asked for; returns where it lies.
-fn save(args: &ContainerArgs, outcome: &Outcome) -> anyhow::Result<Vec<String>> {
+fn save(saved: &Saved<'_>, document: &Document, runs: &[RunRecords]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
-    if let Some(file) = &args.json {
-        outcome.document.save(file)?;
+    if let Some(file) = saved.json {
+        document.save(file)?;
         lines.push(format!("results: {}", file.display()));
-        if args.records {
+        if saved.records {
             let directory = file.with_file_name("records");
             std::fs::create_dir_all(&directory)?;
-            save_records(&directory, &outcome.runs)?;
+            save_records(&directory, runs)?;
             lines.push(format!("records: {}", directory.display()));
         }
     }
-    if let Some(file) = &args.report {
-        let label =
-            args.json.as_deref().map_or_else(|| "container".to_owned(), |json| json.display().to_string());
-        let source = Source::of(&label, &outcome.document, &outcome.runs)?;
+    if let Some(file) = saved.report {
+        let label = saved.json.map_or_else(|| saved.label.to_owned(), |json| json.display().to_string());
+        let source = Source::of(&label, document, runs)?;
         report::write(file, &[source])?;
         lines.push(format!("report: {}", file.display()));
     }
@@ -273,11 +295,16 @@ fn save_records(directory: &FilePath, runs: &[RunRecords]) -> anyhow::Result<()>
 }
 
 fn verdict(document: &Document, strict_bars: bool) -> ExitCode {
-    let (violations, missed) = (bars::violations(document), bars::missed(document));
+    tell(document, &bars::violations(document), strict_bars)
+}
+
+/// Says what missed its bar and what must never be; gives the exit status.
+fn tell(document: &Document, violations: &[String], strict_bars: bool) -> ExitCode {
+    let missed = bars::missed(document);
     for line in &missed {
         eprintln!("bar missed: {line}");
     }
-    for line in &violations {
+    for line in violations {
         eprintln!("violated: {line}");
     }
     let failed = !violations.is_empty() || (strict_bars && !missed.is_empty());

@@ -8,32 +8,21 @@
 use super::{DEADLINE, LEAD, Path, Plan, bars};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
-use crate::process::{Process, Program};
+use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
+use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
 use ktsn_measure::series::{Facts, WireSource, untapped};
 use ktsn_measure::{listener, talker, tap};
-use serde::de::DeserializeOwned;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::time::Duration;
 
 /// The listener's port.
 const PORT: u16 = 7000;
 /// SO_PRIORITY of every talker, and so the traffic class.
 const PRIORITY: u8 = 6;
-/// Longest wait for a process to be ready.
-const READY_MAX: Duration = Duration::from_secs(5);
-/// What a talker needs beyond its frames.
-const TALK_EXTRA: Duration = Duration::from_secs(5);
-/// A frame that has not arrived this long after the last one was sent is lost.
-const LINGER: Duration = Duration::from_millis(300);
-/// Longest wait for a process that was asked to end.
-const END_MAX: Duration = Duration::from_secs(5);
-/// Exit statuses of an observer that has written its files: 1 says that something was missing, and the files what.
-const MEASURED: &[i32] = &[0, 1];
-
 /// What all runs share.
 pub(super) struct Bench<'a> {
     pub(super) plan: &'a Plan,
@@ -62,31 +51,12 @@ struct Told {
 }
 
 impl Bench<'_> {
-    fn file(&self, observer: &str, ending: &str) -> PathBuf {
-        self.directory.join(format!("{observer}.{ending}"))
+    fn observers(&self) -> Observers<'_> {
+        Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
     }
 
-    /// `ktsn VERB …` with its files.
     fn observer(&self, verb: &str) -> Program {
-        let (records, json) = (self.file(verb, "csv"), self.file(verb, "json"));
-        Program::new(verb, &self.plan.tools.ktsn)
-            .args([
-                verb.as_ref(),
-                "--records".as_ref(),
-                records.as_os_str(),
-                "--json".as_ref(),
-                json.as_os_str(),
-            ])
-            .args(["--count".to_owned(), self.plan.frames.to_string()])
-            .says_ready()
-    }
-
-    fn placed(&self, program: Program, cpu: u8, fifo: Option<u8>) -> Program {
-        if self.plan.functional {
-            return program;
-        }
-        let program = program.args(["--cpu".to_owned(), cpu.to_string()]);
-        fifo.map_or(program.clone(), |fifo| program.args(["--fifo".to_owned(), fifo.to_string()]))
+        self.observers().program(verb, verb, self.plan.frames)
     }
 
     fn tap(&self) -> Program {
@@ -99,7 +69,7 @@ impl Bench<'_> {
         let (address, namespace) =
             if path.in_pods() { (b.pod_address, &b.pod_namespace) } else { (b.address, &b.namespace) };
         let program = self.observer("listen").args([format!("{address}:{PORT}")]).within(namespace);
-        self.placed(program, 0, Some(40))
+        self.observers().placed(program, 0, Some(40))
     }
 
     fn talker(&self, path: Path, payload: usize, first_sequence: u64) -> Program {
@@ -116,7 +86,7 @@ impl Bench<'_> {
             format!("--lead={}ns", LEAD.get()),
             "--clock=tai".to_owned(),
         ]);
-        let program = self.placed(program, 1, path.fifo());
+        let program = self.observers().placed(program, 1, path.fifo());
         match &self.daemon {
             Some(daemon) if path == Path::Ktsn => daemon.serve(program, &self.plan.tools, self.testbed),
             _ => program.within(namespace),
@@ -132,7 +102,7 @@ impl Bench<'_> {
         first_sequence: u64,
     ) -> Result<Observed, LabError> {
         let daemon = self.daemon.as_ref().filter(|_| path == Path::Ktsn);
-        self.forget()?;
+        self.observers().forget(&["talk", "listen", "tap"])?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
         tap.wait_ready(READY_MAX)?;
@@ -169,54 +139,17 @@ impl Bench<'_> {
         Ok(observed)
     }
 
-    /// Removes the files of the run before: what is read afterwards is of this one.
-    fn forget(&self) -> Result<(), LabError> {
-        for observer in ["talk", "listen", "tap"] {
-            for path in ["csv", "json"].map(|ending| self.file(observer, ending)) {
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(LabError::file(path)(error));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn told(&self) -> Result<Told, LabError> {
+        let files = self.observers();
         Ok(Told {
-            talk: self.json("talk")?,
-            talked: self.records("talk", records::load_talk)?,
-            listen: self.json("listen")?,
-            listened: self.records("listen", records::load_arrivals)?,
-            tap: self.json("tap")?,
-            tapped: self.records("tap", records::load_arrivals)?,
+            talk: files.json("talk")?,
+            talked: files.records("talk", records::load_talk)?,
+            listen: files.json("listen")?,
+            listened: files.records("listen", records::load_arrivals)?,
+            tap: files.json("tap")?,
+            tapped: files.records("tap", records::load_arrivals)?,
         })
     }
-
-    fn json<T: DeserializeOwned>(&self, observer: &str) -> Result<T, LabError> {
-        let path = self.file(observer, "json");
-        let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
-        serde_json::from_str(&text).map_err(|error| LabError::Contents { path, problem: error.to_string() })
-    }
-
-    fn records<T>(
-        &self,
-        observer: &str,
-        load: fn(&FilePath) -> Result<Vec<T>, records::RecordsError>,
-    ) -> Result<Vec<T>, LabError> {
-        let path = self.file(observer, "csv");
-        load(&path).map_err(|error| LabError::Contents { path, problem: error.to_string() })
-    }
-}
-
-/// Lets an observer see what is still under way, then ends it; it writes its files at its end.
-fn finish(observer: &mut Process) -> Result<(), LabError> {
-    if observer.wait_any(LINGER)?.is_none() {
-        observer.ask_to_end()?;
-    }
-    observer.wait(END_MAX, MEASURED).map(drop)
 }
 
 fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option<&Counters>) -> Observed {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn bench sched`: what a decision of the transmission selection costs, and whether its properties hold.
+//!
+//! In: how many turns, the workspace with the property suite. Out: tables, `ktsn.results/1`. Exit status 1 when a property
+//! was not shown.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use ktsn_lab::Tools;
+use ktsn_lab::sched::{self, Plan};
+use ktsn_measure::table;
+
+use super::{LOCK, command, tell, writable};
+use crate::output;
+
+/// What a decision of the transmission selection costs; and its property suite.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example (in the workspace, after `make build`):\n  make bench-sched\n  \
+                        ktsn bench sched --cases 1000000 --json out/bench/sched.json")]
+pub(super) struct SchedArgs {
+    /// Turns of every world; 200 batches each.
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    turns: u32,
+    /// Random worlds of the property suite; without it the suite's own count.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cases: Option<u32>,
+    /// Where the sources are.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    workspace: PathBuf,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Exit with status 1 when a bar is missed, too.
+    #[arg(long)]
+    strict_bars: bool,
+}
+
+/// Measures and tells.
+pub(super) fn run(args: &SchedArgs) -> anyhow::Result<ExitCode> {
+    let plan = Plan {
+        turns: args.turns,
+        cases: args.cases,
+        workspace: args.workspace.clone(),
+        tools: Tools::beside(&std::env::current_exe()?),
+        lock: PathBuf::from(LOCK),
+        command: command(),
+    };
+    if let Some(file) = &args.json {
+        writable(file)?;
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    let document = sched::run(&plan, &mut |what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let document = document?;
+    let mut text = table::document(&document);
+    if let Some(file) = &args.json {
+        document.save(file)?;
+        text.push_str(&format!("results: {}\n", file.display()));
+    }
+    output::write(&text)?;
+    Ok(tell(&document, &sched::violations(&document), args.strict_bars))
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use ktsn_measure::gates::Figures;
+use ktsn_measure::results::{CheckOutcome, Round};
+use ktsn_measure::watchdog;
+use round::Class;
+
+fn plan() -> Plan {
+    Plan {
+        rounds: 2,
+        cycles: 100,
+        gated: true,
+        watchdog: true,
+        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
+        lock: PathBuf::from("/nowhere/lock"),
+        command: Vec::new(),
+        functional: true,
+    }
+}
+
+fn observed(round: u32, outside: [u64; 3]) -> Observed {
+    let class = |index: usize| Class {
+        series: Series {
+            path: PATH.to_owned(),
+            payload_octets: STREAMS[index].payload_octets,
+            class: Some(STREAMS[index].class),
+            round: Round::Number(round),
+            frames_sent: Some(1_000),
+            outside_window: Some(outside[index]),
+            transmission_overrun: Some(1),
+            transmission_overrun_unproven: Some(0),
+            wire_outside_window_ratio: Some(0.0),
+            early: Some(0),
+            lost: Some(0),
+            duplicates: Some(0),
+            reordered: Some(0),
+            ..Series::default()
+        },
+        figures: Figures { outside_window: outside[index], wire_seen: 1_000, ..Figures::default() },
+        run: RunRecords::default(),
+    };
+    let watchdog = watchdog::Outcome::default();
+    Observed {
+        classes: (0..3).map(class).collect(),
+        watchdog,
+        port: ktsn_proto::v1::PortStatistics { transmission_overrun: vec![1, 2], ..Default::default() },
+        calls: vec![Nanos::new(3_000)],
+        broken: None,
+    }
+}
+
+fn document(observed: Vec<Observed>) -> Document {
+    collect(Document::new("gates", Vec::new(), Environment::default()), observed).document
+}
+
+#[test]
+fn wrong_plans_are_refused_and_a_missing_daemon_is_not_possible() {
+    plan().check().unwrap();
+    for wrong in [Plan { rounds: 0, ..plan() }, Plan { cycles: 9, ..plan() }] {
+        assert_eq!(run(&wrong, &mut |_| ()).unwrap_err().exit_status(), 2);
+    }
+    let error = run(&plan(), &mut |_| ()).unwrap_err();
+    assert_eq!(error.exit_status(), 3);
+    assert!(error.to_string().contains("make build"), "{error}");
+}
+
+#[test]
+fn the_daemon_gets_link_speed_and_schedule() {
+    let plain = "[[port]]\ndevice = \"uplink\"\n\n[[attachment]]\nname = \"lab\"\n";
+    let gated = configure(plain, Some(traffic::toml(&traffic::admin_port(Tai::ZERO))));
+    assert!(gated.starts_with("[[port]]\nlink_speed = 1000000000\nschedule = \"lab\"\ndevice"), "{gated}");
+    assert!(gated.contains("[[schedule]]\nname = \"lab\""));
+    let open = configure(plain, None);
+    assert!(!open.contains("schedule") && open.contains("link_speed"));
+}
+
+#[test]
+fn every_class_has_its_bars_and_one_frame_outside_is_a_violation() {
+    let good = document(vec![observed(1, [0; 3]), observed(2, [0; 3])]);
+    assert_eq!(good.comparisons.len(), 12);
+    assert!(
+        good.comparisons.iter().all(|comparison| comparison.holds == Some(true)),
+        "{:?}",
+        good.comparisons
+    );
+    assert_eq!(violations(&good), Vec::<String>::new());
+    let bad = document(vec![observed(1, [0; 3]), observed(2, [0, 1, 0])]);
+    let missed: Vec<_> =
+        bad.comparisons.iter().filter(|comparison| comparison.holds == Some(false)).collect();
+    assert_eq!((missed.len(), missed[0].payload_octets), (1, Some(256)));
+    assert_eq!(violations(&bad), ["class 5: outside_window is 1, expected 0"]);
+}
+
+#[test]
+fn what_was_not_judged_holds_no_bar() {
+    let mut one = observed(1, [0; 3]);
+    one.classes[0].series.outside_window = None;
+    one.classes[0].figures.unseen = 4;
+    let document = document(vec![one]);
+    assert!(violations(&document).iter().any(|line| line.contains("outside_window is unknown")));
+    assert!(violations(&document).iter().any(|line| line.contains("4 frames lie in no system call")));
+}
+
+#[test]
+fn the_control_must_see_class_5_outside() {
+    let see = |outside| bars::control(&observed(0, [0, outside, 500])).outcome;
+    assert_eq!(
+        (see(1_000), see(900), see(899)),
+        (CheckOutcome::Passed, CheckOutcome::Passed, CheckOutcome::Failed)
+    );
+}

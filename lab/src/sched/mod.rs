@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Transmission selection: what a decision costs, and whether its properties hold.
+//!
+//! In: the programs, where the sources are. Out: a document with `micro` entries, the bars beside them, and a check for
+//! each property. First the property suite runs (it builds, so nothing is timed meanwhile), then, under the measuring
+//! lock and on a quiet machine, the example `sched_cost`, which has an allocator of its own that counts.
+
+mod properties;
+
+use crate::error::LabError;
+use crate::exclusive::{MeasureLock, wait_until_quiet};
+use crate::tools::Tools;
+use ktsn_measure::environment::Environment;
+use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Turns of every world.
+    pub turns: u32,
+    /// Random worlds of the comparison with the reference; the properties have a share of it. `None`: the suite's own.
+    pub cases: Option<u32>,
+    /// The workspace whose property suite is run.
+    pub workspace: PathBuf,
+    /// The programs.
+    pub tools: Tools,
+    /// The machine's measuring lock.
+    pub lock: PathBuf,
+    /// The command that repeats it.
+    pub command: Vec<String>,
+}
+
+/// Figure, what it is divided by (none: the figure itself), the greatest value.
+const BARS: [(&str, Option<&str>, f64); 3] = [
+    ("sched.decide.8x64", None, 150.0),
+    ("sched.decide.8x1024", Some("sched.decide.8x64"), 1.3),
+    ("sched.frame.streams10000", Some("sched.frame.streams10"), 2.0),
+];
+
+/// What the example tells.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Cost {
+    micro: Vec<Micro>,
+    /// After everything was made: must be 0.
+    allocations: u64,
+    /// Until then: shows that the counter counts.
+    allocations_before: u64,
+}
+
+/// Measures. `watch` hears what is done next.
+///
+/// # Errors
+/// [`LabError`].
+pub fn run(plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Document, LabError> {
+    let mut document = Document::new("sched", plan.command.clone(), Environment::read());
+    document.parameters.insert("turns".to_owned(), plan.turns.into());
+    document.parameters.insert(
+        "decision".to_owned(),
+        "8 classes with 1024 frames queued, stepped as a worker does: decide, hand over, decide, jump; batches of 64, \
+         worlds in turn"
+            .into(),
+    );
+    watch("the property suite");
+    document.checks = properties::run(&plan.workspace, plan.cases)?;
+    let _lock = MeasureLock::take(&plan.lock, || watch("another measurement holds the lock"))?;
+    watch("waiting for a quiet machine");
+    let refusals = wait_until_quiet(|_| ())?;
+    document.parameters.insert("load_refusals".to_owned(), refusals.into());
+    watch("the cost of decisions");
+    judge(&mut document, cost(plan)?);
+    Ok(document)
+}
+
+/// Runs the example, where it is built.
+fn cost(plan: &Plan) -> Result<Cost, LabError> {
+    let program = plan.tools.ktsn.with_file_name("examples").join("sched_cost");
+    let shown = program.display().to_string();
+    if !program.is_file() {
+        return Err(LabError::Impossible {
+            what: format!("{shown} does not exist"),
+            remedy: "`cargo build --release -p ktsn-lab --example sched_cost`, or `make bench-sched`"
+                .to_owned(),
+        });
+    }
+    let output = Command::new(&program)
+        .args(["--turns", &plan.turns.to_string(), "--cpu", "1"])
+        .output()
+        .map_err(|source| LabError::Start { command: shown.clone(), source, remedy: "" })?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(LabError::Command { command: shown, status: output.status.to_string(), stderr });
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| LabError::Contents { path: program, problem: format!("its output: {error}") })
+}
+
+/// Figures, bars and the count of allocations.
+fn judge(document: &mut Document, cost: Cost) {
+    let figure = |name: &str| cost.micro.iter().find(|micro| micro.name == name).map(|micro| micro.p50);
+    for (of, to, bar) in BARS {
+        let ratio = match to {
+            None => figure(of),
+            Some(to) => figure(of).zip(figure(to)).map(|(of, to)| of / to).filter(|r| r.is_finite()),
+        };
+        document.comparisons.push(comparison("p50", of, to, ratio, bar));
+    }
+    let allocations = Some(cost.allocations as f64);
+    document.comparisons.push(comparison("allocations", "sched.after_arming", None, allocations, 0.0));
+    let counts = cost.allocations_before > 0;
+    document.checks.push(Check {
+        name: "the counting allocator counts".to_owned(),
+        outcome: if counts { CheckOutcome::Passed } else { CheckOutcome::Failed },
+        reason: (!counts).then(|| "it saw no allocation while everything was made".to_owned()),
+    });
+    document.micro = cost.micro;
+}
+
+fn comparison(metric: &str, of: &str, to: Option<&str>, ratio: Option<f64>, bar: f64) -> Comparison {
+    Comparison {
+        metric: metric.to_owned(),
+        payload_octets: None,
+        load: None,
+        of: of.to_owned(),
+        to: to.map(str::to_owned),
+        ratio,
+        bar: Some(bar),
+        holds: Some(ratio.is_some_and(|ratio| ratio <= bar)),
+    }
+}
+
+/// The checks that failed or were not carried out, one sentence each: a property is proven or it is not.
+#[must_use]
+pub fn violations(document: &Document) -> Vec<String> {
+    let open = document.checks.iter().filter(|check| check.outcome != CheckOutcome::Passed);
+    open.map(|check| format!("{}: {}", check.name, check.reason.as_deref().unwrap_or("failed"))).collect()
+}
+
+#[cfg(test)]
+mod tests;
