@@ -79,6 +79,9 @@ fn clause_8_6_8_2_nothing_changes_while_the_gate_is_closed() {
     assert_eq!(credit.open_time_needed(), Nanos::new(5_000));
     credit.advance(at(90_000), Nanos::ZERO);
     assert_eq!(credit.bits(), -500);
+    // It can't have been open for longer than the time that passed.
+    credit.advance(at(91_000), Nanos::new(5_000));
+    assert_eq!(credit.bits(), -400);
 }
 
 #[test]
@@ -95,6 +98,14 @@ fn limits_of_annex_l() {
         credit.transmit(start, start, 10_000);
     }
     assert_eq!(credit.bits(), -11_103);
+}
+
+#[test]
+fn what_is_saved_up_is_limited_before_the_transmission_not_after() {
+    let mut credit = Credit::new(CreditOptions { hi_credit: Some(200), ..CreditOptions::new(100_000_000) });
+    credit.set_waiting(true);
+    credit.transmit(at(20_000), at(21_000), 125);
+    assert_eq!(credit.bits(), 200 - 900);
 }
 
 #[test]
