@@ -99,20 +99,18 @@ pub struct TimeAware {
 #[derive(Clone, Copy, Debug)]
 struct Head {
     queue: usize,
-    due: TxTime,
     /// Time until it is due, or since: one of them is 0.
     wait: u64,
     overdue: u64,
-    arrival: u64,
-    wire_octets: u32,
 }
 
-/// The soonest instant at which a class will be chosen.
+/// The soonest instant at which a class will be chosen: `after` from now. The frame is due in `wait`; gates aside it may leave in `from`.
 #[derive(Clone, Copy, Debug)]
 struct Wake {
-    after: u64,
-    at: TxTime,
     queue: usize,
+    after: u64,
+    from: u64,
+    wait: u64,
 }
 
 impl TimeAware {
@@ -211,27 +209,25 @@ impl TimeAware {
         }
     }
 
+    // In registers: handed over in memory, it is read back before it has been written, which costs half of a decision.
+    #[inline(always)]
     fn head(&self, class: usize, now: Now) -> Option<Head> {
-        let first = self.head_of(class * CLOCKS, now);
-        let second = self.head_of(class * CLOCKS + 1, now);
-        match (first, second) {
-            (Some(first), Some(second)) => {
-                let key = |head: &Head| (head.wait, u64::MAX - head.overdue, head.arrival);
-                Some(if key(&second) < key(&first) { second } else { first })
-            }
-            (first, second) => first.or(second),
-        }
-    }
-
-    fn head_of(&self, queue: usize, now: Now) -> Option<Head> {
-        let (node, frame) = (self.queues.head(queue)?, self.queues.head_frame(queue)?);
-        let (due, there) = if node.is_on_tai() {
-            (TxTime::Tai(Tai::from_nanos(node.due)), now.tai.as_nanos())
-        } else {
-            (TxTime::Monotonic(Monotonic::from_nanos(node.due)), now.monotonic.as_nanos())
+        let [first, second] = [0, 1].map(|clock| self.queues.head(class * CLOCKS + clock));
+        let head = |node: &Node, clock: usize| {
+            let there = if node.is_on_tai() { now.tai.as_nanos() } else { now.monotonic.as_nanos() };
+            let (wait, overdue) = (node.due.saturating_sub(there), there.saturating_sub(node.due));
+            Head { queue: class * CLOCKS + clock, wait, overdue }
         };
-        let (wait, overdue) = (node.due.saturating_sub(there), there.saturating_sub(node.due));
-        Some(Head { queue, due, wait, overdue, arrival: node.arrival, wire_octets: frame.wire_octets })
+        match (first, second) {
+            (None, None) => None,
+            (Some(first), None) => Some(head(first, 0)),
+            (None, Some(second)) => Some(head(second, 1)),
+            (Some(first), Some(second)) => {
+                let key = |node: &Node, head: &Head| (head.wait, u64::MAX - head.overdue, node.arrival);
+                let (one, other) = (head(first, 0), head(second, 1));
+                Some(if key(second, &other) < key(first, &one) { other } else { one })
+            }
+        }
     }
 
     /// Transmit `head`, which may leave now, or drop it as `missed`.
@@ -272,69 +268,72 @@ impl TimeAware {
         overdue.saturating_sub(self.gates.next_fit(&then, class, 0, need).map_or(u64::MAX, |fit| fit.after))
     }
 
-    /// Time from `from` after `now` on until `head` fits into a window of its class, as time from `now`.
-    fn next_fit(&mut self, class: usize, head: &Head, from: u64, now: Now) -> Option<u64> {
+    /// Time from `now` until a frame of `wire_octets` fits into a window of `class`, at least `from`.
+    fn next_fit(&mut self, class: usize, wire_octets: u32, from: u64, now: Now) -> Option<u64> {
         let now = now.tai.as_nanos();
         let at = now.checked_add(from);
-        if let Some(after) = at.and_then(|at| self.fits.after(class, head.wire_octets, at)) {
+        if let Some(after) = at.and_then(|at| self.fits.after(class, wire_octets, at)) {
             return Some(from.saturating_add(after));
         }
-        let need = self.link.need(head.wire_octets);
+        let need = self.link.need(wire_octets);
         let position = self.gates.position(now);
         let fit = self.gates.next_fit(&position, class, from, need)?;
         if let Some(at) = at {
-            self.fits.learn(class, head.wire_octets, at, Fit { after: fit.after - from, ..fit }, need);
+            self.fits.learn(class, wire_octets, at, Fit { after: fit.after - from, ..fit }, need);
         }
         Some(fit.after)
     }
 
-    /// What `class` does: leave now, be dropped, or wait until an instant before `soonest`.
-    fn consider(
-        &mut self,
-        class: usize,
-        link_wait: u64,
-        now: Now,
-        soonest: Option<&Wake>,
-    ) -> Option<Verdict> {
-        let head = self.head(class, now)?;
-        let ready = head.wait.max(link_wait);
-        let is_too_late = |after| soonest.is_some_and(|soonest| after >= soonest.after);
-        if is_too_late(ready) {
-            return None;
+    /// What the class of `head` does: leave now, be dropped, or wait until an instant before `soonest`.
+    fn consider(&mut self, class: usize, head: &Head, ready: u64, now: Now, soonest: Option<u64>) -> Verdict {
+        let Some(frame) = self.queues.head_frame(head.queue) else { return Verdict::Later };
+        let wire_octets = frame.wire_octets;
+        let mut from = ready;
+        if self.shaping.is_shaped(class) {
+            self.shaping.update(class, Some(head), now, &self.gates);
+            from = self.shaping.allowed_after(class, head, ready, now, &self.gates);
         }
-        let from = if self.shaping.is_shaped(class) {
-            self.shaping.update(class, Some(&head), now, &self.gates);
-            self.shaping.allowed_after(class, &head, ready, now, &self.gates)
-        } else {
-            ready
+        let after = match self.next_fit(class, wire_octets, from, now) {
+            Some(0) => return Verdict::Leave,
+            Some(after) => after,
+            None => match self.gates.pending_change_at() {
+                Some(change_at) => ready.max(change_at - now.tai.as_nanos()),
+                None if ready == 0 => return Verdict::NeverFits,
+                // It will be dropped when its turn comes.
+                None => ready,
+            },
         };
-        let after = match (self.next_fit(class, &head, from, now), self.gates.pending_change_at()) {
-            (Some(0), _) => return Some(Verdict::Leave(head)),
-            (Some(after), _) => after,
-            (None, Some(change_at)) => ready.max(change_at - now.tai.as_nanos()),
-            (None, None) if ready == 0 => return Some(Verdict::NeverFits(head)),
-            // It will be dropped when its turn comes.
-            (None, None) => ready,
-        };
-        if is_too_late(after) {
-            return None;
+        if soonest.is_some_and(|soonest| after >= soonest) {
+            return Verdict::Later;
         }
-        let at = if after == head.wait {
-            head.due
-        } else if after == from {
-            TxTime::Monotonic(Monotonic::from_nanos(now.monotonic.as_nanos().saturating_add(after)))
+        Verdict::Wait(Wake { queue: head.queue, after, from, wait: head.wait })
+    }
+
+    fn wake(&self, wake: &Wake, now: Now) -> Option<Decision> {
+        let on_tai = |at| TxTime::Tai(Tai::from_nanos(at));
+        let on_monotonic = |at| TxTime::Monotonic(Monotonic::from_nanos(at));
+        let at = if wake.after == wake.wait {
+            let node = self.queues.head(wake.queue)?;
+            if node.is_on_tai() { on_tai(node.due) } else { on_monotonic(node.due) }
+        } else if wake.after == wake.from {
+            on_monotonic(now.monotonic.as_nanos().saturating_add(wake.after))
         } else {
-            TxTime::Tai(Tai::from_nanos(now.tai.as_nanos().saturating_add(after)))
+            on_tai(now.tai.as_nanos().saturating_add(wake.after))
         };
-        Some(Verdict::Wait(Wake { after, at, queue: head.queue }))
+        Some(Decision::WakeAt { at, next: self.queues.head_frame(wake.queue)?.id })
     }
 }
 
 /// What a class does at an instant.
 enum Verdict {
-    Leave(Head),
-    NeverFits(Head),
+    /// Its head leaves now.
+    Leave,
+    /// Its head can never leave.
+    NeverFits,
+    /// It waits, and is the soonest so far.
     Wait(Wake),
+    /// It waits, and another one is not later.
+    Later,
 }
 
 impl Strategy for TimeAware {
@@ -365,25 +364,27 @@ impl Strategy for TimeAware {
         let link_wait = self.link.wait(now.monotonic);
         let mut soonest: Option<Wake> = None;
         for class in (0..TrafficClass::COUNT).rev() {
-            let decision = match self.consider(class, link_wait, now, soonest.as_ref()) {
-                None => continue,
-                Some(Verdict::Wait(wake)) => {
+            let Some(head) = self.head(class, now) else { continue };
+            let ready = head.wait.max(link_wait);
+            let before = soonest.map(|wake| wake.after);
+            if before.is_some_and(|before| ready >= before) {
+                continue;
+            }
+            let decision = match self.consider(class, &head, ready, now, before) {
+                Verdict::Later => continue,
+                Verdict::Wait(wake) => {
                     soonest = Some(wake);
                     continue;
                 }
-                Some(Verdict::Leave(head)) => self.take(class, &head, now),
-                Some(Verdict::NeverFits(head)) => self
+                Verdict::Leave => self.take(class, &head, now),
+                Verdict::NeverFits => self
                     .queues
                     .pop(head.queue)
                     .map(|(_, frame)| Decision::Drop { frame, reason: DropReason::GateNeverFits }),
             };
             return decision.unwrap_or(Decision::Idle);
         }
-        soonest
-            .and_then(|wake| {
-                Some(Decision::WakeAt { at: wake.at, next: self.queues.head_frame(wake.queue)?.id })
-            })
-            .unwrap_or(Decision::Idle)
+        soonest.and_then(|wake| self.wake(&wake, now)).unwrap_or(Decision::Idle)
     }
 
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {

@@ -95,8 +95,8 @@ impl Windows {
         Self { spans: spans.into(), opened: opened.into(), lengths: lengths.into(), lead }
     }
 
-    /// The first span from index `from` on whose length is at least `need` (more than 0).
-    fn first_of(&self, from: usize, need: u64) -> Option<Span> {
+    /// Index of the first span from index `from` on whose length is at least `need` (more than 0).
+    fn first_of(&self, from: usize, need: u64) -> Option<usize> {
         let leaves = self.lengths.len() / 2;
         if from >= self.spans.len() || self.lengths[1] < need {
             return None;
@@ -113,7 +113,7 @@ impl Windows {
         while node < leaves {
             node = 2 * node + usize::from(self.lengths[2 * node] < need);
         }
-        self.spans.get(node - leaves).copied()
+        Some(node - leaves)
     }
 }
 
@@ -204,6 +204,7 @@ impl Timetable {
 
     /// The first offset from `offset` on, which lies in `entry`, at which the gate is open for `need` (above 0) or longer. Where
     /// cycles repeat it may lie in the next one; `None` if there is none at all.
+    #[inline]
     pub(crate) fn first_fit(&self, entry: usize, class: usize, offset: u64, need: u64) -> Option<Fit> {
         let windows = &self.classes[class];
         let index = usize::from(self.spans_from[entry][class]);
@@ -214,13 +215,13 @@ impl Timetable {
                 return Some(Fit { after: at - offset, rest });
             }
         }
-        let whole = |span: Span, begin: u64| Fit { after: begin - offset, rest: span.rest(span.begin) };
-        if let Some(span) = windows.first_of(index + 1, need) {
-            return Some(whole(span, span.begin));
-        }
-        // Of a span that crosses the seam, the part behind it is never long enough where the whole was not.
-        let (cycle_time, span) = (self.cycle_time?, windows.first_of(0, need)?);
-        Some(whole(span, span.begin + cycle_time))
+        let (index, cycles) = match windows.first_of(index + 1, need) {
+            Some(index) => (index, 0),
+            // Of a span that crosses the seam, the part behind it is never long enough where the whole was not.
+            None => (windows.first_of(0, need)?, self.cycle_time?),
+        };
+        let span = windows.spans.get(index)?;
+        Some(Fit { after: span.begin + cycles - offset, rest: span.rest(span.begin) })
     }
 
     /// For how long the gate is open from the begin of a cycle to `offset`.

@@ -57,6 +57,8 @@ pub(crate) struct Gates {
     retired: [Option<Box<GateProgram>>; 2],
     config_change_error: u64,
     hint: Hint,
+    /// The position asked for last, while no program has changed since.
+    here: Option<Position>,
 }
 
 impl Gates {
@@ -80,6 +82,7 @@ impl Gates {
             let lists = oper.program.lists()?;
             cycle_timer::last_cycle_start(oper.start, lists.cycle_time, lists.extension, now, change_at)
         });
+        self.here = None;
         self.pending = Some(Pending { program, change_at, last_cycle_start });
         self.advance(now);
         displaced
@@ -97,6 +100,7 @@ impl Gates {
             *place = Some(replaced.program);
         }
         self.hint = Hint::default();
+        self.here = None;
         true
     }
 
@@ -145,11 +149,19 @@ impl Gates {
         }
     }
 
-    /// Where `now` lies. The current instant is looked up fastest.
+    /// Where `now` lies. The current instant is looked up fastest, and only once.
+    #[inline]
     pub(crate) fn position(&mut self, now: u64) -> Position {
+        match self.here {
+            Some(here) if here.now == now => here,
+            _ => self.arrive(now),
+        }
+    }
+
+    fn arrive(&mut self, now: u64) -> Position {
         let mut hint = self.hint;
         let position = self.locate(now, &mut hint);
-        self.hint = hint;
+        (self.hint, self.here) = (hint, Some(position));
         position
     }
 

@@ -203,6 +203,7 @@ impl Lists {
     }
 
     /// As [`Gates::next_fit`], from `offset` in a cycle, in `entry`; the last cycle starts `to_last` later.
+    #[inline]
     fn next_fit(
         &self,
         offset: u64,

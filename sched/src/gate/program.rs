@@ -62,7 +62,7 @@ impl GateProgram {
         let (cycle, extension) = (admin.cycle_time, admin.cycle_time_extension);
         if extension.is_negative() {
             let leaf = "admin-cycle-time-extension";
-            return fault(leaf, None, extension.get(), "at least 0 ns", "802.1Q-2022 8.6.9.4.3");
+            return fault(leaf, None, extension.get(), "at least 0 ns", "802.1Q-2022 8.6.9.4");
         }
         let entries = &admin.control_list;
         if entries.len() > AdminPort::ENTRIES_MAX {
@@ -70,12 +70,12 @@ impl GateProgram {
             return fault("admin-control-list", None, count, "at most 1024 entries", "limit of KTSN");
         }
         if !entries.is_empty() && cycle <= Nanos::ZERO {
-            return fault("admin-cycle-time", None, cycle.get(), "more than 0 ns", "802.1Q-2022 8.6.9.4.2");
+            return fault("admin-cycle-time", None, cycle.get(), "more than 0 ns", "802.1Q-2022 8.6.9.4");
         }
         if let Some(index) = entries.iter().position(|entry| entry.interval <= Nanos::ZERO) {
             let interval = entries[index].interval.get();
             let leaf = "time-interval-value";
-            return fault(leaf, Some(index), interval, "more than 0 ns", "802.1Q-2022 8.6.9.4.17");
+            return fault(leaf, Some(index), interval, "more than 0 ns", "802.1Q-2022 8.6.9.4");
         }
         let lists = (admin.gate_enabled && !entries.is_empty()).then(|| {
             let cycle_time = cycle.get().unsigned_abs();

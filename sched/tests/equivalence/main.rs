@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time-aware selection that has no program, no link speed and classes in TxTime order decides exactly as earliest
-//! TxTime first does, whatever the clocks do. The worlds are those of the selection tests.
+//! TxTime first does, whatever the clocks do. The worlds are those of the selection tests. And it never allocates.
 
 // What this test does not use of the shared worlds is used there.
 #[allow(dead_code)]
 #[path = "../selection/events.rs"]
 mod events;
+mod no_allocation;
+#[allow(unsafe_code)]
+#[path = "../selection/sys.rs"]
+mod sys;
 #[allow(dead_code)]
 #[path = "../selection/world.rs"]
 mod world;
