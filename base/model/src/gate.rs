@@ -185,7 +185,7 @@ impl AdminPort {
                 None,
                 extension.into(),
                 "0 ns to 10 s",
-                "802.1Q-2022 8.6.9.4.3",
+                "802.1Q-2022 8.6.9.4",
             );
         }
         let count = self.control_list.len();
@@ -208,7 +208,7 @@ impl AdminPort {
                         Some(index),
                         interval.get().into(),
                         expected,
-                        "802.1Q-2022 8.6.9.4.17",
+                        "802.1Q-2022 8.6.9.4",
                     );
                 }
             }
