@@ -50,8 +50,8 @@ pub(super) struct Meter {
     config: FlowMeter,
     committed: Bucket,
     excess: Bucket,
-    /// The last instant that counted; `None` before the first frame.
-    last: Option<Monotonic>,
+    /// The last instant that counted.
+    last: Monotonic,
     all_frames_red: bool,
 }
 
@@ -61,16 +61,15 @@ impl Meter {
             config,
             committed: Bucket::full(config.committed_information_rate, config.committed_burst_size),
             excess: Bucket::full(config.excess_information_rate, config.excess_burst_size),
-            last: None,
+            last: Monotonic::ZERO,
             all_frames_red: false,
         }
     }
 
     /// Whether a frame that comes at `now` passes. An instant before the last one counts as that.
     pub(super) fn judge(&mut self, wire_octets: u32, now: Monotonic) -> bool {
-        let last = self.last.unwrap_or(now);
-        let nanos = now.as_nanos().saturating_sub(last.as_nanos());
-        self.last = Some(now.max(last));
+        let nanos = now.as_nanos().saturating_sub(self.last.as_nanos());
+        self.last = now.max(self.last);
         let overflow = self.committed.fill(nanos, 0);
         self.excess.fill(nanos, if self.config.coupling_flag { overflow } else { 0 });
         if self.all_frames_red {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The stream gate, 802.1Q-2022 8.6.5.4 with the machines of 8.6.9.
 
-use crate::{at, priority};
+use crate::{at, priority, reference};
+use ktsn_model::{DropReason, Priority};
 use ktsn_sched::policing::StreamGateState::{Closed, Open};
 use ktsn_sched::policing::{
     Judged, Police, PolicingConfig, StreamFilter, StreamGate, StreamGateEntry, StreamGateProgram,
     StreamGateState,
 };
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
+use proptest::prelude::*;
 
 const MICRO: u64 = 1_000;
 
@@ -144,6 +146,20 @@ fn clause_8_6_9_3_a_new_list_takes_over_at_its_config_change_time() {
 }
 
 #[test]
+fn clause_8_6_9_1_the_last_cycle_is_extended_by_its_last_entry() {
+    // 40 µs after its last whole cycle the new list begins: too little for a cycle, so the last entry goes on.
+    let mut police =
+        gated(StreamGate { cycle_time_extension: Nanos::from_micros(40), ..thirty_of_hundred() });
+    let next = StreamGate { base_time: Tai::from_nanos(1_340 * MICRO), ..thirty_of_hundred() };
+    let program = Box::new(StreamGateProgram::new(&next).unwrap());
+    assert!(police.set_stream_gate(0, program, at(1_150 * MICRO)).is_none());
+    assert!(is_open(&mut police, 1_200 * MICRO));
+    assert!(!is_open(&mut police, 1_300 * MICRO));
+    assert!(!is_open(&mut police, 1_340 * MICRO - 1));
+    assert!(is_open(&mut police, 1_340 * MICRO));
+}
+
+#[test]
 fn a_step_of_tai_moves_windows_and_gives_no_tokens() {
     let mut police = gated(thirty_of_hundred());
     let monotonic = Monotonic::from_nanos(7);
@@ -170,4 +186,64 @@ fn faults_name_gate_and_entry() {
     };
     let fault = Police::new(&config).unwrap_err();
     assert_eq!((fault.leaf, fault.value), ("stream-gate-ref", 1));
+}
+
+/// Gates on a grid of 10 µs, changed often, so that instants coincide: changes, starts of cycles, entries, frames.
+fn small_gate() -> impl Strategy<Value = StreamGate> {
+    let state = || prop::sample::select(vec![Open, Closed]);
+    let ipv = || prop::option::of((0u32..8).prop_map(Priority::capped));
+    let part = (state(), ipv(), 1i64..4, prop::option::of(0u32..300));
+    (prop::bool::weighted(0.9), state(), -40i64..40, prop::collection::vec(part, 0..5), 0i64..6, -3i64..4)
+        .prop_map(|(gate_enabled, gate_state, base, parts, extension, more)| {
+            let control_list: Vec<_> = parts
+                .into_iter()
+                .map(|(state, ipv, tens, interval_octet_max)| StreamGateEntry {
+                    ipv,
+                    interval_octet_max,
+                    ..entry(state, 10 * tens)
+                })
+                .collect();
+            let sum: i64 = control_list.iter().map(|entry| entry.interval.get()).sum();
+            let extension = 10_000 * extension;
+            StreamGate {
+                gate_enabled,
+                gate_state,
+                base_time: Tai::from_nanos(1_000_000).saturating_add(Nanos::from_micros(10 * base)),
+                cycle_time: Nanos::new((sum + (10_000 * more).clamp(-extension, extension)).max(50_000)),
+                cycle_time_extension: Nanos::new(extension),
+                control_list,
+                ..StreamGate::default()
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(crate::cases(10))]
+
+    #[test]
+    fn agrees_with_the_reference_through_changes(
+        first in small_gate(),
+        events in prop::collection::vec((0u64..4, prop::option::weighted(0.15, (small_gate(), 0i64..60)), 1u32..150), 1..100),
+    ) {
+        prop_assume!(first.check().is_ok());
+        let (mut police, mut theirs) = (gated(first.clone()), reference::Gate::new(&first));
+        let mut now = 900 * MICRO;
+        for (tens, change, octets) in events {
+            now += 10 * tens * MICRO;
+            if let Some((mut gate, ahead)) = change
+                && gate.check().is_ok()
+            {
+                if ahead > 30 {
+                    gate.base_time = Tai::from_nanos(now).saturating_add(Nanos::from_micros(10 * (ahead - 30)));
+                }
+                let program = Box::new(StreamGateProgram::new(&gate).unwrap());
+                police.set_stream_gate(0, program, at(now));
+                theirs.set(&gate, now);
+            }
+            let judged = police.judge(None, priority(2), octets, octets, at(now));
+            let expected = theirs.judge(priority(2), octets, now);
+            prop_assert_eq!(judged, expected.map_or(Judged::Drop(DropReason::Policed), |priority| Judged::Pass { priority }));
+            prop_assert_eq!(police.config_change_error(0), Some(theirs.config_change_error));
+        }
+    }
 }

@@ -107,7 +107,7 @@ impl Gate {
         }
     }
 
-    fn judge(&mut self, priority: Priority, octets: u32, now: u64) -> Option<Priority> {
+    pub(crate) fn judge(&mut self, priority: Priority, octets: u32, now: u64) -> Option<Priority> {
         self.change(now);
         let holding = self.holding(now);
         let used = match (self.used, holding.interval) {
