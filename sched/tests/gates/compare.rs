@@ -5,7 +5,9 @@ use crate::cases;
 use crate::engine::time_aware;
 use crate::port::{Port, Setup};
 use crate::reference::Reference;
-use crate::world::{Event, World, advance, any_world, begin, big_world, steady_world, step_tai};
+use crate::world::{
+    Event, World, advance, any_world, begin, big_world, shaped_world, steady_world, step_tai,
+};
 use ktsn_sched::{Decision, TimeAware};
 use ktsn_time::Now;
 use proptest::prelude::*;
@@ -81,7 +83,7 @@ impl Pair {
             }
             Event::HandOver(span) => both.into_iter().for_each(|port| port.set_hand_over(*span)),
             Event::LinkSpeed(speed) => both.into_iter().for_each(|port| port.set_link_speed(*speed)),
-            Event::Classes(classes) => both.into_iter().for_each(|port| port.set_classes(*classes)),
+            Event::Classes(classes) => both.into_iter().for_each(|port| port.set_classes(**classes)),
             Event::Advance(span) => advance(at, *span),
             Event::Sleep => advance(at, std::mem::take(wake_in)),
             Event::StepTai(span) => step_tai(at, *span),
@@ -112,4 +114,9 @@ fn agrees_with_the_reference_while_clocks_are_steady() {
 #[test]
 fn agrees_with_the_reference_at_real_sizes() {
     cases::check(4, big_world(), |world| agrees(&world));
+}
+
+#[test]
+fn clause_8_6_8_2_agrees_with_the_reference_where_classes_have_credit() {
+    cases::check(10, shaped_world(), |world| agrees(&world));
 }

@@ -7,8 +7,8 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Credit {
     credit: i128,
-    /// From when until when a frame of this class is transmitted, and the link's speed then.
-    sending: Option<(i128, i128, i128)>,
+    /// From when until when a frame of this class is transmitted.
+    sending: Option<(i128, i128)>,
 }
 
 impl Credit {
@@ -16,20 +16,23 @@ impl Credit {
         self.credit >= 0
     }
 
-    /// A frame is handed over at `at` and takes `duration`.
-    pub(crate) fn spend(&mut self, at: i128, duration: i128, link_speed: i128) {
-        self.sending = Some((at, at + duration, link_speed));
+    /// A frame of `bits` is handed over at `at` and takes `duration`: what is sent is paid at once, and gained as
+    /// time goes by. Nobody asks in between.
+    pub(crate) fn spend(&mut self, at: i128, duration: i128, bits: i128) {
+        self.credit -= bits * 1_000_000_000;
+        self.sending = Some((at, at + duration));
     }
 
     /// The nanosecond that begins at `at`.
-    pub(crate) fn tick(&mut self, at: i128, idle_slope: i128, waits: bool) {
-        match self.sending {
-            Some((from, until, link_speed)) if from <= at && at < until => {
-                self.credit += idle_slope - link_speed;
-            }
-            _ if waits => self.credit += idle_slope,
-            _ if self.credit < 0 => self.credit = (self.credit + idle_slope).min(0),
-            _ => self.credit = 0,
+    pub(crate) fn tick(&mut self, at: i128, idle_slope: i128, waits: bool, open: bool) {
+        let sends = self.sending.is_some_and(|(from, until)| from <= at && at < until);
+        let gains = if open || sends { idle_slope } else { 0 };
+        if sends || waits {
+            self.credit += gains;
+        } else if self.credit < 0 {
+            self.credit = (self.credit + gains).min(0);
+        } else {
+            self.credit = 0;
         }
     }
 }

@@ -15,6 +15,7 @@ mod port;
 mod properties;
 mod reference;
 mod relations;
+mod small_worlds;
 mod timeline;
 mod twins;
 mod watch;

@@ -101,7 +101,6 @@ impl Reference {
 
     /// Every call sees the clocks first: the change that has come takes place, credits move.
     fn see(&mut self, now: Now) {
-        self.timeline.advance(clock(now, true));
         let to = clock(now, false);
         let from = self.seen_at.unwrap_or(to);
         let is_shaped = self.classes.iter().any(|class| class.idle_slope.is_some());
@@ -109,12 +108,15 @@ impl Reference {
             for class in 0..8 {
                 if let Some(idle_slope) = self.classes[class].idle_slope {
                     let then = |on_tai| clock(now, on_tai) - (to - at);
-                    let waits = self.waiting.iter().any(|w| w.class() == class && then(w.on_tai) >= w.due);
-                    self.credits[class].tick(at, idle_slope.into(), waits);
+                    let head = self.head(class, now).map(|index| &self.waiting[index]);
+                    let waits = head.is_some_and(|head| then(head.on_tai) >= head.due);
+                    let open = self.timeline.is_open(class, then(true));
+                    self.credits[class].tick(at, idle_slope.into(), waits, open);
                 }
             }
         }
         self.seen_at = Some(to);
+        self.timeline.advance(clock(now, true));
     }
 
     /// Whether `frame` may be queued.
@@ -193,7 +195,8 @@ impl Reference {
     }
 
     pub(crate) fn observe(&mut self, now: Now) -> Status {
-        self.see(now);
+        // Management looks at gates, not at credits.
+        self.timeline.advance(clock(now, true));
         self.timeline.status(clock(now, true))
     }
 
@@ -229,13 +232,16 @@ impl Reference {
         let needs = self.hand_over + self.wire_time(&head.frame);
         let tai = clock(now, true);
         let soonest = (-head.overdue(now)).max(self.link_free_in(now).unwrap_or(0)).max(0);
-        let credit_in = self.credit_wait(class, now, head)?;
         let mut view = self.timeline.clone();
         let mut from = soonest;
         let mut at = None;
         if let Some(change) = view.pending_at() {
             // While a change is pending nothing is said never to fit: the new gates may be wider.
-            at = view.first_fit(class, needs, tai + soonest.max(credit_in));
+            if view.first_fit(class, needs, tai + soonest).is_some()
+                && let Some(credit_in) = self.credit_wait(class, now, head)
+            {
+                at = view.first_fit(class, needs, tai + soonest.max(credit_in));
+            }
             if at.is_none() {
                 view.advance(change);
                 from = soonest.max(change - tai);
@@ -245,6 +251,7 @@ impl Reference {
             if view.first_fit(class, needs, tai + from).is_none() {
                 return Some((from, Outcome::NeverFits));
             }
+            let credit_in = self.credit_wait(class, now, head)?;
             at = view.first_fit(class, needs, tai + from.max(credit_in));
         }
         let after = at? - tai;
@@ -261,10 +268,11 @@ impl Reference {
         let Some(idle_slope) = self.classes[class].idle_slope else { return Some(0) };
         let mut credit = self.credits[class];
         let at = clock(now, false);
-        (0..10_000_000).find(|&after| {
+        (0..200_000).find(|&after| {
             let is_enough = credit.is_enough();
             let waits = head.overdue(now) + after >= 0;
-            credit.tick(at + after, idle_slope.into(), waits);
+            let open = self.timeline.is_open(class, clock(now, true) + after);
+            credit.tick(at + after, idle_slope.into(), waits, open);
             is_enough
         })
     }
@@ -298,7 +306,7 @@ impl Reference {
         let mono = clock(now, false);
         let wire_free = self.busy_until.unwrap_or(0).max(mono + self.hand_over);
         self.busy_until = self.link_speed.map(|_| wire_free + duration);
-        self.credits[class].spend(mono, duration, self.link_speed.unwrap_or(0).into());
+        self.credits[class].spend(mono, duration, i128::from(frame.wire_octets) * 8);
         Wanted::Transmit {
             frame,
             overrun: (tai - ready).max(0),
@@ -314,7 +322,7 @@ impl Reference {
         let (on_tai, on_monotonic) = if -head.overdue(now) == after {
             (head.on_tai, !head.on_tai)
         } else if self.link_free_in(now) == Some(after) {
-            (false, true)
+            (self.classes[head.class()].idle_slope.is_some(), true)
         } else if by_credit {
             (self.timeline.is_boundary(clock(now, true) + after), true)
         } else {

@@ -192,11 +192,14 @@ impl Timeline {
             if self.pending_at().is_some_and(|change| at >= change) || self.has_seen_all(from, at) {
                 return None;
             }
-            let fits = self.closes(class, at).is_none_or(|end| at + needs <= end);
-            if self.is_open(class, at) && fits {
-                return Some(at);
+            if !self.is_open(class, at) {
+                at = self.segment(at).end?;
+                continue;
             }
-            at = self.segment(at).end?;
+            match self.closes(class, at) {
+                Some(end) if at + needs > end => at = end,
+                _ => return Some(at),
+            }
         }
     }
 

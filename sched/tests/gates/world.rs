@@ -96,7 +96,7 @@ pub(crate) enum Event {
     Configure(List),
     HandOver(u64),
     LinkSpeed(Option<u64>),
-    Classes([ClassSetup; 8]),
+    Classes(Box<[ClassSetup; 8]>),
 }
 
 #[derive(Clone)]
@@ -182,8 +182,8 @@ pub(crate) fn run(port: &mut dyn Port, world: &World) -> Vec<Step> {
                 What::LinkSpeed(*speed)
             }
             Event::Classes(classes) => {
-                port.set_classes(*classes);
-                What::Classes(*classes)
+                port.set_classes(**classes);
+                What::Classes(**classes)
             }
             Event::Advance(span) => {
                 advance(&mut at, *span);
@@ -283,25 +283,25 @@ pub(crate) fn setup() -> impl Strategy<Value = Setup> {
 /// What may happen where clocks only run, and the port's parameters stay.
 fn steady_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        12 => sent().prop_map(Event::Offer),
+        12 => sent().prop_map(Event::Offer).boxed(),
         5 => Just(Event::Decide),
         8 => Just(Event::DecideAll),
         5 => (1u64..12).prop_map(Event::Advance),
         1 => (12u64..300).prop_map(Event::Advance),
         6 => Just(Event::Sleep),
         1 => (0u32..3).prop_map(Event::Remove),
-        2 => list().prop_map(Event::Configure),
+        2 => list().prop_map(Event::Configure).boxed(),
     ]
 }
 
 /// Everything that may happen.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        50 => steady_event(),
+        50 => steady_event().boxed(),
         2 => (-60i64..60).prop_map(Event::StepTai),
         1 => (0u64..5).prop_map(Event::HandOver),
         1 => link_speed().prop_map(Event::LinkSpeed),
-        1 => classes().prop_map(Event::Classes),
+        1 => classes().prop_map(|classes| Event::Classes(Box::new(classes))).boxed(),
     ]
 }
 
@@ -320,6 +320,40 @@ pub(crate) fn any_world() -> impl Strategy<Value = World> {
 /// Worlds with steady clocks and parameters.
 pub(crate) fn steady_world() -> impl Strategy<Value = World> {
     world_of(steady_event())
+}
+
+/// [`steady_world`] with credits in two classes, on a link whose octets take whole nanoseconds. Credit is seen at
+/// decisions only: nothing is removed or dropped, frames are due at their arrival or later, every decision goes on to the
+/// wait, and the list is in force from the start.
+pub(crate) fn shaped_world() -> impl Strategy<Value = World> {
+    (steady_world(), 500_000_000..FAST, 500_000_000..FAST).prop_map(|(mut world, upper, lower)| {
+        world.setup.link_speed = Some(FAST);
+        world.setup.classes[7].idle_slope = Some(upper);
+        world.setup.classes[0].idle_slope = Some(lower);
+        let lists = world.events.split_off(1);
+        for event in &mut world.events {
+            if let Event::Configure(list) = event {
+                list.base_in = 0;
+                list.initial = 0xff;
+                list.entries.iter_mut().for_each(|entry| entry.1 += 40);
+                list.cycle += 40 * list.entries.len() as u64;
+                if let Some(entry) = list.entries.first_mut() {
+                    entry.0 = 0xff;
+                }
+            }
+        }
+        world.events.extend(lists.into_iter().filter_map(|event| match event {
+            Event::Configure(_) | Event::Remove(_) => None,
+            Event::Decide => Some(Event::DecideAll),
+            Event::Offer(sent) => {
+                let tx_time_in = sent.tx_time_in.map(|(span, on_tai)| (span.max(0), on_tai));
+                let (late, overrun_limit) = (LatePolicy::Send, i64::MAX);
+                Some(Event::Offer(Sent { tx_time_in, age: 0, late, overrun_limit, ..sent }))
+            }
+            other => Some(other),
+        }));
+        world
+    })
 }
 
 /// Spans, octets and speeds as they are met: cycles of 50 µs and more, 100 Mbit/s to 10 Gbit/s, everything that
