@@ -238,7 +238,7 @@ impl TimeAware {
         let need = self.link.need(frame.wire_octets);
         let overrun = self.overrun(class, head, window.opens_at, need, now);
         if (node.on_time && exceeds(overrun, frame.overrun_limit)) || is_past_deadline(&frame, now) {
-            return Some(Decision::Drop { frame, reason: DropReason::Missed });
+            return Some(self.dropped(class, frame, DropReason::Missed, now));
         }
         self.link.transmit(now.monotonic, frame.wire_octets);
         if self.shaping.is_shaped(class) {
@@ -252,6 +252,15 @@ impl TimeAware {
         });
         let overrun = Nanos::new(i64::try_from(overrun).unwrap_or(i64::MAX));
         Some(Decision::Transmit { frame, overrun, late: node.late, window })
+    }
+
+    /// `frame` is dropped from the head of `class`.
+    fn dropped(&mut self, class: usize, frame: Frame, reason: DropReason, now: Now) -> Decision {
+        if self.shaping.is_shaped(class) {
+            let next = self.head(class, now);
+            self.shaping.drop_head(class, next.as_ref());
+        }
+        Decision::Drop { frame, reason }
     }
 
     /// Time since the frame alone could have left: from its due instant on, and under the program in force.
@@ -347,6 +356,11 @@ impl Strategy for TimeAware {
             Ok(admission) => admission,
             Err(reason) => return Err(Refused { frame, reason }),
         };
+        if self.shaping.is_shaped(class) {
+            // It does not wait before it is here, even if it has been due for longer.
+            let head = self.head(class, now);
+            self.shaping.update(class, head.as_ref(), now, &self.gates);
+        }
         let mut node = Node::new(admission.due, admission.late, admission.on_time);
         place(&mut node, class, &self.classes);
         if self.queues.insert(node, &frame) {
@@ -380,7 +394,7 @@ impl Strategy for TimeAware {
                 Verdict::NeverFits => self
                     .queues
                     .pop(head.queue)
-                    .map(|(_, frame)| Decision::Drop { frame, reason: DropReason::GateNeverFits }),
+                    .map(|(_, frame)| self.dropped(class, frame, DropReason::GateNeverFits, now)),
             };
             return decision.unwrap_or(Decision::Idle);
         }
@@ -388,7 +402,14 @@ impl Strategy for TimeAware {
     }
 
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
-        self.queues.remove(predicate, out);
+        let mut classes = 0u8;
+        self.queues.remove(predicate, &mut |frame| {
+            classes |= 1 << frame.class.get();
+            out(frame);
+        });
+        for class in (0..TrafficClass::COUNT).filter(|class| classes >> class & 1 == 1) {
+            self.shaping.remove(class);
+        }
     }
 
     fn len(&self) -> usize {

@@ -51,11 +51,23 @@ impl Shaping {
             wait_from(credit, class, Monotonic::from_nanos(due), now, gates);
         }
         pass(credit, class, now.monotonic, now, gates);
-        if !waits && credit.is_waiting() {
-            // Nothing is due any more: TAI stepped back, or frames were taken out.
+        if !waits {
+            // Perhaps not any more: TAI stepped back.
             credit.set_waiting(false);
-            credit.advance(now.monotonic, Nanos::ZERO);
         }
+    }
+
+    /// The head of `class` was dropped in the instant that its credit was last brought to; `next` is the head behind it. Credit is lost if
+    /// time passes without one that is due.
+    pub(super) fn drop_head(&mut self, class: usize, next: Option<&Head>) {
+        if let Some(credit) = &mut self.credits[class] {
+            credit.set_waiting(next.is_some_and(|next| next.wait == 0));
+        }
+    }
+
+    /// Frames of `class` were taken out at an instant that is not known. Whether others wait shows at the next look.
+    pub(super) fn remove(&mut self, class: usize) {
+        self.drop_head(class, None);
     }
 
     /// Time from `now` until `head`, which may leave in `ready` for all else, has credit. The credit has been brought to `now`.
@@ -109,7 +121,10 @@ fn wait_from(credit: &mut Credit, class: usize, due: Monotonic, now: Now, gates:
 
 /// Time passes up to `until`, with the gates as they are and the clocks as they stand at `now`.
 fn pass(credit: &mut Credit, class: usize, until: Monotonic, now: Now, gates: &Gates) {
-    let Some(span) = until.as_nanos().checked_sub(credit.as_of().as_nanos()) else { return };
+    if until <= credit.as_of() {
+        return;
+    }
+    let span = until.as_nanos() - credit.as_of().as_nanos();
     let ago = i128::from(now.monotonic.as_nanos()) - i128::from(credit.as_of().as_nanos());
     let at = i128::from(now.tai.as_nanos()) - ago;
     // A credit that has never been looked at is older than TAI; nothing waited then.

@@ -85,3 +85,38 @@ fn clause_8_6_8_2_credit_across_a_change_of_program() {
     assert_eq!(s.decide(at(113_000)), wake(mono(118_000), 1));
     assert!(matches!(s.decide(at(118_000)), Decision::Transmit { .. }));
 }
+
+#[test]
+fn clause_8_6_8_2_nothing_is_saved_up_before_a_frame_is_there() {
+    let mut s = shaped();
+    // Pushed at 90 µs, due at 92 µs, taken over at 100 µs: on time, and it has waited for nothing yet.
+    for id in 0..2 {
+        let pushed_at = Monotonic::from_nanos(90_000 - BEHIND);
+        let f = Frame { pushed_at, overrun_limit: Nanos::MAX, ..frame(id, 5, Some(mono(92_000))) };
+        assert_eq!(s.offer(f, at(100_000)), Ok(()));
+    }
+    assert_eq!(run(&mut s, 100_000, 200_000), [(100_000, 0), (104_000, 1)]);
+}
+
+#[test]
+fn clause_8_6_8_2_credit_is_lost_with_the_last_frame_that_waits() {
+    for is_removed in [false, true] {
+        let mut s = shaped();
+        // It saves up 1,000 bits behind class 7 and then does not leave.
+        let hasty = Frame { overrun_limit: Nanos::ZERO, ..frame(0, 5, Some(tai(100_000))) };
+        assert_eq!(s.offer(hasty, at(100_000)), Ok(()));
+        for id in 10..14 {
+            assert_eq!(s.offer(frame(id, 7, None), at(100_000)), Ok(()));
+        }
+        if is_removed {
+            assert_eq!(run(&mut s, 100_000, 103_500).len(), 4);
+            s.remove(&mut |frame| frame.class == class(5), &mut |frame| assert_eq!(frame, hasty));
+        } else {
+            assert_eq!(run(&mut s, 100_000, 200_000).len(), 4, "dropped once its turn came");
+        }
+        for id in 1..3 {
+            assert_eq!(s.offer(frame(id, 5, None), at(110_000)), Ok(()));
+        }
+        assert_eq!(run(&mut s, 110_000, 200_000), [(110_000, 1), (114_000, 2)]);
+    }
+}
