@@ -154,3 +154,19 @@ fn strategies_say_what_they_lack() {
     }
     assert!(port("schedule = \"a\"").unwrap_err().to_string().contains("this file has none"));
 }
+
+/// What the guide shows is accepted.
+#[test]
+fn the_guide_is_right() {
+    let guide = include_str!("../../../docs/guide/configuration.md");
+    let blocks: Vec<&str> =
+        guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() >= 2, "{} blocks", blocks.len());
+    for block in &blocks {
+        if let Err(error) = Config::parse(block) {
+            panic!("{error}\n{block}");
+        }
+    }
+    let config = Config::parse(blocks[1]).unwrap();
+    assert_eq!(config.schedules[0].admin.control_list[0].states, GateStates::from_bits(128));
+}

@@ -46,7 +46,13 @@ impl Node {
             None => tables::default_uplink().await.map_err(|e| precondition("attachment.uplink", &e))?,
         };
         let (uplink_port, new_worker) = self.uplink_worker(&uplink)?;
-        let interface_port = match self.open_interface(&attachment, &uplink) {
+        let opened = if is_own_device(&attachment, &uplink) {
+            // The host's own programs: what leaves by the uplink's device leaves through the uplink's gates.
+            Ok(uplink_port)
+        } else {
+            self.open_interface(&attachment, &uplink)
+        };
+        let interface_port = match opened {
             Ok(port) => port,
             Err(error) => {
                 self.undo_worker(&uplink, uplink_port, new_worker);
@@ -66,7 +72,9 @@ impl Node {
         let added = match self.manager.add(spec).await {
             Ok(added) => added,
             Err(error) => {
-                self.close_port(&uplink, interface_port);
+                if interface_port != uplink_port {
+                    self.close_port(&uplink, interface_port);
+                }
                 self.undo_worker(&uplink, uplink_port, new_worker);
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
             }
@@ -140,7 +148,9 @@ impl Node {
         if let Some(worker) = self.workers.get(&attached.uplink) {
             worker.send(Command::RemoveAttachment(index));
         }
-        self.close_port(&attached.uplink, attached.interface_port);
+        if self.open_index(&attached.uplink) != Some(attached.interface_port) {
+            self.close_port(&attached.uplink, attached.interface_port);
+        }
         self.manager.remove(index).await;
         info!(attachment = name, "detached");
         if attached.kept {
@@ -303,6 +313,14 @@ impl Node {
             }
         }
     }
+}
+
+/// Whether the attachment's interface is the uplink itself, in ktsnd's own namespace.
+fn is_own_device(attachment: &Attachment, uplink: &str) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let identity = |path: &std::path::Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let own = identity(std::path::Path::new("/proc/self/ns/net"));
+    attachment.interface == uplink && own.is_some() && identity(&attachment.netns) == own
 }
 
 /// Frames that the device has sent since it was made, whoever sent them; 0 where nobody counts.

@@ -229,7 +229,7 @@ impl Node {
     }
 
     /// The index of an open uplink.
-    fn open_index(&self, device: &str) -> Option<PortIndex> {
+    pub(super) fn open_index(&self, device: &str) -> Option<PortIndex> {
         let served = self.workers.contains_key(device);
         let found = self.ports.iter().find(|(_, p)| p.device == device && p.netns.is_empty());
         found.filter(|_| served).map(|(index, _)| PortIndex(*index))

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use ktsn_model::DropReason;
+use ktsn_model::{DropReason, TrafficClass};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::RegionState;
-use ktsn_sched::{Frame, GateProgram, Strategy};
+use ktsn_sched::{ClassOptions, Frame, GateProgram, Strategy};
 use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
@@ -87,12 +87,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.inbox.give(Returned::Tables(old));
             }
             Command::ChangeSchedule(index, program) => self.change_schedule(index, program),
-            Command::SetClasses(index, classes) => {
-                if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
-                    gates.set_classes(*classes);
-                }
-                self.inbox.give(Returned::Boxed(classes));
-            }
+            Command::SetClasses(index, classes) => self.set_classes(index, classes),
             Command::SetLinkSpeed(index, speed) => {
                 if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
                     gates.set_link_speed(speed);
@@ -139,6 +134,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         for old in [retired, displaced].into_iter().flatten() {
             self.inbox.give(Returned::Boxed(old));
         }
+    }
+
+    fn set_classes(&mut self, index: PortIndex, classes: Box<[ClassOptions; TrafficClass::COUNT]>) {
+        if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
+            gates.set_classes(*classes);
+        }
+        self.inbox.give(Returned::Boxed(classes));
     }
 
     fn look_at_gates(&mut self, index: PortIndex, mut view: Box<GateView>) {

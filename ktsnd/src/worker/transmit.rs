@@ -31,11 +31,13 @@ pub(super) struct Ready {
     latest: Option<Tai>,
     /// Where a gate had a say, the worker's lateness is counted from this instant.
     ready_at: Tai,
+    /// Nothing but the TxTime, if there is one, has a say.
+    is_plain: bool,
 }
 
 /// A decision to transmit.
-struct Chosen {
-    frame: Frame,
+struct Chosen<'a> {
+    frame: &'a Frame,
     late: bool,
     overrun: Nanos,
     window: Option<Window>,
@@ -63,8 +65,10 @@ pub(super) struct Kicked {
 }
 
 impl Ready {
-    fn new(chosen: &Chosen, stage: StageId, octets: usize) -> Self {
-        let frame = chosen.frame;
+    #[inline]
+    fn new(chosen: &Chosen<'_>, stage: StageId, octets: usize) -> Self {
+        let frame = *chosen.frame;
+        let is_deadline = frame.late == LatePolicy::Deadline;
         let due = if chosen.late { None } else { frame.not_before() };
         let mut ready = Self {
             frame,
@@ -75,9 +79,13 @@ impl Ready {
             tai_at: chosen.window.map(|window| window.opens_at),
             latest: chosen.window.map(|window| window.latest),
             ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
+            is_plain: chosen.window.is_none() && chosen.at.is_none() && !is_deadline,
         };
+        if ready.is_plain {
+            return ready;
+        }
         // A deadline is read from its own clock, whatever else is.
-        let deadline = frame.tx_time.filter(|_| frame.late == LatePolicy::Deadline).map(|at| match at {
+        let deadline = frame.tx_time.filter(|_| is_deadline).map(|at| match at {
             TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
             TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
         });
@@ -95,6 +103,29 @@ impl Ready {
     /// Reads the clocks that matter, TAI last: it is what gates are held against.
     #[inline]
     pub(super) fn moment(&self, env: &mut impl Environment) -> Moment {
+        if self.is_plain { self.own_moment(env) } else { self.gated_moment(env) }
+    }
+
+    #[inline]
+    fn own_moment(&self, env: &mut impl Environment) -> Moment {
+        let (error, read) = match self.frame.tx_time.filter(|_| !self.late) {
+            None => return Moment::Now { error: Nanos::ZERO, read: None },
+            Some(TxTime::Tai(at)) => {
+                let now = env.tai();
+                (now.since(at), TxTime::Tai(now))
+            }
+            Some(TxTime::Monotonic(at)) => {
+                let now = env.monotonic();
+                (now.since(at), TxTime::Monotonic(now))
+            }
+        };
+        if error < Nanos::ZERO {
+            return Moment::Early(Nanos::ZERO.saturating_sub(error));
+        }
+        Moment::Now { error, read: Some(read) }
+    }
+
+    fn gated_moment(&self, env: &mut impl Environment) -> Moment {
         let monotonic = self.monotonic_at.map(|at| (at, env.monotonic()));
         let tai = self.tai_at.map(|at| (at, env.tai()));
         let early_by_monotonic = monotonic.map_or(Nanos::ZERO, |(at, now)| at.since(now));
@@ -164,7 +195,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 left -= 1;
                 match state.sched.decide(now) {
                     Decision::Transmit { frame, late, overrun, window } => {
-                        let chosen = Chosen { frame, late, overrun, window, decided: now, at: None };
+                        let chosen = Chosen { frame: &frame, late, overrun, window, decided: now, at: None };
                         if let Some(ready) = self.make_ready(port, &chosen) {
                             self.hand_over(port, &ready);
                         }
@@ -194,7 +225,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Decision::Transmit { frame, late, overrun, window } => {
                 // Where something else than its own time decides when it leaves, that is waited for too.
                 let at = Some(next.at).filter(|at| late || frame.not_before() != Some(*at));
-                self.make_ready(next.port, &Chosen { frame, late, overrun, window, decided: then, at })
+                self.make_ready(
+                    next.port,
+                    &Chosen { frame: &frame, late, overrun, window, decided: then, at },
+                )
             }
             Decision::Drop { frame, reason } => {
                 self.drop_frame(frame.id, frame.tenant, reason);
@@ -205,8 +239,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Builds a frame in the port's buffer.
-    fn make_ready(&mut self, port: usize, chosen: &Chosen) -> Option<Ready> {
-        let frame = &chosen.frame;
+    fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
+        let frame = chosen.frame;
         match self.stage(port, frame.id) {
             Ok((stage, octets)) => Some(Ready::new(chosen, stage, octets)),
             Err(reason) => {
