@@ -5,6 +5,7 @@
 mod arrival;
 mod balance;
 mod counters;
+mod gates;
 mod order;
 mod reasons;
 mod time;
@@ -14,6 +15,7 @@ use crate::world::World;
 
 pub use arrival::on_arrival;
 pub use balance::conserved;
+pub use gates::looked_at;
 pub use time::{error_bound, wire_bound};
 
 /// Every rule, in the order of a report, and what it says.

@@ -47,6 +47,8 @@ pub enum Event {
     BestEffort { on: bool },
     /// The gate schedule with this number is sent.
     Schedule { index: u16 },
+    /// The worker is asked for its gates, as `ktsn schedule status` does.
+    LookAtGates,
     /// All faults end.
     Heal,
     /// The daemon ends.

@@ -5,7 +5,7 @@ use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::{ClockId, RegionState, layout};
 use ktsn_sched::GateProgram;
 use ktsn_time::{Monotonic, Now, Tai, TxTime};
-use ktsnd::worker::{ClientKey, Command};
+use ktsnd::worker::{ClientKey, Command, GateView};
 
 use crate::broken::Broken;
 use crate::control;
@@ -67,6 +67,10 @@ impl World {
                 self.note(Note::BestEffort { on });
             }
             Event::Schedule { index } => self.change_schedule(index),
+            Event::LookAtGates => {
+                let view = Box::new(GateView::new(0));
+                self.send(*b"LookGate", Command::LookAtGates(PortIndex(0), view));
+            }
             Event::Heal => self.heal(),
             Event::Drain => {
                 self.draining = true;
@@ -398,6 +402,7 @@ impl World {
                 event,
                 Event::Publish { .. }
                     | Event::Fresh { .. }
+                    | Event::LookAtGates
                     | Event::Over { .. }
                     | Event::Spawn { .. }
                     | Event::DeviceBack

@@ -216,6 +216,9 @@ impl Plan {
         for tenant in 0..tenants.len() as u16 {
             events.push((fresh + u64::from(tenant) * 37 * US, Event::Fresh { tenant, left: 20 }));
         }
+        if !schedules.is_empty() {
+            events.push((fresh + 10 * MS, Event::LookAtGates));
+        }
         events.push((drain, Event::Drain));
         Self { seed, machine, link, select, schedules, tenants, events, heal, fresh, drain, random }
     }

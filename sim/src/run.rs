@@ -183,11 +183,12 @@ fn select(plan: &Plan) -> Selection {
 /// What ktsnd's control plane does with what comes back; all of it is freed here.
 fn take_back(world: &RefCell<World>, returned: &Receiver<Returned<LinkPort>>) {
     for back in returned.try_iter() {
-        if let Returned::Port(_, Some(port)) = back {
-            drop(port);
-            let mut world = world.borrow_mut();
-            let now = world.clocks.at();
-            world.ledger.end(Disturbance::DeviceGone, now);
+        let mut world = world.borrow_mut();
+        let now = world.clocks.at();
+        match back {
+            Returned::Port(..) => world.ledger.end(Disturbance::DeviceGone, now),
+            Returned::Gates(_, view, _) => check::looked_at(&mut world, &view),
+            _ => {}
         }
     }
 }

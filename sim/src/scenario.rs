@@ -18,7 +18,8 @@ use crate::plan::{Behaviour, LinkPlan, MS, MachinePlan, Mode, Plan, Select, Tena
 use crate::random::Random;
 use crate::run::{Options, Outcome, run_plan};
 
-/// Frames of the kernel that a device holds: what byte queue limits leave of a 1 Gbit/s device's ring.
+/// Frames of the kernel that a device holds: one queue for all with a byte queue limit of three of the longest frames, and
+/// one more, as a limit is passed by the frame that reaches it.
 pub const KERNEL_FRAMES: u64 = 4;
 
 /// One run of the scenario.

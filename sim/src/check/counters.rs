@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ktsn_model::TrafficClass;
 use ktsnd::stats::WorkerStats;
 
-use crate::ledger::{Disturbance, Frame, Kind};
+use crate::ledger::{Disturbance, Disturbed, Frame, Kind};
 use crate::trace::Note;
 use crate::world::World;
 
@@ -55,6 +55,12 @@ pub(super) fn check(world: &mut World, worker: &WorkerStats) {
         }
     }
     let corrupted = world.tenants.iter().any(|tenant| tenant.corrupted);
+    let overruns: u64 =
+        world.port_stats.transmission_overrun.iter().map(|counter| counter.load(Relaxed)).sum();
+    let held_up = |one: &Disturbed| matches!(one.what, Disturbance::Stall | Disturbance::Step(_));
+    if overruns > 0 && !world.ledger.disturbed.iter().any(held_up) {
+        found.push(format!("port: transmission_overrun is {overruns} on a machine that never stalled"));
+    }
     for class in 0..TrafficClass::COUNT {
         let here = |f: &&Frame| f.arrival.is_some() && usize::from(f.class) == class;
         let truth = world.ledger.frames.iter().filter(here).count() as u64;

@@ -59,7 +59,12 @@ fn waits_for_gate(world: &World, frame: &Frame, handed: u64) -> Option<u64> {
     let (now, then) = (window::in_force(world, due, due_tai), world.clocks.tai_of(handed));
     match (now.as_slice(), window::in_force(world, handed, then).as_slice()) {
         ([(Some(list), u64::MAX)], [(Some(later), u64::MAX)]) if std::ptr::eq(*list, *later) => {
-            list.fits_at(frame.class, due_tai, need).map(|at| at - due_tai)
+            let first = list.fits_at(frame.class, due_tai, need)?;
+            let room = list.open_for(frame.class, first)?;
+            // A late wake-up may use up what is left of this window: then it is the next one.
+            let spoilt = room < need + error_bound(world);
+            let last = if spoilt { list.fits_at(frame.class, first + room, need)? } else { first };
+            Some(last - due_tai)
         }
         _ => None,
     }
