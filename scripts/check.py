@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from checks import dependencies, edges, files, tree, unsafety  # noqa: E402
+from checks import clauses, dependencies, edges, files, tree, unsafety  # noqa: E402
 
-CHECKS = (edges, unsafety, files, dependencies)
+CHECKS = (edges, unsafety, files, dependencies, clauses)
 
 
 def prove(module):
