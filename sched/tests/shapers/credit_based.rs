@@ -63,6 +63,21 @@ fn clause_8_6_8_2_credit_saved_up_during_interference_is_a_burst_afterwards() {
     assert_eq!(s.credit(class(6)).map(|credit| credit.bits()), Some(-500));
 }
 
+#[test]
+fn removal_counts_as_of_the_last_offer() {
+    let mut s = CreditBased::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
+    let of_six = |id, tx_time| Frame { class: class(6), wire_octets: 125, ..frame(id, tx_time) };
+    s.offer(Frame { class: class(7), wire_octets: 500, ..frame(0, None) }, now(10_000, 0)).unwrap();
+    assert_eq!(transmitted(&[s.decide(now(10_000, 0))]), [0]);
+    s.offer(Frame { tenant: 1, ..of_six(1, None) }, now(10_000, 0)).unwrap();
+    s.offer(of_six(2, Some(mono(12_000))), now(10_000, 0)).unwrap();
+    // At 13,000 the first one has waited for 3 µs, and the second one for 1 µs of these: 1,500 bits are kept.
+    s.offer(frame(3, None), now(13_000, 3_000)).unwrap();
+    s.remove(&mut |f| f.tenant == 1, &mut |_| ());
+    assert_eq!(transmitted(&[s.decide(now(14_000, 4_000))]), [2]);
+    assert_eq!(s.credit(class(6)).map(|credit| credit.bits()), Some(2_000 - 500));
+}
+
 /// Small worlds: frames of few octets, slow links, so that everything happens within some hundred nanoseconds.
 fn small(sent: &Sent, id: u64, at: Now) -> Frame {
     let mut frame = sent.frame(id, at);
