@@ -132,7 +132,7 @@ pub(crate) fn drops_have_a_cause(setup: &Setup, steps: &[Step]) -> Verdict {
         let What::Decided(Decision::Drop { frame, reason }) = &step.what else { return Ok(()) };
         match reason {
             DropReason::GateNeverFits => {
-                let fits = watch.will_fit(class_of(frame), step.at, watch.needs(frame), 400);
+                let fits = watch.will_fit(class_of(frame), step.at, watch.needs(frame), 1_200);
                 ensure(!fits, "would have fitted", step)?;
                 ensure(!watch.machines(step.at).config_pending, "a change is pending", step)
             }

@@ -7,6 +7,7 @@
 
 mod cases;
 mod checks;
+mod clauses;
 mod compare;
 mod credit;
 mod engine;

@@ -209,7 +209,7 @@ fn states() -> impl Strategy<Value = u8> {
     // Mostly classes 0 and 7 (which most frames have), often all open or all closed.
     prop_oneof![
         4 => prop::sample::select(vec![0x00u8, 0x01, 0x80, 0x81]),
-        1 => Just(0xff),
+        3 => Just(0xff),
         2 => any::<u8>(),
     ]
 }
@@ -222,7 +222,7 @@ pub(crate) fn list() -> impl Strategy<Value = List> {
         prop_oneof![3 => -200i64..200, 2 => -3i64..4, 1 => 0i64..40],
         (-8i64..9, prop::bool::weighted(0.5)),
         prop_oneof![2 => Just(0u64), 1 => 0u64..40],
-        prop::collection::vec((states(), 1u64..24), 0..6),
+        prop::collection::vec((states(), prop_oneof![3 => 1u64..24, 1 => 24u64..90]), 0..6),
     )
         .prop_map(|(enabled, initial, base_in, (more, exact), extension, entries)| {
             let sum: u64 = entries.iter().map(|entry| entry.1).sum();
