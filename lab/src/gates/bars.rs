@@ -6,7 +6,7 @@ use super::round::Observed;
 use super::traffic::STREAMS;
 use ktsn_measure::results::{Check, CheckOutcome, Document, Micro, Question, Round};
 use ktsn_measure::stats::Statistics;
-use ktsn_measure::watchdog::{GAP_MIN, Look};
+use ktsn_measure::watchdog::{GAP_MIN, GAP_MIN_BUSY, Look};
 use ktsn_time::Nanos;
 
 /// Figure and the greatest value, for every class.
@@ -60,12 +60,15 @@ pub(super) fn figures(document: &mut Document, observed: &[Observed]) {
     if count > 0 {
         let gaps = looks().filter(|look| look.late_by() > GAP_MIN).count();
         let cpu = observed.iter().map(|one| one.watchdog.cpu_ratio).sum::<f64>() / observed.len() as f64;
-        let mut figure = |name: &str, unit: &str, p50: f64| {
+        let mut figure = |name: &str, unit: &str, p50: f64, samples: u64| {
             let (name, unit) = (name.to_owned(), unit.to_owned());
-            document.micro.push(Micro { name, unit, p50, p90: None, samples: count });
+            document.micro.push(Micro { name, unit, p50, p90: None, samples });
         };
-        figure("watchdog.gaps", "1", gaps as f64);
-        figure("watchdog.cpu", "CPUs", cpu);
+        figure("watchdog.gaps", "1", gaps as f64, count);
+        figure("watchdog.cpu", "CPUs", cpu, count);
+        let in_calls = || observed.iter().flat_map(|one| one.in_calls.iter().copied());
+        let gaps = in_calls().filter(|late_by| *late_by > GAP_MIN_BUSY).count();
+        figure("watchdog.gaps_in_calls", "1", gaps as f64, in_calls().count() as u64);
     }
     // What the daemon says of itself stands beside the verdicts and decides none of them.
     let rounds = observed.len() as u64;

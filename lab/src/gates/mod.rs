@@ -28,7 +28,7 @@ use ktsn_measure::environment::{Disturbance, Environment};
 use ktsn_measure::gates::{WIRE_LATE_MAX, Windows};
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Document, Series};
-use ktsn_measure::watchdog::{GAP_MIN, RESUME_MAX};
+use ktsn_measure::watchdog::{GAP_MIN, GAP_MIN_BUSY, RESUME_MAX};
 use ktsn_time::{Nanos, Tai};
 use round::{Bench, Observed};
 use std::path::PathBuf;
@@ -201,6 +201,7 @@ fn describe(plan: &Plan, windows: &Windows, document: &mut Document) {
         "wire_late_max_ns": WIRE_LATE_MAX.get(),
         "watchdog": plan.watchdog,
         "watchdog_gap_min_ns": GAP_MIN.get(),
+        "watchdog_gap_min_in_a_call_ns": GAP_MIN_BUSY.get(),
         "watchdog_resume_max_ns": RESUME_MAX.get(),
         "watchdog_looks_ns": traffic::looks(windows).iter().map(|at| at.get()).collect::<Vec<_>>(),
         "void_rule": VOID_RULE,

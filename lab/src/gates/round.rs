@@ -60,6 +60,8 @@ pub(super) struct Observed {
     pub(super) watchdog: watchdog::Outcome,
     /// What the daemon says of its port; shown beside the verdicts, never used for them.
     pub(super) port: v1::PortStatistics,
+    /// How late the looks were that fell into a system call of the worker.
+    pub(super) in_calls: Vec<Nanos>,
     /// How long a hand-over took: the worker's system calls.
     pub(super) calls: Vec<Nanos>,
     /// Why the observation is at fault.
@@ -246,8 +248,9 @@ impl Bench<'_> {
             };
             classes.push(Class { series, figures, run });
         }
+        let in_calls = looks_in_calls(&watchdog.looks, seen);
         let calls = seen.calls.iter().map(|call| call.ended_at.since(call.began_at)).collect();
-        Ok(Observed { classes, watchdog, port: v1::PortStatistics::default(), calls, broken })
+        Ok(Observed { classes, watchdog, port: v1::PortStatistics::default(), in_calls, calls, broken })
     }
 }
 
@@ -263,6 +266,15 @@ fn gated(series: Series, figures: &Figures) -> Series {
         after_opening_ns: figures.after_opening,
         ..series
     }
+}
+
+/// How late the looks were that were due within a call.
+fn looks_in_calls(looks: &[watchdog::Look], seen: &Seen) -> Vec<Nanos> {
+    let within = |look: &&watchdog::Look| {
+        let due_at = seen.offset.monotonic(look.due_at);
+        call_of(&seen.calls, due_at).is_some_and(|call| due_at < call.ended_at)
+    };
+    looks.iter().filter(within).map(watchdog::Look::late_by).collect()
 }
 
 /// The talker's name, and its files'.

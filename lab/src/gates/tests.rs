@@ -44,6 +44,7 @@ fn observed(round: u32, outside: [u64; 3]) -> Observed {
         classes: (0..3).map(class).collect(),
         watchdog,
         port: ktsn_proto::v1::PortStatistics { transmission_overrun: vec![1, 2], ..Default::default() },
+        in_calls: Vec::new(),
         calls: vec![Nanos::new(3_000)],
         broken: None,
     }

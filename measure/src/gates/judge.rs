@@ -108,7 +108,7 @@ pub fn judge(windows: &Windows, gaps: &Gaps, frame: &Facts) -> Judgement {
             Verdict::Inside
         }
         Some(Window { closes_at, .. }) => {
-            let proven = gaps.explain(closes_at.saturating_sub(frame.on_link), begun_at);
+            let proven = gaps.explain_call(handed_at, closes_at.saturating_sub(frame.on_link), begun_at);
             Verdict::Overrun { proven }
         }
         None => {
