@@ -205,12 +205,14 @@ fn small_gate() -> impl Strategy<Value = StreamGate> {
                 .collect();
             let sum: i64 = control_list.iter().map(|entry| entry.interval.get()).sum();
             let extension = 10_000 * extension;
+            let cycle_time = (sum + (10_000 * more).clamp(-extension, extension)).max(50_000);
             StreamGate {
                 gate_enabled,
                 gate_state,
                 base_time: Tai::from_nanos(1_000_000).saturating_add(Nanos::from_micros(10 * base)),
-                cycle_time: Nanos::new((sum + (10_000 * more).clamp(-extension, extension)).max(50_000)),
-                cycle_time_extension: Nanos::new(extension),
+                cycle_time: Nanos::new(cycle_time),
+                // A list that is too short for the shortest cycle needs an extension that covers it.
+                cycle_time_extension: Nanos::new(extension.max((cycle_time - sum).abs())),
                 control_list,
                 ..StreamGate::default()
             }
@@ -225,14 +227,11 @@ proptest! {
         first in small_gate(),
         events in prop::collection::vec((0u64..4, prop::option::weighted(0.15, (small_gate(), 0i64..60)), 1u32..150), 1..100),
     ) {
-        prop_assume!(first.check().is_ok());
         let (mut police, mut theirs) = (gated(first.clone()), reference::Gate::new(&first));
         let mut now = 900 * MICRO;
         for (tens, change, octets) in events {
             now += 10 * tens * MICRO;
-            if let Some((mut gate, ahead)) = change
-                && gate.check().is_ok()
-            {
+            if let Some((mut gate, ahead)) = change {
                 if ahead > 30 {
                     gate.base_time = Tai::from_nanos(now).saturating_add(Nanos::from_micros(10 * (ahead - 30)));
                 }
