@@ -412,6 +412,29 @@ fn a_step_back_in_the_spin_ends_the_spin() {
     assert_eq!(world.sent().len(), 1);
 }
 
+/// A frame on TAI lies ready or is spun for when TAI is set back by less than a millisecond: a frame on MONOTONIC that is
+/// due before it now must not wait for it.
+#[test]
+fn a_small_step_back_does_not_hold_up_the_other_clock() {
+    for before in [2 * US, 30 * US] {
+        let mut world = World::new(800);
+        let app = world.client(64);
+        let now = world.clocks.at();
+        app.push(ClockId::Tai, (now + MS).saturating_add_signed(AHEAD), now, b"on TAI");
+        app.push(ClockId::Monotonic, now + MS + 50 * US, now, b"on MONOTONIC");
+        world.clocks.step_back.store(300 * US as i64, SeqCst);
+        world.clocks.step_at.store(now + MS - before, SeqCst);
+        world.run_until(100, |w| w.sent().len() == 2);
+        let sent = world.sent();
+        assert_eq!(
+            sent.iter().map(|(_, _, f)| payload(f)).collect::<Vec<_>>(),
+            [&b"on MONOTONIC"[..], b"on TAI"]
+        );
+        let error = sent[0].0 - (now + MS + 50 * US);
+        assert!(error < US, "stepped {before} ns before: {error} ns late");
+    }
+}
+
 #[test]
 fn one_attachment_cannot_fill_the_queue_of_all() {
     let mut world = World::new(800);

@@ -131,17 +131,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn spin(&mut self, next: Next, began: Now) {
         let mut now = began;
         let mut looked = 0;
-        let spun_ahead_max = next.at.ahead_of(began).saturating_add(Nanos::from_millis(1));
+        let mut nearest = next.at.ahead_of(began);
         loop {
             let ahead = next.at.ahead_of(now);
             if ahead <= limits::LAST_STRETCH {
                 break;
             }
-            if ahead > spun_ahead_max {
-                // The clock stepped back: this is no spin's length any more.
+            if ahead > nearest.saturating_add(limits::LAST_STRETCH) {
+                // The clock stepped back: something on the other clock may come first now.
                 self.spent_spinning(began, now);
                 return;
             }
+            nearest = nearest.min(ahead);
             self.keep_promise(now);
             // One ring between two readings of the clock, so that many clients do not blur it.
             if looked >= self.clients_end {
@@ -175,7 +176,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         loop {
             match ready.moment(&mut self.env) {
                 Moment::Now { error, read } => return self.commit(next.port, ready, error, read),
-                Moment::Early(ahead) if ahead <= Nanos::from_millis(1) => {}
+                // More than that only after a step back: frames of the other clock may be due before this one now.
+                Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {}
                 Moment::Early(_) => return self.put_back(next.port, ready),
                 Moment::Gone => return self.missed_window(next.port, ready),
             }
