@@ -196,10 +196,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 match state.sched.decide(now) {
                     Decision::Transmit { frame, late, overrun, window } => {
                         let chosen = Chosen { frame: &frame, late, overrun, window, decided: now, at: None };
-                        if let Some(ready) = self.make_ready(port, &chosen) {
-                            self.hand_over(port, &ready);
-                        }
-                        now = self.env.now();
+                        let ready = self.make_ready(port, &chosen);
+                        now = if ready.is_some_and(|ready| self.hand_over(port, &ready)) {
+                            // One clock is enough: should TAI have been set meanwhile, it is read before each hand-over.
+                            let monotonic = self.env.monotonic();
+                            let passed = monotonic.since(now.monotonic);
+                            Now { tai: now.tai.saturating_add(passed), monotonic }
+                        } else {
+                            self.env.now()
+                        };
                         self.handed_over(now);
                     }
                     Decision::Drop { frame, reason } => self.drop_frame(frame.id, frame.tenant, reason),
@@ -287,13 +292,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// Reads the clocks once more; commits when the frame's time has come, else queues it again.
-    pub(super) fn hand_over(&mut self, port: usize, ready: &Ready) {
+    /// Reads the clocks once more; commits when the frame's time has come (true), else queues it again.
+    fn hand_over(&mut self, port: usize, ready: &Ready) -> bool {
         match ready.moment(&mut self.env) {
-            Moment::Now { error, read } => self.commit(port, ready, error, read),
+            Moment::Now { error, read } => {
+                self.commit(port, ready, error, read);
+                return true;
+            }
             Moment::Early(_) => self.put_back(port, ready),
             Moment::Gone => self.missed_window(port, ready),
         }
+        false
     }
 
     /// Commits a frame whose clock was just `read`: `error` after it first could have left.
