@@ -61,6 +61,8 @@ pub(crate) struct Reference {
     /// MONOTONIC instant at which the wire is free again.
     busy_until: Option<i128>,
     pub(crate) timeline: Timeline,
+    /// The same as of the last look at credits: what was pending then was pending in between.
+    seen_timeline: Timeline,
 }
 
 impl Reference {
@@ -81,6 +83,7 @@ impl Reference {
             seen_at: None,
             busy_until: None,
             timeline: Timeline::default(),
+            seen_timeline: Timeline::default(),
         }
     }
 
@@ -110,13 +113,14 @@ impl Reference {
                     let then = |on_tai| clock(now, on_tai) - (to - at);
                     let head = self.head(class, now).map(|index| &self.waiting[index]);
                     let waits = head.is_some_and(|head| then(head.on_tai) >= head.due);
-                    let open = self.timeline.is_open(class, then(true));
+                    let open = self.seen_timeline.is_open(class, then(true));
                     self.credits[class].tick(at, idle_slope.into(), waits, open);
                 }
             }
         }
         self.seen_at = Some(to);
         self.timeline.advance(clock(now, true));
+        self.seen_timeline = self.timeline.clone();
     }
 
     /// Whether `frame` may be queued.
@@ -192,6 +196,7 @@ impl Reference {
     pub(crate) fn configure(&mut self, admin: &AdminPort, now: Now) {
         self.see(now);
         self.timeline.set_admin(admin, clock(now, true));
+        self.seen_timeline = self.timeline.clone();
     }
 
     pub(crate) fn observe(&mut self, now: Now) -> Status {
@@ -318,15 +323,14 @@ impl Reference {
     /// On the clock of the last requirement to be met; of equal ones in the order due, link, gate, credit.
     fn wake_at(&self, now: Now, after: i128, index: usize) -> Wanted {
         let head = &self.waiting[index];
-        let by_credit = self.credit_wait(head.class(), now, head) == Some(after);
+        let is_shaped = self.classes[head.class()].idle_slope.is_some();
         let (on_tai, on_monotonic) = if -head.overdue(now) == after {
             (head.on_tai, !head.on_tai)
         } else if self.link_free_in(now) == Some(after) {
-            (self.classes[head.class()].idle_slope.is_some(), true)
-        } else if by_credit {
-            (self.timeline.is_boundary(clock(now, true) + after), true)
+            (is_shaped, true)
         } else {
-            (true, false)
+            // Credit grows while the gate is open: where both are waited for, either is the last.
+            (true, is_shaped)
         };
         Wanted::WakeAt { after, on_tai, on_monotonic, next: head.frame.id }
     }

@@ -157,11 +157,6 @@ impl Timeline {
         self.segment(at).states >> class & 1 == 1
     }
 
-    /// Whether something may open or close at `at`.
-    pub(crate) fn is_boundary(&self, at: i128) -> bool {
-        self.segment(at).start == Some(at)
-    }
-
     /// How far a walk from `at` goes to have seen everything: two cycles are behind it, no change ahead.
     fn has_seen_all(&self, from: i128, at: i128) -> bool {
         let settled = self.oper.as_ref().map_or(from, |oper| from.max(oper.start));

@@ -241,8 +241,8 @@ fn sees<W: std::fmt::Debug>(make: Make, worlds: &[W], verdict: impl Fn(Make, &W)
     for world in worlds {
         assert_eq!(verdict(twin::<0>, world), Ok(()), "{world:?}");
     }
-    let caught = worlds.iter().filter(|world| verdict(make, world).is_err()).count();
-    assert!(caught > 0, "no world of {} shows it", worlds.len());
+    let caught = worlds.iter().any(|world| verdict(make, world).is_err());
+    assert!(caught, "no world of {} shows it", worlds.len());
 }
 
 fn of_check(check: Check) -> impl Fn(Make, &crate::world::World) -> Verdict {
@@ -257,7 +257,7 @@ macro_rules! faults {
                 while FAULTS[index] as usize != Fault::$fault as usize { index += 1; }
                 index
             };
-            sees(twin::<FAULT>, &fixed(400, &$worlds), $verdict);
+            sees(twin::<FAULT>, &fixed(200, &$worlds), $verdict);
         })*
     };
 }
@@ -291,7 +291,7 @@ faults! {
 /// All the steady properties at once hold for the engine in the worlds that its twins fail.
 #[test]
 fn the_engine_has_every_property_at_once() {
-    for world in fixed(400, &steady_world()) {
+    for world in fixed(200, &steady_world()) {
         let steps = run(engine(&world.setup).as_mut(), &world);
         for (name, check) in checks::STEADY {
             assert_eq!(check(&world.setup, &steps), Ok(()), "{name}: {world:?}");

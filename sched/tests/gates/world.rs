@@ -323,8 +323,8 @@ pub(crate) fn steady_world() -> impl Strategy<Value = World> {
 }
 
 /// [`steady_world`] with credits in two classes, on a link whose octets take whole nanoseconds. Credit is seen at
-/// decisions only: nothing is removed or dropped, frames are due at their arrival or later, every decision goes on to the
-/// wait, and the list is in force from the start.
+/// decisions only: nothing is removed, frames are due at their arrival or later, and the list is in force from the
+/// start.
 pub(crate) fn shaped_world() -> impl Strategy<Value = World> {
     (steady_world(), 500_000_000..FAST, 500_000_000..FAST).prop_map(|(mut world, upper, lower)| {
         world.setup.link_speed = Some(FAST);
@@ -344,11 +344,9 @@ pub(crate) fn shaped_world() -> impl Strategy<Value = World> {
         }
         world.events.extend(lists.into_iter().filter_map(|event| match event {
             Event::Configure(_) | Event::Remove(_) => None,
-            Event::Decide => Some(Event::DecideAll),
             Event::Offer(sent) => {
                 let tx_time_in = sent.tx_time_in.map(|(span, on_tai)| (span.max(0), on_tai));
-                let (late, overrun_limit) = (LatePolicy::Send, i64::MAX);
-                Some(Event::Offer(Sent { tx_time_in, age: 0, late, overrun_limit, ..sent }))
+                Some(Event::Offer(Sent { tx_time_in, age: 0, ..sent }))
             }
             other => Some(other),
         }));
