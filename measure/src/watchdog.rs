@@ -20,8 +20,9 @@ use ktsn_time::{Nanos, Tai, TxTime};
 /// A wake-up later than this is a gap. Most wake-ups here, from an idle CPU included, take less than 35 µs; how many are
 /// gaps by this rule is counted, and that share is the chance that one proves something by accident.
 pub const GAP_MIN: Nanos = Nanos::from_micros(50);
-/// The same where the look falls into a system call of whoever is watched: the CPU was not idle, no wake-up from idleness
-/// is in the lateness, and a call that stays in the kernel for so much longer was stopped there.
+/// The same where the look falls into a system call of whoever is watched that has lasted longer than [`GAP_MIN`]: the CPU
+/// was not idle. Alone it says little (a third of the looks that fall into any call come this late); with the trace's length
+/// of the call it confirms that the time passed in the kernel, after the watched program had done its part.
 pub const GAP_MIN_BUSY: Nanos = Nanos::from_micros(25);
 /// How long before the last instant to begin a look should be: it is over when the next window opens.
 pub const AHEAD: Nanos = Nanos::from_micros(25);
@@ -110,10 +111,12 @@ impl Gaps {
         self.find(from, to).any(|gap| gap.late_by() > GAP_MIN)
     }
 
-    /// The same for what was done by a system call that began at `called_at` and was not over at `to`.
+    /// The same for what was done by a system call that began at `called_at` and was not over at `to`. Of a call of usual length
+    /// only a gap of [`GAP_MIN`] says anything.
     #[must_use]
     pub fn explain_call(&self, called_at: Tai, from: Tai, to: Tai) -> bool {
-        self.explain(from, to) || self.find(from, to).any(|gap| gap.due_at >= called_at)
+        let is_long = to.since(called_at) > GAP_MIN;
+        self.explain(from, to) || is_long && self.find(from, to).any(|gap| gap.due_at >= called_at)
     }
 
     fn find(&self, from: Tai, to: Tai) -> impl Iterator<Item = &Look> {
@@ -199,6 +202,8 @@ mod tests {
         assert_eq!(gaps.count(), 0);
         assert!(!gaps.explain(at(989_000), at(993_350)));
         assert!(gaps.explain_call(at(901_000), at(989_000), at(993_350)));
+        // A call of usual length.
+        assert!(!gaps.explain_call(at(950_000), at(989_000), at(993_350)));
         // The look came before the call: the CPU may have been idle.
         assert!(!gaps.explain_call(at(964_001), at(989_000), at(993_350)));
         // As late as a call may make it.
