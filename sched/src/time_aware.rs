@@ -172,6 +172,29 @@ impl TimeAware {
         *count = count.saturating_add(1);
     }
 
+    /// Whether the head of a class is a frame on time that may leave within `span` of `now`, links and shapers aside: one that a
+    /// sleep of that length would oversleep.
+    pub fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
+        self.advance(now);
+        let span = span.get().max(0).unsigned_abs();
+        let position = self.gates.position(now.tai.as_nanos());
+        (0..QUEUES).any(|queue| {
+            let Some((node, frame)) = self.queues.head(queue).zip(self.queues.head_frame(queue)) else {
+                return false;
+            };
+            let there = if node.is_on_tai() { now.tai.as_nanos() } else { now.monotonic.as_nanos() };
+            let wait = node.due.saturating_sub(there);
+            let need = self.link.need(frame.wire_octets);
+            let is_soon = |after| after <= span;
+            node.on_time
+                && is_soon(wait)
+                && self
+                    .gates
+                    .next_fit(&position, queue / CLOCKS, wait, need)
+                    .is_some_and(|fit| is_soon(fit.after))
+        })
+    }
+
     /// What the gates are at `now`, after a change that is due by then.
     pub fn status(&mut self, now: Now) -> GateStatus<'_> {
         self.advance(now);

@@ -8,7 +8,7 @@
 //! [`Position`] is worked out once per instant, and every answer is a span from there, so that no sum can overflow:
 //!
 //! ```text
-//!            start of oper                       last cycle       change
+//!            base time of oper                   last cycle       change
 //!  ──────────────┼────────┬────────┬───────┬────────┼───────────────┼──────────►  TAI
 //!    gate_states │ cycle  │ cycle  │ cycle │ cycle  │ last list     │ the pending program
 //!    (only after │                                    (cut short or
@@ -34,8 +34,11 @@ use position::{Hint, Region};
 #[derive(Debug)]
 struct Oper {
     program: Box<GateProgram>,
-    /// Its ConfigChangeTime: the start of its first cycle.
+    /// Its ConfigChangeTime: when it took over.
     start: u64,
+    /// OperBaseTime: its cycles count from here. It lies before `start` where TAI has passed it already, which shows
+    /// after a step back.
+    first: u64,
 }
 
 /// A change to come.
@@ -80,7 +83,7 @@ impl Gates {
         }
         let last_cycle_start = self.oper.as_ref().and_then(|oper| {
             let lists = oper.program.lists()?;
-            cycle_timer::last_cycle_start(oper.start, lists.cycle_time, lists.extension, now, change_at)
+            cycle_timer::last_cycle_start(oper.first, lists.cycle_time, lists.extension, now, change_at)
         });
         self.here = None;
         self.pending = Some(Pending { program, change_at, last_cycle_start });
@@ -94,7 +97,8 @@ impl Gates {
             return false;
         }
         let Some(Pending { program, change_at, .. }) = self.pending.take() else { return false };
-        if let Some(replaced) = self.oper.replace(Oper { program, start: change_at })
+        let first = program.admin().base_time.as_nanos().min(change_at);
+        if let Some(replaced) = self.oper.replace(Oper { program, start: change_at, first })
             && let Some(place) = self.retired.iter_mut().find(|place| place.is_none())
         {
             *place = Some(replaced.program);

@@ -12,7 +12,7 @@ use super::{Gates, Oper, cycle_timer};
 pub(super) enum Region {
     /// No list: nothing configured, gates disabled, or an empty list.
     Constant,
-    /// Oper's first cycle starts in `to_start`.
+    /// Oper's base time comes in `to_start`.
     Before { to_start: u64 },
     /// At `offset` in a cycle, in `entry` of the repeated list.
     Cycle { offset: u64, entry: usize },
@@ -73,24 +73,24 @@ impl Gates {
         }
         let mut to_last = ENDLESS;
         let region = match &self.oper {
-            Some(Oper { program, start }) if let Some(lists) = program.lists() => {
+            Some(Oper { program, first, .. }) if let Some(lists) = program.lists() => {
                 if let Some(last) = last_cycle_start
                     && last > now
                 {
                     to_last = last - now;
                 }
                 match last_cycle_start {
-                    _ if now < *start => Region::Before { to_start: *start - now },
+                    _ if now < *first => Region::Before { to_start: *first - now },
                     Some(last) if last <= now => {
                         Region::Last { offset: now - last, entry: lists.last.entry_at(now - last, 0) }
                     }
                     _ => {
-                        let is_hit = hint.cycle_start >= *start
+                        let is_hit = hint.cycle_start >= *first
                             && now
                                 .checked_sub(hint.cycle_start)
                                 .is_some_and(|offset| offset < lists.cycle_time);
                         if !is_hit {
-                            hint.cycle_start = cycle_timer::cycle_start(*start, lists.cycle_time, now);
+                            hint.cycle_start = cycle_timer::cycle_start(*first, lists.cycle_time, now);
                         }
                         let offset = now - hint.cycle_start;
                         hint.entry = lists.cycle.entry_at(offset, hint.entry);
@@ -137,7 +137,7 @@ impl Gates {
                 ((offset - span.begin).saturating_add(lead), span.rest(offset))
             }
         };
-        let opens_at = position.now.saturating_sub(open_for).max(oper.start);
+        let opens_at = oper.opened_at(position.now, open_for, constant);
         Some(Remaining { opens_at, rest: rest.min(position.to_change) })
     }
 
@@ -165,6 +165,20 @@ impl Gates {
 }
 
 impl Oper {
+    /// When the window opened that has been open at `now` for `open_for`, counted as if cycles had no beginning.
+    fn opened_at(&self, now: u64, open_for: u64, is_open_initially: bool) -> u64 {
+        let opened_at = now.saturating_sub(open_for);
+        if now >= self.start {
+            opened_at.max(self.start)
+        } else if opened_at > self.first {
+            opened_at
+        } else if is_open_initially {
+            0
+        } else {
+            self.first
+        }
+    }
+
     fn next_fit(&self, position: &Position, class: usize, mut from: u64, need: u64) -> Option<Fit> {
         let is_open = self.program.is_open_initially(class);
         let Some(lists) = self.program.lists() else {

@@ -14,8 +14,10 @@ const OPEN_ALL: u8 = 0xff;
 #[derive(Clone, Debug)]
 struct Oper {
     admin: Rc<AdminPort>,
-    /// Config change time: its first cycle starts here.
+    /// Config change time: it took over here, and windows begin no sooner.
     start: i128,
+    /// Base time: cycles lie from here on, also before `start`, which only a step back of TAI shows.
+    first: i128,
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +56,8 @@ impl Timeline {
     /// 8.6.9.3: at config change time pending becomes oper.
     pub(crate) fn advance(&mut self, now: i128) {
         if let Some(pending) = self.pending.take_if(|pending| pending.at <= now) {
-            self.oper = Some(Oper { admin: pending.admin, start: pending.at });
+            let first = pending.admin.base_time.as_nanos().into();
+            self.oper = Some(Oper { admin: pending.admin, start: pending.at, first });
         }
     }
 
@@ -62,7 +65,7 @@ impl Timeline {
         self.advance(now);
         if !runs(admin) {
             self.pending = None;
-            self.oper = Some(Oper { admin: Rc::new(admin.clone()), start: now });
+            self.oper = Some(Oper { admin: Rc::new(admin.clone()), start: now, first: now });
             self.change_time = Some(now);
             return;
         }
@@ -90,7 +93,7 @@ impl Timeline {
         let cycle_start = self
             .oper
             .as_ref()
-            .filter(|oper| runs(&oper.admin) && now >= oper.start)
+            .filter(|oper| runs(&oper.admin) && now >= oper.first)
             .map(|oper| self.cycle(oper, now).0);
         Status {
             states: GateStates::from_bits(self.segment(now).states),
@@ -104,13 +107,13 @@ impl Timeline {
     /// Start and end of the cycle that `at` lies in (8.6.9.1); `at` lies before what is pending.
     fn cycle(&self, oper: &Oper, at: i128) -> (i128, i128) {
         let length = cycle_of(&oper.admin);
-        let mut start = oper.start + (at - oper.start) / length * length;
+        let mut start = oper.first + (at - oper.first) / length * length;
         let Some(pending) = &self.pending else { return (start, start + length) };
         let reach = length + i128::from(oper.admin.cycle_time_extension.get());
         let is_last = |start: i128| start >= pending.since && pending.at <= start + reach;
         // An earlier cycle may be the last one, and go on until now.
         let mut earlier = start;
-        while earlier >= oper.start && earlier + reach + length >= start {
+        while earlier >= oper.first && earlier + reach + length >= start {
             if is_last(earlier) {
                 start = earlier;
             }
@@ -134,8 +137,8 @@ impl Timeline {
             let start = (at >= oper.start).then_some(oper.start);
             return Segment { start, end: change, states: initial };
         }
-        if at < oper.start {
-            let end = change.map_or(oper.start, |change| change.min(oper.start));
+        if at < oper.first {
+            let end = change.map_or(oper.first, |change| change.min(oper.first));
             return Segment { start: None, end: Some(end), states: initial };
         }
         let (cycle_start, cycle_end) = self.cycle(oper, at);
@@ -159,7 +162,7 @@ impl Timeline {
 
     /// How far a walk from `at` goes to have seen everything: two cycles are behind it, no change ahead.
     fn has_seen_all(&self, from: i128, at: i128) -> bool {
-        let settled = self.oper.as_ref().map_or(from, |oper| from.max(oper.start));
+        let settled = self.oper.as_ref().map_or(from, |oper| from.max(oper.first));
         let cycle = self.oper.as_ref().map_or(0, |oper| cycle_of(&oper.admin));
         self.pending.is_none() && at > settled + 2 * cycle
     }

@@ -27,7 +27,7 @@ fn change(port: &AdminPort, now: u64) -> Change {
     Change { port: port.clone(), configured_at: now, at: if is_executed(port) { at } else { now } }
 }
 
-/// The machines, from the start of oper on.
+/// The machines, from the base time of oper on.
 struct Naive {
     oper: Option<Change>,
     pending: Option<Change>,
@@ -44,11 +44,13 @@ impl Naive {
 
     fn run(oper: &Change, pending: Option<&Change>, at: u64) -> u8 {
         let port = &oper.port;
-        if !is_executed(port) || at < oper.at {
+        // Cycles count from the base time, also where the clock has stepped back behind the change.
+        let first = port.base_time.as_nanos().min(oper.at);
+        if !is_executed(port) || at < first {
             return port.gate_states.bits();
         }
         let (cycle, extension) = (port.cycle_time.get() as u64, port.cycle_time_extension.get() as u64);
-        let mut start = oper.at;
+        let mut start = first;
         loop {
             let is_last = pending.is_some_and(|pending| {
                 start >= pending.configured_at && pending.at <= start + cycle + extension
