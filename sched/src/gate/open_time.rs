@@ -7,11 +7,15 @@
 use super::list_execute::ENDLESS;
 use super::position::{Position, Region};
 use super::program::{GateProgram, Lists};
-use super::{Gates, Oper};
+use super::{Gates, Oper, Pending};
 
 impl Gates {
     /// For how long the gate of `class` is open in the `span` that begins at `at`.
     pub(crate) fn open_time(&self, class: usize, at: u64, span: u64) -> u64 {
+        if let Some((pending, lag)) = self.changed_by(at) {
+            let program = &pending.program;
+            return program.open_time(class, lag.saturating_add(span)) - program.open_time(class, lag);
+        }
         let position = self.position_of(at);
         let before = span.min(position.to_change());
         let open = self.oper.as_ref().map_or(before, |oper| oper.open_time(&position, class, before));
@@ -23,6 +27,10 @@ impl Gates {
 
     /// How long after `at` the gate of `class` has been open for `amount` (above 0); `None` if it never has.
     pub(crate) fn open_after(&self, class: usize, at: u64, amount: u64) -> Option<u64> {
+        if let Some((pending, lag)) = self.changed_by(at) {
+            let amount = amount.saturating_add(pending.program.open_time(class, lag));
+            return pending.program.open_after(class, amount).map(|after| after - lag);
+        }
         let position = self.position_of(at);
         let after = match &self.oper {
             None => Some(amount),
@@ -37,6 +45,12 @@ impl Gates {
         }
         let amount = amount.saturating_sub(self.open_time(class, at, to_change)).max(1);
         Some(pending.program.open_after(class, amount)?.saturating_add(to_change))
+    }
+
+    /// What will have changed by `at`, which may lie ahead of now, and how long before.
+    fn changed_by(&self, at: u64) -> Option<(&Pending, u64)> {
+        let pending = self.pending.as_ref()?;
+        Some((pending, at.checked_sub(pending.change_at)?))
     }
 }
 

@@ -97,6 +97,24 @@ fn ports() -> impl Strategy<Value = AdminPort> {
 /// No window that ends is longer, and no search that succeeds goes further: programs have spans below this.
 const FAR: u64 = 250;
 
+fn open_time_is_that_of_a_scan(
+    gates: &Gates,
+    naive: &Naive,
+    class: usize,
+    (at, span, need): (u64, u64, u64),
+) -> Result<(), TestCaseError> {
+    let open = (at..at + span).filter(|&there| naive.is_open(class, there)).count() as u64;
+    prop_assert_eq!(gates.open_time(class, at, span), open, "class {} at {} span {}", class, at, span);
+    let mut sum = 0;
+    let expected = (at..at + 1_000).find(|&there| {
+        sum += u64::from(naive.is_open(class, there));
+        sum == need
+    });
+    let found = gates.open_after(class, at, need);
+    prop_assert_eq!(found, expected.map(|there| there + 1 - at), "class {} at {}", class, at);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -159,16 +177,14 @@ proptest! {
                         let rest = naive.rest(class, at + fit.after, FAR);
                         prop_assert!(need <= fit.rest && fit.rest.min(FAR) <= rest);
                     }
-                    let open = (at..at + from).filter(|&there| naive.is_open(class, there)).count() as u64;
-                    prop_assert_eq!(gates.open_time(class, at, from), open, "class {} at {} span {}", class, at, from);
-                    let mut sum = 0;
-                    let expected = (at..at + 1_000).find(|&there| {
-                        sum += u64::from(naive.is_open(class, there));
-                        sum == need
-                    });
-                    let found = gates.open_after(class, at, need);
-                    prop_assert_eq!(found, expected.map(|there| there + 1 - at), "class {} at {}", class, at);
+                    open_time_is_that_of_a_scan(&gates, &naive, class, (at, from, need))?;
                 }
+            }
+        }
+        // What will be open after the change is asked for beforehand.
+        for at in [end, end.saturating_add(1), end.saturating_add(17), end.saturating_add(60)] {
+            for (&need, &from) in needs.iter().zip(&froms).filter(|_| at < 1_000) {
+                open_time_is_that_of_a_scan(&gates, &naive, 1, (at, from, need))?;
             }
         }
     }
