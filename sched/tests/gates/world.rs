@@ -343,7 +343,7 @@ pub(crate) fn shaped_world() -> impl Strategy<Value = World> {
             }
         }
         world.events.extend(lists.into_iter().filter_map(|event| match event {
-            Event::Configure(_) | Event::Remove(_) => None,
+            Event::Remove(_) => None,
             Event::Offer(sent) => {
                 let tx_time_in = sent.tx_time_in.map(|(span, on_tai)| (span.max(0), on_tai));
                 Some(Event::Offer(Sent { tx_time_in, age: 0, ..sent }))
