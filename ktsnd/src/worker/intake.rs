@@ -103,7 +103,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if policy.classes & (1 << class.get()) == 0 {
             return self.refuse(index, slot, Some(attachment), DropReason::Policed);
         }
-        if policy.queued >= limits::ATTACHMENT_QUEUED_MAX {
+        if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
         }
         let offered = Frame {
@@ -189,6 +189,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.inbox.give(Returned::Retired(key, error));
     }
+}
+
+/// Whether an attachment with `queued` frames has had its share of a queue that others use too: a part of what is still
+/// free. However many flood it, there is room for the next one's first frames.
+fn is_too_greedy(queued: usize, sched: &impl Strategy) -> bool {
+    let len = sched.len();
+    len > queued && queued >= sched.capacity().saturating_sub(len) / limits::SHARE_OF_FREE
 }
 
 /// Adds what a client counted since the last look to its attachment. The numbers are the client's own words.

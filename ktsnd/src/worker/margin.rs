@@ -110,6 +110,11 @@ impl SpinBudget {
         self.spent < self.a_second
     }
 
+    /// Whether a spin may begin at `now` that only frames without transmit time gain from: the last quarter is not theirs.
+    pub fn allows_untimed(&mut self, now: Monotonic) -> bool {
+        self.allows(now) && self.spent.saturating_mul(4) < self.a_second.saturating_mul(3)
+    }
+
     /// Tells how long a spin took.
     pub fn spend(&mut self, span: Nanos) {
         self.spent = self.spent.saturating_add(span);
@@ -169,5 +174,10 @@ mod tests {
         assert!(!budget.allows(at(999)));
         assert!(budget.allows(at(1000)));
         assert!(!SpinBudget::new(0).allows(at(5000)));
+        let mut budget = SpinBudget::new(800);
+        assert!(budget.allows_untimed(at(0)));
+        budget.spend(Nanos::from_millis(600));
+        assert!(!budget.allows_untimed(at(900)) && budget.allows(at(900)));
+        assert!(budget.allows_untimed(at(1000)));
     }
 }

@@ -5,7 +5,7 @@
 use ktsn_sched::{
     CreditBased, Decision, EarliestTxTime, Frame, Refused, Strategy, StrictPriority, TimeAware,
 };
-use ktsn_time::Now;
+use ktsn_time::{Nanos, Now};
 
 /// A strategy with its queues. Made where allocating is allowed.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ impl Selection {
             Self::TimeAware(strategy) => Some(strategy),
             _ => None,
         }
+    }
+
+    /// Whether a frame with a TxTime may leave within `span` of `now`. The strategies without gates do not tell; they never make
+    /// a frame wait for the link either.
+    pub(super) fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
+        self.time_aware().is_none_or(|gates| gates.is_timed_within(span, now))
     }
 }
 

@@ -21,7 +21,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Some(next) = next {
             let ahead = next.at.ahead_of(now);
             if ahead <= self.margin.get().saturating_add(limits::SLEEP_MIN) {
-                if self.budget.allows(now.monotonic) {
+                if self.may_spin(now, ahead) {
                     self.spin(next, now);
                 } else {
                     count(&self.stats.spin_budget_spent);
@@ -41,6 +41,21 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let for_event = event.is_some_and(|e| e <= bound);
         let span = event.map_or(bound, |e| e.min(bound));
         self.sleep(now, now.monotonic.saturating_add(span), for_event);
+    }
+
+    /// Whether the budget lasts for a spin of `ahead`. A flood of frames without transmit time, each waiting for the link,
+    /// must not use up what timed frames need: its last part is spent only where one of those would be overslept.
+    fn may_spin(&mut self, now: Now, ahead: Nanos) -> bool {
+        if self.budget.allows_untimed(now.monotonic) {
+            return true;
+        }
+        let awake =
+            ahead.max(Nanos::ZERO).saturating_add(self.margin.get()).saturating_add(limits::SLEEP_MIN);
+        self.budget.allows(now.monotonic)
+            && self.ports[..self.ports_end]
+                .iter_mut()
+                .flatten()
+                .any(|port| port.sched.is_timed_within(awake, now))
     }
 
     /// Sleeps until `until` or news. `for_event`: the lateness of waking teaches the margin.

@@ -143,6 +143,15 @@ fn link(
 }
 
 pub(super) fn tables(generation: u64, with_neighbour: bool) -> Tables {
+    tables_of(generation, with_neighbour, 1)
+}
+
+/// The same for so many attachments.
+pub(super) fn tables_of(generation: u64, with_neighbour: bool, count: usize) -> Tables {
+    Tables::new(generation, (0..count).map(|_| Some(attachment_tables(with_neighbour))).collect()).unwrap()
+}
+
+fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
     let on_link = |text: &str| Route { prefix: text.parse().unwrap(), via: Via::OnLink, source: None };
     let gateway = Ipv4Addr::new(10, 244, 0, 1);
     let default =
@@ -175,7 +184,7 @@ pub(super) fn tables(generation: u64, with_neighbour: bool) -> Tables {
         own: Vec::new(),
         vlan: None,
     };
-    Tables::new(generation, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+    AttachmentTables::new(attachment).unwrap()
 }
 
 pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
@@ -241,6 +250,10 @@ impl World {
     }
 
     pub(super) fn client(&mut self, slots: u32) -> App {
+        self.client_of(AttachmentIndex(0), slots)
+    }
+
+    pub(super) fn client_of(&mut self, attachment: AttachmentIndex, slots: u32) -> App {
         let layout = Layout::new(slots, 2048, crate::limits::STREAMS_MAX, 64).unwrap();
         let (mut consumer, memfd) = Consumer::create(layout).unwrap();
         let (address, prefix_bits) = ("10.244.1.0/24".parse::<ktsn_model::IpPrefix>().unwrap()).mapped();
@@ -262,14 +275,13 @@ impl World {
             None,
         )
         .unwrap();
-        let client =
-            Client::new(key, AttachmentIndex(0), consumer, ours, layout.slots_count(), layout.payload_max());
+        let client = Client::new(key, attachment, consumer, ours, layout.slots_count(), layout.payload_max());
         self.outbox.send(Command::AddClient(Box::new(client))).unwrap();
         let status = StreamStatus { token: 7, code: StreamCode::Registered, ..StreamStatus::default() };
         let info = StreamInfo {
             token: 7,
             cookie: 1,
-            attachment: AttachmentIndex(0),
+            attachment,
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
             peer: None,
             status,

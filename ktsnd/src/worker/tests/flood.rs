@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one program's flood does to another one's frames.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use ktsn_model::DropReason;
+use ktsn_resolve::AttachmentIndex;
+use ktsn_ring::ClockId;
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
+
+use super::world::{App, World, policy, tables_of};
+use super::{MS, US};
+use crate::limits;
+use crate::stats::AttachmentStats;
+use crate::worker::{Command, HAND_OVER_AT_START, Selection};
+
+/// Frames without transmit time that wait for a link of 1 Gbit/s must not use up the time that timed frames are spun for.
+#[test]
+fn an_untimed_flood_leaves_the_spin_budget_to_timed_frames() {
+    let mut world = World::with(800, World::time_aware(Some(1_000_000_000)));
+    let (timed, flood) = (world.client(256), world.client(1024));
+    world.clocks.lateness.store(55 * US, SeqCst);
+    let began = world.clocks.at();
+    let mut next = began + MS;
+    while world.clocks.at() < began + 1_000 * MS {
+        let now = world.clocks.at();
+        while next < now + 20 * MS {
+            assert!(timed.push(ClockId::Monotonic, next, now, b"timed"));
+            next += MS;
+        }
+        let untimed = ktsn_ring::Frame { priority: 0, ..App::frame(ClockId::Monotonic, 0, now) };
+        while flood.push_frame(&untimed, &[0; 1400]) {}
+        world.worker.pass();
+    }
+    let errors = world.stats.transmit_error.snapshot();
+    assert!(errors.len() > 900, "{} timed frames", errors.len());
+    // One frame of 1,400 octets is on the wire for 12 µs.
+    assert!(errors.max() < 14 * US, "{} ns late", errors.max());
+    // It does use what is its own, up to its part of the budget.
+    assert!(world.worker_stats.spin_ns.load(SeqCst) > 590 * MS);
+}
+
+/// However many attachments fill the queue with what has to wait, the next one's frames find room.
+#[test]
+fn attachments_that_flood_leave_room_in_the_queue_to_others() {
+    const FLOODS: u16 = 6;
+    let mut world = World::with(
+        800,
+        Selection::TimeAware(TimeAware::new(TimeAwareOptions {
+            capacity: limits::QUEUE_MAX,
+            link_speed: None,
+            hand_over: HAND_OVER_AT_START,
+            classes: [ClassOptions::default(); 8],
+        })),
+    );
+    world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(FLOODS) + 1)))).unwrap();
+    let stats = Arc::new(AttachmentStats::default());
+    for index in 1..=FLOODS {
+        world.outbox.send(Command::SetAttachment(AttachmentIndex(index), Box::new(policy(&stats)))).unwrap();
+    }
+    world.worker.apply_commands();
+    let ahead = |world: &World| world.clocks.at() + 9_000 * MS;
+    for index in 1..=FLOODS {
+        let apps = [(); 2].map(|()| world.client_of(AttachmentIndex(index), 4096));
+        for app in &apps {
+            while app.push(ClockId::Monotonic, ahead(&world), world.clocks.at(), b"flood") {}
+        }
+        world.run_until(300, |_| stats.taken.load(SeqCst) == u64::from(index) * 8192);
+    }
+    // One alone gets a quarter; the more there are, the less each of them.
+    let refused = stats.dropped[usize::from(DropReason::QueueFull.number())].load(SeqCst);
+    let queued = u64::from(FLOODS) * 8192 - refused;
+    assert!((8192 * 3..31_000).contains(&queued), "{queued} of {} are queued", limits::QUEUE_MAX);
+
+    let app = world.client(256);
+    let at = world.clocks.at() + 5 * MS;
+    for i in 0..200 {
+        assert!(app.push(ClockId::Monotonic, at + i * 10 * US, world.clocks.at(), b"scheduled"));
+    }
+    world.run_until(1_000, |w| w.stats.sent.load(SeqCst) == 200);
+    assert_eq!((world.stats.sent.load(SeqCst), world.dropped(DropReason::QueueFull)), (200, 0));
+}
