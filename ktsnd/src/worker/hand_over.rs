@@ -15,6 +15,8 @@ const BUCKET: i64 = 250;
 const BUCKETS: usize = 256;
 /// After so many frames the span is reckoned anew, and older ones count a quarter less: about 1,000 count.
 const SAMPLES_A_ROUND: u32 = 256;
+/// Where frames are rare, a round ends after so many seconds.
+const SECONDS_A_ROUND: u32 = 10;
 /// Frames that the span should cover, in parts per thousand.
 const COVERED_PERMILLE: u64 = 999;
 /// What a system call into a device usually takes, rounded up generously.
@@ -27,13 +29,14 @@ const LARGEST: Nanos = Nanos::from_micros(64);
 pub(super) struct HandOver {
     buckets: [u32; BUCKETS],
     since_update: u32,
+    seconds: u32,
     measured: bool,
     current: Nanos,
 }
 
 impl HandOver {
     pub(super) fn new() -> Self {
-        Self { buckets: [0; BUCKETS], since_update: 0, measured: false, current: AT_START }
+        Self { buckets: [0; BUCKETS], since_update: 0, seconds: 0, measured: false, current: AT_START }
     }
 
     /// The span that counts now.
@@ -54,13 +57,20 @@ impl HandOver {
         Some(self.update())
     }
 
-    /// A second has passed; a span that nothing was measured for goes back to where it began.
+    /// A second has passed; a span that nothing was measured for goes back to where it began. A few frames that do leave
+    /// must not hold up that: a span that is too long may be what keeps the others back.
     pub(super) fn tick(&mut self) -> Option<Nanos> {
-        (self.measured && self.since_update == 0).then(|| self.update())
+        self.seconds += 1;
+        let is_over = self.since_update == 0 || self.seconds >= SECONDS_A_ROUND;
+        if !is_over {
+            return None;
+        }
+        self.seconds = 0;
+        self.measured.then(|| self.update())
     }
 
     fn update(&mut self) -> Nanos {
-        self.since_update = 0;
+        (self.since_update, self.seconds) = (0, 0);
         let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
         let wanted = (total * COVERED_PERMILLE).div_ceil(1000);
         let mut seen = 0;
@@ -140,5 +150,21 @@ mod tests {
         let seconds = (1..60).find(|_| port.tick().is_some_and(|span| span == AT_START));
         assert!(seconds.is_some_and(|s| s <= 30), "{seconds:?}");
         assert_eq!(port.tick(), None);
+    }
+
+    /// As above, while a class whose gate is always open sends a frame now and then.
+    #[test]
+    fn comes_down_while_frames_are_rare() {
+        let mut port = HandOver::new();
+        for i in 0..SAMPLES_A_ROUND {
+            port.observe(Nanos::from_micros(if i < 2 { 1_000 } else { 2 }));
+        }
+        assert_eq!(port.current, LARGEST);
+        let seconds = (1..600).find(|_| {
+            port.observe(Nanos::from_micros(2));
+            port.tick();
+            port.current < Nanos::from_micros(3)
+        });
+        assert!(seconds.is_some_and(|s| s <= 30), "{seconds:?}");
     }
 }
