@@ -123,12 +123,12 @@ impl RunDir {
     #[must_use]
     pub fn load(&self) -> (State, Option<String>) {
         let path = self.path.join("state.json");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
+        let octets = match fs::read(&path) {
+            Ok(octets) => octets,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (State::default(), None),
             Err(error) => return (State::default(), Some(format!("{}: {error}", path.display()))),
         };
-        match serde_json::from_str(&text) {
+        match serde_json::from_slice(&octets) {
             Ok(Kept::Attachments(attachments)) => (State { attachments, ..State::default() }, None),
             Ok(Kept::State(state)) => (state, None),
             Err(error) => {
@@ -190,11 +190,13 @@ mod tests {
         // The form that had attachments only.
         fs::write(dir.path().join("state.json"), serde_json::to_string(&[&kept]).unwrap()).unwrap();
         assert_eq!(run.load(), (State { attachments: vec![kept], ..State::default() }, None));
-        fs::write(dir.path().join("state.json"), "{").unwrap();
-        let (none, warning) = run.load();
-        assert!(none == State::default() && warning.is_some());
-        assert!(dir.path().join("state.json.damaged").exists());
-        assert_eq!(run.load(), (State::default(), None));
+        for damaged in [&b"{"[..], b"", b"\xff\xfe", b"{\"attachments\":[],\"later\":1}"] {
+            fs::write(dir.path().join("state.json"), damaged).unwrap();
+            let (none, warning) = run.load();
+            assert!(none == State::default() && warning.is_some());
+            assert_eq!(fs::read(dir.path().join("state.json.damaged")).unwrap(), damaged);
+            assert_eq!(run.load(), (State::default(), None));
+        }
     }
 
     #[test]
