@@ -172,7 +172,10 @@ impl Node {
     /// Adds a warning that `Health` shows.
     pub(crate) fn warn(&mut self, warning: String) {
         warn!("{warning}");
-        self.warnings.push(warning);
+        // What goes on happening is shown once.
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
     }
 
     /// Serves until `stop`, then drains: nothing new is taken, what is queued is sent.
@@ -341,6 +344,12 @@ impl Node {
     }
 
     fn save(&mut self) {
+        if let Err(error) = self.try_save() {
+            self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
+        }
+    }
+
+    fn try_save(&self) -> std::io::Result<()> {
         let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw);
         let attachments: Vec<_> = served.chain(&self.waiting).cloned().collect();
         let schedules = self
@@ -348,8 +357,6 @@ impl Node {
             .iter()
             .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
             .collect();
-        if let Err(error) = self.run_dir.save(&State { attachments, schedules }) {
-            self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
-        }
+        self.run_dir.save(&State { attachments, schedules })
     }
 }

@@ -235,3 +235,25 @@ fn changes_under_load_lose_no_frame() {
     );
     assert!(gates["frames"][7].as_u64().unwrap() > COUNT / 2, "{gates}");
 }
+
+/// What is in force is what a restart takes up again: where the state file cannot be written, nothing changes.
+#[test]
+fn a_schedule_that_cannot_be_kept_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::in_new_namespace(dir.path());
+    let two = daemon.file("two.yaml", TWO);
+    // As a full disk: the new file cannot take the old one's place.
+    let state = dir.path().join("run/state.json");
+    let _ = std::fs::remove_file(&state);
+    std::fs::create_dir(&state).unwrap();
+    for _ in 0..3 {
+        let output = daemon.schedule(&["apply", &two, "--port", "va"]);
+        assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+        assert!(err(&output).contains("nothing was changed"), "{}", err(&output));
+    }
+    let gates = daemon.gates();
+    assert_eq!((gates["gates"].as_str(), gates["name"].as_str()), (Some("off"), Some("always")));
+    std::fs::remove_dir(&state).unwrap();
+    assert_eq!(daemon.schedule(&["apply", &two, "--port", "va"]).status.code(), Some(0));
+    assert_eq!(daemon.gates()["name"], "two windows");
+}

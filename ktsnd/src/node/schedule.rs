@@ -139,21 +139,30 @@ impl Node {
         }
         let (name, is_applied) =
             (next.map_or_else(String::new, |s| name_of(s).to_owned()), schedule.is_some());
+        self.keep_schedule(device, schedule)?;
         if let (Some(index), Some(worker)) = (open, self.workers.get(device)) {
-            if is_asked {
-                worker.send(Command::SetLinkSpeed(index, speed));
-            }
+            // What nobody needs must not make frames wait for each other.
+            worker.send(Command::SetLinkSpeed(index, speed.filter(|_| is_asked)));
             worker.send(Command::SetClasses(index, Box::new(classes)));
             worker.send(Command::ChangeSchedule(index, program));
         }
-        match schedule {
+        self.send_priority_map(device);
+        info!(device, schedule = name, is_applied, "gate schedule changed");
+        Ok(())
+    }
+
+    /// What is in force must be what a restart takes up again: a schedule that cannot be kept is not applied.
+    fn keep_schedule(&mut self, device: &str, schedule: Option<Schedule>) -> Result<(), NodeError> {
+        let before = match schedule {
+            Some(schedule) => self.applied.insert(device.to_owned(), schedule),
+            None => self.applied.remove(device),
+        };
+        let Err(error) = self.try_save() else { return Ok(()) };
+        match before {
             Some(schedule) => drop(self.applied.insert(device.to_owned(), schedule)),
             None => drop(self.applied.remove(device)),
         }
-        self.send_priority_map(device);
-        info!(device, schedule = name, is_applied, "gate schedule changed");
-        self.save();
-        Ok(())
+        Err(NodeError::Internal(format!("state file: {error}; nothing was changed")))
     }
 
     /// Frames that are offered from now on find their class by the map that holds now.
