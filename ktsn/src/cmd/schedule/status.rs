@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ktsn_proto::v1;
+use ktsn_schedule::units;
 use serde_json::{Value, json};
 
 use crate::control::{self, ControlError};
@@ -125,7 +126,8 @@ fn put_port(text: &mut String, state: &v1::ScheduleState) {
     put!(text, "  config change errors {}", state.config_change_error);
     let speed = match state.link_speed {
         0 => "unknown".to_owned(),
-        speed => format!("{} Mbit/s", speed / 1_000_000),
+        speed if speed % 1_000_000 == 0 => format!("{} Mbit/s", speed / 1_000_000),
+        speed => format!("{}bit/s", units::show_speed(speed)),
     };
     put!(text, "  link {speed}, hand-over {}", span(state.hand_over_ns));
     let rows: Vec<Vec<String>> = (0..8)
@@ -290,6 +292,8 @@ mod tests {
         let off = v1::ScheduleState { port: "eth1".into(), oper_gate_states: 255, ..Default::default() };
         assert!(text_of(&[off]).contains("eth1: no schedule, off: all gates open"));
         assert!(text_of(&[]).contains("No ports"));
+        let slow = v1::ScheduleState { link_speed: 64_000, ..made() };
+        assert!(text_of(&[slow]).contains("link 64kbit/s, hand-over"));
     }
 
     #[test]
