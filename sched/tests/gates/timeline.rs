@@ -218,6 +218,8 @@ impl Timeline {
         let mut opens_at = now;
         loop {
             let Some(start) = self.segment(opens_at).start else { return Some((0, latest)) };
+            // An extended last cycle may have begun before the change that made this oper.
+            let start = change.map_or(start, |change| start.max(change));
             if change == Some(start) || !self.is_open(class, start - 1) {
                 return Some((start, latest));
             }

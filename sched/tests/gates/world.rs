@@ -323,8 +323,7 @@ pub(crate) fn steady_world() -> impl Strategy<Value = World> {
 }
 
 /// [`steady_world`] with credits in two classes, on a link whose octets take whole nanoseconds. Credit is seen at
-/// decisions only: nothing is removed, frames are due at their arrival or later, and the list is in force from the
-/// start.
+/// decisions only: nothing is removed, and frames are due at their arrival or later.
 pub(crate) fn shaped_world() -> impl Strategy<Value = World> {
     (steady_world(), 500_000_000..FAST, 500_000_000..FAST).prop_map(|(mut world, upper, lower)| {
         world.setup.link_speed = Some(FAST);
