@@ -29,6 +29,9 @@ use crate::worker::{Command, Returned};
 use schedule::{Looked, States};
 use worker_thread::WorkerThread;
 
+/// How often it is seen whether a link has another speed now.
+const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Why a question could not be answered as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -185,6 +188,8 @@ impl Node {
         mut events: mpsc::UnboundedReceiver<Event>,
         mut stop: oneshot::Receiver<()>,
     ) {
+        let mut looks = tokio::time::interval(SPEED_LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.stopping => {
@@ -196,6 +201,7 @@ impl Node {
                 }
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = events.recv() => self.happened(event).await,
+                _ = looks.tick() => self.look_at_speeds(),
             }
             if self.stopping && self.workers.values().all(|w| w.ended) {
                 return;

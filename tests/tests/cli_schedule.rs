@@ -51,9 +51,13 @@ struct Daemon {
 
 impl Daemon {
     /// Starts ktsnd in the namespace that `enter` enters, and waits until it serves.
-    fn start(dir: &Path, mut enter: Command) -> Self {
+    fn start(dir: &Path, enter: Command) -> Self {
+        Self::start_with(dir, enter, CONFIGURATION)
+    }
+
+    fn start_with(dir: &Path, mut enter: Command, configuration: &str) -> Self {
         let config = dir.join("ktsnd.toml");
-        std::fs::write(&config, CONFIGURATION).unwrap();
+        std::fs::write(&config, configuration).unwrap();
         let child = enter
             .arg(folder().join("ktsnd"))
             .arg("--config")
@@ -256,4 +260,23 @@ fn a_schedule_that_cannot_be_kept_is_refused() {
     std::fs::remove_dir(&state).unwrap();
     assert_eq!(daemon.schedule(&["apply", &two, "--port", "va"]).status.code(), Some(0));
     assert_eq!(daemon.gates()["name"], "two windows");
+}
+
+/// A link that is negotiated anew keeps its device: guard bands must follow its speed.
+#[test]
+fn a_link_with_another_speed_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let inside = "ip link set lo up && ip tuntap add va mode tap && ip addr add 192.0.2.1/24 dev va && ip link set va up";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &format!("{inside} && exec \"$@\""), "sh"]);
+    let configuration = CONFIGURATION.replacen("link_speed = 1000000000\n", "", 1);
+    let daemon = Daemon::start_with(dir.path(), command, &configuration);
+    assert_eq!(daemon.gates()["link_speed"], 10_000_000_000_u64);
+    let set = daemon.beside().args(["ethtool", "-s", "va", "speed", "100"]).status().unwrap();
+    assert!(set.success());
+    let begin = Instant::now();
+    while daemon.gates()["link_speed"] != 100_000_000 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{}", daemon.gates()["link_speed"]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }

@@ -15,7 +15,7 @@ use ktsn_sched::{
     StrictPriority, TimeAware, TimeAwareOptions,
 };
 use tokio::sync::oneshot;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Node, NodeError};
 use crate::config::{ClassChoice, ClassOrder, Port as PortConfig, Schedule, SelectionChoice, read_schedule};
@@ -92,6 +92,30 @@ impl Node {
             )));
         }
         Ok(speed)
+    }
+
+    /// A link that has come up with another speed: guard bands and pacing follow it. What the configuration says stays.
+    pub(super) fn look_at_speeds(&mut self) {
+        let uplinks = self.ports.iter().filter(|(_, port)| port.netns.is_empty());
+        let uplinks: Vec<(u16, String)> =
+            uplinks.map(|(index, port)| (*index, port.device.clone())).collect();
+        for (index, device) in uplinks {
+            let config = self.port_config(&device);
+            if config.link_speed.is_some() {
+                continue;
+            }
+            // A link that is down says nothing; it keeps its speed until it is up again.
+            let Some(speed) = link_speed(&Device { ifname: &device, netns: None }) else { continue };
+            let is_needed = config.is_shaped() || self.schedule_of(&device).is_some();
+            let Some(port) = self.ports.get_mut(&index).filter(|port| port.link_speed != speed) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut port.link_speed, speed);
+            warn!(device, before, speed, "the link has another speed now");
+            if let Some(worker) = self.workers.get(&device).filter(|_| is_needed) {
+                worker.send(Command::SetLinkSpeed(PortIndex(index), Some(speed)));
+            }
+        }
     }
 
     /// Sets the gates of a port, or (`None`) gives it back to the configuration. Answers with its state.
