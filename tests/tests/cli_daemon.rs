@@ -18,9 +18,10 @@ const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb
 
 /// `ktsn` with these arguments in a namespace with the devices `va` and `vb`.
 fn inside(arguments: &[&str]) -> Command {
-    let mut command = Command::new("unshare");
+    // Whoever runs the tests in the background may ignore SIGINT.
+    let mut command = Command::new("env");
     command
-        .args(["--net", "sh", "-c", INSIDE, "sh"])
+        .args(["--default-signal=INT", "unshare", "--net", "sh", "-c", INSIDE, "sh"])
         .arg(folder().join("ktsn"))
         .args(arguments)
         .env("KTSN_LIB", ktsn_tests::hook::library())
@@ -101,7 +102,7 @@ fn signals_reach_the_program_and_the_daemon_ends_after_it() {
     assert_eq!(child.wait().unwrap().code(), Some(5), "the program's own answer to the signal");
     assert!(is_gone(daemon) && !Path::new(&run_dir).exists());
 
-    let (mut child, _, daemon) = started("exec env --default-signal=INT sleep 60");
+    let (mut child, _, daemon) = started("exec sleep 60");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130), "128 + SIGINT");
     assert!(is_gone(daemon));

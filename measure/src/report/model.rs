@@ -148,9 +148,9 @@ impl Document {
         loads.any(|load| Some(load) != first)
     }
 
-    /// Whether the series differ in their class, so that a row must name it.
+    /// Whether there are series of several classes, so that a row must name its own.
     pub(super) fn has_classes(&self) -> bool {
-        let mut classes = self.series.iter().map(|series| series.class);
+        let mut classes = self.series.iter().filter_map(|series| series.class);
         let first = classes.next();
         classes.any(|class| Some(class) != first)
     }

@@ -201,7 +201,7 @@ fn hostile_text_stays_text() {
         "schema": "ktsn.results/1", "experiment": evil, "started_at": evil, "command": [evil, "$(x)"],
         "environment": { evil: evil }, "parameters": { evil: evil },
         "series": [{ "path": evil, "payload_octets": 64, "load": evil, "round": "all", "latency_ns": number,
-                     "class": evil, "dropped": { evil: 1 } }],
+                     "class": 7, "egress": evil, "dropped": { evil: 1 } }],
         "micro": [{ "name": evil, "unit": evil }],
         "checks": [{ "name": evil, "outcome": "failed", "reason": evil }],
         "comparisons": [{ "metric": evil, "of": evil, "to": evil, "load": evil, "ratio": 2, "bar": 1, "holds": false }]
