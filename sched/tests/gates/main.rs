@@ -16,6 +16,8 @@ mod port;
 mod properties;
 mod reference;
 mod relations;
+#[path = "../selection/sequences.rs"]
+mod sequences;
 mod small_worlds;
 mod timeline;
 mod twins;

@@ -5,6 +5,7 @@
 use crate::compare::Pair;
 use crate::machines::Machines;
 use crate::port::{ClassSetup, Port, Setup};
+use crate::sequences::sequences;
 use crate::world::{Event, FAST, List, Sent, advance, begin};
 use ktsn_model::LatePolicy;
 use ktsn_sched::Decision;
@@ -35,20 +36,6 @@ fn choices() -> [Event; 6] {
         Event::Advance(1),
         Event::DecideAll,
     ]
-}
-
-/// Calls `world` with every sequence of `length` indices below `choices`.
-fn sequences(choices: usize, length: u32, mut world: impl FnMut(&[usize])) -> usize {
-    let count = choices.pow(length);
-    let mut picks = vec![0; length as usize];
-    for number in 0..count {
-        let mut rest = number;
-        for pick in &mut picks {
-            (*pick, rest) = (rest % choices, rest / choices);
-        }
-        world(&picks);
-    }
-    count
 }
 
 /// A list of two entries from indices below 4 (states) and 2 (intervals).

@@ -7,6 +7,7 @@ mod no_allocation;
 mod properties;
 mod reference;
 mod rules;
+mod sequences;
 mod small_worlds;
 #[allow(unsafe_code)]
 mod sys;

@@ -2,6 +2,7 @@
 //! All worlds up to a size, not a sample: every decision equals the reference's.
 
 use crate::reference::Reference;
+use crate::sequences::sequences;
 use crate::world::{class, mono, now, tai};
 use ktsn_model::LatePolicy;
 use ktsn_sched::{Decision, EarliestTxTime, Frame, Strategy};
@@ -53,20 +54,6 @@ impl Pair {
             }
         }
     }
-}
-
-/// Calls `world` with every sequence of `length` indices below `choices`.
-fn sequences(choices: usize, length: u32, mut world: impl FnMut(&[usize])) -> usize {
-    let count = choices.pow(length);
-    let mut picks = vec![0; length as usize];
-    for number in 0..count {
-        let mut rest = number;
-        for pick in &mut picks {
-            (*pick, rest) = (rest % choices, rest / choices);
-        }
-        world(&picks);
-    }
-    count
 }
 
 fn pick(frames: &[Frame], index: usize, id: usize) -> Frame {
