@@ -198,6 +198,28 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     Ok(verdict(&outcome.document, args.strict_bars))
 }
 
+/// Measures with a sign of progress, shows the tables, and keeps the results where that was asked for.
+fn measured(
+    json: Option<&FilePath>,
+    run: impl FnOnce(&mut dyn FnMut(&str)) -> Result<Document, LabError>,
+) -> anyhow::Result<Document> {
+    if let Some(file) = json {
+        writable(file)?;
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    let document = run(&mut |what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let document = document?;
+    let mut text = table::document(&document);
+    if let Some(file) = json {
+        document.save(file)?;
+        text.push_str(&format!("results: {}\n", file.display()));
+    }
+    output::write(&text)?;
+    Ok(document)
+}
+
 fn micro(args: &MicroArgs) -> anyhow::Result<ExitCode> {
     let plan = micro::Plan {
         seconds: args.seconds,
@@ -205,20 +227,7 @@ fn micro(args: &MicroArgs) -> anyhow::Result<ExitCode> {
         lock: PathBuf::from(LOCK),
         command: command(),
     };
-    if let Some(file) = &args.json {
-        writable(file)?;
-    }
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    let document = micro::run(&plan, &mut |what| bar.set_message(what.to_owned()));
-    bar.finish_and_clear();
-    let document = document?;
-    let mut text = table::document(&document);
-    if let Some(file) = &args.json {
-        document.save(file)?;
-        text.push_str(&format!("results: {}\n", file.display()));
-    }
-    output::write(&text)?;
+    let document = measured(args.json.as_deref(), |progress| micro::run(&plan, progress))?;
     Ok(verdict(&document, args.strict_bars))
 }
 

@@ -8,13 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use ktsn_lab::Tools;
 use ktsn_lab::sched::{self, Plan};
-use ktsn_measure::table;
 
-use super::{LOCK, command, tell, writable};
-use crate::output;
+use super::{LOCK, command, measured, tell};
 
 /// What a decision of the transmission selection costs; and its property suite.
 #[derive(Args, Clone, Debug)]
@@ -48,19 +45,6 @@ pub(super) fn run(args: &SchedArgs) -> anyhow::Result<ExitCode> {
         lock: PathBuf::from(LOCK),
         command: command(),
     };
-    if let Some(file) = &args.json {
-        writable(file)?;
-    }
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    let document = sched::run(&plan, &mut |what| bar.set_message(what.to_owned()));
-    bar.finish_and_clear();
-    let document = document?;
-    let mut text = table::document(&document);
-    if let Some(file) = &args.json {
-        document.save(file)?;
-        text.push_str(&format!("results: {}\n", file.display()));
-    }
-    output::write(&text)?;
+    let document = measured(args.json.as_deref(), |progress| sched::run(&plan, progress))?;
     Ok(tell(&document, &sched::violations(&document), args.strict_bars))
 }
