@@ -17,9 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
-pub(crate) use translate::{
-    attachment_message, gate_parameters_message, histogram_message, queue_max_sdu_messages,
-};
+pub(crate) use translate::{attachment_message, histogram_message, queue_max_sdu_messages};
 
 type Reply<T> = Result<Response<T>, Status>;
 

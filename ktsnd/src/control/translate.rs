@@ -168,27 +168,6 @@ fn admin_port(message: &v1::GateParameters) -> Result<AdminPort, ConfigError> {
     })
 }
 
-/// Gate parameters as they are shown.
-pub(crate) fn gate_parameters_message(admin: &AdminPort) -> v1::GateParameters {
-    let whole = |nanos: Nanos| nanos.get().unsigned_abs();
-    v1::GateParameters {
-        gate_enabled: admin.gate_enabled,
-        gate_states: Some(admin.gate_states.bits().into()),
-        base_time: admin.base_time.as_nanos(),
-        cycle_time: whole(admin.cycle_time),
-        cycle_time_extension: whole(admin.cycle_time_extension),
-        control_list: admin
-            .control_list
-            .iter()
-            .map(|entry| v1::GateControlEntry {
-                operation_name: entry.operation.word().to_owned(),
-                gate_states_value: entry.states.bits().into(),
-                time_interval_value: whole(entry.interval),
-            })
-            .collect(),
-    }
-}
-
 /// The classes that have a limit.
 pub(crate) fn queue_max_sdu_messages(limits: &[Option<u32>; TrafficClass::COUNT]) -> Vec<v1::QueueMaxSdu> {
     let limited = (0u32..).zip(limits).filter_map(|(traffic_class, octets)| {

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::{Node, NodeError};
 use crate::config::{ClassChoice, ClassOrder, Port as PortConfig, Schedule, SelectionChoice, read_schedule};
-use crate::control::{gate_parameters_message, queue_max_sdu_messages};
+use crate::control::queue_max_sdu_messages;
 use crate::run_dir::KeptSchedule;
 use crate::worker::{Command, GateView, HAND_OVER_AT_START, Selection, tai_now};
 
@@ -283,7 +283,7 @@ impl Node {
             name: schedule.map(|s| name_of(s).to_owned()).unwrap_or_default(),
             is_open: open.is_some(),
             oper_gate_states: 255,
-            admin: schedule.map(|s| gate_parameters_message(&s.admin)),
+            admin: schedule.map(|s| (&s.admin).into()),
             config_pending: open.is_none() && schedule.is_some(),
             current_time: tai_now().as_nanos(),
             tick_granularity: tick_granularity(),
@@ -409,8 +409,8 @@ fn class_options(config: &PortConfig, schedule: Option<&Schedule>) -> [ClassOpti
 
 fn fill_state(state: &mut v1::ScheduleState, view: &GateView) {
     state.current_time = view.at.tai.as_nanos();
-    state.oper = view.oper().map(gate_parameters_message);
-    state.admin = view.admin().map(gate_parameters_message).or_else(|| state.admin.take());
+    state.oper = view.oper().map(Into::into);
+    state.admin = view.admin().map(Into::into).or_else(|| state.admin.take());
     state.gate_enabled = view.oper().is_some_and(|oper| oper.gate_enabled);
     state.oper_gate_states = u32::from(view.oper_gate_states.bits());
     state.config_pending = view.config_pending;

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ktsn_model::{AdminPort, Priority, PriorityMap};
+use ktsn_model::{Priority, PriorityMap};
 use ktsn_proto::v1;
 use ktsn_schedule::Schedule;
-use ktsn_time::Nanos;
 
 use super::{InputFormat, load, status};
 use crate::control::{self, ControlError};
@@ -92,7 +91,7 @@ fn request(port: &str, schedule: Option<&Schedule>) -> v1::ApplyScheduleRequest 
     });
     v1::ApplyScheduleRequest {
         port,
-        admin: Some(parameters(&schedule.admin)),
+        admin: Some((&schedule.admin).into()),
         queue_max_sdu: limits.collect(),
         name: schedule.name.clone().unwrap_or_default(),
         link_speed: schedule.link_speed.unwrap_or(0),
@@ -102,27 +101,6 @@ fn request(port: &str, schedule: Option<&Schedule>) -> v1::ApplyScheduleRequest 
 
 fn classes(map: PriorityMap) -> Vec<u32> {
     (0..16).map(|priority| map.class(Priority::capped(priority)).get().into()).collect()
-}
-
-fn parameters(admin: &AdminPort) -> v1::GateParameters {
-    // Nothing in a schedule without faults is negative.
-    let whole = |span: Nanos| span.get().unsigned_abs();
-    v1::GateParameters {
-        gate_enabled: admin.gate_enabled,
-        gate_states: Some(admin.gate_states.bits().into()),
-        base_time: admin.base_time.as_nanos(),
-        cycle_time: whole(admin.cycle_time),
-        cycle_time_extension: whole(admin.cycle_time_extension),
-        control_list: admin
-            .control_list
-            .iter()
-            .map(|entry| v1::GateControlEntry {
-                operation_name: entry.operation.word().to_owned(),
-                gate_states_value: entry.states.bits().into(),
-                time_interval_value: whole(entry.interval),
-            })
-            .collect(),
-    }
 }
 
 #[cfg(test)]
