@@ -4,6 +4,7 @@
 mod answer;
 mod connection;
 mod directory;
+mod granted;
 mod quiet;
 mod registrar;
 mod socket;

@@ -20,8 +20,10 @@ pub(crate) const FDS_COUNT: usize = 65_536;
 const UNKNOWN: u32 = 0;
 /// No timed datagram socket.
 const NOT_OURS: u32 = 1;
+/// The same, and the daemon was asked whether another process was granted SO_TXTIME on it.
+const ASKED: u32 = 2;
 /// Stream `n` is stored as `n + FIRST`.
-const FIRST: u32 = 2;
+const FIRST: u32 = 3;
 
 static FDS: [AtomicU32; FDS_COUNT] = [const { AtomicU32::new(UNKNOWN) }; FDS_COUNT];
 
@@ -39,7 +41,7 @@ pub(crate) enum Entry {
 const fn decode(word: u32) -> Entry {
     match word {
         UNKNOWN => Entry::Unknown,
-        NOT_OURS => Entry::NotOurs,
+        NOT_OURS | ASKED => Entry::NotOurs,
         word => Entry::Stream(word.wrapping_sub(FIRST)),
     }
 }
@@ -76,9 +78,21 @@ pub(crate) fn set(fd: c_int, index: u32) {
 
 /// The descriptor is the kernel's alone.
 pub(crate) fn set_not_ours(fd: c_int) {
-    if get(fd) != Entry::NotOurs && may_change() {
+    if slot(fd).is_some_and(|word| word.load(Acquire) != NOT_OURS) && may_change() {
         replace(fd, NOT_OURS);
     }
+}
+
+/// The daemon knows of no grant for this descriptor's socket.
+pub(crate) fn set_asked(fd: c_int) {
+    if may_change() {
+        replace(fd, ASKED);
+    }
+}
+
+/// Whether [`set_asked`] was its last word.
+pub(crate) fn was_asked(fd: c_int) -> bool {
+    slot(fd).is_some_and(|word| word.load(Acquire) == ASKED)
 }
 
 /// The descriptor is closed, or is something new.

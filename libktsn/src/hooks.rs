@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use crate::abi::{
-    EBADF, ENOBUFS, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SEGMENTS_MAX, SO_TXTIME,
+    EBADF, EINVAL, ENOBUFS, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SEGMENTS_MAX, SO_TXTIME,
     SOL_SOCKET,
 };
 use crate::control_messages::Stripped;
@@ -135,8 +135,18 @@ pub unsafe extern "C" fn getsockopt(
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
     // SAFETY: the program's arguments.
     match unsafe { send::sendmsg(fd, message, flags) } {
-        // SAFETY: as above.
-        Verdict::Kernel => unsafe { originals::sendmsg(fd, message, flags) },
+        Verdict::Kernel => {
+            let before = originals::errno();
+            // SAFETY: as above.
+            let answer = unsafe { originals::sendmsg(fd, message, flags) };
+            // SAFETY: as above.
+            if answer < 0 && originals::errno() == EINVAL && unsafe { send::is_recalled(fd, message) } {
+                originals::set_errno(before);
+                // SAFETY: as above. It is a stream now, so there is no third time.
+                return unsafe { sendmsg(fd, message, flags) };
+            }
+            answer
+        }
         // SAFETY: as above.
         Verdict::KernelStripped => unsafe { sendmsg_stripped(fd, message, flags) },
         Verdict::Taken(octets) => octets.cast_signed(),
@@ -173,11 +183,17 @@ pub unsafe extern "C" fn sendmmsg(
     count: u32,
     flags: c_int,
 ) -> c_int {
+    let before = originals::errno();
     if messages.is_null() || send::stream_of(fd).is_none() {
         // SAFETY: the program's arguments.
-        return unsafe { originals::sendmmsg(fd, messages, count, flags) };
+        let answer = unsafe { originals::sendmmsg(fd, messages, count, flags) };
+        let is_refused = answer < 0 && !messages.is_null() && originals::errno() == EINVAL;
+        // SAFETY: as above; the first message is the refused one.
+        if !is_refused || !unsafe { send::is_recalled(fd, &raw const (*messages).header) } {
+            return answer;
+        }
+        originals::set_errno(before);
     }
-    let before = originals::errno();
     let count = count.min(SEGMENTS_MAX as u32);
     for index in 0..count {
         let message = messages.wrapping_add(index as usize);

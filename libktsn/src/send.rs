@@ -66,6 +66,22 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     }
 }
 
+/// After the kernel's EINVAL: whether the datagram has a transmit time and the daemon granted SO_TXTIME to its socket
+/// in another process. Then it is a stream now, and the call is to be made again.
+///
+/// # Safety
+/// As [`sendmsg`]; the kernel has just read the header.
+pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> bool {
+    if fds::was_asked(fd) || stream_of(fd).is_some() {
+        return false;
+    }
+    let is_musl = env::is_musl();
+    // SAFETY: the caller's promise.
+    let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return false };
+    matches!(control_messages::parse(message.control, is_musl), Control::At(_) | Control::AtWithOthers)
+        && txtime::recall(fd).is_some()
+}
+
 /// Counts a datagram that goes to the kernel, where there is a region to count in.
 fn count(reason: BypassReason) {
     if let Some(held) = page::get().and_then(Use::current) {
@@ -219,6 +235,11 @@ impl Send {
             Registration::Unknown => return absent(page, held, message.octets),
         };
         match status.code {
+            // As if SO_TXTIME had never been set: the kernel has the errno.
+            StreamCode::Registered if self.stream.is_revoked(&status) => {
+                count(BypassReason::NotAllowed);
+                return Verdict::Kernel;
+            }
             StreamCode::Registered => {}
             StreamCode::NotAttached => return self.not_attached(),
             StreamCode::Refused => return leave(self.stream, BypassReason::NotAllowed),

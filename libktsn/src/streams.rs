@@ -11,10 +11,10 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use ktsn_ring::control::{Register, Unregister};
-use ktsn_ring::{StreamCode, StreamStatus};
+use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
+use ktsn_ring::{StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{EAGAIN, EBADF, ENOBUFS, EPIPE, SockTxtime};
+use crate::abi::{CLOCK_TAI, EAGAIN, EBADF, ENOBUFS, EPIPE, SockTxtime};
 use crate::destination::Address;
 use crate::options::Options;
 use crate::region::Use;
@@ -53,6 +53,8 @@ const LOCAL_V6: u32 = 1 << 9;
 const PINNED: u32 = 1 << 10;
 /// The same for groups only.
 const PINNED_GROUP: u32 = 1 << 11;
+/// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
+const ASKS: u32 = 1 << 12;
 
 const ADDRESS_FLAGS: u32 = BOUND | CONNECTED | PEER_GROUP | PEER_V4 | V6_ONLY | LOCAL_V4 | LOCAL_V6;
 
@@ -200,6 +202,39 @@ impl Stream {
         self.put(KERNEL_TXTIME, is_kernels);
     }
 
+    /// The program set SO_TXTIME that the kernel refused: the next registration says so.
+    pub(crate) fn claim_txtime(self, txtime: SockTxtime) {
+        if self.is_kernel_timed() || self.has(ASKS) || self.txtime() != txtime {
+            self.set_txtime(txtime, false);
+            self.put(ASKS, false);
+            self.set_stale();
+        }
+    }
+
+    /// The next registration asks whether SO_TXTIME was granted to this socket in another process.
+    pub(crate) fn ask_txtime(self) {
+        self.put(ASKS, true);
+        self.set_stale();
+    }
+
+    /// What a registration says about SO_TXTIME.
+    fn txtime_claim(self) -> TxtimeClaim {
+        match self.txtime() {
+            _ if self.has(ASKS) => TxtimeClaim::Asked,
+            SockTxtime { clock: CLOCK_TAI, flags } if !self.is_kernel_timed() => {
+                TxtimeClaim::Tai(flags as u8)
+            }
+            _ => TxtimeClaim::Kernels,
+        }
+    }
+
+    /// Whether the daemon does not grant this stream's clock any more, which only it had granted.
+    pub(crate) fn is_revoked(self, status: &StreamStatus) -> bool {
+        !self.is_kernel_timed()
+            && self.txtime().clock == CLOCK_TAI
+            && status.flags & stream_flags::TAI_GRANTED == 0
+    }
+
     /// Whether the kernel's socket would understand SCM_TXTIME.
     pub(crate) fn is_kernel_timed(self) -> bool {
         self.has(KERNEL_TXTIME)
@@ -330,7 +365,7 @@ impl Stream {
         // First the word, then the addresses: a change in between makes the stream stale again.
         self.read_addresses(fd);
         self.set_options(Options::read(fd, self.is_v6()));
-        let message = Register { stream_index: self.index, token };
+        let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
         let sent = match held.region().control.get() {
             Some(control) => sys::send(control, &message.encode(), Some(fd)),
             None => Err(EPIPE),

@@ -6,7 +6,7 @@
 
 use core::ffi::c_int;
 
-use ktsn_ring::{ClockId, StreamCode, stream_flags};
+use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 
 use crate::abi::{
     AF_INET, AF_INET6, CLOCK_MONOTONIC, CLOCK_TAI, EPERM, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TXTIME,
@@ -60,7 +60,11 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     };
     let before = stream.txtime();
     let was_kernels = stream.is_kernel_timed();
-    stream.set_txtime(asked, answer == 0);
+    if answer == 0 {
+        stream.set_txtime(asked, true);
+    } else {
+        stream.claim_txtime(asked);
+    }
     let is_granted = clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
     if answer == 0 {
         if is_new {
@@ -84,11 +88,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
 
 /// A socket that was timed before this library saw it (inherited, received, opened early).
 pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
-    let mut octets = [0; 8];
-    let txtime = match sys::option_octets(fd, SOL_SOCKET, SO_TXTIME, &mut octets) {
-        Ok(8) => from_octets(octets),
-        _ => SockTxtime::default(),
-    };
+    let txtime = read_txtime(fd).unwrap_or_default();
     // A socket without SO_TXTIME answers clock 0.
     if clock_id(txtime.clock).is_none() {
         fds::set_not_ours(fd);
@@ -102,6 +102,37 @@ pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
     connect(stream, fd, txtime.clock);
     fds::set(fd, stream.index);
     Some(stream)
+}
+
+/// A socket on which nobody in this process set SO_TXTIME: the stream, if the daemon granted it to the socket in
+/// another process (before exec, or before the socket was passed on). Asked once for each descriptor.
+pub(crate) fn recall(fd: c_int) -> Option<Stream> {
+    if fds::was_asked(fd) || read_txtime(fd).is_none_or(|txtime| clock_id(txtime.clock).is_some()) {
+        return None;
+    }
+    let stream = begin(fd)?;
+    stream.ask_txtime();
+    match register(stream, fd).and_then(|status| stream_flags::recalled(status.flags)) {
+        Some(flags) => {
+            stream.claim_txtime(SockTxtime { clock: CLOCK_TAI, flags: u32::from(flags) });
+            fds::set(fd, stream.index);
+            Some(stream)
+        }
+        None => {
+            streams::release(stream.index);
+            if page::get().and_then(Use::current).is_some() {
+                fds::set_asked(fd); // a daemon that is not there has not answered
+            }
+            None
+        }
+    }
+}
+
+/// SO_TXTIME as the kernel knows it: clock 0 when it was never set; `None` when this is no socket.
+fn read_txtime(fd: c_int) -> Option<SockTxtime> {
+    let mut octets = [0; 8];
+    let read = sys::option_octets(fd, SOL_SOCKET, SO_TXTIME, &mut octets);
+    (read == Ok(8)).then(|| from_octets(octets))
 }
 
 /// A new stream for a UDP socket; the caller owns its one reference.
@@ -118,23 +149,28 @@ fn begin(fd: c_int) -> Option<Stream> {
 
 /// Attaches if need be and registers; whether the daemon serves this stream in this clock.
 fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
-    let Some(page) = page::make() else { return false };
-    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    if !attach::wait(page, fd, deadline) {
+    let Some(status) = register(stream, fd) else {
         if !attach::was_attached() {
             attach::warn();
         }
         return false;
+    };
+    clock != CLOCK_TAI || status.flags & stream_flags::TAI_GRANTED != 0
+}
+
+/// Attaches if need be and registers; the daemon's answer if it serves this stream.
+fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
+    let page = page::make()?;
+    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
+    if !attach::wait(page, fd, deadline) {
+        return None;
     }
-    let Some(held) = Use::current(page) else { return false };
+    let held = Use::current(page)?;
     loop {
         match stream.registration(&held, fd) {
-            Registration::Known(status) => {
-                return status.code == StreamCode::Registered
-                    && (clock != CLOCK_TAI || status.flags & stream_flags::TAI_GRANTED != 0);
-            }
-            Registration::NoRoom => return false,
-            Registration::Unknown if clock::monotonic() >= deadline => return false,
+            Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
+            Registration::NoRoom => return None,
+            Registration::Unknown if clock::monotonic() >= deadline => return None,
             Registration::Unknown => {
                 sys::nap(500_000);
             }
@@ -144,9 +180,14 @@ fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
 
 /// What `getsockopt(SO_TXTIME)` answers where the kernel's socket has never heard of it.
 pub(crate) fn granted(fd: c_int) -> Option<[u8; 8]> {
-    let Entry::Stream(index) = fds::get(fd) else { return None };
-    let stream = streams::get(index)?;
-    if stream.is_kernel_timed() {
+    let stream = match fds::get(fd) {
+        Entry::Stream(index) => streams::get(index)?,
+        Entry::NotOurs | Entry::Unknown => recall(fd)?,
+    };
+    let known = page::get().and_then(Use::current).and_then(|held| held.producer().stream(stream.index));
+    let is_revoked =
+        known.is_some_and(|status| status.code == StreamCode::Registered && stream.is_revoked(&status));
+    if stream.is_kernel_timed() || is_revoked {
         return None;
     }
     let txtime = stream.txtime();

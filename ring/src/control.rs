@@ -45,6 +45,9 @@ pub enum ControlError {
     /// `abi_min` above `abi_max`, or 0.
     #[error("ABI range {0}..={1}")]
     AbiRange(u16, u16),
+    /// A claim of SO_TXTIME that no program makes.
+    #[error("SO_TXTIME claim {0:#x}")]
+    Claim(u32),
     /// A status that no daemon sends.
     #[error("status {0}")]
     Status(u16),
@@ -86,6 +89,42 @@ pub struct HelloReply {
     pub abi_min: u16,
     /// Octets to map; 0 when not attached.
     pub region_octets: u32,
+    /// Index of the attachment's interface in the program's namespace; 0 when not attached.
+    pub interface_index: u32,
+}
+
+/// What a program says about SO_TXTIME of a socket, where the kernel does not know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TxtimeClaim {
+    /// The kernel's socket has it.
+    #[default]
+    Kernels,
+    /// Nobody in this process set it: was it granted to this socket before, in another process?
+    Asked,
+    /// The program set CLOCK_TAI with these flags (1 deadline mode, 2 error reports), and the kernel refused.
+    Tai(u8),
+}
+
+/// The flags of SO_TXTIME that there are.
+pub const TXTIME_FLAGS: u8 = 3;
+
+impl TxtimeClaim {
+    const fn to_word(self) -> u32 {
+        match self {
+            Self::Kernels => 0,
+            Self::Asked => 1,
+            Self::Tai(flags) => 2 | ((flags & TXTIME_FLAGS) as u32) << 8,
+        }
+    }
+
+    const fn from_word(word: u32) -> Result<Self, ControlError> {
+        match word {
+            0 => Ok(Self::Kernels),
+            1 => Ok(Self::Asked),
+            word if word & !((TXTIME_FLAGS as u32) << 8) == 2 => Ok(Self::Tai((word >> 8) as u8)),
+            word => Err(ControlError::Claim(word)),
+        }
+    }
 }
 
 /// A stream and its new token, with the socket.
@@ -95,6 +134,8 @@ pub struct Register {
     pub stream_index: u32,
     /// What frames of this registration carry.
     pub token: u32,
+    /// SO_TXTIME where the kernel does not know it.
+    pub txtime: TxtimeClaim,
 }
 
 /// A stream that is over.
@@ -182,21 +223,21 @@ impl Hello {
 impl HelloReply {
     /// The answer to a program that gets a region of `region_octets` octets of ABI `abi`.
     #[must_use]
-    pub const fn attached(abi: u16, region_octets: u32) -> Self {
-        Self { status: HelloStatus::Attached, abi, abi_min: ABI_MIN, region_octets }
+    pub const fn attached(abi: u16, region_octets: u32, interface_index: u32) -> Self {
+        Self { status: HelloStatus::Attached, abi, abi_min: ABI_MIN, region_octets, interface_index }
     }
 
     /// The answer to a program that gets none; it names the ABIs that this side speaks.
     #[must_use]
     pub const fn refusing(status: HelloStatus) -> Self {
-        Self { status, abi: ABI as u16, abi_min: ABI_MIN, region_octets: 0 }
+        Self { status, abi: ABI as u16, abi_min: ABI_MIN, region_octets: 0, interface_index: 0 }
     }
 
     /// The message.
     #[must_use]
     pub fn encode(&self) -> [u8; HELLO_REPLY_OCTETS] {
         let second = quad([HELLO_REPLY, self.status as u16, self.abi, self.abi_min]);
-        octets24([MAGIC, second, pair(self.region_octets, 0)])
+        octets24([MAGIC, second, pair(self.region_octets, self.interface_index)])
     }
 
     /// Reads the daemon's answer.
@@ -218,18 +259,22 @@ impl HelloReply {
             4 => HelloStatus::Refused,
             other => return Err(ControlError::Status(other)),
         };
-        if words[2] >> 32 != 0 {
-            return Err(ControlError::Reserved);
-        }
-        Ok(Self { status, abi, abi_min, region_octets: words[2] as u32 })
+        let (region_octets, interface_index) = (words[2] as u32, (words[2] >> 32) as u32);
+        Ok(Self { status, abi, abi_min, region_octets, interface_index })
     }
 }
 
 impl Register {
+    /// A stream whose SO_TXTIME is the kernel's affair.
+    #[must_use]
+    pub const fn new(stream_index: u32, token: u32) -> Self {
+        Self { stream_index, token, txtime: TxtimeClaim::Kernels }
+    }
+
     /// The message.
     #[must_use]
     pub fn encode(&self) -> [u8; REGISTER_OCTETS] {
-        stream_message(REGISTER, self.stream_index, self.token)
+        stream_message(REGISTER, self.stream_index, self.token, self.txtime.to_word())
     }
 }
 
@@ -237,13 +282,13 @@ impl Unregister {
     /// The message.
     #[must_use]
     pub fn encode(&self) -> [u8; UNREGISTER_OCTETS] {
-        stream_message(UNREGISTER, self.stream_index, self.token)
+        stream_message(UNREGISTER, self.stream_index, self.token, 0)
     }
 }
 
-/// magic u64, type u16, 0 u16, stream_index u32, token u32, 0 u32.
-fn stream_message(kind: u16, stream_index: u32, token: u32) -> [u8; 24] {
-    octets24([MAGIC, pair(u32::from(kind), stream_index), pair(token, 0)])
+/// magic u64, type u16, 0 u16, stream_index u32, token u32, claim u32.
+fn stream_message(kind: u16, stream_index: u32, token: u32, claim: u32) -> [u8; 24] {
+    octets24([MAGIC, pair(u32::from(kind), stream_index), pair(token, claim)])
 }
 
 /// Reads one message of a program.
@@ -267,12 +312,13 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
         REGISTER | UNREGISTER => {
             expect_length(message, REGISTER_OCTETS)?;
             let [_, reserved, ..] = unquad(words[1]);
-            if reserved != 0 || words[2] >> 32 != 0 {
+            let claim = (words[2] >> 32) as u32;
+            if reserved != 0 || (kind == UNREGISTER && claim != 0) {
                 return Err(ControlError::Reserved);
             }
             let (stream_index, token) = ((words[1] >> 32) as u32, words[2] as u32);
             Ok(if kind == REGISTER {
-                Message::Register(Register { stream_index, token })
+                Message::Register(Register { stream_index, token, txtime: TxtimeClaim::from_word(claim)? })
             } else {
                 Message::Unregister(Unregister { stream_index, token })
             })

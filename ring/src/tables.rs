@@ -7,6 +7,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::control::TXTIME_FLAGS;
 use crate::layout::{self, Layout};
 use crate::words::Words;
 
@@ -49,7 +50,23 @@ pub mod stream_flags {
     pub const TAI_GRANTED: u16 = 1;
     /// Datagrams without a transmit time are taken too, from the priority in bits 8 to 11 on (0 to 15).
     pub const TAKES_UNTIMED: u16 = 2;
+    /// The socket was granted `CLOCK_TAI` before, perhaps in another process; its SO_TXTIME flags are in bits 13 and 14.
+    pub const TAI_REMEMBERED: u16 = 1 << 12;
     const PRIORITY_SHIFT: u32 = 8;
+    const TXTIME_SHIFT: u32 = 13;
+
+    /// The flags that say: `CLOCK_TAI` was granted with these flags of SO_TXTIME.
+    #[must_use]
+    pub const fn remembered(txtime_flags: u8) -> u16 {
+        TAI_REMEMBERED | ((txtime_flags & super::TXTIME_FLAGS) as u16) << TXTIME_SHIFT
+    }
+
+    /// The flags of SO_TXTIME with which `CLOCK_TAI` was granted before; `None` when it was not.
+    #[must_use]
+    pub const fn recalled(flags: u16) -> Option<u8> {
+        let txtime = (flags >> TXTIME_SHIFT) as u8 & super::TXTIME_FLAGS;
+        if flags & TAI_REMEMBERED != 0 { Some(txtime) } else { None }
+    }
 
     /// The flags that say: datagrams without a transmit time are taken from `priority` on (capped at 15).
     #[must_use]

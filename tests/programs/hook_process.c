@@ -261,7 +261,7 @@ static void reused(void)
 	say("port", local_port(again));
 }
 
-void run_process_scenario(const char *name, int argc, char **argv)
+int run_process_scenario(const char *name, int argc, char **argv)
 {
 	if (!strcmp(name, "duplicates"))
 		duplicates();
@@ -284,5 +284,6 @@ void run_process_scenario(const char *name, int argc, char **argv)
 	else if (!strcmp(name, "inherited"))
 		say("inherited", send_text(atoi(argv[3]), "inherited"));
 	else
-		exit(2);
+		return 0;
+	return 1;
 }

@@ -73,6 +73,15 @@ long send_text(int fd, const char *text)
 	return send_at(fd, &to, sizeof(to), text, now(TAI) + 200000000, 0);
 }
 
+long send_untimed(int fd, const char *text)
+{
+	struct sockaddr_in to = to4(port);
+	struct iovec iov = {(void *)text, strlen(text)};
+	struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &iov, .msg_iovlen = 1};
+	long sent = sendmsg(fd, &message, 0);
+	return sent < 0 ? -errno : sent;
+}
+
 void say(const char *what, long value)
 {
 	printf("%s %ld\n", what, value);
@@ -168,10 +177,15 @@ static void untimed(void)
 }
 
 // As an unprivileged program: CLOCK_TAI needs CAP_NET_ADMIN, or somebody who grants it.
-static void granted(void)
+void drop_rights(void)
 {
 	if (setresuid(65534, 65534, 65534))
 		exit(4);
+}
+
+static void granted(void)
+{
+	drop_rights();
 	int fd = socket(AF_INET, SOCK_DGRAM, 0), tcp = socket(AF_INET, SOCK_STREAM, 0);
 	errno = 77;
 	say("tai", set_txtime(fd, TAI));
@@ -432,7 +446,7 @@ int main(int argc, char **argv)
 		cost();
 	else if (!strcmp(name, "stream"))
 		stream(argc, argv);
-	else
-		run_process_scenario(name, argc, argv);
+	else if (!run_process_scenario(name, argc, argv) && !run_grant_scenario(name, argv))
+		return 2;
 	return 0;
 }

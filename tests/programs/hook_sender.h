@@ -37,6 +37,8 @@ struct txtime {
 extern int port;
 
 int set_txtime(int fd, int clock);
+// From now on nobody: no rights, no capabilities.
+void drop_rights(void);
 // A UDP socket with SO_TXTIME; ends the program if the kernel refuses.
 int timed_socket(int family, int clock);
 uint64_t now(int clock);
@@ -46,8 +48,12 @@ struct sockaddr_in6 to6(const char *address, int to_port);
 long send_at(int fd, const void *name, socklen_t name_octets, const char *text, uint64_t at, int flags);
 // send_at to 127.0.0.1:port, 200 ms ahead of TAI.
 long send_text(int fd, const char *text);
+// sendmsg to 127.0.0.1:port without a transmit time.
+long send_untimed(int fd, const char *text);
 void say(const char *what, long value);
 
-void run_process_scenario(const char *name, int argc, char **argv);
+// Each of these answers 0 when it does not know the scenario.
+int run_process_scenario(const char *name, int argc, char **argv);
+int run_grant_scenario(const char *name, char **argv);
 
 #endif

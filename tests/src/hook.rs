@@ -60,7 +60,7 @@ pub fn sender(libc: Libc) -> &'static Path {
             let compiled = Command::new(compiler)
                 .args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
                 .arg(&program)
-                .args(["hook_sender.c", "hook_process.c"].map(|source| programs.join(source)))
+                .args(sources(&programs))
                 .output()
                 .expect(compiler);
             assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
@@ -69,6 +69,19 @@ pub fn sender(libc: Libc) -> &'static Path {
         (directory, paths)
     });
     &senders[usize::from(libc == Libc::Musl)]
+}
+
+/// The parts of `hook_sender`: all of `programs/hook_*.c`.
+fn sources(programs: &Path) -> Vec<PathBuf> {
+    let is_part = |path: &PathBuf| {
+        let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        name.starts_with("hook_") && name.ends_with(".c")
+    };
+    let entries = std::fs::read_dir(programs).expect("programs");
+    let mut sources: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("entry").path()).filter(is_part).collect();
+    sources.sort();
+    sources
 }
 
 /// A temporary directory that unprivileged programs may enter.

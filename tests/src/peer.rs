@@ -5,6 +5,7 @@
 //! registration, in the order of arrival. It accepts, answers Hello and Register, and empties the rings each
 //! millisecond; it schedules nothing and sends nothing.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -15,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ktsn_ring::control::{self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register};
+use ktsn_ring::control::{
+    self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, TxtimeClaim,
+};
 use ktsn_ring::{
     Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamCode, StreamStatus,
     stream_flags,
@@ -39,6 +42,8 @@ pub struct Behaviour {
     pub hello: HelloStatus,
     /// The answer to Register.
     pub stream: StreamCode,
+    /// Index of the attachment's interface.
+    pub interface_index: u32,
     /// Whether CLOCK_TAI is granted.
     pub grants_tai: bool,
     /// From which priority on datagrams without a transmit time are taken.
@@ -64,6 +69,7 @@ impl Default for Behaviour {
             takes: true,
             hello: HelloStatus::Attached,
             stream: StreamCode::Registered,
+            interface_index: 1,
             grants_tai: true,
             takes_untimed_from: None,
             payload_max: 1400,
@@ -111,6 +117,8 @@ pub struct Events {
     pub clients: usize,
     /// Registrations so far.
     pub registrations: usize,
+    /// The flags of SO_TXTIME that were claimed for a socket, by its cookie.
+    pub claims: BTreeMap<u64, u8>,
     /// Streams ended by the program.
     pub unregistrations: usize,
     /// Doorbells heard.
@@ -211,7 +219,7 @@ struct Client {
     control: OwnedFd,
     ring: Option<(Consumer, OwnedFd)>,
     streams: Vec<(u32, Option<SocketAddr>, Option<SocketAddr>)>,
-    pending: Vec<(Instant, Register)>,
+    pending: Vec<(Instant, Register, Option<u8>)>,
     is_over: bool,
 }
 
@@ -295,7 +303,15 @@ impl Client {
                 let peer =
                     rustix::net::getpeername(socket).ok().flatten().and_then(|peer| peer.try_into().ok());
                 self.streams[index] = (register.token, local, peer);
-                self.pending.push((Instant::now() + behaviour.register_delay, register));
+                let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap_or(0);
+                if let TxtimeClaim::Tai(flags) = register.txtime {
+                    events.claims.insert(cookie, flags);
+                }
+                let recalled = match register.txtime {
+                    TxtimeClaim::Kernels => None,
+                    _ => events.claims.get(&cookie).copied(),
+                };
+                self.pending.push((Instant::now() + behaviour.register_delay, register, recalled));
             }
             (Ok(Message::Unregister(over)), []) => {
                 events.unregistrations += 1;
@@ -311,7 +327,7 @@ impl Client {
     fn greet(&mut self, hello: Hello, behaviour: &Behaviour, events: &mut Events) {
         assert_eq!((hello.abi_min, hello.abi_max), (1, 1));
         if behaviour.hello != HelloStatus::Attached {
-            let reply = HelloReply { status: behaviour.hello, abi: 1, abi_min: 1, region_octets: 0 };
+            let reply = HelloReply::refusing(behaviour.hello);
             rustix::net::send(&self.control, &reply.encode(), SendFlags::NOSIGNAL).expect("reply");
             self.is_over = true;
             return;
@@ -335,7 +351,7 @@ impl Client {
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .expect("doorbell");
         let octets = u32::try_from(layout.region_octets()).expect("size");
-        let reply = HelloReply { status: HelloStatus::Attached, abi: 1, abi_min: 1, region_octets: octets };
+        let reply = HelloReply::attached(1, octets, behaviour.interface_index);
         let passed = [std::os::fd::AsFd::as_fd(&memfd), std::os::fd::AsFd::as_fd(&theirs)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -353,7 +369,7 @@ impl Client {
     fn answer(&mut self, behaviour: &Behaviour) {
         let Some((ring, _)) = &mut self.ring else { return };
         let streams = &self.streams;
-        self.pending.retain(|(at, register)| {
+        self.pending.retain(|(at, register, recalled)| {
             if Instant::now() < *at {
                 return true;
             }
@@ -361,7 +377,7 @@ impl Client {
             if is_newest {
                 let status = StreamStatus {
                     token: register.token,
-                    flags: if behaviour.grants_tai { stream_flags::TAI_GRANTED } else { 0 }
+                    flags: granted(behaviour.grants_tai, *recalled)
                         | behaviour.takes_untimed_from.map_or(0, stream_flags::takes_untimed_from),
                     code: behaviour.stream,
                     limit: u32::from(behaviour.payload_max),
@@ -419,6 +435,11 @@ impl Client {
         }
         events.counters[self.number] = ring.counters();
     }
+}
+
+/// What a stream is told about CLOCK_TAI.
+fn granted(grants_tai: bool, recalled: Option<u8>) -> u16 {
+    if grants_tai { stream_flags::TAI_GRANTED | recalled.map_or(0, stream_flags::remembered) } else { 0 }
 }
 
 impl Drop for Client {

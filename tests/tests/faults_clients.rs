@@ -103,7 +103,7 @@ fn garbage() {
     let (pipe, _end) = std::io::pipe().expect("pipe");
     let socket = udp(&bed.pod_a);
     let all = [file.as_fd(), tcp.as_fd(), pipe.as_fd(), socket.as_fd()];
-    let register = |stream_index| Register { stream_index, token: 5 }.encode();
+    let register = |stream_index| Register::new(stream_index, 5).encode();
     for octets in [&[0u8; 0][..], &[0], &[0xff; 24], &[0; 16], &[7; 64], &[7; 4000]] {
         for passed in [&all[..0], &all[..1], &all[1..2], &all[3..], &all] {
             let stranger = Raw::connect(daemon.run_dir()).expect("connection");
@@ -147,7 +147,7 @@ fn a_client_that_never_reads() {
     let began = Instant::now();
     let mut sent = 0u32;
     while began.elapsed() < Duration::from_secs(1) {
-        let message = Register { stream_index: sent % 1024, token: sent }.encode();
+        let message = Register::new(sent % 1024, sent).encode();
         match client.raw.send(&message, &[socket.as_fd()]) {
             Ok(()) => sent += 1,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS) => {
@@ -164,7 +164,7 @@ fn a_client_that_never_reads() {
         Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=51 burst=1 settle_ms=1000 lead_us=2000000");
     let began = Instant::now();
     while talker.child().try_wait().expect("talker").is_none() && began.elapsed() < SOON {
-        let message = Register { stream_index: sent % 1024, token: sent }.encode();
+        let message = Register::new(sent % 1024, sent).encode();
         match client.raw.send(&message, &[socket.as_fd()]) {
             Ok(()) => sent += 1,
             Err(_) => std::thread::sleep(Duration::from_millis(1)),

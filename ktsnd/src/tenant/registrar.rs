@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 use super::answer::{destination_table, flags_of, judge, layout_for, status_of};
 use super::connection::{self, Read, Received};
 use super::directory::{ClientView, Directory, Served, StreamView};
+use super::granted::Granted;
 use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, can_close_unknown, examine};
 use crate::limits;
@@ -103,6 +104,7 @@ impl Registrar {
             connections: BTreeMap::new(),
             next_number: 1,
             generation: 0,
+            granted: BTreeMap::new(),
             quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
@@ -158,6 +160,7 @@ struct Service<P> {
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
     generation: u64,
+    granted: BTreeMap<AttachmentIndex, Granted>,
     quiet: Quiet,
 }
 
@@ -310,9 +313,7 @@ impl<P: Send + 'static> Service<P> {
         let facts = descriptor.map(examine);
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
-            (Ok(Message::Register(register)), Some(facts)) => {
-                self.register(number, register.stream_index, register.token, facts.ok())
-            }
+            (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
             (Ok(Message::Unregister(unregister)), None) => self.unregister(number, unregister.stream_index),
             (parsed, _) => {
                 debug!(?parsed, "not a message: connection ends");
@@ -323,9 +324,7 @@ impl<P: Send + 'static> Service<P> {
 
     fn reply(&self, number: u64, status: HelloStatus) -> bool {
         if let Some(connection) = self.connections.get(&number) {
-            let abi = layout::ABI as u16;
-            let reply = HelloReply { status, abi, abi_min: abi, region_octets: 0 };
-            let _ = connection::write(&connection.fd, &reply.encode(), &[]);
+            let _ = connection::write(&connection.fd, &HelloReply::refusing(status).encode(), &[]);
         }
         false
     }
@@ -395,15 +394,15 @@ impl<P: Send + 'static> Service<P> {
             ending: false,
         };
         self.directory.lock().clients.insert(key, view);
-        let abi = layout::ABI as u16;
         let region_octets = u32::try_from(layout.region_octets())?;
-        let reply = HelloReply { status: HelloStatus::Attached, abi, abi_min: abi, region_octets };
+        let reply = HelloReply::attached(layout::ABI as u16, region_octets, served.interface_index);
         connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()])?;
         debug!(pid = connection.pid, attachment = served.name, "client attached");
         Ok(())
     }
 
-    fn register(&mut self, number: u64, index: u32, token: u32, facts: Option<SocketFacts>) -> bool {
+    fn register(&mut self, number: u64, register: control::Register, facts: Option<SocketFacts>) -> bool {
+        let control::Register { stream_index: index, token, txtime } = register;
         let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
             return false;
         };
@@ -426,7 +425,9 @@ impl<P: Send + 'static> Service<P> {
             let _ = client.worker.send(Command::Refuse(client.key, index, refuse(code)));
             return true;
         }
-        let status = status_of(token, flags_of(&served), &client.table, facts.peer.map(|p| p.ip()));
+        let granted = self.granted.entry(served.index).or_default();
+        let flags = granted.answer(flags_of(&served), txtime, facts.cookie);
+        let status = status_of(token, flags, &client.table, facts.peer.map(|p| p.ip()));
         let info = StreamInfo {
             token,
             cookie: facts.cookie,
@@ -457,6 +458,7 @@ impl<P: Send + 'static> Service<P> {
     /// Clients of an attachment that is gone are over.
     fn end_unserved(&mut self) {
         let served: Vec<AttachmentIndex> = self.directory.lock().served.iter().map(|s| s.index).collect();
+        self.granted.retain(|index, _| served.contains(index));
         let unserved = |c: &Connection<P>| c.client.as_ref().is_some_and(|c| !served.contains(&c.attachment));
         let unserved: Vec<u64> =
             self.connections.iter().filter(|(_, c)| unserved(c)).map(|(n, _)| *n).collect();

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{AttachmentIndex, Tables};
-use ktsn_ring::control::{Hello, HelloReply, HelloStatus, Register};
+use ktsn_ring::control::{Hello, HelloReply, HelloStatus, Register, TxtimeClaim};
 use ktsn_ring::layout::ABI;
+use ktsn_ring::stream_flags;
 use proptest::prelude::*;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
@@ -40,7 +41,11 @@ fn collect(inbox: &Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBo
             Some(command) => kinds.push(
                 match command {
                     Command::AddClient(_) => "add",
-                    Command::Register(..) => "register",
+                    Command::Register(_, _, info) => match stream_flags::recalled(info.status.flags) {
+                        None => "register",
+                        Some(2) => "register with TAI remembered",
+                        Some(_) => "register with other flags",
+                    },
                     Command::Refuse(..) => "refuse",
                     Command::Unregister(..) => "unregister",
                     Command::EndClient(key) => {
@@ -138,7 +143,7 @@ fn a_client_attaches_registers_and_ends() {
     assert_eq!(reply.map(|r| r.status), Some(HelloStatus::Attached));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let local = udp.local_addr().unwrap();
-    write(&fd, &Register { stream_index: 3, token: 9 }.encode(), &[udp.as_fd()]).unwrap();
+    write(&fd, &Register::new(3, 9).encode(), &[udp.as_fd()]).unwrap();
     let began = Instant::now();
     while running.directory.clients()[0].streams.is_empty() {
         assert!(began.elapsed() < Duration::from_secs(5));
@@ -149,6 +154,31 @@ fn a_client_attaches_registers_and_ends() {
     drop(fd);
     running.wait_for_clients(0);
     assert_eq!(running.finish(), ["add", "register", "end"]);
+}
+
+#[test]
+fn a_grant_is_the_sockets_and_outlives_its_client() {
+    let running = start(4);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let register = |fd: &OwnedFd, socket: &UdpSocket, txtime| {
+        write(fd, &Register { stream_index: 0, token: 1, txtime }.encode(), &[socket.as_fd()]).unwrap();
+    };
+    let (first, reply) = running.hello(ABI as u16);
+    assert_eq!(reply.map(|r| r.interface_index), Some(1));
+    register(&first, &udp, TxtimeClaim::Asked);
+    register(&first, &udp, TxtimeClaim::Tai(2));
+    drop(first);
+    running.wait_for_clients(0);
+    let (second, _) = running.hello(ABI as u16);
+    register(&second, &udp, TxtimeClaim::Asked);
+    register(&second, &other, TxtimeClaim::Asked);
+    register(&second, &udp, TxtimeClaim::Kernels);
+    drop(second);
+    running.wait_for_clients(0);
+    let remembered = "register with TAI remembered";
+    let expected = ["add", "register", remembered, "end", "add", remembered, "register", "register", "end"];
+    assert_eq!(running.finish(), expected);
 }
 
 #[test]
@@ -188,9 +218,9 @@ fn a_listening_tcp_socket_and_a_pipe_are_refused() {
     let running = start(4);
     let (fd, _) = running.hello(ABI as u16);
     let tcp = std::net::TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
-    write(&fd, &Register { stream_index: 0, token: 1 }.encode(), &[tcp.as_fd()]).unwrap();
+    write(&fd, &Register::new(0, 1).encode(), &[tcp.as_fd()]).unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    write(&fd, &Register { stream_index: 1, token: 2 }.encode(), &[writer.as_fd()]).unwrap();
+    write(&fd, &Register::new(1, 2).encode(), &[writer.as_fd()]).unwrap();
     drop(writer);
     // The daemon closed its copy: the pipe ends.
     assert_eq!(reader.read(&mut [0u8; 1]).unwrap(), 0);
@@ -204,7 +234,7 @@ fn a_flood_of_registrations_ends_its_connection_only() {
     let running = start(4);
     let (fd, _) = running.hello(ABI as u16);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let message = Register { stream_index: 0, token: 1 }.encode();
+    let message = Register::new(0, 1).encode();
     let began = Instant::now();
     // Full queues make the sender wait; the end is an error.
     while write(&fd, &message, &[udp.as_fd()]).map_or_else(|e| e == rustix::io::Errno::AGAIN, |()| true) {

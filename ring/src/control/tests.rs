@@ -2,18 +2,28 @@
 use proptest::prelude::*;
 
 use super::{
-    ControlError, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, Unregister, parse,
-    select_abi,
+    ControlError, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, TxtimeClaim,
+    Unregister, parse, select_abi,
 };
 
 #[test]
 fn octets_follow_the_page() {
     let hello = Hello { abi_min: 1, abi_max: 0x0203 };
     assert_eq!(&hello.encode(), b"KTSNRNG\0\x01\0\x01\0\x03\x02\0\0");
-    let reply = HelloReply { status: HelloStatus::Version, abi: 5, abi_min: 4, region_octets: 0x0102_0304 };
-    assert_eq!(&reply.encode(), b"KTSNRNG\0\x02\0\x02\0\x05\0\x04\0\x04\x03\x02\x01\0\0\0\0");
-    let register = Register { stream_index: 7, token: 0x0a0b_0c0d };
+    let reply = HelloReply {
+        status: HelloStatus::Version,
+        abi: 5,
+        abi_min: 4,
+        region_octets: 0x0102_0304,
+        interface_index: 9,
+    };
+    assert_eq!(&reply.encode(), b"KTSNRNG\0\x02\0\x02\0\x05\0\x04\0\x04\x03\x02\x01\x09\0\0\0");
+    let mut register = Register { stream_index: 7, token: 0x0a0b_0c0d, txtime: TxtimeClaim::Kernels };
     assert_eq!(&register.encode(), b"KTSNRNG\0\x03\0\0\0\x07\0\0\0\x0d\x0c\x0b\x0a\0\0\0\0");
+    register.txtime = TxtimeClaim::Asked;
+    assert_eq!(register.encode()[20..], [1, 0, 0, 0]);
+    register.txtime = TxtimeClaim::Tai(3);
+    assert_eq!(register.encode()[20..], [2, 3, 0, 0]);
     let unregister = Unregister { stream_index: 7, token: 1 };
     assert_eq!(&unregister.encode(), b"KTSNRNG\0\x04\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0");
 }
@@ -37,6 +47,16 @@ fn bad_messages_have_names() {
     assert_eq!(with(10, 2), Err(ControlError::AbiRange(2, 1)));
     assert_eq!(with(10, 0), Err(ControlError::AbiRange(0, 1)));
     assert_eq!(HelloReply::parse(&hello), Err(ControlError::Type(1)));
+    let claim = |kind: u8, claim: [u8; 4]| {
+        let mut message = Unregister { stream_index: 0, token: 1 }.encode();
+        message[8] = kind;
+        message[20..].copy_from_slice(&claim);
+        parse(&message)
+    };
+    assert_eq!(claim(3, [3, 0, 0, 0]), Err(ControlError::Claim(3)));
+    assert_eq!(claim(3, [2, 4, 0, 0]), Err(ControlError::Claim(0x402)));
+    assert_eq!(claim(3, [1, 1, 0, 0]), Err(ControlError::Claim(0x101)));
+    assert_eq!(claim(4, [1, 0, 0, 0]), Err(ControlError::Reserved));
 }
 
 #[test]

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CLOCK_TAI that the daemon grants belongs to the socket: over exec, to another process, until it is revoked. All of
+//! it without rights.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::peer::{Behaviour, Events, Peer};
+
+/// Runs a scenario; what it printed, and what the peer saw.
+fn run(
+    libc: Libc,
+    name: &str,
+    more: &[&str],
+    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
+) {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let output = hook::scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
+    let values = hook::values(&output);
+    let texts = peer.texts();
+    let events = peer.events();
+    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    check(&values, &texts, &events);
+}
+
+fn txtime(values: &BTreeMap<String, i64>) -> (i64, i64, i64) {
+    (values["get"], values["clock"], values["flags"])
+}
+
+#[test]
+fn a_grant_outlives_exec() {
+    for libc in LIBCS {
+        for first in ["get", "send", "two", "untimed"] {
+            run(libc, "grant-exec", &[first], |values, texts, events| {
+                assert_eq!((values["tai"], values["after"], values["copy"]), (0, 5, 4), "{first}");
+                assert_eq!(txtime(values), (0, 11, 2), "{first}");
+                let expected: &[&str] = match first {
+                    "two" => &["before", "two", "two", "after", "copy"],
+                    _ => &["before", "after", "copy"],
+                };
+                assert_eq!(texts, expected);
+                if first == "untimed" {
+                    assert_eq!((values["untimed"], values["untimed-msg"]), (5, 5));
+                }
+                assert_eq!(events.clients, 2);
+                assert!(events.frames.iter().all(|frame| frame.frame.clock == 11));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_grant_goes_with_a_passed_socket() {
+    for libc in LIBCS {
+        run(libc, "grant-pass", &[], |values, texts, events| {
+            assert_eq!((values["tai"], values["pass"], values["receiver"]), (0, 0, 0));
+            assert_eq!((values["received"], txtime(values)), (8, (0, 11, 0)));
+            assert_eq!((texts, events.clients), (&["before".to_owned(), "received".to_owned()][..], 2));
+        });
+    }
+}
+
+#[test]
+fn a_socket_without_a_grant_is_asked_about_once() {
+    for libc in LIBCS {
+        run(libc, "grant-none", &[], |values, texts, events| {
+            assert_eq!((values["none"], values["file"]), (-22, -88)); // EINVAL, ENOTSOCK
+            assert_eq!(texts, ["granted"]);
+            assert_eq!((values["tai"], txtime(values)), (0, (0, 11, 1)));
+            // One question; then the granted socket, at setsockopt and when it got its port.
+            assert_eq!((events.registrations, events.clients), (3, 1));
+        });
+    }
+}
+
+/// Without a daemon the kernel's answers stand.
+#[test]
+fn nobody_to_ask() {
+    let run_dir = hook::open_directory();
+    let absent = hook::scenario(Libc::Gnu, run_dir.path(), "grant-none", 9).env("KTSN_LOG", "off").output();
+    let plain = std::process::Command::new(hook::sender(Libc::Gnu)).args(["grant-none", "9"]).output();
+    let (absent, plain) = (absent.expect("program"), plain.expect("program"));
+    assert_eq!((absent.status, absent.stdout), (plain.status, plain.stdout));
+}
+
+#[test]
+fn a_revoked_grant_is_as_one_never_given() {
+    for libc in LIBCS {
+        let run_dir = hook::open_directory();
+        let peer = Peer::start(run_dir.path(), Behaviour::default());
+        let mut command = hook::scenario(libc, run_dir.path(), "grant-change", 4321);
+        let child = command.stdout(Stdio::piped()).spawn().expect("program");
+        assert!(peer.wait(Duration::from_secs(5), |events| events.frames.len() == 2));
+        assert_eq!(peer.events().claims.values().copied().collect::<Vec<_>>(), [3]);
+        peer.change(|behaviour| behaviour.grants_tai = false);
+        let values = hook::values(&child.wait_with_output().expect("program"));
+        assert_eq!((values["first"], values["again"], values["second"]), (5, 0, 6));
+        assert_eq!((values["connect"], values["revoked"]), (0, -22)); // EINVAL, as without SO_TXTIME
+        assert_eq!(txtime(&values), (0, 0, 0));
+        assert_eq!(peer.texts(), ["first", "second"]);
+        assert_eq!(peer.events().counters[0][2], 1); // not_allowed
+    }
+}
