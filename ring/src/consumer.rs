@@ -6,11 +6,14 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use std::boxed::Box;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::algorithm;
+use crate::completion::{self, Completion};
 use crate::intake::{Intake, LinkError, SlotError, Taken};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::region::{GuardedMapping, RegionError};
@@ -44,7 +47,8 @@ pub enum TableError {
 /// A region of ours: the mapping and all that we believe about it.
 #[derive(Debug)]
 pub struct Consumer {
-    memory: GuardedMapping,
+    memory: Arc<GuardedMapping>,
+    nonce: u64,
     layout: Layout,
     intake: Intake,
     streams: Box<[StreamShadow]>,
@@ -59,18 +63,24 @@ impl Consumer {
     /// A system call failed (named in the error).
     pub fn create(layout: Layout) -> Result<(Self, OwnedFd), RegionError> {
         let memfd = crate::region::create_memfd(&layout)?;
-        let memory = GuardedMapping::new(&memfd, layout.region_octets())?;
+        let memory = Arc::new(GuardedMapping::new(&memfd, layout.region_octets())?);
         let words = memory.words();
         for word in 0..layout.free_words() {
             words.store64(layout::FREE + 8 * word, layout.free_mask(word), Relaxed);
         }
+        // Keys of the standard hasher: unlike those of any other region, which is all that is asked.
+        let nonce = RandomState::new().hash_one(0u8) | 1;
+        words.store64(layout::NONCE, nonce, Relaxed);
         for (index, word) in layout.to_words().into_iter().enumerate() {
             words.store64(layout::IDENTITY + 8 * index, word, Relaxed);
         }
         words.fence(Release);
         let streams = std::vec![StreamShadow::default(); layout.streams_count()].into_boxed_slice();
         let intake = Intake::new(&layout);
-        Ok((Self { memory, layout, intake, streams, destinations: DestinationsShadow::default() }, memfd))
+        Ok((
+            Self { memory, nonce, layout, intake, streams, destinations: DestinationsShadow::default() },
+            memfd,
+        ))
     }
 
     #[inline]
@@ -116,6 +126,29 @@ impl Consumer {
     #[inline]
     pub fn release(&mut self, slot: u16) {
         self.intake.release(&self.memory.words(), slot);
+    }
+
+    /// Tells the program what became of a taken slot's frame; the slot is then the program's. The completion's number,
+    /// or `None` when the program has not read half a region of them: the slot is still held.
+    #[inline]
+    pub fn complete(&mut self, slot: u16, completion: &Completion) -> Option<u32> {
+        self.intake.complete(&self.memory.words(), slot, completion)
+    }
+
+    /// Slots with outcomes that the program has not read, as far as we know.
+    #[must_use]
+    pub const fn told_count(&self) -> usize {
+        self.intake.told()
+    }
+
+    /// What a thread beside the worker needs to tell the program by its error queues.
+    #[must_use]
+    pub fn attention(&self) -> Attention {
+        Attention {
+            memory: self.memory.clone(),
+            nonce: self.nonce,
+            streams_count: self.layout.streams_count(),
+        }
     }
 
     /// Slots in our hands: walked, ready, or taken and not released.
@@ -224,5 +257,40 @@ impl Consumer {
     pub fn counters(&self) -> [u64; COUNTERS_COUNT] {
         let words = self.words();
         core::array::from_fn(|index| words.load64(COUNTERS + 8 * index, Relaxed))
+    }
+}
+
+/// The few words of a region by which the daemon and a closing program keep out of each other's way
+/// ([`crate::completion`]). It keeps the region mapped.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    memory: Arc<GuardedMapping>,
+    nonce: u64,
+    streams_count: usize,
+}
+
+impl Attention {
+    /// What markers carry to name this region.
+    #[must_use]
+    pub const fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// Before the socket of a stream is taken; `None` when the program is closing it. One thread per region.
+    #[must_use]
+    pub fn begin(&self, stream: u32) -> Option<Holding<'_>> {
+        let is_free =
+            (stream as usize) < self.streams_count && completion::notify_begin(&self.memory.words(), stream);
+        is_free.then_some(Holding(self))
+    }
+}
+
+/// A program's socket is held; dropped after the socket is closed.
+#[derive(Debug)]
+pub struct Holding<'a>(&'a Attention);
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        completion::notify_end(&self.0.memory.words());
     }
 }

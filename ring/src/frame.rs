@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a slot says, as a private value: eight u64 words in the region, a [`Frame`] on both sides.
+//! What a slot says, as a private value: nine u64 words in the region, a [`Frame`] on both sides.
 //!
 //! In: a frame, or words that a program wrote. Out: words, or a header that nobody has checked yet. It judges
 //! nothing: the consumer does (`intake::SlotFault`).
@@ -44,8 +44,14 @@ impl SlotFlags {
     pub const TRAFFIC_CLASS: Self = Self(2);
     /// `hop_limit` is set (IP_TTL, IPV6_UNICAST_HOPS).
     pub const HOP_LIMIT: Self = Self(4);
+    /// A drop for its transmit time's sake is to be told (SOF_TXTIME_REPORT_ERRORS).
+    pub const REPORT: Self = Self(32);
+    /// The instant of the hand-over is to be told (SOF_TIMESTAMPING_TX_SOFTWARE).
+    pub const STAMP_SOFTWARE: Self = Self(64);
+    /// The instant of the taking over is to be told (SOF_TIMESTAMPING_TX_SCHED).
+    pub const STAMP_SCHED: Self = Self(128);
     /// All flags of ABI 1.
-    pub const ALL: Self = Self(7);
+    pub const ALL: Self = Self(7 | 32 | 64 | 128);
 
     /// Flags from their bits, unknown ones included.
     #[must_use]
@@ -96,6 +102,10 @@ pub struct Frame {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// SOF_TIMESTAMPING_OPT_ID's key; the daemon does not look at it.
+    pub report_id: u32,
+    /// The descriptor on whose error queue the outcome is to be told; only where a flag asks for one.
+    pub descriptor: i32,
 }
 
 /// A frame with the length of its payload, as a slot holds it.
@@ -112,10 +122,10 @@ pub(crate) const STREAM_INDEX: usize = 4;
 /// The first u64 of a slot after `next` and `stream_index`.
 pub(crate) const FIELDS: usize = 8;
 /// The number of these u64.
-pub(crate) const FIELDS_COUNT: usize = 7;
+pub(crate) const FIELDS_COUNT: usize = 8;
 
 impl SlotHeader {
-    /// `stream_index`, then the seven words from [`FIELDS`] on.
+    /// `stream_index`, then the eight words from [`FIELDS`] on.
     #[inline]
     pub(crate) const fn to_words(self) -> (u32, [u64; FIELDS_COUNT]) {
         let Self { frame, payload_octets } = self;
@@ -137,15 +147,15 @@ impl SlotHeader {
                 0,
                 0,
             ]),
+            frame.report_id as u64 | (frame.descriptor.cast_unsigned() as u64) << 32,
         ];
         (frame.stream_index, fields)
     }
 
     /// The reverse of [`Self::to_words`]; any words make a header.
-    #[cfg(any(feature = "daemon", test))]
     #[inline]
     pub(crate) fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT]) -> Self {
-        let [token, tx_time, pushed_at, address_low, address_high, scope, last] = fields;
+        let [token, tx_time, pushed_at, address_low, address_high, scope, last, report] = fields;
         let [clock, priority, traffic_class, hop_limit, ..] = last.to_le_bytes();
         let address = u128::from(address_low) | u128::from(address_high) << 64;
         Self {
@@ -162,6 +172,8 @@ impl SlotHeader {
                 priority,
                 traffic_class,
                 hop_limit,
+                report_id: report as u32,
+                descriptor: ((report >> 32) as u32).cast_signed(),
             },
             payload_octets: (scope >> 48) as u16,
         }
@@ -188,6 +200,8 @@ mod tests {
                 priority: 6,
                 traffic_class: 0xb8,
                 hop_limit: 64,
+                report_id: 5,
+                descriptor: -2,
             },
             payload_octets: 0x5678,
         };
@@ -200,6 +214,7 @@ mod tests {
         assert_eq!(words[4].to_ne_bytes(), [0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(words[5], 0x5678_1234_0000_0003);
         assert_eq!(words[6], 0x40b8_060b);
+        assert_eq!(words[7], 0xffff_fffe_0000_0005);
         assert_eq!(SlotHeader::from_words(stream, words), header);
     }
 }

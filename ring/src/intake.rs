@@ -12,8 +12,9 @@ use std::boxed::Box;
 use thiserror::Error;
 
 use crate::algorithm;
+use crate::completion::{self, Completion, Place};
 use crate::frame::{self, ClockId, Frame, SlotFlags, SlotHeader};
-use crate::layout::{FREE_WORDS, Layout, SLOT_HEADER_OCTETS};
+use crate::layout::{self, FREE_WORDS, Layout, SLOT_HEADER_OCTETS};
 use crate::words::Words;
 
 /// Highest SO_PRIORITY that a slot carries.
@@ -115,6 +116,10 @@ impl SlotSet {
 pub struct Intake {
     layout: Layout,
     held: SlotSet,
+    /// Slots with an outcome that the program has not read, as far as we know.
+    told: SlotSet,
+    /// The last completion's number.
+    sequence: u32,
     /// Slots of the list that is walked or was walked, newest first; the end is taken first.
     stack: Box<[u16]>,
     stacked: usize,
@@ -132,6 +137,8 @@ impl Intake {
         Self {
             layout: *layout,
             held: SlotSet { bits: [0; FREE_WORDS], count: 0 },
+            told: SlotSet { bits: [0; FREE_WORDS], count: 0 },
+            sequence: 0,
             stack: std::vec![0; layout.slots_count()].into_boxed_slice(),
             stacked: 0,
             link: 0,
@@ -178,6 +185,8 @@ impl Intake {
         if !self.held.insert(slot) {
             return Err(LinkError::Held(slot));
         }
+        // It was freed by the program meanwhile, or the program lies and loses what we told it.
+        self.told.remove(slot);
         // Stacked slots are held, and a held slot is not inserted again: the stack has room for all slots.
         if let Some(place) = self.stack.get_mut(self.stacked) {
             *place = slot;
@@ -281,5 +290,42 @@ impl Intake {
             debug_assert!(false, "slot {slot} is released but not held");
             self.double_releases += 1;
         }
+    }
+
+    /// Tells the program what became of a taken slot's frame instead of releasing it; the completion's number.
+    /// `None`: half of the slots hold outcomes that it has not read; the slot is still held.
+    #[inline]
+    pub fn complete(&mut self, words: &impl Words, slot: u16, completion: &Completion) -> Option<u32> {
+        if 2 * self.told.count >= self.layout.slots_count() {
+            self.forget_freed(words);
+            if 2 * self.told.count >= self.layout.slots_count() {
+                return None;
+            }
+        }
+        if !self.held.remove(slot) {
+            debug_assert!(false, "slot {slot} is completed but not held");
+            self.double_releases += 1;
+            return None;
+        }
+        self.told.insert(slot);
+        self.sequence = self.sequence.wrapping_add(1);
+        completion::post(words, &self.layout, Place { slot, sequence: self.sequence }, completion);
+        Some(self.sequence)
+    }
+
+    /// Slots with outcomes that the program has not read, as far as we know.
+    #[must_use]
+    pub const fn told(&self) -> usize {
+        self.told.count
+    }
+
+    /// A free slot holds no outcome any more.
+    fn forget_freed(&mut self, words: &impl Words) {
+        let mut count = 0;
+        for (index, told) in self.told.bits.iter_mut().take(self.layout.free_words()).enumerate() {
+            *told &= !words.load64(layout::FREE + 8 * index, Relaxed);
+            count += told.count_ones() as usize;
+        }
+        self.told.count = count;
     }
 }

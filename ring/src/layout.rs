@@ -30,6 +30,10 @@ pub const LOOKS_AT_TAI: usize = 80;
 pub const DESTINATIONS_VERSION: usize = 88;
 /// Head of the list of published slots, u32: slot + 1, or 0 (both).
 pub const HEAD: usize = 128;
+/// What markers on an error queue carry to name this region, u64 (daemon, once).
+pub const NONCE: usize = 192;
+/// The stream whose socket the daemon holds for a moment, plus 1; 0 = none; u32 (daemon).
+pub const NOTIFYING: usize = 200;
 /// Counters, u64 each (client).
 pub const COUNTERS: usize = 256;
 /// Number of counters.
@@ -38,8 +42,12 @@ pub const COUNTERS_COUNT: usize = 32;
 pub const FREE: usize = 512;
 /// Words of the free bitmap.
 pub const FREE_WORDS: usize = 64;
+/// Bitmap of slots whose frame is done and that hold what is still to be told, u64 words (both).
+pub const DONE: usize = 1024;
+/// Bitmap of streams whose last descriptor is being closed, u64 words (client).
+pub const CLOSING: usize = 1536;
 /// Stream table (daemon).
-pub const STREAMS: usize = 1024;
+pub const STREAMS: usize = 1664;
 /// Octets of a stream entry: status u64, limit u64.
 pub const STREAM_OCTETS: usize = 16;
 /// Octets of a destination entry.
@@ -60,12 +68,14 @@ pub const STREAMS_MAX: u32 = 1024;
 /// Most destination entries of a region.
 pub const DESTINATIONS_MAX: u32 = 64;
 /// Octets before a slot's payload.
-pub const SLOT_HEADER_OCTETS: usize = 128;
+pub const SLOT_HEADER_OCTETS: usize = 192;
 
 const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
 const _: () = assert!(DESTINATIONS_VERSION + 8 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
-const _: () = assert!(FREE + 8 * FREE_WORDS == STREAMS);
+const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= COUNTERS);
+const _: () = assert!(FREE + 8 * FREE_WORDS == DONE && DONE + 8 * FREE_WORDS == CLOSING);
+const _: () = assert!(CLOSING + STREAMS_MAX as usize / 8 == STREAMS && STREAMS.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(FREE_WORDS * 64 == SLOTS_MAX as usize);
 const _: () = assert!(SLOT_OCTETS_MAX as usize - SLOT_HEADER_OCTETS <= u16::MAX as usize);
 const _: () = assert!(SLOTS_MAX as u64 * SLOT_OCTETS_MAX as u64 + (1 << 20) <= i32::MAX as u64);

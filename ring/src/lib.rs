@@ -3,7 +3,8 @@
 //!
 //! In: frames that a program's threads and signal handlers push ([`Producer`]). Out: private, checked copies of
 //! them, oldest first (`Consumer`, feature `daemon`). Beside them travel the stream and destination tables and
-//! the worker's promise of attention, from the daemon to the program, and the [`control`] messages.
+//! the worker's promise of attention, from the daemon to the program, what became of frames that asked for it
+//! ([`completion`]), and the [`control`] messages.
 //!
 //! The producer's side is `no_std` and async-signal-safe: it never allocates, locks, waits, panics or makes a
 //! system call. The consumer's side never believes a shared word: whatever the program writes, and whenever, the
@@ -20,6 +21,7 @@ extern crate std;
 compile_error!("ring ABI 1 is little endian");
 
 pub mod algorithm;
+pub mod completion;
 pub mod control;
 mod frame;
 pub mod layout;
@@ -37,7 +39,7 @@ pub mod intake;
 mod region;
 
 #[cfg(feature = "daemon")]
-pub use consumer::{Consumer, TableError};
+pub use consumer::{Attention, Consumer, Holding, TableError};
 pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
 #[cfg(feature = "daemon")]
 pub use intake::{LinkError, SlotError, SlotFault, Taken};

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use thiserror::Error;
 
 use crate::algorithm;
+use crate::completion::{self, Completion, Place};
 use crate::frame::{self, ClockId, Frame, SlotHeader};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout, LayoutError, SLOT_HEADER_OCTETS};
 use crate::tables::{self, DestinationVerdict, RegionState, StreamStatus};
@@ -176,6 +177,92 @@ impl Producer {
     #[must_use]
     pub fn destination(&self, address: [u8; 16]) -> DestinationVerdict {
         tables::read_destination(&self.words, &self.layout, address)
+    }
+
+    /// What markers carry to name this region.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.words.load64(layout::NONCE, Relaxed)
+    }
+
+    /// What is told in `slot`, under which number, and the frame that it is about.
+    #[inline]
+    #[must_use]
+    pub fn completion(&self, slot: u16) -> Option<(Place, Completion, SlotHeader)> {
+        completion::read(&self.words, &self.layout, slot)
+    }
+
+    /// Takes entries of a completion; the bits that the caller has now. What was copied before is whole only then.
+    #[inline]
+    #[must_use]
+    pub fn take(&self, place: Place, kinds: u8) -> u8 {
+        completion::take(&self.words, &self.layout, place, kinds)
+    }
+
+    /// The completion of a stream that was posted first, if it has any.
+    #[must_use]
+    pub fn oldest_completion(&self, stream: u32) -> Option<(Place, Completion, SlotHeader)> {
+        let mut oldest: Option<(Place, Completion, SlotHeader)> = None;
+        for slot in completion::done(&self.words, &self.layout) {
+            let Some(found) = self.completion(slot).filter(|found| found.2.frame.stream_index == stream)
+            else {
+                continue;
+            };
+            let is_older =
+                |other: &(Place, _, _)| found.0.sequence.wrapping_sub(other.0.sequence).cast_signed() < 0;
+            if oldest.as_ref().is_none_or(is_older) {
+                oldest = Some(found);
+            }
+        }
+        oldest
+    }
+
+    /// Drops all completions of a stream.
+    pub fn drop_completions(&self, stream: u32) {
+        for slot in completion::done(&self.words, &self.layout) {
+            if let Some((place, _, header)) = self.completion(slot)
+                && header.frame.stream_index == stream
+            {
+                // Another thread may take it at the same time: then that one has it.
+                let _ = self.take(place, completion::kind::ALL);
+            }
+        }
+    }
+
+    /// Copies octets of a slot's payload from `at` (a multiple of 8) on; beyond the payload's room: zeros.
+    #[inline]
+    pub fn read_payload(&self, slot: u16, at: usize, out: &mut [u8]) {
+        let room = self.layout.payload_max().saturating_sub(at);
+        match self.layout.slot(slot) {
+            Some(slot_at) if at & 7 == 0 && out.len() <= room => {
+                self.words.read_octets(slot_at.wrapping_add(SLOT_HEADER_OCTETS).wrapping_add(at), out);
+            }
+            _ => {
+                for octet in out {
+                    *octet = 0;
+                }
+            }
+        }
+    }
+
+    /// A stream's last descriptor is about to be closed; while [`Self::is_notified`] says so, wait.
+    pub fn closing(&self, stream: u32) {
+        if (stream as usize) < self.layout.streams_count() {
+            completion::closing(&self.words, stream);
+        }
+    }
+
+    /// Whether the daemon holds the socket of this stream right now.
+    #[must_use]
+    pub fn is_notified(&self, stream: u32) -> bool {
+        completion::is_notified(&self.words, stream)
+    }
+
+    /// The stream's index is in use again.
+    pub fn opened(&self, stream: u32) {
+        if (stream as usize) < self.layout.streams_count() {
+            completion::opened(&self.words, stream);
+        }
     }
 
     /// Changes whenever the destination table changes; odd while it is written.

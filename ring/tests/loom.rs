@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arena::{Arena, model};
+use ktsn_ring::completion::{self, Completion, Place, kind};
 use ktsn_ring::intake::Intake;
 use ktsn_ring::tables::{DestinationsShadow, StreamShadow, read_destination, read_stream};
 use ktsn_ring::words::Words;
@@ -265,6 +266,93 @@ fn a_status_never_meets_the_limit_of_another_registration() {
             assert_eq!(read, status(read.token));
         }
     });
+}
+
+/// A completion that tells its own number.
+fn completion(sequence: u32) -> Completion {
+    Completion {
+        kinds: kind::SCHEDULED | kind::SOFTWARE,
+        handed_at: u64::from(sequence),
+        headers_octets: 0,
+        ..Completion::default()
+    }
+}
+
+/// Claims slot 0 as a program does, and posts as the daemon does what became of its frame.
+fn brought_and_told(arena: &Arena, sequence: u32) -> bool {
+    let Some(slot) = algorithm::claim(arena, &layout()) else { return false };
+    let at = layout().slot(slot).expect("a claimed slot exists");
+    arena.store64(at + 16, u64::from(sequence), Relaxed);
+    completion::post(arena, &layout(), Place { slot, sequence }, &completion(sequence));
+    true
+}
+
+/// Takes `kinds` of slot 0 if anything is told there; what it took belongs together.
+fn take_entries(arena: &Arena, kinds: u8) -> u8 {
+    let Some((place, told, header)) = completion::read(arena, &layout(), 0) else { return 0 };
+    let taken = completion::take(arena, &layout(), place, kinds);
+    if taken != 0 {
+        assert_eq!(told.handed_at, u64::from(place.sequence), "another completion's outcome");
+        assert_eq!(header.frame.tx_time, u64::from(place.sequence), "another frame's header");
+    }
+    taken
+}
+
+#[test]
+fn an_entry_has_one_reader_and_is_whole() {
+    model(Some(3), || {
+        let arena = Arc::new(Arena::new(&layout()));
+        assert!(brought_and_told(&arena, 1));
+        let reader = {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || take_entries(&arena, kind::SOFTWARE))
+        };
+        let mut taken = take_entries(&arena, kind::ALL);
+        let again = arena.load64(layout::FREE, Relaxed) & 1 != 0 && brought_and_told(&arena, 2);
+        let others = reader.join().expect("the reader ends");
+        let rest = if again { take_entries(&arena, kind::ALL) } else { 0 };
+        for part in [others, rest] {
+            taken = if again { taken.wrapping_add(part) } else { taken + part };
+        }
+        let expected = (kind::SCHEDULED | kind::SOFTWARE) * if again { 2 } else { 1 };
+        assert_eq!(taken, expected, "each entry of each completion is taken once");
+        assert_eq!(arena.load64(layout::FREE, Relaxed), 0b1111, "the slot is free again");
+        assert_eq!(arena.load64(layout::DONE, Relaxed), 0);
+    });
+}
+
+/// The program closes a stream's socket while the daemon wants to hold it. The cell is the socket.
+fn closing(fences: bool) {
+    model(None, move || {
+        let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
+        let socket = Arc::new(loom::cell::UnsafeCell::new(()));
+        let daemon = {
+            let (arena, socket) = (Arc::clone(&arena), Arc::clone(&socket));
+            thread::spawn(move || {
+                if completion::notify_begin(&*arena, 0) {
+                    socket.with_mut(|_| ());
+                    completion::notify_end(&*arena);
+                }
+            })
+        };
+        completion::closing(&*arena, 0);
+        while completion::is_notified(&*arena, 0) {
+            thread::yield_now();
+        }
+        socket.with_mut(|_| ());
+        daemon.join().expect("the daemon ends");
+    });
+}
+
+#[test]
+fn a_closed_socket_is_not_held() {
+    closing(true);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn closing_without_fences_is_caught() {
+    closing(false);
 }
 
 #[test]

@@ -169,11 +169,11 @@ fn layouts_out_of_range_are_refused() {
     assert_eq!(Layout::new(1, 256, 1, 65), Err(LayoutError::Destinations(65)));
     let greatest = Layout::new(4096, 65_536, 1024, 64).expect("the greatest layout");
     assert_eq!(greatest.slot(4095).expect("the last slot") + 65_536, greatest.region_octets());
-    assert_eq!(greatest.destination(0), Some(1024 + 16 * 1024));
+    assert_eq!(greatest.destination(0), Some(1664 + 16 * 1024));
     let usual = Layout::new(1024, 2048, 256, 64).expect("a usual layout");
-    assert_eq!(usual.slot(0), Some(8192), "1024 + 16 * 256 + 32 * 64 = 7168, and slots begin on a page");
+    assert_eq!(usual.slot(0), Some(8192), "1664 + 16 * 256 + 32 * 64 = 7808, and slots begin on a page");
     assert_eq!(usual.slot(1024), None);
-    assert_eq!(usual.payload_max(), 1920);
+    assert_eq!(usual.payload_max(), 1856);
 }
 
 #[test]

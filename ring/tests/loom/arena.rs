@@ -27,12 +27,14 @@ pub(crate) struct Arena {
 impl Arena {
     /// The words of a region of this layout, all slots free.
     pub(crate) fn new(layout: &Layout) -> Self {
-        let mut at32 = vec![layout::STATE, layout::HEAD];
+        let mut at32 = vec![layout::STATE, layout::HEAD, layout::NOTIFYING];
         let mut at64 = vec![layout::LOOKS_AT_MONOTONIC, layout::LOOKS_AT_TAI, layout::DESTINATIONS_VERSION];
         at64.extend((0..layout.free_words()).map(|word| layout::FREE + 8 * word));
+        at64.extend((0..layout.free_words()).map(|word| layout::DONE + 8 * word));
+        at64.push(layout::CLOSING);
         for slot in (0..layout.slots_count() as u16).filter_map(|slot| layout.slot(slot)) {
             at32.extend([slot, slot + 4]);
-            at64.extend((8..64).step_by(8).map(|field| slot + field));
+            at64.extend((8..layout::SLOT_HEADER_OCTETS).step_by(8).map(|field| slot + field));
         }
         for stream in (0..layout.streams_count() as u32).filter_map(|stream| layout.stream(stream)) {
             at64.extend([stream, stream + 8]);
@@ -40,7 +42,7 @@ impl Arena {
         for entry in (0..layout.destinations_count()).filter_map(|entry| layout.destination(entry)) {
             at64.extend([entry, entry + 8, entry + 16]);
         }
-        let is_free = |at: usize| (layout::FREE..layout::STREAMS).contains(&at);
+        let is_free = |at: usize| (layout::FREE..layout::DONE).contains(&at);
         let value = |at: usize| if is_free(at) { layout.free_mask((at - layout::FREE) / 8) } else { 0 };
         Self {
             words32: at32.into_iter().map(|at| (at, AtomicU32::new(0))).collect(),

@@ -31,6 +31,8 @@ pub fn frame(talker: u32, number: u64) -> Frame {
         priority: 6,
         traffic_class: 0,
         hop_limit: 0,
+        report_id: 0,
+        descriptor: 0,
     }
 }
 
