@@ -12,7 +12,7 @@ from .tree import Tree, package
 PAGE = "ARCHITECTURE.md"
 FREE_OF_PREFIX = {"ktsn", "ktsnd", "libktsn"}
 # Places of the page that are no cargo package.
-NOT_CARGO = {"bpf", "virtio-net", "k8s"}
+NOT_CARGO = {"virtio-net", "k8s"}
 
 
 def package_name(place):

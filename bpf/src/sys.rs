@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+//! bpf(2) and the memory that it shares with us. Structures are the parts of `union bpf_attr` (linux/bpf.h) that are used;
+//! the kernel takes the rest as zero.
+
+use std::ffi::{c_long, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+const MAP_CREATE: c_long = 0;
+const MAP_UPDATE: c_long = 2;
+const MAP_DELETE: c_long = 3;
+const PROG_LOAD: c_long = 5;
+#[cfg(test)]
+const PROG_TEST_RUN: c_long = 10;
+const OBJ_GET_INFO: c_long = 15;
+const LINK_CREATE: c_long = 28;
+
+const PROG_TYPE_SCHED_CLS: u32 = 3;
+const TCX_INGRESS: u32 = 46;
+/// BPF_F_BEFORE: with nothing named, in front of all others.
+const BEFORE: u32 = 1 << 3;
+const LOG_OCTETS: usize = 1 << 16;
+
+/// Types of maps (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MapType {
+    Hash = 1,
+    Array = 2,
+    LpmTrie = 11,
+    Ringbuf = 27,
+}
+
+/// BPF_F_NO_PREALLOC, which tries need.
+pub(crate) const NO_PREALLOC: u32 = 1;
+/// BPF_F_MMAPABLE.
+pub(crate) const MAPPABLE: u32 = 1 << 10;
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// `attributes` is the structure that `command` takes, and every address in it is valid for what the command reads and
+/// writes there.
+unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c_long> {
+    // SAFETY: the attributes are valid for reads and writes of their size; the rest is the caller's promise.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes).cast::<c_void>(), size_of::<T>())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(descriptor: c_long) -> OwnedFd {
+    // SAFETY: the kernel has just returned this descriptor, and nobody else knows it. Descriptors fit into an i32.
+    unsafe { OwnedFd::from_raw_fd(descriptor as i32) }
+}
+
+fn address<T>(of: &[T]) -> u64 {
+    of.as_ptr() as u64
+}
+
+fn number(descriptor: BorrowedFd<'_>) -> u32 {
+    descriptor.as_raw_fd().unsigned_abs()
+}
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_octets: u32,
+    value_octets: u32,
+    entries_max: u32,
+    flags: u32,
+    inner: u32,
+    numa_node: u32,
+    name: [u8; 16],
+    ifindex: u32,
+}
+
+pub(crate) fn map_create(
+    map_type: MapType,
+    (key_octets, value_octets): (u32, u32),
+    entries_max: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let mut name = [0; 16];
+    name[..12].copy_from_slice(b"ktsn_capture");
+    let mut attributes = MapCreate {
+        map_type: map_type as u32,
+        key_octets,
+        value_octets,
+        entries_max,
+        flags,
+        inner: 0,
+        numa_node: 0,
+        name,
+        ifindex: 0,
+    };
+    // SAFETY: this is what BPF_MAP_CREATE takes; there is no address in it.
+    unsafe { bpf(MAP_CREATE, &mut attributes) }.map(owned)
+}
+
+#[repr(C)]
+struct MapElement {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Sets an element. Keys and values have the lengths that the map was made with.
+pub(crate) fn map_update<const K: usize, const V: usize>(
+    map: &OwnedFd,
+    key: &[u8; K],
+    value: &[u8; V],
+) -> io::Result<()> {
+    let map = number(map.as_fd());
+    let mut attributes = MapElement { map, pad: 0, key: address(key), value: address(value), flags: 0 };
+    // SAFETY: BPF_MAP_UPDATE_ELEM reads as many octets of key and value as the map was made with: the caller's types.
+    unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+}
+
+/// Removes an element; one that is not there is no error.
+pub(crate) fn map_delete<const K: usize>(map: &OwnedFd, key: &[u8; K]) -> io::Result<()> {
+    let map = number(map.as_fd());
+    let mut attributes = MapElement { map, pad: 0, key: address(key), value: 0, flags: 0 };
+    // SAFETY: BPF_MAP_DELETE_ELEM reads as many octets of the key as the map was made with: the caller's type.
+    match unsafe { bpf(MAP_DELETE, &mut attributes) } {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    instruction_count: u32,
+    instructions: u64,
+    licence: u64,
+    log_level: u32,
+    log_octets: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// Loads a TCX program; on refusal the end of the verifier's log comes along.
+pub(crate) fn program_load(instructions: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
+    let mut name = [0; 16];
+    name[..12].copy_from_slice(b"ktsn_capture");
+    let mut attributes = ProgLoad {
+        prog_type: PROG_TYPE_SCHED_CLS,
+        instruction_count: instructions.len() as u32,
+        instructions: address(instructions),
+        licence: c"Dual BSD/GPL".as_ptr() as u64,
+        log_level: 0,
+        log_octets: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name,
+        ifindex: 0,
+        expected_attach_type: TCX_INGRESS,
+    };
+    // SAFETY: this is what BPF_PROG_LOAD takes: instructions with their count, a licence with its zero, no log.
+    if let Ok(program) = unsafe { bpf(PROG_LOAD, &mut attributes) } {
+        return Ok(owned(program));
+    }
+    let mut log = vec![0_u8; LOG_OCTETS];
+    attributes.log_level = 1;
+    attributes.log_octets = LOG_OCTETS as u32;
+    attributes.log = log.as_mut_ptr() as u64;
+    // SAFETY: as before, and the log is valid for writes of its length and lives through the call.
+    match unsafe { bpf(PROG_LOAD, &mut attributes) } {
+        Ok(program) => Ok(owned(program)),
+        Err(error) => {
+            let end = log.iter().position(|octet| *octet == 0).unwrap_or(log.len());
+            Err((error, String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned()))
+        }
+    }
+}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u32,
+    pad: u32,
+    revision: u64,
+}
+
+/// Puts the program in front of all others at the device's ingress, for as long as the link is open.
+pub(crate) fn link_create(program: &OwnedFd, ifindex: u32) -> io::Result<OwnedFd> {
+    let mut attributes = LinkCreate {
+        program: number(program.as_fd()),
+        ifindex,
+        attach_type: TCX_INGRESS,
+        flags: BEFORE,
+        relative: 0,
+        pad: 0,
+        revision: 0,
+    };
+    // SAFETY: this is what BPF_LINK_CREATE takes for TCX; there is no address in it.
+    unsafe { bpf(LINK_CREATE, &mut attributes) }.map(owned)
+}
+
+#[repr(C)]
+struct GetInfo {
+    descriptor: u32,
+    octets: u32,
+    info: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    link_type: u32,
+    id: u32,
+    program: u32,
+    pad: u32,
+    ifindex: u32,
+    attach_type: u32,
+    rest: [u64; 8],
+}
+
+/// The device that a link holds its program at; 0 when somebody took it off or the device is gone. And the link's number.
+pub(crate) fn link_device(link: &OwnedFd) -> io::Result<(u32, u32)> {
+    let mut info = LinkInfo::default();
+    let mut attributes = GetInfo {
+        descriptor: number(link.as_fd()),
+        octets: size_of::<LinkInfo>() as u32,
+        info: (&raw mut info) as u64,
+    };
+    // SAFETY: this is what BPF_OBJ_GET_INFO_BY_FD takes; `info` is valid for writes of its size and lives through the call.
+    unsafe { bpf(OBJ_GET_INFO, &mut attributes) }?;
+    Ok((info.ifindex, info.id))
+}
+
+/// A shared mapping of a map.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    octets: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: it is read and written through atomics and copies only (below).
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and length are what mmap returned; references into it borrow from `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.octets) };
+    }
+}
+
+impl Mapping {
+    fn new(map: &OwnedFd, octets: usize, offset: usize, protection: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), octets, protection, MapFlags::SHARED, map, offset as u64)? };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        Ok(Self { start, octets })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.octets);
+        // SAFETY: inside of the mapping and aligned (checked), mapped for as long as `self`; the kernel reads and writes such
+        // words as wholes, too. Of a read-only mapping words are only loaded.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    fn half(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.octets);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    fn copy(&self, at: usize, into: &mut [u8]) {
+        assert!(at.checked_add(into.len()).is_some_and(|end| end <= self.octets));
+        // SAFETY: inside of the mapping (checked); a record that the program has submitted is written by nobody until we give
+        // it back.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), into.as_mut_ptr(), into.len());
+        }
+    }
+}
+
+/// The counters' array.
+#[derive(Debug)]
+pub(crate) struct CounterMap(Mapping);
+
+impl CounterMap {
+    pub(crate) fn new(map: &OwnedFd, octets: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        Mapping::new(map, octets.next_multiple_of(page), 0, ProtFlags::READ).map(Self)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> u64 {
+        self.0.word(index * 8).load(Ordering::Relaxed)
+    }
+}
+
+/// A ring of records (BPF_MAP_TYPE_RINGBUF): one page with our position, one with the program's, then the data, twice in
+/// a row so that no record is ever broken.
+#[derive(Debug)]
+pub(crate) struct RingMap {
+    ours: Mapping,
+    theirs: Mapping,
+    page: usize,
+    octets: usize,
+}
+
+/// Header of a record: length with two flags, page offset.
+const HEADER_OCTETS: u64 = 8;
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+impl RingMap {
+    pub(crate) fn new(map: &OwnedFd, octets: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let ours = Mapping::new(map, page, 0, ProtFlags::READ | ProtFlags::WRITE)?;
+        let theirs = Mapping::new(map, page + 2 * octets, page, ProtFlags::READ)?;
+        Ok(Self { ours, theirs, page, octets })
+    }
+
+    fn at(&self, position: u64) -> usize {
+        self.page + (position as usize & (self.octets - 1))
+    }
+
+    /// Whether a finished record waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let ours = self.ours.word(0).load(Ordering::Relaxed);
+        ours < self.theirs.word(0).load(Ordering::Acquire)
+            && self.theirs.half(self.at(ours)).load(Ordering::Acquire) & BUSY == 0
+    }
+
+    /// Copies the next record's first octets into `into`, gives the record back, and tells how long it is; discarded ones
+    /// are skipped.
+    pub(crate) fn take(&mut self, into: &mut [u8]) -> Option<usize> {
+        loop {
+            if !self.is_waiting() {
+                return None;
+            }
+            let ours = self.ours.word(0).load(Ordering::Relaxed);
+            let word = self.theirs.half(self.at(ours)).load(Ordering::Acquire);
+            let octets = (word & !(BUSY | DISCARDED)) as usize;
+            let copied = octets.min(into.len()).min(self.octets);
+            let is_wanted = word & DISCARDED == 0;
+            if is_wanted {
+                self.theirs.copy(self.at(ours) + HEADER_OCTETS as usize, &mut into[..copied]);
+            }
+            let next = ours + (HEADER_OCTETS + octets as u64).next_multiple_of(8);
+            self.ours.word(0).store(next, Ordering::Release);
+            if is_wanted {
+                return Some(octets);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) use test_run::{own_network, run};
+
+#[cfg(test)]
+mod test_run {
+    use super::{AsFd, OwnedFd, PROG_TEST_RUN, address, bpf, io, number};
+
+    #[repr(C)]
+    struct TestRun {
+        program: u32,
+        result: u32,
+        octets_in: u32,
+        octets_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        context_octets_in: u32,
+        context_octets_out: u32,
+        context_in: u64,
+        context_out: u64,
+    }
+
+    /// Gives the calling thread a network namespace of its own.
+    pub(crate) fn own_network() -> io::Result<()> {
+        // SAFETY: only the network is unshared; descriptors stay common to all threads.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.map_err(Into::into)
+    }
+
+    /// Runs the program on a frame; `context` is a `struct __sk_buff`. What the program returned.
+    pub(crate) fn run(program: &OwnedFd, frame: &[u8], context: &[u32]) -> io::Result<i32> {
+        let mut attributes = TestRun {
+            program: number(program.as_fd()),
+            result: 0,
+            octets_in: frame.len() as u32,
+            octets_out: 0,
+            data_in: address(frame),
+            data_out: 0,
+            repeat: 1,
+            duration: 0,
+            context_octets_in: size_of_val(context) as u32,
+            context_octets_out: 0,
+            context_in: address(context),
+            context_out: 0,
+        };
+        // SAFETY: this is what BPF_PROG_TEST_RUN takes; it reads frame and context by their lengths and writes nothing.
+        unsafe { bpf(PROG_TEST_RUN, &mut attributes) }?;
+        Ok(attributes.result as i32)
+    }
+}
