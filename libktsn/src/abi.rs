@@ -40,6 +40,7 @@ pub(crate) const IPV6_MULTICAST_HOPS: c_int = 18;
 pub(crate) const IPV6_V6ONLY: c_int = 26;
 pub(crate) const IPV6_FLOWINFO_SEND: c_int = 33;
 pub(crate) const IPV6_PKTINFO: c_int = 50;
+pub(crate) const IPV6_HOPLIMIT: c_int = 52;
 pub(crate) const IPV6_HOPOPTS: c_int = 54;
 pub(crate) const IPV6_RTHDR: c_int = 57;
 pub(crate) const IPV6_RTHDRDSTOPTS: c_int = 55;

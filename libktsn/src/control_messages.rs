@@ -1,27 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control data of one send: is there a transmit time, is there anything else?
+//! The control data of one send: what it asks for, as far as a frame can carry it.
 //!
-//! In: the program's octets. Out: a transmit time, or that the kernel must judge. It believes no length, and it
-//! judges nothing that the kernel judges: garbage goes there and gets the kernel's own errno.
+//! In: the program's octets. Out: a [`Parsed`], or that the kernel must judge. It believes no length, and it
+//! judges nothing that the kernel judges: garbage goes there and gets the kernel's own errno. The walk is that of
+//! cmsg(3); which levels count depends on the socket and the destination, so each has its own mark.
 
-use crate::abi::{SO_TXTIME, SOL_SOCKET};
+use crate::abi::{
+    IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_TCLASS, SO_PRIORITY, SO_TIMESTAMPING, SO_TXTIME, SOL_IP, SOL_IPV6,
+    SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
+};
 
+/// Priorities above this are one and the same to the daemon.
+const PRIORITY_MAX: u32 = 15;
+/// Greatest priority that any program may ask for.
+const PRIORITY_UNPRIVILEGED_MAX: u32 = 6;
 /// `sizeof(struct cmsghdr)`: length (8 octets), level, type.
 const HEADER: usize = 16;
-/// Octets of an SCM_TXTIME message without the padding.
-const TXTIME: usize = HEADER + 8;
 
-/// What the control data says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
-    /// No SCM_TXTIME in it.
-    Untimed,
-    /// Nothing but SCM_TXTIME; of several the last holds, as in the kernel.
-    At(u64),
-    /// SCM_TXTIME beside messages that only the kernel serves.
-    AtWithOthers,
-    /// Malformed: the kernel has an errno for it.
-    Malformed,
+/// What the control data asks for; of several messages of one kind the last holds, as in the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    /// SCM_TXTIME, ns of the socket's clock.
+    pub(crate) tx_time: Option<u64>,
+    /// UDP_SEGMENT, octets; it overrides the socket's option, and 0 means no segments.
+    pub(crate) segment_octets: Option<u16>,
+    /// SO_TIMESTAMPING: what is to be recorded about this datagram, as the program wrote it.
+    pub(crate) timestamping: Option<u32>,
+    /// SO_PRIORITY, at most 15.
+    pub(crate) priority: Option<u8>,
+    /// The priority on the IPv4 path: there IP_TOS sets one too, and the last of both holds.
+    pub(crate) priority_v4: Option<u8>,
+    /// There is SO_PRIORITY, which older kernels refuse.
+    pub(crate) has_priority: bool,
+    /// There is a SO_PRIORITY that not every program may ask for.
+    pub(crate) is_privileged: bool,
+    /// IP_TOS, on the IPv4 path only.
+    pub(crate) tos: Option<u8>,
+    /// IP_TTL, 1 to 255, on the IPv4 path only.
+    pub(crate) ttl: Option<u8>,
+    /// IPV6_TCLASS, on the IPv6 path only; `Some(None)` is −1, the socket's own.
+    pub(crate) traffic_class: Option<Option<u8>>,
+    /// IPV6_HOPLIMIT, on the IPv6 path only; `Some(None)` is −1, the socket's own.
+    pub(crate) hop_limit: Option<Option<u8>>,
+    /// What only the kernel serves on any path: other messages of SOL_SOCKET and SOL_UDP, unknown levels.
+    pub(crate) has_others: bool,
+    /// The same, of SOL_IP: of no effect on the IPv6 path and on packet sockets.
+    pub(crate) has_others_v4: bool,
+    /// The same, of SOL_IPV6: of no effect on packet sockets.
+    pub(crate) has_others_v6: bool,
+    /// There is anything at all.
+    pub(crate) is_any: bool,
 }
 
 /// A length with its padding.
@@ -76,26 +104,113 @@ impl Item<'_> {
     const fn is_txtime(&self) -> bool {
         self.level == SOL_SOCKET && self.kind == SO_TXTIME
     }
+
+    /// The data, when it has exactly this length.
+    fn data<const N: usize>(&self) -> Option<[u8; N]> {
+        self.octets.get(HEADER..)?.try_into().ok()
+    }
+
+    fn int(&self) -> Option<i32> {
+        self.data().map(i32::from_le_bytes)
+    }
+
+    /// An `int` from 0 to 255; inside `None` for −1.
+    fn octet_or_default(&self) -> Option<Option<u8>> {
+        let value = self.int()?;
+        if value == -1 { Some(None) } else { u8::try_from(value).ok().map(Some) }
+    }
 }
 
-/// Reads the control data of a send.
-pub(crate) fn parse(control: &[u8], is_musl: bool) -> Control {
-    let (mut tx_time, mut others) = (None, false);
-    for item in (Walk { rest: control, is_musl }) {
-        let Some(item) = item else { return Control::Malformed };
-        if !item.is_txtime() {
-            others = true;
-            continue;
+/// The priority that the kernel gives a datagram of this IP_TOS (`rt_tos2priority`).
+pub(crate) const fn priority_of_tos(tos: u8) -> u8 {
+    const BEST_EFFORT: u8 = 0;
+    const BULK: u8 = 2;
+    const INTERACTIVE: u8 = 6;
+    const INTERACTIVE_BULK: u8 = 4;
+    match (tos & 0x1e) >> 3 {
+        0 => BEST_EFFORT,
+        1 => BULK,
+        2 => INTERACTIVE,
+        _ => INTERACTIVE_BULK,
+    }
+}
+
+impl Parsed {
+    /// What only the kernel serves, on the path of this family.
+    pub(crate) const fn is_kernels(&self, is_v4: bool) -> bool {
+        self.has_others || if is_v4 { self.has_others_v4 } else { self.has_others_v6 }
+    }
+
+    /// Takes one message in; `None` for an SCM_TXTIME of a wrong length.
+    fn take(&mut self, item: &Item<'_>) -> Option<()> {
+        self.is_any = true;
+        match item.level {
+            SOL_SOCKET => return self.take_socket(item),
+            SOL_UDP => match (item.kind, item.data()) {
+                (UDP_SEGMENT, Some(octets)) => self.segment_octets = Some(u16::from_le_bytes(octets)),
+                _ => self.has_others = true,
+            },
+            SOL_IP => self.take_v4(item),
+            SOL_IPV6 => match (item.kind, item.octet_or_default()) {
+                (IPV6_TCLASS, Some(value)) => self.traffic_class = Some(value),
+                (IPV6_HOPLIMIT, Some(value)) => self.hop_limit = Some(value),
+                _ => {
+                    self.has_others_v6 = true;
+                    // IPV6_PKTINFO counts on the IPv4 path too; who mixes more than that is rare.
+                    self.has_others_v4 = true;
+                }
+            },
+            _ => self.has_others = true,
         }
-        let value = word(item.octets, HEADER).filter(|_| item.octets.len() == TXTIME);
-        let Some(value) = value else { return Control::Malformed };
-        tx_time = Some(u64::from_le_bytes(value));
+        Some(())
     }
-    match tx_time {
-        None => Control::Untimed,
-        Some(_) if others => Control::AtWithOthers,
-        Some(at) => Control::At(at),
+
+    fn take_socket(&mut self, item: &Item<'_>) -> Option<()> {
+        match item.kind {
+            SO_TXTIME => self.tx_time = Some(u64::from_le_bytes(item.data()?)),
+            SO_TIMESTAMPING => match item.int() {
+                Some(flags) => self.timestamping = Some(flags.cast_unsigned()),
+                None => self.has_others = true,
+            },
+            SO_PRIORITY => match item.int() {
+                Some(value) => self.set_priority(value.cast_unsigned()),
+                None => self.has_others = true,
+            },
+            _ => self.has_others = true,
+        }
+        Some(())
     }
+
+    fn set_priority(&mut self, value: u32) {
+        self.has_priority = true;
+        self.is_privileged |= value > PRIORITY_UNPRIVILEGED_MAX;
+        self.priority = Some(u8::try_from(value.min(PRIORITY_MAX)).unwrap_or(0));
+        self.priority_v4 = self.priority;
+    }
+
+    fn take_v4(&mut self, item: &Item<'_>) {
+        let tos = item.data::<1>().map(|[tos]| tos);
+        match item.kind {
+            IP_TOS => match tos.or_else(|| u8::try_from(item.int()?).ok()) {
+                Some(tos) => (self.tos, self.priority_v4) = (Some(tos), Some(priority_of_tos(tos))),
+                None => self.has_others_v4 = true,
+            },
+            IP_TTL => match item.int().and_then(|ttl| u8::try_from(ttl).ok()).filter(|ttl| *ttl != 0) {
+                Some(ttl) => self.ttl = Some(ttl),
+                None => self.has_others_v4 = true,
+            },
+            _ => self.has_others_v4 = true,
+        }
+    }
+}
+
+/// Reads the control data of a send; `None` when it is malformed and the kernel has an errno for it.
+pub(crate) fn parse(control: &[u8], is_musl: bool) -> Option<Parsed> {
+    let mut parsed = Parsed::default();
+    for item in (Walk { rest: control, is_musl }) {
+        parsed.take(&item?)?;
+    }
+    Some(parsed)
 }
 
 /// Control data without SCM_TXTIME, on the stack.

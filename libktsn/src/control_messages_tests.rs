@@ -2,7 +2,7 @@
 extern crate std;
 use std::vec::Vec;
 
-use super::{Control, Stripped, parse};
+use super::{Parsed, Stripped, parse};
 
 fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     let mut octets = Vec::new();
@@ -14,50 +14,98 @@ fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     octets
 }
 
+fn int(level: i32, kind: i32, value: i32) -> Vec<u8> {
+    message(level, kind, &value.to_le_bytes())
+}
+
 fn txtime(at: u64) -> Vec<u8> {
     message(1, 61, &at.to_le_bytes())
 }
 
-#[test]
-fn the_last_transmit_time_wins() {
-    assert_eq!(parse(&[], false), Control::Untimed);
-    assert_eq!(parse(&txtime(5), false), Control::At(5));
-    assert_eq!(parse(&[txtime(5), txtime(0)].concat(), false), Control::At(0));
+fn read(messages: &[Vec<u8>]) -> Parsed {
+    parse(&messages.concat(), false).expect("well-formed")
 }
 
 #[test]
-fn other_messages_go_to_the_kernel_wherever_they_stand() {
-    let other = message(17, 103, &[1, 0]);
-    assert_eq!(parse(&other, false), Control::Untimed);
-    assert_eq!(parse(&[other.clone(), txtime(5)].concat(), false), Control::AtWithOthers);
-    assert_eq!(parse(&[txtime(5), other].concat(), false), Control::AtWithOthers);
+fn the_last_transmit_time_wins() {
+    assert_eq!(read(&[]), Parsed::default());
+    assert_eq!(read(&[txtime(5)]).tx_time, Some(5));
+    assert_eq!(read(&[txtime(5), txtime(0)]).tx_time, Some(0));
+}
+
+#[test]
+fn what_a_frame_carries_is_read_wherever_it_stands() {
+    let (gso, tos) = (message(17, 103, &[0xe8, 3]), int(0, 1, 0xb8));
+    for messages in [[gso.clone(), txtime(5), tos.clone()], [tos, txtime(5), gso]] {
+        let parsed = read(&messages);
+        assert_eq!((parsed.tx_time, parsed.segment_octets, parsed.tos), (Some(5), Some(1000), Some(0xb8)));
+        assert_eq!((parsed.priority, parsed.priority_v4), (None, Some(4))); // the kernel's rt_tos2priority
+        assert!(!parsed.is_kernels(true) && !parsed.is_kernels(false));
+    }
+    let parsed =
+        read(&[message(0, 1, &[0x10]), int(0, 2, 9), int(41, 52, -1), int(41, 67, 7), int(1, 37, 0x102)]);
+    assert_eq!((parsed.tos, parsed.ttl), (Some(0x10), Some(9)));
+    assert_eq!((parsed.hop_limit, parsed.traffic_class), (Some(None), Some(Some(7))));
+    assert_eq!((parsed.timestamping, parsed.priority_v4), (Some(0x102), Some(6)));
+}
+
+#[test]
+fn the_last_priority_wins_on_each_path() {
+    let both = read(&[int(1, 12, 5), int(0, 1, 0)]);
+    assert_eq!((both.priority, both.priority_v4, both.is_privileged), (Some(5), Some(0), false));
+    let both = read(&[int(0, 1, 0), int(1, 12, 5)]);
+    assert_eq!((both.priority, both.priority_v4), (Some(5), Some(5)));
+    // One that was overridden must still be allowed.
+    let both = read(&[int(1, 12, 7), int(1, 12, 1)]);
+    assert_eq!((both.priority, both.is_privileged), (Some(1), true));
+    assert_eq!(read(&[int(1, 12, -1)]).priority, Some(15));
+}
+
+#[test]
+fn what_only_the_kernel_serves_is_marked_for_its_path() {
+    let of = |octets: Vec<u8>| {
+        let parsed = read(&[octets]);
+        (parsed.is_kernels(true), parsed.is_kernels(false))
+    };
+    assert_eq!(of(int(0, 2, 0)), (true, false)); // IP_TTL 0: EINVAL, and on the IPv6 path not looked at
+    assert_eq!(of(int(0, 2, 256)), (true, false));
+    assert_eq!(of(int(0, 1, -1)), (true, false));
+    assert_eq!(of(message(0, 1, &[0, 0])), (true, false));
+    assert_eq!(of(message(0, 8, &[0; 12])), (true, false)); // IP_PKTINFO
+    assert_eq!(of(message(41, 50, &[0; 20])), (true, true)); // IPV6_PKTINFO
+    assert_eq!(of(int(41, 67, 256)).1, true);
+    assert_eq!(of(int(1, 36, 1)), (true, true)); // SO_MARK
+    assert_eq!(of(message(1, 12, &[0; 8])), (true, true));
+    assert_eq!(of(message(1, 37, &[0; 2])), (true, true));
+    assert_eq!(of(message(17, 103, &[0; 4])), (true, true));
+    assert_eq!(of(int(77, 1, 1)), (true, true));
 }
 
 #[test]
 fn a_wrong_length_is_the_kernels_to_refuse() {
     for data in [&[0u8; 7][..], &[0; 9], &[], &[0; 16]] {
-        assert_eq!(parse(&message(1, 61, data), false), Control::Malformed);
+        assert_eq!(parse(&message(1, 61, data), false), None);
     }
     for len in [0u64, 15, 25, u64::MAX, u64::MAX - 7, 1 << 32] {
         let mut octets = txtime(5);
         octets[..8].copy_from_slice(&len.to_le_bytes());
-        assert_eq!(parse(&octets, false), Control::Malformed, "{len}");
+        assert_eq!(parse(&octets, false), None, "{len}");
     }
 }
 
 #[test]
 fn less_than_a_header_is_nothing() {
-    assert_eq!(parse(&txtime(5)[..15], false), Control::Untimed);
+    assert_eq!(parse(&txtime(5)[..15], false), Some(Parsed::default()));
     let trailing = [txtime(5), [9; 15].to_vec()].concat();
-    assert_eq!(parse(&trailing, false), Control::At(5));
+    assert_eq!(parse(&trailing, false).and_then(|parsed| parsed.tx_time), Some(5));
 }
 
 #[test]
 fn padding_of_musl_is_ignored() {
     let mut octets = txtime(5);
     octets[4..8].copy_from_slice(&[0xAA; 4]);
-    assert_eq!(parse(&octets, false), Control::Malformed);
-    assert_eq!(parse(&octets, true), Control::At(5));
+    assert_eq!(parse(&octets, false), None);
+    assert_eq!(parse(&octets, true).and_then(|parsed| parsed.tx_time), Some(5));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::{clock, originals, sys};
 
@@ -21,6 +21,8 @@ static STRICT: AtomicBool = AtomicBool::new(false);
 static MUSL: AtomicBool = AtomicBool::new(false);
 /// 0 off, 1 warn, 2 debug.
 static LOG: AtomicU8 = AtomicU8::new(1);
+/// The kernel's version, major in the upper half; 0 = unknown.
+static VERSION: AtomicU32 = AtomicU32::new(0);
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 struct Path(UnsafeCell<[u8; PATH_MAX + 1]>);
@@ -50,6 +52,16 @@ pub(crate) fn is_musl() -> bool {
     MUSL.load(Relaxed)
 }
 
+/// Whether the kernel is at least of this version.
+fn is_kernel(major: u32, minor: u32) -> bool {
+    VERSION.load(Relaxed) >= (major << 16 | minor)
+}
+
+/// Whether the kernel takes SO_PRIORITY as a control message; an older one refuses it.
+pub(crate) fn knows_priority_messages() -> bool {
+    is_kernel(6, 14)
+}
+
 /// Says once that timed sends of this program do not reach KTSN, and what to do about it.
 pub(crate) fn warn_once(line: &[u8]) {
     if LOG.load(Relaxed) >= 1 && !WARNED.swap(true, Relaxed) {
@@ -70,6 +82,8 @@ pub(crate) extern "C" fn start() {
     let saved = originals::errno();
     originals::find_all();
     clock::find();
+    let (major, minor) = sys::kernel_version();
+    VERSION.store(major.min(0xffff) << 16 | minor.min(0xffff), Relaxed);
     MUSL.store(originals::any(c"gnu_get_libc_version").is_null(), Relaxed);
     let mut run_dir = RUN_DIR_DEFAULT;
     if !is_secure() {

@@ -16,7 +16,7 @@ use ktsn_ring::{
 };
 
 use crate::abi::{EAGAIN, EINTR, ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_NOSIGNAL, MessageHeader};
-use crate::control_messages::{self, Control};
+use crate::control_messages::{self, Parsed};
 use crate::destination::{self, Address, Destination};
 use crate::fds::{self, Entry};
 use crate::message::Message;
@@ -55,14 +55,14 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
-    match control_messages::parse(message.control, is_musl) {
-        Control::At(at) => Send { stream, fd, flags }.at(&message, at),
-        Control::AtWithOthers => leave(stream, BypassReason::UnsupportedOption),
-        Control::Untimed => Send { stream, fd, flags }.untimed(&message).unwrap_or_else(|| {
+    let Some(control) = control_messages::parse(message.control, is_musl) else { return Verdict::Kernel };
+    let send = Send { stream, fd, flags };
+    match control.tx_time {
+        Some(at) => send.at(&message, &control, at),
+        None => send.untimed(&message, &control).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
             Verdict::Kernel
         }),
-        Control::Malformed => Verdict::Kernel,
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> boo
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return false };
-    matches!(control_messages::parse(message.control, is_musl), Control::At(_) | Control::AtWithOthers)
+    control_messages::parse(message.control, is_musl).is_some_and(|control| control.tx_time.is_some())
         && txtime::recall(fd).is_some()
 }
 
@@ -104,7 +104,7 @@ struct Send {
 }
 
 impl Send {
-    fn at(self, message: &Message<'_>, tx_time: u64) -> Verdict {
+    fn at(self, message: &Message<'_>, control: &Parsed, tx_time: u64) -> Verdict {
         let Some(clock) = txtime::clock_id(self.stream.txtime().clock) else {
             return leave(self.stream, BypassReason::UnsupportedOption);
         };
@@ -117,7 +117,7 @@ impl Send {
         if self.flags & !FLAGS != 0 {
             return leave(stream, BypassReason::UnsupportedOption);
         }
-        let Some(mut frame) = self.frame(to) else {
+        let Some(mut frame) = self.frame(to, control) else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
         frame.clock = clock.id();
@@ -134,7 +134,7 @@ impl Send {
     /// A datagram without transmit time, where the attachment takes such ones: in the ring it has the TxTime 0 on
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
-    fn untimed(self, message: &Message<'_>) -> Option<Verdict> {
+    fn untimed(self, message: &Message<'_>, control: &Parsed) -> Option<Verdict> {
         let page = page::get()?;
         let held = Use::current(page).filter(|held| held.producer().state() == RegionState::Attached)?;
         let to = match destination::parse(message.name, self.stream.is_v6(), self.stream.is_v6_only()) {
@@ -142,7 +142,7 @@ impl Send {
             Destination::Peer if self.stream.is_connected() => None,
             Destination::Peer | Destination::Kernel => return None,
         };
-        let mut frame = self.frame(to).filter(|_| message.control.is_empty() && self.flags & !FLAGS == 0)?;
+        let mut frame = self.frame(to, control).filter(|_| self.flags & !FLAGS == 0)?;
         let Registration::Known(status) = self.stream.registration(&held, self.fd) else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
         {
@@ -153,8 +153,8 @@ impl Send {
         Some(self.into_region(page, &held, message, ClockId::Monotonic, frame))
     }
 
-    /// The frame as the socket's options make it; `None` when only the kernel can send it.
-    fn frame(self, to: Option<Address>) -> Option<Frame> {
+    /// The frame as the socket's options and the control messages make it; `None` when only the kernel can send it.
+    fn frame(self, to: Option<Address>, control: &Parsed) -> Option<Frame> {
         let stream = self.stream;
         let options = stream.options();
         let (is_group, is_v4) = to.map_or_else(|| stream.peer(), |to| (to.is_multicast(), to.is_v4()));
@@ -164,21 +164,27 @@ impl Send {
             || stream.is_pinned(is_group)
             || stream.is_bound_elsewhere(is_v4)
             || (to.is_some_and(|to| to.is_broadcast()) && !options.has_broadcast)
+            || (control.is_any && is_kernels(control, is_v4))
         {
             return None;
         }
         let hop_limit = match (is_v4, is_group) {
-            (true, false) => options.ttl,
-            (true, true) => options.multicast_ttl,
-            (false, false) => options.hops,
-            (false, true) => options.multicast_hops,
+            (true, false) => control.ttl.unwrap_or(options.ttl),
+            (true, true) => control.ttl.unwrap_or(options.multicast_ttl),
+            (false, false) => control.hop_limit.flatten().unwrap_or(options.hops),
+            (false, true) => control.hop_limit.flatten().unwrap_or(options.multicast_hops),
+        };
+        let (priority, traffic_class) = if is_v4 {
+            (control.priority_v4, control.tos.unwrap_or(options.tos))
+        } else {
+            (control.priority, control.traffic_class.flatten().unwrap_or(options.traffic_class))
         };
         let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT);
         let mut frame = Frame {
             stream_index: stream.index,
             flags: if to.is_none() { flags.with(SlotFlags::CONNECTED) } else { flags },
-            priority: options.priority,
-            traffic_class: if is_v4 { options.tos } else { options.traffic_class },
+            priority: priority.unwrap_or(options.priority),
+            traffic_class,
             hop_limit,
             ..Frame::default()
         };
@@ -339,6 +345,15 @@ impl Send {
         }
         Verdict::Taken(message.octets)
     }
+}
+
+/// Whether the control messages ask for something that only the kernel does, or may refuse.
+fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
+    control.is_kernels(is_v4)
+        || control.timestamping.is_some()
+        || control.segment_octets.is_some_and(|octets| octets != 0)
+        || (control.has_priority && !env::knows_priority_messages())
+        || (control.is_privileged && !sys::may_prioritise())
 }
 
 /// Why there is no slot.

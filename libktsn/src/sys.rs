@@ -31,6 +31,8 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 307;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const UNAME: usize = 63;
+    pub(crate) const CAPGET: usize = 125;
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -53,6 +55,8 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 269;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const UNAME: usize = 160;
+    pub(crate) const CAPGET: usize = 90;
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -179,6 +183,37 @@ pub(crate) fn nap(nanos: u32) -> bool {
 /// The calling process.
 pub(crate) fn pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
+}
+
+/// The kernel's version, major and minor; 0.0 where it cannot be read.
+pub(crate) fn kernel_version() -> (u32, u32) {
+    /// Octets of each of the six fields of `struct utsname`.
+    const FIELD: usize = 65;
+    let mut names = [0u8; 6 * FIELD];
+    // SAFETY: the kernel writes one struct utsname, which is as long as `names`.
+    if unsafe { call(number::UNAME, [names.as_mut_ptr() as usize, 0, 0, 0, 0]) } != 0 {
+        return (0, 0);
+    }
+    let mut numbers = names.get(2 * FIELD..3 * FIELD).unwrap_or(&[]).split(|octet| !octet.is_ascii_digit());
+    let mut number = || {
+        numbers.next().unwrap_or(&[]).iter().fold(0u32, |sum, digit| {
+            sum.saturating_mul(10).saturating_add(u32::from(digit.wrapping_sub(b'0')))
+        })
+    };
+    (number(), number())
+}
+
+/// Whether the calling thread may give its datagrams any priority: CAP_NET_ADMIN or CAP_NET_RAW is in effect.
+pub(crate) fn may_prioritise() -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_NET_ADMIN_OR_RAW: u32 = 1 << 12 | 1 << 13;
+    let header = [VERSION_3, 0];
+    // Effective, permitted, inheritable; twice.
+    let mut sets = [0u32; 6];
+    // SAFETY: the kernel reads two words of `header` and writes six to `sets`.
+    let result =
+        unsafe { call(number::CAPGET, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0]) };
+    result == 0 && sets[0] & CAP_NET_ADMIN_OR_RAW != 0
 }
 
 /// Writes a line to the program's standard error, once, best effort.

@@ -167,7 +167,7 @@ static void untimed(void)
 	value = 5, setsockopt(connected, SOL_SOCKET, SO_PRIORITY, &value, sizeof(value));
 	piece = (struct iovec){"peer", 4}, message.msg_name = NULL, message.msg_namelen = 0;
 	say("peer", sendmsg(connected, &message, 0));
-	// Beside what only the kernel serves.
+	// With a control message that the frame carries.
 	struct cmsghdr *item = (void *)space;
 	item->cmsg_level = IPPROTO_IP, item->cmsg_type = IP_TTL, item->cmsg_len = CMSG_LEN(4), value = 3;
 	memcpy(CMSG_DATA(item), &value, 4);

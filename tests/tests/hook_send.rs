@@ -124,13 +124,14 @@ fn untimed_datagrams_are_taken_where_the_attachment_says_so() {
         assert_eq!(lengths, [4, 4, 3, 4, 6]);
         assert_eq!(
             (texts(&frames), counters[0]),
-            (["four", "six", "peer", "timed"].map(str::to_owned).to_vec(), 2)
+            (["four", "six", "peer", "others", "timed"].map(str::to_owned).to_vec(), 1)
         );
         let of = |text| find(&frames, text).frame;
         assert_eq!((of("four").tx_time, of("four").clock, of("four").priority), (0, 1, 4));
         assert_eq!((of("peer").tx_time, of("peer").clock, of("peer").priority), (0, 1, 5));
+        assert_eq!((of("others").tx_time, of("others").hop_limit), (0, 3)); // IP_TTL as a control message
         let (_, frames, counters, _) = run(libc, "untimed", takes(Some(0)));
-        assert_eq!((frames.len(), counters[0]), (5, 1));
+        assert_eq!((frames.len(), counters[0]), (6, 0));
         let (_, frames, counters, _) = run(libc, "untimed", takes(None));
         assert_eq!((texts(&frames), counters[0]), (vec!["timed".to_owned()], 5));
     }
