@@ -76,6 +76,7 @@ pub(crate) const EINTR: c_int = 4;
 pub(crate) const EINVAL: c_int = 22;
 pub(crate) const EBADF: c_int = 9;
 pub(crate) const EAGAIN: c_int = 11;
+pub(crate) const EMFILE: c_int = 24;
 pub(crate) const ENOSYS: c_int = 38;
 pub(crate) const EPIPE: c_int = 32;
 pub(crate) const EPROTO: c_int = 71;

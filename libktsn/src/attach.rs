@@ -23,10 +23,10 @@ use ktsn_ring::layout::ABI;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::abi::{EAGAIN, EBADF, EPROTO};
+use crate::abi::{EAGAIN, EBADF, EMFILE, EPROTO};
 use crate::page::{Locked, Page};
 use crate::region::{self, Region, Use};
-use crate::{clock, env, streams, sys};
+use crate::{clock, env, limit, streams, sys};
 
 /// How long the first attachment may take, ns: a daemon that accepts has hundreds of others before us at worst.
 pub(crate) const ATTACH_WAIT: u64 = 1_000_000_000;
@@ -38,8 +38,6 @@ const RETRY_STRANGER: u64 = 1_000_000_000;
 const BUSY_NAP: u32 = 1_000_000;
 /// A daemon that accepts and says nothing, ns. Long: one that dies ends the connection.
 const REPLY_WAIT: u64 = 10_000_000_000;
-/// Our descriptors go where programs do not count on finding free numbers.
-const DESCRIPTOR_MIN: c_int = 512;
 
 /// Whether this process or an ancestor was ever attached: then timed sends never go to the kernel unseen.
 static ONCE: AtomicBool = AtomicBool::new(false);
@@ -47,6 +45,8 @@ static ONCE: AtomicBool = AtomicBool::new(false);
 static ABSENT: AtomicU64 = AtomicU64::new(0);
 /// The daemon's last refusal, [`HelloStatus`] as a number; 0 = none, it was not there.
 static REFUSAL: AtomicU32 = AtomicU32::new(0);
+/// In its place: this program has no descriptor left for the two that are needed.
+const NO_DESCRIPTOR: u32 = u32::MAX;
 
 /// How far an attachment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,9 +133,9 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
             Step::Waiting(number)
         }
         Err(EAGAIN) => Step::Busy,
-        Err(_) => {
+        Err(error) => {
             page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
-            REFUSAL.store(0, Relaxed);
+            REFUSAL.store(if error == EMFILE { NO_DESCRIPTOR } else { 0 }, Relaxed);
             Step::Absent
         }
     }
@@ -148,7 +148,8 @@ fn retry_after() -> u64 {
 /// Connects and sends Hello with the program's socket.
 fn connect(socket: c_int) -> Result<u32, c_int> {
     let path = env::socket_path().ok_or(EBADF)?;
-    let control = sys::connect_unix(path, DESCRIPTOR_MIN)?;
+    let raised = limit::raise();
+    let control = sys::connect_unix(path, raised.descriptor_min())?;
     let abi = ABI as u16;
     let hello = Hello { abi_min: abi, abi_max: abi }.encode();
     sys::send(control.as_raw_fd(), &hello, Some(socket))?;
@@ -158,8 +159,17 @@ fn connect(socket: c_int) -> Result<u32, c_int> {
 /// The daemon's answer with its memfd and doorbell, or an errno.
 fn receive(control: c_int) -> Result<(HelloReply, [Option<OwnedFd>; 2]), c_int> {
     let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
+    if !sys::is_readable(control) {
+        return Err(EAGAIN);
+    }
+    let raised = limit::raise();
     let (received, descriptors) = sys::receive(control, &mut octets)?;
     let message = octets.get(..received).unwrap_or(&octets);
+    let min = raised.descriptor_min();
+    // The region is mapped and its descriptor closed within this step; the doorbell stays.
+    let descriptors = match descriptors {
+        [region, doorbell] => [region, doorbell.map(|doorbell| sys::move_high(doorbell, min))],
+    };
     HelloReply::parse(message).map(|reply| (reply, descriptors)).map_err(|_| EPROTO)
 }
 
@@ -175,7 +185,8 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
             accept(page, number, reply.region_octets as usize, &memfd, doorbell)
         }
         Ok((reply, _)) => {
-            REFUSAL.store(reply.status as u32, Relaxed);
+            let is_cut_off = reply.status == HelloStatus::Attached;
+            REFUSAL.store(if is_cut_off { NO_DESCRIPTOR } else { reply.status as u32 }, Relaxed);
             false
         }
         Err(_) => false,
@@ -195,7 +206,7 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
 fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, doorbell: OwnedFd) -> bool {
     let Some(region) = Region::get(number) else { return false };
     let Some(base) = sys::map_shared(memfd, octets) else { return false };
-    if !region.install(page, number, base, octets, sys::move_high(doorbell, DESCRIPTOR_MIN)) {
+    if !region.install(page, number, base, octets, doorbell) {
         sys::unmap(base.as_ptr() as usize, octets);
         return false;
     }
@@ -223,6 +234,10 @@ pub(crate) fn warn() {
         VERSION => {
             b"ktsn: libktsn speaks ring ABI 1..1 and this ktsnd only others: SO_TXTIME is left to the kernel. \
               Install libktsn and ktsnd of one release; KTSN_LOG=off hides this line.\n"
+        }
+        NO_DESCRIPTOR => {
+            b"ktsn: no descriptor left for libktsn (it needs 2): SO_TXTIME is left to the kernel. \
+              Raise the hard limit of open files (RLIMIT_NOFILE); KTSN_LOG=off hides this line.\n"
         }
         CLIENTS_MAX => {
             b"ktsn: the attachment has all its clients: SO_TXTIME is left to the kernel. \

@@ -8,7 +8,7 @@
 use core::ffi::c_int;
 
 use crate::abi::CLOSE_RANGE_CLOEXEC;
-use crate::{fds, originals, page, region};
+use crate::{env, fds, originals, page, region};
 
 /// Whether a descriptor is one of ours, which the program never opened.
 pub(crate) fn is_hidden(fd: c_int) -> bool {
@@ -21,6 +21,9 @@ pub(crate) fn is_hidden(fd: c_int) -> bool {
 /// As for the original: the program answers for what it closes.
 pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let closes = flags.cast_unsigned() & CLOSE_RANGE_CLOEXEC == 0 && first <= last;
+    if closes {
+        env::closed(first, last);
+    }
     let mut from = first;
     while closes
         && page::get().is_some()

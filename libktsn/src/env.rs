@@ -6,8 +6,11 @@
 //! decides whose memory is mapped.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use crate::{clock, originals, sys};
 
@@ -23,18 +26,21 @@ static MUSL: AtomicBool = AtomicBool::new(false);
 static LOG: AtomicU8 = AtomicU8::new(1);
 /// The kernel's version, major in the upper half; 0 = unknown.
 static VERSION: AtomicU32 = AtomicU32::new(0);
+/// Descriptor 2 is closed, or what came after is no standard error: nobody said so with dup2.
+static STDERR_GONE: AtomicBool = AtomicBool::new(false);
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 struct Path(UnsafeCell<[u8; PATH_MAX + 1]>);
-// SAFETY: written only by the constructor, which the dynamic linker runs once, before threads can use the path:
+// SAFETY: written only by `start`, whose body runs once (`STARTED`), before threads can use the path:
 // `SEALED` is set after the last write, and readers look at it first.
 unsafe impl Sync for Path {}
 static PATH: Path = Path(UnsafeCell::new([0; PATH_MAX + 1]));
+static STARTED: AtomicBool = AtomicBool::new(false);
 static SEALED: AtomicBool = AtomicBool::new(false);
 
 /// The path of the daemon's client socket; `None` before the constructor ran, or when it does not fit an address.
 pub(crate) fn socket_path() -> Option<&'static CStr> {
-    if !SEALED.load(core::sync::atomic::Ordering::Acquire) {
+    if !SEALED.load(Acquire) {
         return None;
     }
     // SAFETY: sealed, so nobody writes any more.
@@ -64,26 +70,52 @@ pub(crate) fn knows_priority_messages() -> bool {
 
 /// Says once that timed sends of this program do not reach KTSN, and what to do about it.
 pub(crate) fn warn_once(line: &[u8]) {
-    if LOG.load(Relaxed) >= 1 && !WARNED.swap(true, Relaxed) {
+    if LOG.load(Relaxed) >= 1 && !STDERR_GONE.load(Relaxed) && !WARNED.swap(true, Relaxed) {
         sys::complain(line);
+    }
+}
+
+/// The program closed descriptors `first` to `last`: what it opens as number 2 afterwards is a file of its own.
+pub(crate) fn closed(first: u32, last: u32) {
+    if first <= 2 && last >= 2 {
+        STDERR_GONE.store(true, Relaxed);
+    }
+}
+
+/// The program put something at this number on purpose.
+pub(crate) fn put(fd: c_int) {
+    if fd == 2 {
+        STDERR_GONE.store(false, Relaxed);
     }
 }
 
 /// Says something under `KTSN_LOG=debug`.
 pub(crate) fn debug(line: &[u8]) {
-    if LOG.load(Relaxed) >= 2 {
+    if LOG.load(Relaxed) >= 2 && !STDERR_GONE.load(Relaxed) {
         sys::complain(line);
+    }
+}
+
+/// What the constructor does, if a library's constructor that runs before ours has a timed socket.
+pub(crate) fn make_ready() {
+    if !SEALED.load(Acquire) {
+        start();
     }
 }
 
 /// Run by the dynamic linker before `main`.
 pub(crate) extern "C" fn start() {
+    if STARTED.swap(true, Relaxed) {
+        return;
+    }
     // Looking symbols up may leave an error number behind; the program starts with the one it would have had.
     let saved = originals::errno();
     originals::find_all();
     clock::find();
     let (major, minor) = sys::kernel_version();
     VERSION.store(major.min(0xffff) << 16 | minor.min(0xffff), Relaxed);
+    originals::find_test_cancel();
+    STDERR_GONE.store(!sys::is_open(2), Relaxed);
     MUSL.store(originals::any(c"gnu_get_libc_version").is_null(), Relaxed);
     let mut run_dir = RUN_DIR_DEFAULT;
     if !is_secure() {
@@ -101,12 +133,12 @@ pub(crate) extern "C" fn start() {
         );
     }
     write_path(run_dir);
-    SEALED.store(true, core::sync::atomic::Ordering::Release);
+    SEALED.store(true, Release);
     originals::set_errno(saved);
 }
 
 fn write_path(run_dir: &[u8]) {
-    // SAFETY: only the constructor gets here, and nobody reads before `SEALED`.
+    // SAFETY: only `start` gets here, once, and nobody reads before `SEALED`.
     let path = unsafe { &mut *PATH.0.get() };
     if run_dir.len() + SOCKET.len() > PATH_MAX {
         return; // stays empty: never attached, and the warning names the directory

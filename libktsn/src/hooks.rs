@@ -223,6 +223,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     // Before the call: afterwards the number may already be somebody else's.
     fds::forget(fd);
+    if fd == 2 {
+        env::closed(2, 2);
+    }
     // SAFETY: the program's arguments.
     unsafe { originals::close(fd) }
 }
@@ -278,7 +281,7 @@ pub unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    fds::copy(fd, unsafe { originals::dup2(fd, new) })
+    put(fds::copy(fd, unsafe { originals::dup2(fd, new) }))
 }
 
 /// `dup3(2)`.
@@ -291,7 +294,13 @@ pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    fds::copy(fd, unsafe { originals::dup3(fd, new, flags) })
+    put(fds::copy(fd, unsafe { originals::dup3(fd, new, flags) }))
+}
+
+/// After dup2 and dup3: what was put there on purpose may be a standard error.
+fn put(answer: c_int) -> c_int {
+    env::put(answer);
+    answer
 }
 
 /// After fcntl: a duplicate is another descriptor of the same stream.

@@ -16,7 +16,10 @@
 //!   and attaches by itself at its first timed send. The tables of descriptors and sockets it keeps: they are its own.
 //! * **vfork.** The child shares all memory: it may send through the parent's region, but closing and duplicating
 //!   descriptors there changes no table, because the pid is another.
-//! * **exec.** Our descriptors are CLOEXEC. An inherited timed socket is recognised at its first `sendmsg`.
+//! * **exec.** Our descriptors are CLOEXEC. An inherited timed socket is recognised at its first `sendmsg`; one whose
+//!   SO_TXTIME only the daemon had granted after the kernel's refusal of its first timed send ([`txtime`]).
+//! * **Limits.** Our two descriptors lie above the program's limit of open files ([`limit`]).
+//! * **Cancellation.** A timed send is a cancellation point before it holds anything.
 //!
 //! # What it links
 //! No C library: system calls are raw, the originals are found by `dlsym`, so one file serves glibc and musl. A C
@@ -42,6 +45,7 @@ mod destination;
 mod env;
 mod fds;
 pub mod hooks;
+mod limit;
 mod message;
 mod options;
 mod originals;

@@ -131,6 +131,25 @@ originals! {
     fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int = c"fcntl64", number::FCNTL;
 }
 
+static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks the C library's function up (by the constructor).
+pub(crate) fn find_test_cancel() {
+    TEST_CANCEL.store(any(c"pthread_testcancel") as usize, Relaxed);
+}
+
+/// The send functions are cancellation points, also where no system call is made. A cancelled thread does not come
+/// back, so nothing may be held here.
+pub(crate) fn test_cancel() {
+    let at = TEST_CANCEL.load(Relaxed);
+    if at != 0 {
+        // SAFETY: the address of pthread_testcancel, which has this signature.
+        let test_cancel: unsafe extern "C" fn() = unsafe { transmute(at) };
+        // SAFETY: it looks at the calling thread's own state only.
+        unsafe { test_cancel() }
+    }
+}
+
 /// `closefrom(3)` where the kernel has no `close_range`: the original, or ENOSYS ignored as the function has no result.
 ///
 /// # Safety

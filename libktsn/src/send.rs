@@ -24,7 +24,7 @@ use crate::page::{self, Page};
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, clock, env, sys, txtime};
+use crate::{attach, clock, env, originals, sys, txtime};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -52,6 +52,7 @@ pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
 /// `header` is what the program passed.
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
     let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
+    originals::test_cancel();
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
@@ -75,6 +76,7 @@ pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> boo
     if fds::was_asked(fd) || stream_of(fd).is_some() {
         return false;
     }
+    env::make_ready();
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return false };
@@ -124,8 +126,8 @@ impl Send {
         frame.tx_time = tx_time;
         let Some(page) = page::get() else { return leave(stream, BypassReason::NotAttached) };
         if page.is_fresh() && attach::was_attached() {
-            // A fork's child: attach for ourselves, once with the patience of the first attachment.
-            attach::wait(page, self.fd, clock::monotonic().saturating_add(attach::ATTACH_WAIT));
+            // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
+            let _ = txtime::register(self.stream, self.fd);
         }
         let Some(held) = self.region(page) else { return self.without_region(message.octets) };
         self.into_region(page, &held, message, clock, frame)

@@ -223,6 +223,13 @@ pub(crate) fn complain(line: &[u8]) {
     let _ = rustix::io::write(stderr, line);
 }
 
+/// Whether a descriptor is open.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    const F_GETFD: usize = 1;
+    // SAFETY: takes and gives plain values.
+    unsafe { call(number::FCNTL, [word(fd), F_GETFD, 0, 0, 0]) >= 0 }
+}
+
 /// Whether the file description is non-blocking right now.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     const F_GETFL: usize = 3;
@@ -297,6 +304,18 @@ struct Rights {
 
 const SCM_RIGHTS: c_int = 1;
 const RIGHTS_HEADER: usize = 16;
+
+/// Whether something (also an end) can be read at once.
+pub(crate) fn is_readable(fd: c_int) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    if fd < 0 {
+        return true; // reading finds the error
+    }
+    // SAFETY: not -1; borrowed for one call, and a descriptor that is closed meanwhile is an error value.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)) != Ok(0)
+}
 
 /// Sends one message, with a descriptor or without; never blocks, never raises SIGPIPE.
 pub(crate) fn send(socket: c_int, message: &[u8], passed: Option<c_int>) -> Result<(), c_int> {

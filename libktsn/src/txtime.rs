@@ -16,7 +16,7 @@ use crate::fds::{self, Entry};
 use crate::options::{self, Change, Options};
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
-use crate::{attach, clock, page, sys};
+use crate::{attach, clock, env, page, sys};
 
 /// The clocks that a schedule can serve.
 pub(crate) const fn clock_id(clock: c_int) -> Option<ClockId> {
@@ -137,6 +137,7 @@ fn read_txtime(fd: c_int) -> Option<SockTxtime> {
 
 /// A new stream for a UDP socket; the caller owns its one reference.
 fn begin(fd: c_int) -> Option<Stream> {
+    env::make_ready();
     let is_v6 = udp_family(fd)?;
     if usize::try_from(fd).ok()? >= fds::FDS_COUNT || !page::make()?.may_change() {
         return None;
@@ -159,7 +160,7 @@ fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
 }
 
 /// Attaches if need be and registers; the daemon's answer if it serves this stream.
-fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
+pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     let page = page::make()?;
     let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
     if !attach::wait(page, fd, deadline) {

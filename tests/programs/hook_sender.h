@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -55,5 +56,7 @@ void say(const char *what, long value);
 // Each of these answers 0 when it does not know the scenario.
 int run_process_scenario(const char *name, int argc, char **argv);
 int run_grant_scenario(const char *name, char **argv);
+int run_life_scenario(const char *name, char **argv);
+int run_thread_scenario(const char *name);
 
 #endif

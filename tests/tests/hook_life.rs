@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of a process under libktsn.so: descriptors at the edge, threads, forks, other programs, sandboxes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::peer::{Behaviour, Events, Peer};
+
+/// Runs a scenario; what it printed, and what the peer saw.
+fn run(
+    libc: Libc,
+    name: &str,
+    more: &[&str],
+    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
+) {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let output = hook::scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
+    let values = hook::values(&output);
+    let texts = peer.texts();
+    let events = peer.events();
+    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    check(&values, &texts, &events);
+}
+
+/// A program at its limit finds exactly as many descriptors as without the library, and may close them all.
+#[test]
+fn the_limit_is_the_programs() {
+    for libc in LIBCS {
+        let plain = Command::new(hook::sender(libc)).args(["limit", "9", "8"]).output().expect("program");
+        let plain = hook::values(&plain);
+        assert_eq!((plain["free"], plain["no-more"]), (60, -24)); // EMFILE
+        run(libc, "limit", &["8"], |values, texts, events| {
+            assert_eq!(values, &plain);
+            assert_eq!((values["one"], values["two"], values["three"], values["limit"]), (3, 3, 5, 64));
+            assert_eq!((texts, events.clients), (&["one", "two", "three"].map(str::to_owned)[..], 1));
+        });
+        // No room up to the hard limit: two of the numbers are ours, and the program goes on all the same.
+        run(libc, "limit", &["0"], |values, texts, _| {
+            assert_eq!((values["free"], values["limit"], values["no-more"]), (58, 64, -24));
+            assert_eq!(texts[..2], ["one", "two"]);
+        });
+    }
+}
+
+#[test]
+fn not_one_descriptor_is_free() {
+    for libc in LIBCS {
+        run(libc, "limit-full", &["8"], |values, texts, events| {
+            assert_eq!((values["txtime"], values["one"], values["limit"]), (0, 3, 64));
+            assert_eq!((texts, events.clients), (&["one", "two"].map(str::to_owned)[..], 1));
+        });
+        // Without room the kernel has the socket, until the program has descriptors again and says so.
+        let run_dir = hook::open_directory();
+        let peer = Peer::start(run_dir.path(), Behaviour::default());
+        let receiver = UdpSocket::bind("127.0.0.1:0").expect("receiver");
+        receiver.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+        let port = receiver.local_addr().expect("address").port();
+        let output = hook::scenario(libc, run_dir.path(), "limit-full", port).arg("0").output();
+        let output = output.expect("program");
+        let values = hook::values(&output);
+        assert_eq!((values["txtime"], values["one"], values["again"], values["two"]), (0, 3, 0, 3));
+        assert_eq!(receiver.recv(&mut [0; 16]).expect("from the kernel"), 3);
+        assert_eq!(peer.texts(), ["two"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("no descriptor left") && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn standard_descriptors_are_the_programs() {
+    for libc in LIBCS {
+        run(libc, "closed-standard", &[], |values, texts, _| {
+            assert_eq!((values["data"], values["socket"], values["more"]), (0, 1, 2));
+            assert_eq!((values["txtime"], values["sent"], values["again"]), (0, 6, 10));
+            assert_eq!(texts, ["closed", "closed too"]);
+        });
+        // Nobody there to attach to: the warning has no place to go to, and goes nowhere.
+        let nowhere = hook::open_directory();
+        let output = hook::scenario(libc, nowhere.path(), "closed-standard", 9).output().expect("program");
+        assert_eq!(hook::values(&output)["octets"], 0);
+    }
+}
+
+#[test]
+fn daemons_detach() {
+    for libc in LIBCS {
+        let run_dir = hook::open_directory();
+        let peer = Peer::start(run_dir.path(), Behaviour::default());
+        let status = hook::scenario(libc, run_dir.path(), "daemonise", 4321).status().expect("program");
+        assert!(status.success());
+        assert!(peer.wait(Duration::from_secs(5), |events| events.frames.len() == 4), "{:?}", peer.texts());
+        assert_eq!(peer.texts(), ["before", "daemon-before", "daemon-after", "daemon-last"]);
+    }
+}
+
+#[test]
+fn spawned_programs_get_what_they_are_given() {
+    for libc in LIBCS {
+        run(libc, "spawn", &[], |values, texts, events| {
+            assert_eq!((values["spawn"], values["child"]), (0, 0));
+            let expected = ["parent", "inherited", "kept", "parent again", "after vfork"];
+            assert_eq!((texts, events.clients), (&expected.map(str::to_owned)[..], 2));
+            // Nothing of ours is open in another program.
+            assert_eq!((values["count"], values["highest"]), (3, 2));
+        });
+    }
+}
+
+/// 1,000 sockets are served; those beyond the table are the kernel's.
+#[test]
+fn a_thousand_sockets() {
+    for libc in LIBCS {
+        run(libc, "many", &[], |values, texts, events| {
+            assert_eq!((values["taken"], values["failed"], values["last"]), (1000, 0, 4));
+            let distinct: BTreeSet<&String> = texts.iter().filter(|text| text.starts_with('s')).collect();
+            let count = |what| texts.iter().filter(|text| *text == what).count();
+            assert_eq!((distinct.len(), count("again"), count("more"), count("last")), (1000, 1000, 24, 1));
+            assert_eq!(events.clients, 1);
+        });
+    }
+}
+
+#[test]
+fn a_socket_for_each_datagram() {
+    run(Libc::Gnu, "short-lives", &[], |values, texts, _| {
+        assert_eq!((values["failed"], texts.len()), (0, 3000));
+    });
+}
+
+#[test]
+fn ranges_of_descriptors() {
+    for libc in LIBCS {
+        run(libc, "ranges", &[], |values, texts, events| {
+            assert_eq!((values["cloexec"], values["flag"], values["unshare"], values["gone"]), (0, 1, 0, -9));
+            assert_eq!(texts[..3], ["before", "after", "new"]);
+            assert!(texts.iter().any(|text| text == "last") && events.clients == 2, "{}", events.clients);
+        });
+    }
+}
+
+#[test]
+fn threads_come_and_go() {
+    for libc in LIBCS {
+        run(libc, "several", &[], |values, texts, events| {
+            let distinct: BTreeSet<&String> = texts.iter().collect();
+            assert_eq!((values["failed"], values["briefs"]), (0, 1000));
+            // A registration that a busy peer does not answer in time costs a frame, and is counted.
+            let absent = events.counters[0][16] as usize;
+            assert_eq!((texts.len() + absent, distinct.len() + absent), (13_000, 13_000));
+            assert!(absent < 130, "{absent}");
+        });
+    }
+}
+
+#[test]
+fn a_process_forks_in_the_middle_of_its_threads_sends() {
+    for libc in LIBCS {
+        run(libc, "forked", &[], |values, texts, events| {
+            assert_eq!((values["failed"], values["after"]), (0, 5));
+            let children = texts.iter().filter(|text| text.starts_with("child")).count();
+            assert_eq!((children, events.clients), (30, 31));
+            assert_eq!(events.counters.iter().skip(1).map(|counters| counters[16]).sum::<u64>(), 0);
+            assert!(texts.iter().any(|text| text == "after"));
+        });
+    }
+}
+
+/// [POSIX 2.9.5.2] sendmsg is a cancellation point.
+#[test]
+fn threads_are_cancelled_in_sendmsg() {
+    for libc in LIBCS {
+        run(libc, "cancelled", &[], |values, texts, _| {
+            assert_eq!((values["untimed"], values["timed"], values["after"]), (1, 1, 5));
+            assert!(texts.iter().any(|text| text == "after"));
+        });
+    }
+}
+
+/// Neither lock nor memory nor log: with the symbols that the library asks for (`hook_library.rs`), nothing else than
+/// a system call could be any of these, and there is none.
+#[test]
+fn a_timed_send_makes_no_system_call() {
+    for libc in LIBCS {
+        // A peer that is late is rung for, which is a call: then once more.
+        let calls = (0..20).find_map(|_| {
+            let mut calls = None;
+            run(libc, "no-calls", &[], |values, _, _| {
+                assert_eq!((values["first"], values["failed"]), (5, 0));
+                calls = (values["calls"] == 0).then_some(values["calls"]);
+            });
+            calls
+        });
+        assert_eq!(calls, Some(0));
+    }
+}
+
+#[test]
+fn a_sandbox_that_allows_sending_is_enough() {
+    for libc in LIBCS {
+        run(libc, "sandboxed", &[], |values, texts, events| {
+            assert_eq!((values["first"], values["failed"]), (5, 0));
+            assert_eq!((texts.len(), events.clients), (201, 1));
+        });
+    }
+}
+
+#[test]
+fn constructors_send_before_main() {
+    for libc in LIBCS {
+        let run_dir = hook::open_directory();
+        let peer = Peer::start(run_dir.path(), Behaviour::default());
+        let mut command = hook::scenario(libc, run_dir.path(), "nothing", 9);
+        let output = command.env("HOOK_CONSTRUCTOR", "4321").output().expect("program");
+        assert_eq!(hook::values(&output)["main"], 1);
+        assert_eq!(peer.texts(), ["constructor"]);
+        let early = early_program(libc, run_dir.path());
+        let output = hook::hooked(early, run_dir.path()).output().expect("program");
+        assert_eq!(hook::values(&output)["early"], 5);
+        assert_eq!(peer.texts(), ["constructor", "early"], "{libc:?}");
+    }
+}
+
+/// A program with a library whose constructor sends.
+fn early_program(libc: Libc, directory: &Path) -> std::path::PathBuf {
+    let compiler = if libc == Libc::Gnu { "gcc" } else { "musl-gcc" };
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let compile = |arguments: &[&str], source: &str, to: &str, with: &str| {
+        let made = directory.join(to);
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-Wall", "-Werror"]).args(arguments).arg("-o").arg(&made);
+        command.arg(programs.join(source)).args((!with.is_empty()).then(|| directory.join(with)));
+        assert!(command.status().expect(compiler).success());
+        made
+    };
+    compile(&["-shared", "-fPIC"], "early_library.c", "libearly.so", "");
+    compile(&["-Wl,-rpath,$ORIGIN"], "early_program.c", "early", "libearly.so")
+}
