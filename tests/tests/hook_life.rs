@@ -91,7 +91,8 @@ fn daemons_detach() {
     for libc in LIBCS {
         let run_dir = hook::open_directory();
         let peer = Peer::start(run_dir.path(), Behaviour::default());
-        let status = hook::scenario(libc, run_dir.path(), "daemonise", 4321).status().expect("program");
+        let mut command = hook::scenario(libc, run_dir.path(), "daemonise", 4321);
+        let status = command.stdout(std::process::Stdio::null()).status().expect("program");
         assert!(status.success());
         assert!(peer.wait(Duration::from_secs(5), |events| events.frames.len() == 4), "{:?}", peer.texts());
         assert_eq!(peer.texts(), ["before", "daemon-before", "daemon-after", "daemon-last"]);
