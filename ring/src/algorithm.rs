@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lock-free steps of the ring, on any [`Words`]: claim and release, push and take-all, attention.
+//! The lock-free steps of the ring, on any [`Words`]: claim and release, push (of one slot or of a run) and take-all, attention.
 //!
 //! In: words and a layout. Out: a slot, a link, a verdict. `tests/loom.rs` runs exactly these functions on loom's
 //! atomics; [`Producer`](crate::Producer) and the consumer run them on the mapping.
@@ -61,12 +61,25 @@ pub fn release(words: &impl Words, slot: u16) {
 /// Publishes a filled slot that lies at `slot_at`. Lock-free; a signal handler may publish in the midst of it.
 #[inline]
 pub fn publish(words: &impl Words, slot: u16, slot_at: usize) {
+    publish_run(words, slot_at, slot);
+}
+
+/// Puts the filled slot at `slot_at` behind the slot `before`, in a run that nobody sees yet.
+#[inline]
+pub fn link(words: &impl Words, slot_at: usize, before: u16) {
+    words.store32(slot_at.wrapping_add(NEXT), u32::from(before).wrapping_add(1), Relaxed);
+}
+
+/// Publishes a run of filled slots at once: each but the first was put behind the one before it by [`link`]. The
+/// first lies at `first_at`, `last` is the newest. Lock-free, as [`publish`].
+#[inline]
+pub fn publish_run(words: &impl Words, first_at: usize, last: u16) {
     let mut head = words.load32(layout::HEAD, Relaxed);
     loop {
-        words.store32(slot_at.wrapping_add(NEXT), head, Relaxed);
-        // Release: slot and link are visible to whom takes the list. A later push keeps this one visible too, as its
+        words.store32(first_at.wrapping_add(NEXT), head, Relaxed);
+        // Release: slots and links are visible to whom takes the list. A later push keeps them visible too, as its
         // exchange continues the release sequence.
-        match words.exchange32(layout::HEAD, head, u32::from(slot).wrapping_add(1), Release) {
+        match words.exchange32(layout::HEAD, head, u32::from(last).wrapping_add(1), Release) {
             Ok(_) => return,
             Err(current) => head = current,
         }

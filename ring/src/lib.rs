@@ -44,7 +44,7 @@ pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
 #[cfg(feature = "daemon")]
 pub use intake::{LinkError, SlotError, SlotFault, Taken};
 pub use layout::{Layout, LayoutError};
-pub use producer::{Claim, Producer, TooLong};
+pub use producer::{Claim, Producer, Run, TooLong};
 #[cfg(feature = "daemon")]
 pub use region::{ClientMapping, RegionError};
 pub use tables::{

@@ -31,6 +31,24 @@ impl Claim {
     }
 }
 
+/// Filled slots in the order of their frames, which nobody sees until they are published together. Dropped, they leak
+/// until the process ends.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "slots that are neither published nor cancelled are lost"]
+pub struct Run {
+    first: u16,
+    last: u16,
+    count: u16,
+}
+
+impl Run {
+    /// Frames in it, 1 at least.
+    #[must_use]
+    pub const fn count(&self) -> u16 {
+        self.count
+    }
+}
+
 /// The payload is greater than [`Producer::payload_max`]; the claim is still held.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the payload does not fit a slot")]
@@ -147,6 +165,46 @@ impl Producer {
     pub fn publish(&self, claim: Claim) {
         if let Some(at) = self.layout.slot(claim.slot) {
             algorithm::publish(&self.words, claim.slot, at);
+        }
+    }
+
+    /// A filled slot as a run of one frame.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed, as by `publish`
+    pub const fn run(&self, claim: Claim) -> Run {
+        Run { first: claim.slot, last: claim.slot, count: 1 }
+    }
+
+    /// The frames of `run`, then those of `more`.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed: both are part of the result
+    pub fn join(&self, run: Run, more: Run) -> Run {
+        if let Some(at) = self.layout.slot(more.first) {
+            algorithm::link(&self.words, at, run.last);
+        }
+        Run { first: run.first, last: more.last, count: run.count.saturating_add(more.count) }
+    }
+
+    /// Hands a run to the daemon: it finds all of these frames or none, nobody else's between them.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed: a run is published once
+    pub fn publish_run(&self, run: Run) {
+        if let Some(at) = self.layout.slot(run.first) {
+            algorithm::publish_run(&self.words, at, run.last);
+        }
+    }
+
+    /// Gives the slots of a run back unused.
+    #[allow(clippy::needless_pass_by_value)] // consumed: it must not be published afterwards
+    pub fn cancel_run(&self, run: Run) {
+        let mut slot = run.last;
+        for left in (0..run.count).rev() {
+            let link = self.layout.slot(slot).map_or(0, |at| algorithm::next(&self.words, at));
+            algorithm::release(&self.words, slot);
+            match u16::try_from(link.wrapping_sub(1)) {
+                Ok(before) if left != 0 => slot = before,
+                _ => return, // the first, or a link that somebody has overwritten: the rest is lost
+            }
         }
     }
 

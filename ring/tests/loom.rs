@@ -89,6 +89,74 @@ fn nothing_is_lost_doubled_or_reordered() {
     });
 }
 
+/// Claims two slots, writes `values` into them and publishes them as one run.
+fn push_two(words: &impl Words, values: [u64; 2]) -> bool {
+    let mut before = None;
+    let mut first_at = 0;
+    for value in values {
+        let Some(slot) = algorithm::claim(words, &layout()) else { return false };
+        let at = layout().slot(slot).expect("a claimed slot exists");
+        words.store64(at + 8, 1, Relaxed);
+        words.store64(at + 16, value, Relaxed);
+        words.store64(at + 56, 1, Relaxed);
+        match before {
+            None => first_at = at,
+            Some(before) => algorithm::link(words, at, before),
+        }
+        before = Some(slot);
+    }
+    algorithm::publish_run(words, first_at, before.expect("two values"));
+    true
+}
+
+/// Two threads publish runs: each is taken whole, and nothing lies inside it.
+#[test]
+fn a_run_is_seen_whole_and_in_order() {
+    model(Some(3), || {
+        let arena = Arc::new(Arena::new(&layout()));
+        let producers = [[0, 1], [10, 11]].map(|values| {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || assert!(push_two(&*arena, values), "four slots for four frames"))
+        });
+        let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+        take(&*arena, &mut intake, &mut values);
+        assert!(values.len().is_multiple_of(2), "a part of a run: {values:?}");
+        for producer in producers {
+            producer.join().expect("the producer ends");
+        }
+        take(&*arena, &mut intake, &mut values);
+        in_order(&values, 2, 2);
+        assert!(values.chunks(2).all(|run| run[0] + 1 == run[1]), "a run is together: {values:?}");
+    });
+}
+
+/// A signal handler pushes between any two steps of a run's publication.
+#[test]
+fn a_push_inside_a_run() {
+    for at in 0..4 {
+        model(Some(3), move || {
+            let arena = Arc::new(Arena::new(&layout()));
+            let producer = {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || {
+                    let interrupted = arena::Interrupted::new(&arena, at, |arena| {
+                        assert!(push(arena, &layout(), 10));
+                    });
+                    assert!(push_two(&interrupted, [0, 1]));
+                    assert!(interrupted.happened(), "the handler ran");
+                })
+            };
+            let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+            take(&*arena, &mut intake, &mut values);
+            producer.join().expect("the producer ends");
+            take(&*arena, &mut intake, &mut values);
+            assert_eq!(values.len(), 3);
+            let run = values.iter().position(|value| *value == 0).expect("the run");
+            assert_eq!(values.get(run + 1), Some(&1), "a run is together: {values:?}");
+        });
+    }
+}
+
 /// One slot for all: it goes round between producers and consumer, and its words never mix.
 #[test]
 fn a_slot_goes_round() {

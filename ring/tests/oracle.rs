@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use ktsn_ring::{Claim, ClientMapping, Consumer, Frame, Layout, TooLong};
+use ktsn_ring::{Claim, ClientMapping, Consumer, Frame, Layout, Run, TooLong};
 use proptest::prelude::*;
 
 const TALKERS: u32 = 3;
@@ -15,7 +15,9 @@ enum Step {
     Claim(u32),
     TooLong(u32),
     Publish(u32),
+    Run(u32),
     Cancel(u32),
+    CancelRun(u32),
     Collect(usize),
     Take,
     Release(usize),
@@ -26,12 +28,17 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..TALKERS).prop_map(Step::Claim),
         1 => (0..TALKERS).prop_map(Step::TooLong),
         4 => (0..TALKERS).prop_map(Step::Publish),
+        2 => (0..TALKERS).prop_map(Step::Run),
         1 => (0..TALKERS).prop_map(Step::Cancel),
+        1 => (0..TALKERS).prop_map(Step::CancelRun),
         3 => (0usize..5).prop_map(Step::Collect),
         3 => Just(Step::Take),
         3 => any::<usize>().prop_map(Step::Release),
     ]
 }
+
+/// Slot, talker and number of a frame.
+type Filled = Vec<(u16, u32, u64)>;
 
 /// What should be true.
 struct Model {
@@ -87,6 +94,26 @@ impl Ring {
         let segments: [&[u8]; 2] = [&long, &[2]];
         prop_assert_eq!(producer.fill(claim, &Frame::default(), segments.into_iter()), Err(TooLong));
         Ok(())
+    }
+
+    /// Everything that a talker has claimed, filled, as one run; and its slots in the frames' order.
+    fn run(&mut self, talker: u32) -> Result<Option<(Run, Filled)>, TestCaseError> {
+        let producer = *self.client.producer();
+        let (mut run, mut filled) = (None, Vec::new());
+        for (claim, number) in self.model.claims[talker as usize].drain(..) {
+            let payload = support::payload(talker, number, producer.payload_max());
+            prop_assert_eq!(
+                producer.fill(&claim, &support::frame(talker, number), [&payload[..]].into_iter()),
+                Ok(())
+            );
+            filled.push((claim.slot(), talker, number));
+            let more = producer.run(claim);
+            run = Some(match run.take() {
+                Some(run) => producer.join(run, more),
+                None => more,
+            });
+        }
+        Ok(run.map(|run| (run, filled)))
     }
 
     fn publish(&mut self, talker: u32) -> Result<(), TestCaseError> {
@@ -148,6 +175,19 @@ impl Ring {
                 if let Some((claim, _)) = self.model.claims[talker as usize].pop_back() {
                     self.model.free.insert(claim.slot());
                     self.client.producer().cancel(claim);
+                }
+            }
+            Step::Run(talker) => {
+                if let Some((run, filled)) = self.run(talker)? {
+                    prop_assert_eq!(usize::from(run.count()), filled.len());
+                    self.client.producer().publish_run(run);
+                    self.model.published.extend(filled);
+                }
+            }
+            Step::CancelRun(talker) => {
+                if let Some((run, filled)) = self.run(talker)? {
+                    self.client.producer().cancel_run(run);
+                    self.model.free.extend(filled.into_iter().map(|(slot, ..)| slot));
                 }
             }
             Step::Collect(budget) => self.collect(budget)?,
