@@ -231,6 +231,8 @@ fn batch(worker: &mut Worker<Memory, Awake>, apps: &[App], stats: &AttachmentSta
                 priority: (number % 8) as u8,
                 traffic_class: 0,
                 hop_limit: 0,
+                report_id: 0,
+                descriptor: 0,
             };
             app.producer.fill(&claim, &frame, [&PAYLOAD[..]].into_iter())?;
             app.producer.publish(claim);

@@ -25,6 +25,8 @@ pub const SHARE_OF_FREE: usize = 3;
 pub const COMMANDS_A_PASS: usize = 16;
 /// Commands that may wait for a worker.
 pub const COMMANDS_QUEUED: usize = 4096;
+/// Completions that may wait for the notifier; beyond, programs find them only when they look.
+pub const NOTICES_QUEUED: usize = 4096;
 /// Resolved (stream, destination) pairs kept ready; a power of two.
 pub const CACHE_ENTRIES: usize = 1024;
 

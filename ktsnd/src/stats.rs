@@ -133,6 +133,12 @@ pub struct WorkerStats {
     pub doorbells_muted: AtomicU64,
     /// Regions given up because a client wrote impossible links.
     pub regions_retired: AtomicU64,
+    /// Completions told to programs that asked: error reports, timestamps.
+    pub reports: AtomicU64,
+    /// Those not told as the program has too many unread.
+    pub reports_dropped: AtomicU64,
+    /// Completions that no error queue tells of, as the notifier could not follow.
+    pub notices_lost: AtomicU64,
     /// Own faults seen and survived.
     pub bugs: AtomicU64,
 }

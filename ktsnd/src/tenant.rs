@@ -5,6 +5,8 @@ mod answer;
 mod connection;
 mod directory;
 mod granted;
+mod marker;
+mod notifier;
 mod quiet;
 mod registrar;
 mod socket;

@@ -17,6 +17,7 @@ mod environment;
 mod hand_over;
 mod intake;
 mod margin;
+mod report;
 mod routes;
 mod selection;
 mod transmit;
@@ -38,12 +39,14 @@ pub use command::{
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
 pub use margin::{Margin, SpinBudget};
+pub use report::Notice;
 pub use selection::Selection;
 
 use crate::config::SpinMargin;
 use crate::limits;
 use crate::stats::{PortStats, WorkerStats, count};
 use hand_over::HandOver;
+use report::End;
 use routes::Routes;
 
 /// One port with its queue.
@@ -99,6 +102,8 @@ pub struct Worker<P, E> {
     identification: u16,
     scratch: Box<[u8]>,
     woken: Woken,
+    /// Who makes the kernel tell programs what they asked to be told.
+    notifier: Option<std::sync::mpsc::SyncSender<Notice>>,
 }
 
 /// How a worker is set up.
@@ -145,6 +150,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             identification: 0,
             scratch: vec![0; 1 << 16].into_boxed_slice(),
             woken: Woken { doorbells: Vec::with_capacity(environment::EVENTS), ..Woken::default() },
+            notifier: None,
         }
     }
 
@@ -205,9 +211,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// Ends a frame's life: its slot goes back, and the client too when it was its last.
-    fn release(&mut self, id: FrameId) {
+    /// Ends a frame's life: its slot goes back (with what is to be told of it), and the client too when it was its last.
+    fn release(&mut self, id: FrameId, end: End) {
         let (index, slot) = split(id);
+        let is_told = self.tell(index, slot, end);
         let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut) else {
             count(&self.stats.bugs);
             return;
@@ -218,7 +225,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 policy.queued = policy.queued.saturating_sub(1);
             }
         }
-        client.consumer.release(slot);
+        if !is_told {
+            client.consumer.release(slot);
+        }
         self.finish_if_over(index);
     }
 
@@ -227,7 +236,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Some(Some(policy)) = self.attachments.get(tenant as usize) {
             policy.stats.drop_frame(reason);
         }
-        self.release(id);
+        self.release(id, End::Dropped(reason));
     }
 
     /// Hands a client back when its process is gone and nothing of it is queued.

@@ -25,6 +25,7 @@ pub mod completion;
 pub mod control;
 mod frame;
 pub mod layout;
+pub mod marker;
 mod producer;
 pub mod tables;
 #[allow(unsafe_code)]

@@ -184,6 +184,8 @@ impl Tenant {
             priority: self.plan.class,
             traffic_class: 0,
             hop_limit: 0,
+            report_id: 0,
+            descriptor: 0,
         }
     }
 }

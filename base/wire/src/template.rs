@@ -148,6 +148,8 @@ pub struct HeaderTemplate {
     octets: [u8; HEADER_OCTETS_MAX],
     header_octets: usize,
     payload_octets_max: usize,
+    /// Where the (inner) frame begins.
+    inner_at: usize,
     inner: Stack,
     tunnel: Option<TunnelStack>,
 }
@@ -197,6 +199,7 @@ impl HeaderTemplate {
                 Some((outer, stack, vxlan_at))
             }
         };
+        let inner_at = writer.at;
         let inner = writer.stack(repr.ethernet, repr.vlan, &repr.network, repr.udp)?;
         let mut payload_octets_max = inner.payload_octets_max();
         let tunnel = outer.map(|(outer, stack, vxlan_at)| {
@@ -217,13 +220,20 @@ impl HeaderTemplate {
                 udp_sum: outer.udp_checksum.then_some(sum.folded()),
             }
         });
-        Ok(Self { octets: writer.octets, header_octets: writer.at, payload_octets_max, inner, tunnel })
+        let (octets, header_octets) = (writer.octets, writer.at);
+        Ok(Self { octets, header_octets, payload_octets_max, inner_at, inner, tunnel })
     }
 
     /// Octets of all headers.
     #[must_use]
     pub const fn header_octets(&self) -> usize {
         self.header_octets
+    }
+
+    /// Octets in front of the (inner) frame: of the tunnel's headers, if there is one.
+    #[must_use]
+    pub const fn outer_octets(&self) -> usize {
+        self.inner_at
     }
 
     /// The longest payload that every length field can say. The link's MTU is not known here.

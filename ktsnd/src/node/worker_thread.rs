@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::Event;
 use crate::config::Port as PortConfig;
+use crate::limits;
 use crate::stats::WorkerStats;
 use crate::sys;
 use crate::tenant::Directory;
@@ -43,12 +44,19 @@ impl WorkerThread {
             spin_margin: config.spin_margin,
             spin_duty_max_permille: config.spin_duty_max_permille,
         };
-        let mut worker = Worker::new(host, inbox, tables, options, stats.clone());
+        let (notifier, notices) = std::sync::mpsc::sync_channel(limits::NOTICES_QUEUED);
+        let mut worker = Worker::new(host, inbox, tables, options, stats.clone()).with_notifier(notifier);
         let (cpu, priority, device) = (config.cpu, config.priority, config.device.clone());
         let thread = std::thread::Builder::new().name("ktsn-worker".into()).spawn(move || {
             prepare(cpu, priority, &device);
             worker.run();
         })?;
+        // Its sender goes with the worker; then this thread ends.
+        let told = directory.clone();
+        std::thread::Builder::new()
+            .name("ktsn-notifier".into())
+            .stack_size(256 << 10)
+            .spawn(move || told.notify(&notices))?;
         // Frees what the worker hands back, and passes news on.
         std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
             for item in returned {

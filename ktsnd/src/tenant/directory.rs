@@ -4,11 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_ring::Attention;
 
-use crate::worker::{ClientKey, Outbox};
+use super::notifier::{self, Process, Processes};
+use crate::worker::{ClientKey, Notice, Outbox};
 
 /// An attachment as the registrar needs it.
 #[derive(Debug)]
@@ -76,11 +80,11 @@ pub(super) struct Known<P> {
 
 /// The shared directory.
 #[derive(Debug)]
-pub struct Directory<P>(Arc<Mutex<Known<P>>>);
+pub struct Directory<P>(Arc<Mutex<Known<P>>>, Processes);
 
 impl<P> Clone for Directory<P> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self(self.0.clone(), self.1.clone())
     }
 }
 
@@ -88,7 +92,8 @@ impl<P> Directory<P> {
     /// An empty directory.
     #[must_use]
     pub fn new(tables: Arc<Tables>) -> Self {
-        Self(Arc::new(Mutex::new(Known { served: Vec::new(), clients: BTreeMap::new(), tables })))
+        let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables };
+        Self(Arc::new(Mutex::new(known)), Processes::default())
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Known<P>> {
@@ -119,8 +124,21 @@ impl<P> Directory<P> {
         self.lock().clients.values().filter(|c| !c.ending).cloned().collect()
     }
 
+    /// A client's sockets can be reached for telling it what it asked for; without a process they can't.
+    pub(super) fn reach(&self, key: ClientKey, process: Option<&OwnedFd>, attention: Attention) {
+        if let Some(pidfd) = process.and_then(|process| process.try_clone().ok()) {
+            self.1.insert(key, Process { pidfd, attention });
+        }
+    }
+
+    /// Tells programs by their error queues what a worker's notices say; returns when the worker has gone.
+    pub fn notify(&self, notices: &Receiver<Notice>) {
+        notifier::run(notices, &self.1);
+    }
+
     /// A client's process is gone.
     pub(super) fn ending(&self, key: ClientKey) {
+        self.1.remove(key);
         if let Some(view) = self.lock().clients.get_mut(&key) {
             view.ending = true;
         }
@@ -128,6 +146,7 @@ impl<P> Directory<P> {
 
     /// A client's last frame is gone, too.
     pub fn over(&self, key: ClientKey) {
+        self.1.remove(key);
         self.lock().clients.remove(&key);
     }
 }

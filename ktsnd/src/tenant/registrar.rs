@@ -376,10 +376,13 @@ impl<P: Send + 'static> Service<P> {
         let table = destination_table(&self.directory.lock().tables, served.index);
         consumer.set_destinations(&table)?;
         let key = ClientKey(number);
+        let attention = consumer.attention();
         let client =
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
-        served.worker.send(Command::AddClient(Box::new(client)))?;
+        let client = client.on_interface(served.interface_index);
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+        self.directory.reach(key, connection.process.as_ref(), attention);
+        served.worker.send(Command::AddClient(Box::new(client)))?;
         connection.client = Some(Registered {
             key,
             attachment: served.index,

@@ -97,7 +97,7 @@ fn address(any: SocketAddrAny) -> Option<SocketAddr> {
 
 /// Closes on a thread of its own. When too many of those hang, the descriptor stays open: a leak is bounded by
 /// the descriptor limit and seen, a hanging registrar is not.
-fn close_elsewhere(fd: OwnedFd) {
+pub(super) fn close_elsewhere(fd: OwnedFd) {
     if CLOSING.fetch_add(1, SeqCst) >= CLOSING_MAX {
         CLOSING.fetch_sub(1, SeqCst);
         std::mem::forget(fd);

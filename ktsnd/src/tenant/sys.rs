@@ -69,3 +69,76 @@ pub(super) fn refuse_rights(fd: impl AsFd) -> io::Result<()> {
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// SOF_TIMESTAMPING_* of a socket.
+pub(super) fn timestamping(fd: impl AsFd) -> io::Result<u32> {
+    option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
+}
+
+/// IPV6_V6ONLY.
+pub(super) fn is_v6_only(fd: impl AsFd) -> bool {
+    option::<libc::c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_ok_and(|value| value != 0)
+}
+
+/// Sends one datagram that asks for nothing of the socket: never waits, no signal.
+///
+/// `control` holds complete control messages, as `sendmsg(2)` takes them.
+pub(super) fn send_marker(fd: impl AsFd, to: &[u8], payload: &[u8], control: &[u8]) -> io::Result<()> {
+    let mut segment = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = to.as_ptr().cast_mut().cast();
+    message.msg_namelen = to.len() as libc::socklen_t;
+    message.msg_iov = &raw mut segment;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_ptr().cast_mut().cast();
+    message.msg_controllen = control.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the kernel only reads, as many octets as the lengths say, from slices that live until after the call.
+    let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const message, flags) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    //! What the tests of markers ask of a socket.
+
+    use super::{AsFd, AsRawFd, MaybeUninit, io};
+
+    /// Sets SO_TIMESTAMPING.
+    pub(in super::super) fn set_timestamping(fd: impl AsFd, flags: u32) {
+        let octets = size_of::<u32>() as libc::socklen_t;
+        let (fd, value) = (fd.as_fd().as_raw_fd(), (&raw const flags).cast());
+        // SAFETY: the kernel reads four octets from `flags`, which lives until after the call.
+        let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, value, octets) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Reads one entry of the error queue: its data, and ee_data.
+    pub(in super::super) fn read_error(fd: impl AsFd) -> (Vec<u8>, u32) {
+        let (mut data, mut control) = (vec![0u8; 256], [0u64; 64]);
+        let mut segment = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_iov = &raw mut segment;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the kernel writes into the two buffers, at most as many octets as the lengths say.
+        let octets = unsafe { libc::recvmsg(fd.as_fd().as_raw_fd(), &raw mut message, flags) };
+        assert!(octets >= 0, "{}", io::Error::last_os_error());
+        data.truncate(octets.cast_unsigned());
+        // struct sock_extended_err follows its message's header: errno u32, origin u8, 3 octets, info u32, data u32.
+        let octets: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut at = 0;
+        while at + 16 <= message.msg_controllen {
+            let word = |at: usize| u32::from_ne_bytes(octets[at..at + 4].try_into().unwrap());
+            if [(0, 11), (41, 25)].contains(&(word(at + 8), word(at + 12))) {
+                return (data, word(at + 28));
+            }
+            at += (word(at) as usize).next_multiple_of(8);
+        }
+        panic!("an entry without sock_extended_err");
+    }
+}

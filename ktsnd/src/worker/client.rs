@@ -9,6 +9,7 @@ use ktsn_ring::{Consumer, Frame as SlotFrame, SlotFlags};
 use rustix::fd::OwnedFd;
 
 use super::command::ClientKey;
+use super::report::Asked;
 use crate::limits::STREAMS_MAX;
 
 /// What the registrar read from a passed socket.
@@ -50,6 +51,10 @@ pub struct Client {
     payload_octets_max: usize,
     pub(super) queued: Box<[Option<Queued>]>,
     pub(super) queued_count: usize,
+    /// What is to be told of each slot's frame.
+    pub(super) asked: Box<[Asked]>,
+    /// Index of the pod's interface, for what is told; 0 = unknown.
+    pub(super) interface: u32,
     /// The region is not read any more: its links were impossible and all that they reached is taken, its
     /// attachment is gone, or its process is.
     pub(super) closed: bool,
@@ -84,6 +89,8 @@ impl Client {
             payload_octets_max,
             queued: vec![None; slots].into_boxed_slice(),
             queued_count: 0,
+            asked: vec![Asked::default(); slots].into_boxed_slice(),
+            interface: 0,
             closed: false,
             retired: false,
             ended: false,
@@ -91,6 +98,13 @@ impl Client {
             muted: false,
             counters_seen: [0; 32],
         }
+    }
+
+    /// The same on the pod's interface of this index.
+    #[must_use]
+    pub fn on_interface(mut self, interface: u32) -> Self {
+        self.interface = interface;
+        self
     }
 
     pub(super) fn stream(&self, index: u32) -> Option<&StreamInfo> {

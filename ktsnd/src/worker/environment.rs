@@ -42,6 +42,10 @@ pub trait Environment {
     fn now(&mut self) -> Now {
         Now { tai: self.tai(), monotonic: self.monotonic() }
     }
+    /// CLOCK_REALTIME, nanoseconds: only told to programs, nothing is decided by it.
+    fn realtime(&mut self) -> u64 {
+        self.tai().as_nanos()
+    }
     /// Sleeps until `until` or until something happens; fills `woken`.
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken);
     /// Begins to watch a doorbell.
@@ -138,6 +142,10 @@ impl Environment for Host {
     #[inline]
     fn tai(&mut self) -> Tai {
         tai_now()
+    }
+    #[inline]
+    fn realtime(&mut self) -> u64 {
+        nanos(clock_gettime(ClockId::Realtime))
     }
 
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {

@@ -10,6 +10,7 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued, flow_of};
 use super::command::{AttachmentPolicy, Returned};
+use super::report::Asked;
 use super::{Environment, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
@@ -74,7 +75,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(stream) = client.stream(frame.stream_index).filter(|s| s.token == frame.token) else {
             return self.refuse(index, slot, None, DropReason::PeerCorrupt);
         };
-        let attachment = stream.attachment;
+        let (attachment, cookie) = (stream.attachment, stream.cookie);
         let Some(flow) = flow_of(stream, frame) else {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
@@ -84,6 +85,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let payload_octets = taken.payload_octets;
         client.keep_payload(slot, &self.scratch[..payload_octets]);
+        let env = &mut self.env;
+        Asked::remember(client, taken, cookie, Some(flow), || env.realtime());
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };

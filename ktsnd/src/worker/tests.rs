@@ -4,6 +4,7 @@
 
 mod flood;
 mod gates;
+mod reports;
 mod world;
 
 use std::sync::atomic::Ordering::SeqCst;

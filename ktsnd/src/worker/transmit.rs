@@ -7,6 +7,7 @@ use ktsn_resolve::{PortIndex, Refusal};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy, Window};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
+use super::report::End;
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
 use crate::stats::{add, count};
@@ -308,6 +309,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Commits a frame whose clock was just `read`: `error` after it first could have left.
     #[inline]
     pub(super) fn commit(&mut self, port: usize, ready: &Ready, error: Nanos, read: Option<TxTime>) {
+        let (client, slot) = split(ready.frame.id);
+        let stamp = self.stamp(client, slot);
         let Some(state) = self.ports[port].as_mut() else { return };
         self.kicked = Some(Kicked { port, at: read, wire_octets: ready.frame.wire_octets });
         let result = state.port.commit(ready.stage);
@@ -326,7 +329,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     }
                 }
                 self.count_sent(ready, error);
-                self.release(ready.frame.id);
+                self.release(ready.frame.id, End::Sent(stamp));
             }
             Err(send_error) => {
                 let reason = match send_error {

@@ -323,6 +323,8 @@ impl App {
             priority: 6,
             traffic_class: 0,
             hop_limit: 0,
+            report_id: 0,
+            descriptor: 0,
         }
     }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Error reports and timestamps: told where asked, in the slot that brought the frame, and only there.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use ktsn_ring::completion::{Completion, Outcome, Place, kind};
+use ktsn_ring::{ClockId, SlotFlags, SlotHeader};
+use ktsn_wire::dissect;
+
+use super::super::{ClientKey, Notice};
+use super::world::{AHEAD, App, World};
+
+const MS: u64 = 1_000_000;
+
+fn world() -> (World, App, Receiver<Notice>) {
+    let mut world = World::new(800);
+    let (notifier, notices) = sync_channel(64);
+    world.worker.notifier = Some(notifier);
+    let app = world.client(64);
+    (world, app, notices)
+}
+
+fn push(app: &App, flags: SlotFlags, clock: ClockId, tx_time: u64, pushed_at: u64, payload: &[u8]) {
+    let frame = App::frame(clock, tx_time, pushed_at);
+    let frame = ktsn_ring::Frame { flags, report_id: 5, descriptor: 9, ..frame };
+    assert!(app.push_frame(&frame, payload));
+}
+
+fn told(app: &App, notice: &Notice) -> (Completion, SlotHeader) {
+    let (place, completion, header) = app.producer.completion(notice.slot).expect("it is told");
+    assert_eq!(place, Place { slot: notice.slot, sequence: notice.sequence });
+    assert_eq!(completion.kinds, notice.kinds);
+    (completion, header)
+}
+
+#[test]
+fn a_sent_frame_tells_when() {
+    let (mut world, app, notices) = world();
+    let now = world.clocks.at();
+    let flags = SlotFlags::STAMP_SCHED.with(SlotFlags::STAMP_SOFTWARE).with(SlotFlags::REPORT);
+    push(&app, flags, ClockId::Monotonic, now + MS, now, b"when did I go?");
+    world.run_until(50, |w| !w.sent().is_empty());
+    let notice = notices.try_recv().expect("a notice");
+    assert_eq!((notice.client, notice.stream, notice.descriptor), (ClientKey(1), 0, 9));
+    assert_eq!(notice.kinds, kind::SCHEDULED | kind::SOFTWARE, "there is no error to report");
+    let (completion, header) = told(&app, &notice);
+    assert_eq!(completion.outcome, Outcome::Sent);
+    // The virtual world's CLOCK_REALTIME is its TAI.
+    let due = (now + MS).saturating_add_signed(AHEAD);
+    assert!((due..due + 1_000).contains(&completion.handed_at), "{} after", completion.handed_at - due);
+    assert!(completion.scheduled_at < due && completion.scheduled_at >= due - MS);
+    assert_eq!(header.frame.report_id, 5);
+    // The pod's own frame, without the tunnel.
+    let mut frame = completion.headers[..usize::from(completion.headers_octets)].to_vec();
+    frame.extend_from_slice(b"when did I go?");
+    let (_, _, wire) = &world.sent()[0];
+    assert!(wire.ends_with(&frame) && wire.len() == frame.len() + 50, "{frame:02x?}");
+    assert_eq!(dissect(&frame, None).unwrap().payload(), b"when did I go?");
+    assert_eq!(world.worker_stats.reports.load(SeqCst), 1);
+}
+
+#[test]
+fn drops_for_the_transmit_times_sake_are_reported_and_no_others() {
+    let (mut world, app, notices) = world();
+    let now = world.clocks.at();
+    let tai = |at: u64| at.saturating_add_signed(AHEAD);
+    push(&app, SlotFlags::REPORT, ClockId::Tai, tai(now - MS), now, b"missed");
+    push(&app, SlotFlags::REPORT, ClockId::Tai, 0, now, b"invalid");
+    push(&app, SlotFlags::REPORT, ClockId::Monotonic, now + 11_000 * MS, now, b"beyond the horizon");
+    push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Tai, tai(now - MS), now, b"no stamp: it never left");
+    push(&app, SlotFlags::REPORT, ClockId::Monotonic, now, now, b"sent: no error");
+    push(&app, SlotFlags::NONE, ClockId::Tai, tai(now - MS), now, b"nobody asked");
+    world.run_until(10, |w| !w.sent().is_empty());
+    let outcomes: Vec<_> = notices
+        .try_iter()
+        .map(|notice| {
+            let (completion, header) = told(&app, &notice);
+            assert_eq!(completion.kinds, kind::ERROR);
+            assert!(completion.headers_octets == 42, "the report shows the whole frame");
+            (completion.outcome, header.payload_octets)
+        })
+        .collect();
+    let expected = [(Outcome::Missed, 6), (Outcome::Invalid, 7), (Outcome::Invalid, 18)];
+    assert_eq!(outcomes, expected);
+    // All other slots are free.
+    let free = std::iter::from_fn(|| app.producer.claim()).count();
+    assert_eq!(free, 64 - 3);
+}
+
+#[test]
+fn a_program_that_never_reads_goes_on_sending() {
+    let (mut world, app, notices) = world();
+    for number in 0..2_000u64 {
+        let now = world.clocks.at();
+        push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
+        world.run_until(10, |w| w.sent().len() as u64 > number);
+    }
+    assert_eq!(world.sent().len(), 2_000);
+    assert_eq!(notices.try_iter().count(), 32, "half of the slots");
+    let stats = &world.worker_stats;
+    assert_eq!((stats.reports.load(SeqCst), stats.reports_dropped.load(SeqCst)), (32, 2_000 - 32));
+    app.producer.drop_completions(0);
+    let now = world.clocks.at();
+    push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
+    world.run_until(10, |w| w.sent().len() > 2_000);
+    assert_eq!(notices.try_iter().count(), 1);
+}
+
+#[test]
+fn a_notifier_that_cannot_follow_holds_nobody() {
+    let (mut world, app, notices) = world();
+    let (notifier, _full) = sync_channel(0);
+    world.worker.notifier = Some(notifier);
+    drop(notices);
+    let now = world.clocks.at();
+    push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
+    world.run_until(10, |w| !w.sent().is_empty());
+    assert_eq!(world.worker_stats.notices_lost.load(SeqCst), 1);
+    assert!(app.producer.oldest_completion(0).is_some(), "it is found by looking");
+}
