@@ -3,7 +3,8 @@
 //!
 //! Eight clients in this process push 64-octet datagrams that are due at once; only the worker's passes are timed.
 //! Prints one micro-benchmark entry of `ktsn.results/1` as JSON on standard output, and a line for people on
-//! standard error. `--seconds S` (default 5), `--earliest` for that strategy.
+//! standard error. `--seconds S` (default 5), `--earliest` for that strategy, `--policed` with a flow meter in front that
+//! passes everything.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,6 +23,7 @@ use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame, Layout, Producer, SlotFlags,
     StreamCode, StreamStatus,
 };
+use ktsn_sched::policing::{FlowMeter, PolicingConfig, StreamFilter, StreamIdentification};
 use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
@@ -29,8 +31,8 @@ use ktsnd::config::SpinMargin;
 use ktsnd::limits;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
-    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Selection,
-    StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
+    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Policing,
+    Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -139,6 +141,23 @@ fn selection(arguments: &[String]) -> Selection {
     }))
 }
 
+/// With `--policed` every frame is metered, and passes.
+fn policing(arguments: &[String]) -> anyhow::Result<Option<Box<Policing>>> {
+    if !arguments.iter().any(|a| a == "--policed") {
+        return Ok(None);
+    }
+    let config = PolicingConfig {
+        stream_filters: vec![StreamFilter { flow_meter: Some(0), ..StreamFilter::default() }],
+        flow_meters: vec![FlowMeter {
+            committed_information_rate: u64::MAX,
+            committed_burst_size: u32::MAX,
+            ..FlowMeter::default()
+        }],
+        ..PolicingConfig::default()
+    };
+    Ok(Some(Box::new(Policing::new(&config)?)))
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let seconds: u64 = match arguments.iter().position(|a| a == "--seconds") {
@@ -155,14 +174,16 @@ fn main() -> anyhow::Result<()> {
     let mut worker = Worker::new(Awake, inbox, Arc::new(tables()?), options, worker_stats.clone());
     let selection = Box::new(selection(&arguments));
     let port = Box::new(Memory::new(256, 1500)?);
-    let (priority_map, stats) = (PriorityMap::default(), Arc::default());
-    outbox.send(Command::AddPort(PortIndex(0), NewPort { port, priority_map, selection, stats }))?;
+    let (priority_map, policing, stats) = (PriorityMap::default(), policing(&arguments)?, Arc::default());
+    let new = NewPort { port, priority_map, selection, policing, stats };
+    outbox.send(Command::AddPort(PortIndex(0), new))?;
     let stats = Arc::new(AttachmentStats::default());
     let policy = AttachmentPolicy {
         classes: 0xff,
         late: LatePolicy::Send,
         overrun_limit: Nanos::from_seconds(10),
         horizon: Nanos::from_seconds(10),
+        streams: StreamIdentification::default(),
         stats: stats.clone(),
         queued: 0,
         neighbour_told_at: Monotonic::ZERO,

@@ -6,6 +6,7 @@
 
 mod attach_flag;
 mod checked;
+mod policing;
 mod port;
 mod raw;
 mod schedule;
@@ -13,6 +14,7 @@ mod schedule;
 pub use attach_flag::parse_attach;
 pub use checked::{Attachment, Config, Daemon, Vxlan, VxlanPeer};
 pub use ktsn_schedule::Schedule;
+pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
 pub use raw::{RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
@@ -69,6 +71,9 @@ impl Config {
     }
 }
 
+#[cfg(test)]
+#[path = "config/policing_tests.rs"]
+mod policing_tests;
 #[cfg(test)]
 #[path = "config/port_tests.rs"]
 mod port_tests;

@@ -5,6 +5,7 @@
 //! for the registrar, the state file. It holds no frame and is on no frame's way.
 
 mod attach;
+mod policing;
 mod schedule;
 mod view;
 mod worker_thread;
@@ -22,7 +23,7 @@ use tracing::{debug, error, info, warn};
 use crate::config::{Attachment, Config, RawAttachment, Schedule, write_schedule};
 use crate::limits;
 use crate::run_dir::{KeptSchedule, RunDir, State};
-use crate::stats::{AttachmentStats, PortStats};
+use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
@@ -108,6 +109,8 @@ struct OpenPort {
     up: bool,
     tried_at: Option<std::time::Instant>,
     stats: Arc<PortStats>,
+    /// What the stream filters in front of it have seen, in their order.
+    policing: Arc<[StreamFilterStats]>,
     /// Frames that the device had sent when it was opened.
     sent_before: u64,
 }

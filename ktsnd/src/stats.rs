@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ktsn_model::{BypassReason, DropReason, TrafficClass};
+use ktsn_sched::policing::{FilterCounters, Tripped};
 use ktsn_time::Nanos;
 
 /// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
@@ -114,6 +115,62 @@ pub struct PortStats {
     pub put_back: AtomicU64,
     /// What the guard band reckons with between kick and wire, nanoseconds.
     pub hand_over_ns: AtomicU64,
+}
+
+/// What a stream filter has seen (802.1Q 12.31.2), and what stands in its way.
+#[derive(Debug, Default)]
+pub struct StreamFilterStats {
+    counters: [AtomicU64; 6],
+    tripped: AtomicU64,
+}
+
+impl StreamFilterStats {
+    /// Tells what the filter's worker has counted so far.
+    pub(crate) fn store(&self, seen: &FilterCounters, tripped: Tripped) {
+        let counters = [
+            seen.matching_frames,
+            seen.passing_frames,
+            seen.not_passing_frames,
+            seen.passing_sdu,
+            seen.not_passing_sdu,
+            seen.red_frames,
+        ];
+        for (shown, counter) in self.counters.iter().zip(counters) {
+            shown.store(counter, Relaxed);
+        }
+        let tripped = u64::from(tripped.blocked_due_to_oversize_frame)
+            | u64::from(tripped.closed_due_to_invalid_rx) << 1
+            | u64::from(tripped.closed_due_to_octets_exceeded) << 2
+            | u64::from(tripped.all_frames_red) << 3;
+        self.tripped.store(tripped, Relaxed);
+    }
+
+    /// What it has seen. A frame that is judged meanwhile may be in some of the numbers only.
+    #[must_use]
+    pub fn counters(&self) -> FilterCounters {
+        let [matching, passing, not_passing, passing_sdu, not_passing_sdu, red] =
+            [0, 1, 2, 3, 4, 5].map(|at: usize| self.counters[at].load(Relaxed));
+        FilterCounters {
+            matching_frames: matching,
+            passing_frames: passing,
+            not_passing_frames: not_passing,
+            passing_sdu,
+            not_passing_sdu,
+            red_frames: red,
+        }
+    }
+
+    /// What stands in its way.
+    #[must_use]
+    pub fn tripped(&self) -> Tripped {
+        let tripped = self.tripped.load(Relaxed);
+        Tripped {
+            blocked_due_to_oversize_frame: tripped & 1 != 0,
+            closed_due_to_invalid_rx: tripped & 2 != 0,
+            closed_due_to_octets_exceeded: tripped & 4 != 0,
+            all_frames_red: tripped & 8 != 0,
+        }
+    }
 }
 
 /// What happened in one worker.

@@ -17,6 +17,7 @@ mod environment;
 mod hand_over;
 mod intake;
 mod margin;
+mod policing;
 mod report;
 mod routes;
 mod selection;
@@ -39,6 +40,7 @@ pub use command::{
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
 pub use margin::{Margin, SpinBudget};
+pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
 
@@ -54,6 +56,8 @@ struct PortState<P> {
     port: Box<P>,
     sched: Box<Selection>,
     priority_map: PriorityMap,
+    /// In front of the queue.
+    policing: Option<Box<Policing>>,
     hand_over: HandOver,
     stats: Arc<PortStats>,
     /// When its failure was told last.

@@ -10,6 +10,7 @@ use ktsn_resolve::{
     Route, Tables, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{ClientMapping, Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus};
+use ktsn_sched::policing::StreamIdentification;
 use ktsn_time::{Monotonic, Nanos};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::stats::AttachmentStats;
@@ -115,6 +116,7 @@ pub fn policy(class: u8, stats: &Arc<AttachmentStats>) -> Box<AttachmentPolicy> 
         late: LatePolicy::ByClock,
         overrun_limit: Nanos::new(OVERRUN_LIMIT as i64),
         horizon: Nanos::new(HORIZON as i64),
+        streams: StreamIdentification::default(),
         stats: stats.clone(),
         queued: 0,
         neighbour_told_at: Monotonic::ZERO,

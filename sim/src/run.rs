@@ -157,6 +157,7 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
             port,
             priority_map: PriorityMap::default(),
             selection: Box::new(select(&world.plan)),
+            policing: None,
             stats: world.port_stats.clone(),
         };
         world.send(*b"AddPort ", Command::AddPort(PortIndex(0), new));

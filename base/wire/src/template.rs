@@ -263,6 +263,27 @@ impl HeaderTemplate {
         u32::try_from(self.frame_octets(payload_octets).saturating_sub(mac_octets)).unwrap_or(u32::MAX)
     }
 
+    /// Destination and VLAN identifier of the outermost MAC header; `None`: no tag, or a priority tag (VLAN 0).
+    #[must_use]
+    pub fn destination(&self) -> (MacAddress, Option<u16>) {
+        let at = |index: usize| self.octets.get(index).copied().unwrap_or(0);
+        let vid = u16::from_be_bytes([at(14), at(15)]) & 0xfff;
+        let is_tagged = self.octets.get(12..14) == Some(&[0x81, 0x00]);
+        (MacAddress(core::array::from_fn(at)), Some(vid).filter(|vid| is_tagged && *vid != 0))
+    }
+
+    /// Source address of the (inner) packet.
+    #[must_use]
+    pub fn source(&self) -> IpAddr {
+        let address = |at: usize, index: usize| self.octets.get(at + index).copied().unwrap_or(0);
+        let ip_at = self.inner.ip_at;
+        if self.inner.ipv4_sum.is_some() {
+            IpAddr::V4(core::array::from_fn::<u8, 4, _>(|index| address(ip_at + 12, index)).into())
+        } else {
+            IpAddr::V6(core::array::from_fn::<u8, 16, _>(|index| address(ip_at + 8, index)).into())
+        }
+    }
+
     /// Some IPv4 header may be fragmented on its way: give each frame its own identification
     /// ([`HeaderTemplate::write_frame_identified`]).
     #[must_use]

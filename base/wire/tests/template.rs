@@ -289,6 +289,27 @@ fn sizes() {
     assert_eq!(HEADER_OCTETS_MAX, 136);
 }
 
+/// [802.1CB-2017 6.4, 6.7] What a stream is known by: the outermost MAC header, the packet's own source.
+#[test]
+fn what_a_stream_is_known_by() {
+    let of = |repr: &TemplateRepr| {
+        let template = HeaderTemplate::new(repr).expect("valid");
+        (template.destination(), template.source())
+    };
+    for is_tunnelled in [false, true] {
+        let repr = example(is_tunnelled);
+        let outermost = repr.outer.map_or(repr.ethernet, |outer| outer.ethernet).destination;
+        assert_eq!(of(&repr), ((outermost, None), repr.network.addresses().0));
+    }
+    let tagged = |vid: u16| {
+        let tci = Tci { vid: Vid::new(vid).expect("VID"), ..Tci::default() };
+        of(&TemplateRepr { vlan: Some(tci), ..example(false) })
+    };
+    assert_eq!(tagged(5).0.1, Some(5));
+    assert_eq!(tagged(0).0.1, None, "priority-tagged");
+    assert_eq!(tagged(5).1, example(false).network.addresses().0);
+}
+
 /// [RFC 7348 5] One flow keeps one source port; many flows use many.
 #[test]
 fn flows_spread_over_source_ports() {

@@ -19,6 +19,8 @@ use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
+mod policing;
+
 /// How often `--watch` looks.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Clears the terminal and puts the cursor to its top.
@@ -107,6 +109,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     put_attachments(&mut text, answers);
     put_clients(&mut text, &answers.list.attachments);
     put_counters(&mut text, &answers.statistics.attachments);
+    text.push_str(&policing::text(&answers.statistics.ports));
     put_workers(&mut text, &answers.statistics.workers);
     text
 }
@@ -361,7 +364,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
             "ports": statistics.ports.iter().map(|port| json!({
                 "device": port.device, "netns": port.netns, "frames": port.frames,
                 "transmission_overrun": port.transmission_overrun, "put_back": port.put_back,
-                "hand_over_ns": port.hand_over_ns,
+                "hand_over_ns": port.hand_over_ns, "stream_filters": policing::json_of(port),
             })).collect::<Vec<_>>(),
         },
     })

@@ -3,6 +3,18 @@
 
 use super::*;
 
+fn filter() -> v1::StreamFilterStatistics {
+    v1::StreamFilterStatistics {
+        stream_filter_instance_id: 30,
+        stream_handle: Some(3),
+        flow_meter_ref: Some(8),
+        matching_frames_count: 5_000,
+        red_frames_count: 4_321,
+        mark_all_frames_red: true,
+        ..Default::default()
+    }
+}
+
 fn made() -> Answers {
     let attachment = v1::Attachment {
         name: "pod/eth0".into(),
@@ -54,6 +66,11 @@ fn made() -> Answers {
                 spin_margin_ns: 38_000,
                 ..Default::default()
             }],
+            ports: vec![v1::PortStatistics {
+                device: "up0".into(),
+                stream_filters: vec![filter()],
+                ..Default::default()
+            }],
             ..Default::default()
         },
         gates: vec![v1::ScheduleState {
@@ -76,6 +93,7 @@ fn the_tables_hold_everything() {
         "EBUSY",
         "running  three-classes",
         "up0: 5 transmission overruns",
+        "4321  mark-all-frames-red",
         "DOWN",
         "vxlan 7",
         "4711",
@@ -103,6 +121,8 @@ fn json_holds_the_same() {
     assert_eq!(value["statistics"]["attachments"][0]["dropped"]["missed"], 30);
     assert_eq!(value["statistics"]["attachments"][0]["transmit_error_ns"]["p99"], 12_300);
     assert_eq!(value["statistics"]["workers"][0]["spin_margin_ns"], 38_000);
+    assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["red-frames-count"], 4_321);
+    assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["priority-spec"], Value::Null);
     assert_eq!(value["ports"][0]["adapter_reason"], "EBUSY");
     assert_eq!(value["ports"][0]["gates"]["gates"], "running");
 }

@@ -10,6 +10,7 @@ use ktsn_time::Nanos;
 use ktsn_wire::MacAddress;
 
 use super::ConfigError;
+use super::policing::Policing;
 use super::port::Port;
 use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 use super::schedule;
@@ -25,6 +26,8 @@ pub struct Config {
     pub attachments: Vec<Attachment>,
     /// `[[schedule]]`.
     pub schedules: Vec<Schedule>,
+    /// `[policing]`.
+    pub policing: Option<Policing>,
 }
 
 /// `[daemon]`.
@@ -144,6 +147,11 @@ pub(super) fn check(raw: RawConfig) -> Checked<Config> {
             return Err(ConfigError::Duplicate { field: format!("{field}.name"), value: attachment.name });
         }
         config.attachments.push(attachment);
+    }
+    if let Some(raw) = raw.policing {
+        let ports = config.ports.iter().map(|port| port.device.as_str());
+        let uplinks = config.attachments.iter().filter_map(|attachment| attachment.uplink.as_deref());
+        config.policing = Some(Policing::check(raw, &ports.chain(uplinks).collect::<Vec<_>>())?);
     }
     Ok(config)
 }
@@ -305,7 +313,7 @@ fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
     text.parse().map_err(|_| ConfigError::value(field, text, "an IP address"))
 }
 
-fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
+pub(super) fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
     text.parse()
         .map_err(|e: ktsn_model::PrefixError| ConfigError::value(field, text, format!("a prefix: {e}")))
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The shape of the TOML document. Unknown fields are errors. Values are checked in `checked`.
 
+pub(super) mod policing;
+
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default, Deserialize)]
@@ -14,6 +16,7 @@ pub(super) struct RawConfig {
     pub attachment: Vec<RawAttachment>,
     #[serde(default)]
     pub schedule: Vec<toml::Table>,
+    pub policing: Option<policing::RawPolicing>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -2,7 +2,7 @@
 //! `[[schedule]]`: gate schedules with the leaf names of ieee802-dot1q-sched, read by `ktsn_schedule` like the files of
 //! `ktsn schedule`; also their form in the state file.
 
-use ktsn_model::GateFault;
+use ktsn_model::{AdminPort, GateFault};
 use ktsn_schedule::{Faults, Format, Schedule};
 
 use super::ConfigError;
@@ -36,6 +36,24 @@ pub(super) fn check(field: &str, raw: &toml::Table) -> Checked<Schedule> {
 /// [`ConfigError`] for the first fault found.
 pub(crate) fn read(field: &str, value: &serde_json::Value) -> Checked<Schedule> {
     ktsn_schedule::parse(&value.to_string(), Format::Json).map_err(|faults| first(field, &faults))
+}
+
+/// The gate parameters of `table`, with the leaves of a gate parameter table.
+pub(super) fn gate_parameters(
+    field: &str,
+    table: &serde_json::Map<String, serde_json::Value>,
+) -> Checked<AdminPort> {
+    const TABLE: &str = "gate-parameter-table";
+    let value = serde_json::json!({ TABLE: table });
+    let schedule = ktsn_schedule::parse(&value.to_string(), Format::Json).map_err(|faults| {
+        match first(field, &faults) {
+            ConfigError::Value { field, value, expected } => {
+                ConfigError::Value { field: field.replace(&format!(".{TABLE}"), ""), value, expected }
+            }
+            other => other,
+        }
+    })?;
+    Ok(schedule.admin)
 }
 
 /// A schedule as it would be written.

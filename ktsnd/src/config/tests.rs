@@ -120,10 +120,12 @@ mod hostile {
             at in any::<prop::sample::Index>(),
             cut in 0usize..40,
             put in "\\PC{0,12}",
+            is_policed in any::<bool>(),
         ) {
-            let start = GOOD.floor_char_boundary(at.index(GOOD.len()));
-            let end = GOOD.floor_char_boundary((start + cut).min(GOOD.len()));
-            let damaged = format!("{}{put}{}", &GOOD[..start], &GOOD[end.max(start)..]);
+            let good = if is_policed { policing_tests::GOOD } else { GOOD };
+            let start = good.floor_char_boundary(at.index(good.len()));
+            let end = good.floor_char_boundary((start + cut).min(good.len()));
+            let damaged = format!("{}{put}{}", &good[..start], &good[end.max(start)..]);
             if let Err(error) = Config::parse(&damaged) {
                 prop_assert!(!error.to_string().is_empty());
             }

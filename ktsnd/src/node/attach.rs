@@ -106,6 +106,7 @@ impl Node {
             late: attachment.late,
             overrun_limit: attachment.overrun_limit,
             horizon: attachment.horizon,
+            streams: self.streams_of(&attachment.name),
             stats: stats.clone(),
             queued: 0,
             neighbour_told_at: ktsn_time::Monotonic::ZERO,
@@ -192,6 +193,7 @@ impl Node {
         let config = self.port_config(uplink);
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
         let (selection, program) = self.selection(&config, limits::QUEUE_MAX)?;
+        let policing = self.policing(uplink)?;
         self.workers_started += 1;
         let number = self.workers_started;
         let worker = WorkerThread::start(
@@ -208,8 +210,11 @@ impl Node {
             self.warn(format!("port {uplink}: AF_XDP cannot be used ({reason}); AF_PACKET serves instead"));
         }
         let stats = self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+        if let (Some(policing), Some(port)) = (&policing, self.ports.get_mut(&index.0)) {
+            port.policing = policing.stats();
+        }
         let (port, priority_map) = (Box::new(opened.port), self.priority_map(uplink));
-        worker.send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
+        worker.send(Command::AddPort(index, NewPort { port, priority_map, selection, policing, stats }));
         if let Some(program) = program {
             worker.send(Command::ChangeSchedule(index, program));
         }
@@ -236,7 +241,7 @@ impl Node {
         let index = self.free_port();
         let netns = attachment.netns.display().to_string();
         let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), None);
-        // Gates and shapers are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
+        // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
         let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: limits::INTERFACE_QUEUE_MAX,
             link_speed: None,
@@ -244,7 +249,8 @@ impl Node {
             classes: [ClassOptions::default(); TrafficClass::COUNT],
         })));
         let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
-        self.workers[uplink].send(Command::AddPort(index, NewPort { port, priority_map, selection, stats }));
+        let new = NewPort { port, priority_map, selection, policing: None, stats };
+        self.workers[uplink].send(Command::AddPort(index, new));
         Ok(index)
     }
 
@@ -273,6 +279,7 @@ impl Node {
         let known = self.ports.remove(&index.0);
         let stats = known.as_ref().map(|p| p.stats.clone()).unwrap_or_default();
         let sent_by_device = if netns.is_empty() { frames_sent(device) } else { 0 };
+        let policing = known.as_ref().map_or_else(|| Arc::from([]), |p| p.policing.clone());
         let open = OpenPort {
             device: device.to_owned(),
             netns,
@@ -282,6 +289,7 @@ impl Node {
             up,
             tried_at: known.and_then(|p| p.tried_at),
             stats: stats.clone(),
+            policing,
             sent_before: sent_by_device.saturating_sub(frames_of(&stats)),
         };
         self.ports.insert(index.0, open);

@@ -85,8 +85,21 @@ impl Node {
                     bugs: get(&w.stats.bugs),
                 })
                 .collect(),
-            ports: self.ports.values().map(port_statistics).collect(),
+            ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),
         })
+    }
+
+    fn port_statistics(&self, port: &OpenPort) -> v1::PortStatistics {
+        let all = |counters: &[AtomicU64]| counters.iter().map(|c| c.load(Relaxed)).collect();
+        v1::PortStatistics {
+            device: port.device.clone(),
+            netns: port.netns.clone(),
+            frames: all(&port.stats.frames),
+            transmission_overrun: all(&port.stats.transmission_overrun),
+            put_back: port.stats.put_back.load(Relaxed),
+            hand_over_ns: port.stats.hand_over_ns.load(Relaxed),
+            stream_filters: self.stream_filters(&port.policing),
+        }
     }
 
     pub(super) fn health(&self) -> v1::HealthReply {
@@ -127,18 +140,6 @@ fn foreign_frames(port: &OpenPort) -> u64 {
     // The device first: a frame of ours that leaves between the two readings must not look like another's.
     let sent_by_device = frames_sent(&port.device);
     sent_by_device.saturating_sub(port.sent_before).saturating_sub(frames_of(&port.stats))
-}
-
-fn port_statistics(port: &OpenPort) -> v1::PortStatistics {
-    let all = |counters: &[AtomicU64]| counters.iter().map(|c| c.load(Relaxed)).collect();
-    v1::PortStatistics {
-        device: port.device.clone(),
-        netns: port.netns.clone(),
-        frames: all(&port.stats.frames),
-        transmission_overrun: all(&port.stats.transmission_overrun),
-        put_back: port.stats.put_back.load(Relaxed),
-        hand_over_ns: port.stats.hand_over_ns.load(Relaxed),
-    }
 }
 
 fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {

@@ -16,7 +16,7 @@ use super::client::{Client, StreamInfo};
 use super::command::{ClientKey, Command, GateView, NewPort, Returned};
 use super::hand_over::{self, HandOver};
 use super::transmit::Next;
-use super::{Environment, PortState, Selection, Worker, intake};
+use super::{Environment, Policing, PortState, Selection, Worker, intake};
 use crate::limits;
 use crate::stats::count;
 
@@ -42,6 +42,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             Command::RemovePort(index) => self.remove_port(index),
             Command::SetAttachment(index, policy) => {
+                // Another policy may know other streams.
+                self.routes.forget(index);
                 if let Some(slot) = self.attachments.get_mut(usize::from(index.0))
                     && let Some(old) = slot.replace(policy)
                 {
@@ -109,18 +111,32 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn add_port(&mut self, index: PortIndex, new: NewPort<P>) {
         let slot = usize::from(index.0);
-        let NewPort { port, priority_map, selection: sched, stats } = new;
+        let NewPort { port, priority_map, selection: sched, policing, stats } = new;
         if slot >= self.ports.len() || self.draining {
             self.inbox.give(Returned::Boxed(sched));
+            self.give_policing(policing);
             return self.inbox.give(Returned::Port(index, Some(port)));
         }
         self.remove_port(index);
         let hand_over = HandOver::new();
-        let mut state =
-            PortState { port, sched, priority_map, hand_over, stats, failure_told_at: Monotonic::ZERO };
+        let mut state = PortState {
+            port,
+            sched,
+            priority_map,
+            policing,
+            hand_over,
+            stats,
+            failure_told_at: Monotonic::ZERO,
+        };
         state.set_hand_over(hand_over::AT_START);
         self.ports[slot] = Some(state);
         self.ports_end = self.ports_end.max(slot + 1);
+    }
+
+    fn give_policing(&self, policing: Option<Box<Policing>>) {
+        if let Some(policing) = policing {
+            self.inbox.give(Returned::Boxed(policing));
+        }
     }
 
     /// From the program's config change time on other gates hold; every frame stays where it is.
@@ -208,6 +224,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.ports_end -= 1;
         }
         self.inbox.give(Returned::Boxed(state.sched));
+        self.give_policing(state.policing);
         self.inbox.give(Returned::Port(index, Some(state.port)));
     }
 

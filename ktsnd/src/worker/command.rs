@@ -10,11 +10,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 
+use ktsn_sched::policing::StreamIdentification;
 use ktsn_sched::{ClassOptions, GateProgram, GateStatus};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::{AsFd, OwnedFd};
 
 use super::client::{Client, StreamInfo};
+use super::policing::Policing;
 use super::selection::Selection;
 use crate::stats::{AttachmentStats, PortStats};
 
@@ -33,6 +35,8 @@ pub struct AttachmentPolicy {
     pub overrun_limit: Nanos,
     /// Furthest transmit time ahead.
     pub horizon: Nanos,
+    /// Which streams its frames belong to; empty where nothing is policed.
+    pub streams: StreamIdentification,
     /// Where its frames are counted.
     pub stats: Arc<AttachmentStats>,
     /// Frames of it that are queued now; 0 at first.
@@ -52,6 +56,8 @@ pub struct NewPort<P> {
     pub priority_map: PriorityMap,
     /// Its transmission selection with the queues.
     pub selection: Box<Selection>,
+    /// Policing in front of its queue.
+    pub policing: Option<Box<Policing>>,
     /// Where its hand-overs are counted.
     pub stats: Arc<PortStats>,
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taking over: published slot → private copy → checks → resolve → class → queue, or a named drop.
+//! Taking over: published slot → private copy → checks → resolve → police → class → queue, or a named drop.
 
-use ktsn_model::{BypassReason, DropReason, Priority};
+use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
+use ktsn_sched::policing::StreamHandle;
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued, flow_of};
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
-use super::{Environment, Worker, frame_id};
+use super::routes::Route;
+use super::{Environment, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
 
@@ -91,10 +93,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
-        let (port, wire_octets, sdu_octets) = match self.routes.find(&self.tables, &flow) {
-            Ok(way) if payload_octets <= usize::from(way.payload_max) => {
+        let (port, wire_octets, sdu_octets, of) = match self.routes.find(&self.tables, &flow, Some(&**policy))
+        {
+            Ok(Route { way, stream }) if payload_octets <= usize::from(way.payload_max) => {
                 let template = &way.template;
-                (way.port, template.wire_octets(payload_octets), template.sdu_octets(payload_octets))
+                let sdu_octets = template.sdu_octets(payload_octets);
+                (way.port, template.wire_octets(payload_octets), sdu_octets, *stream)
             }
             Ok(_) => return self.refuse(index, slot, Some(attachment), DropReason::TooLong),
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
@@ -102,10 +106,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
-        let class = state.priority_map.class(Priority::capped(u32::from(frame.priority)));
-        if policy.classes & (1 << class.get()) == 0 {
-            return self.refuse(index, slot, Some(attachment), DropReason::Policed);
-        }
+        let asked = Priority::capped(u32::from(frame.priority));
+        let class = match state.admit(policy.classes, of, asked, sdu_octets, wire_octets, now) {
+            Ok(class) => class,
+            Err(reason) => return self.refuse(index, slot, Some(attachment), reason),
+        };
         if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
         }
@@ -191,6 +196,29 @@ impl<P: Port, E: Environment> Worker<P, E> {
             policy.stats.drop_frame(DropReason::PeerCorrupt);
         }
         self.inbox.give(Returned::Retired(key, error));
+    }
+}
+
+impl<P> PortState<P> {
+    /// The class that a frame enters: that of the priority it asks for, which its attachment must have been granted, or, where
+    /// policing passes it with another priority (IPV), of that one.
+    #[inline]
+    fn admit(
+        &mut self,
+        granted: u8,
+        stream: Option<StreamHandle>,
+        asked: Priority,
+        sdu_octets: u32,
+        wire_octets: u32,
+        now: Now,
+    ) -> Result<TrafficClass, DropReason> {
+        let class = self.priority_map.class(asked);
+        if granted & (1 << class.get()) == 0 {
+            return Err(DropReason::Policed);
+        }
+        let Some(policing) = &mut self.policing else { return Ok(class) };
+        let priority = policing.judge(stream, asked, sdu_octets, wire_octets, now)?;
+        Ok(self.priority_map.class(priority))
     }
 }
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resolved destinations kept ready: a direct-mapped cache that forgets with the tables' generation.
+//! Resolved destinations kept ready, with the stream that their datagrams belong to: a direct-mapped cache that forgets
+//! with the tables' generation, and an attachment's entries with its policy.
 
 use std::net::IpAddr;
 
-use ktsn_resolve::{Flow, Refusal, Resolved, Tables, resolve};
+use ktsn_resolve::{AttachmentIndex, Flow, Refusal, Resolved, Tables, resolve};
+use ktsn_sched::policing::StreamHandle;
+
+use super::command::AttachmentPolicy;
+use super::policing::stream_of;
 
 use crate::limits::CACHE_ENTRIES;
 
@@ -11,7 +16,16 @@ use crate::limits::CACHE_ENTRIES;
 struct Entry {
     generation: u64,
     flow: Flow,
-    resolved: Resolved,
+    route: Route,
+}
+
+/// What is known of a flow.
+#[derive(Debug, Clone)]
+pub(super) struct Route {
+    /// Where and how it leaves.
+    pub way: Resolved,
+    /// The stream it belongs to (802.1CB).
+    pub stream: Option<StreamHandle>,
 }
 
 /// The cache.
@@ -37,16 +51,32 @@ impl Routes {
         Self { entries: (0..CACHE_ENTRIES).map(|_| None).collect() }
     }
 
-    /// Where `flow` leaves under `tables`.
-    pub(super) fn find(&mut self, tables: &Tables, flow: &Flow) -> Result<&Resolved, Refusal> {
+    /// Where `flow` leaves under `tables`, and its stream by the policy of its attachment.
+    pub(super) fn find(
+        &mut self,
+        tables: &Tables,
+        flow: &Flow,
+        policy: Option<&AttachmentPolicy>,
+    ) -> Result<&Route, Refusal> {
         let index = slot_of(flow);
         let entry = &mut self.entries[index];
         let fits = entry.as_ref().is_some_and(|e| e.generation == tables.generation() && e.flow == *flow);
         if !fits {
-            let resolved = resolve(tables, flow)?;
-            *entry = Some(Entry { generation: tables.generation(), flow: *flow, resolved });
+            let way = resolve(tables, flow)?;
+            let stream = policy.and_then(|policy| stream_of(&policy.streams, flow, &way));
+            let route = Route { way, stream };
+            *entry = Some(Entry { generation: tables.generation(), flow: *flow, route });
         }
         // Filled just now when it was not.
-        entry.as_ref().map(|e| &e.resolved).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
+        entry.as_ref().map(|e| &e.route).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
+    }
+
+    /// Forgets the flows of an attachment.
+    pub(super) fn forget(&mut self, attachment: AttachmentIndex) {
+        for entry in &mut self.entries {
+            if entry.as_ref().is_some_and(|entry| entry.flow.attachment == attachment) {
+                *entry = None;
+            }
+        }
     }
 }

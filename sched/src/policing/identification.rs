@@ -56,6 +56,11 @@ pub enum StreamMatch {
         /// Destination port.
         destination_port: Option<u16>,
     },
+    /// Every frame of one attachment, or of any: what a tenant sends as a whole.
+    All {
+        /// The attachment.
+        tenant: Option<u32>,
+    },
     /// Null stream identification (802.1CB 6.4): destination MAC address and VLAN.
     MacVlan {
         /// Destination MAC address.
@@ -73,6 +78,7 @@ impl StreamMatch {
             wanted.is_none() || wanted == found
         }
         match *self {
+            Self::All { tenant } => is(tenant, Some(frame.tenant)),
             Self::MacVlan { destination, vlan } => destination == frame.destination && vlan == frame.vlan,
             Self::Ip { tenant, source, destination, protocol, source_port, destination_port } => {
                 let Some(flow) = &frame.flow else { return false };
@@ -134,6 +140,8 @@ pub struct StreamIdentification {
 impl StreamIdentification {
     /// Entries that a table may have.
     pub const ENTRIES_MAX: usize = 256;
+    /// The `leaf` of the fault of an entry that is the same as an earlier one; its `value` is that one's index.
+    pub const SAME: &'static str = "same as entry";
 
     /// A table; of entries that match the same frame the first one counts.
     ///
@@ -153,7 +161,7 @@ impl StreamIdentification {
             }
             if let Some(first) = entries[..index].iter().position(|other| other.matches == entry.matches) {
                 let expected = "frames that no earlier entry asks for";
-                return Err(fault(list, index, "same as entry", first, expected, "802.1CB-2017 9.1"));
+                return Err(fault(list, index, Self::SAME, first, expected, "802.1CB-2017 9.1"));
             }
         }
         Ok(Self { entries: entries.into() })

@@ -139,6 +139,12 @@ impl Police {
         })
     }
 
+    /// Index of the stream filter that decides about a frame: the first one that matches its stream and priority.
+    #[must_use]
+    pub fn filter_of(&self, stream: Option<StreamHandle>, priority: Priority) -> Option<usize> {
+        self.first_match.find(stream, priority)
+    }
+
     /// Judge a frame that comes at `now`: `sdu_octets` count for the maximum SDU size and the gate's octets, `wire_octets` for
     /// the meter. What a filter or gate drops takes no tokens.
     pub fn judge(
@@ -149,9 +155,24 @@ impl Police {
         wire_octets: u32,
         now: Now,
     ) -> Judged {
+        match self.filter_of(stream, priority) {
+            Some(filter) => self.judge_by(filter, priority, sdu_octets, wire_octets, now),
+            None => Judged::Pass { priority },
+        }
+    }
+
+    /// The same by the filter that [`Police::filter_of`] gave.
+    pub fn judge_by(
+        &mut self,
+        filter: usize,
+        priority: Priority,
+        sdu_octets: u32,
+        wire_octets: u32,
+        now: Now,
+    ) -> Judged {
         const POLICED: Judged = Judged::Drop(DropReason::Policed);
-        let Some(index) = self.first_match.find(stream, priority) else { return Judged::Pass { priority } };
-        let Filter { config, counters, is_blocked } = &mut self.filters[index];
+        let Some(filter) = self.filters.get_mut(filter) else { return Judged::Pass { priority } };
+        let Filter { config, counters, is_blocked } = filter;
         counters.matching_frames += 1;
         let is_too_long = config.max_sdu_octets.is_some_and(|longest| sdu_octets > longest);
         if is_too_long || *is_blocked {

@@ -51,6 +51,21 @@ fn clause_6_4_destination_and_vlan_untagged_is_not_any() {
     assert_eq!(table.identify(&frame(Some(6), None)), None);
 }
 
+/// A tenant as a whole: frames that are no IP packets are no way around its meter.
+#[test]
+fn every_frame_of_an_attachment() {
+    let table = StreamIdentification::new(&[
+        entry(StreamMatch::All { tenant: Some(4) }, 1),
+        entry(StreamMatch::All { tenant: Some(3) }, 2),
+    ])
+    .unwrap();
+    for key in [frame(None, None), frame(Some(5), None), frame(None, Some(udp()))] {
+        assert_eq!(table.identify(&key), Some(StreamHandle(2)));
+    }
+    let any = StreamIdentification::new(&[entry(StreamMatch::All { tenant: None }, 9)]).unwrap();
+    assert_eq!(any.identify(&frame(None, None)), Some(StreamHandle(9)));
+}
+
 #[test]
 fn the_first_entry_that_matches_counts() {
     let of_tenant = |wanted| match any_flow() {
@@ -64,7 +79,7 @@ fn the_first_entry_that_matches_counts() {
                 destination_port,
             }
         }
-        other @ StreamMatch::MacVlan { .. } => other,
+        other @ (StreamMatch::MacVlan { .. } | StreamMatch::All { .. }) => other,
     };
     let table =
         StreamIdentification::new(&[entry(of_tenant(4), 1), entry(any_flow(), 2), entry(of_tenant(3), 3)])
@@ -117,7 +132,8 @@ fn stream_match() -> impl Strategy<Value = StreamMatch> {
         });
     let mac = (0u8..2, prop::option::of(1u16..3))
         .prop_map(|(last, vlan)| StreamMatch::MacVlan { destination: [2, 0, 0, 0, 0, last], vlan });
-    prop_oneof![3 => ip, 1 => mac]
+    let all = prop::option::of(0u32..2).prop_map(|tenant| StreamMatch::All { tenant });
+    prop_oneof![6 => ip, 2 => mac, 1 => all]
 }
 
 /// Address bits as text, compared as far as the prefix goes.
@@ -161,6 +177,7 @@ proptest! {
                     (StreamMatch::MacVlan { destination, vlan: wanted }, _) => {
                         destination[5] == last && wanted == vlan
                     }
+                    (StreamMatch::All { tenant: t }, _) => t.is_none() || t == Some(tenant),
                     (StreamMatch::Ip { .. }, None) => false,
                     (StreamMatch::Ip { tenant: t, source, destination, protocol, source_port, destination_port }, Some(f)) => {
                         (t.is_none() || t == Some(tenant))

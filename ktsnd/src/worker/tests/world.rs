@@ -17,6 +17,7 @@ use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame as SlotFrame, Layout, Producer,
     SlotFlags, StreamCode, StreamStatus,
 };
+use ktsn_sched::policing::StreamIdentification;
 use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
@@ -193,6 +194,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         late: LatePolicy::ByClock,
         overrun_limit: Nanos::from_millis(1),
         horizon: Nanos::from_seconds(10),
+        streams: StreamIdentification::default(),
         stats: stats.clone(),
         queued: 0,
         neighbour_told_at: Monotonic::ZERO,
@@ -216,6 +218,11 @@ impl World {
     }
 
     pub(super) fn with(permille: u32, selection: Selection) -> Self {
+        Self::policed(permille, selection, None)
+    }
+
+    /// With policing in front of the port.
+    pub(super) fn policed(permille: u32, selection: Selection, policing: Option<Policing>) -> Self {
         let clocks = Clocks::default();
         clocks.monotonic.store(1_000_000_000, SeqCst);
         clocks.tai_ahead.store(AHEAD, SeqCst);
@@ -239,6 +246,7 @@ impl World {
             port: Box::new(port),
             priority_map: PriorityMap::default(),
             selection: Box::new(selection),
+            policing: policing.map(Box::new),
             stats: port_stats.clone(),
         };
         outbox.send(Command::AddPort(PortIndex(0), new)).unwrap();

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Policing in `ktsn status`: one row for each stream filter, and what stands in its way.
+
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+use crate::output::columns;
+
+/// The stream filters of all ports; empty when nothing is policed.
+pub(super) fn text(ports: &[v1::PortStatistics]) -> String {
+    let number = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+    let any = |value: Option<u32>| value.map_or_else(|| "any".to_owned(), |value| value.to_string());
+    let mut rows = Vec::new();
+    for port in ports {
+        for filter in &port.stream_filters {
+            let gate_dropped = filter.not_passing_frames_count;
+            rows.push(vec![
+                port.device.clone(),
+                filter.stream_filter_instance_id.to_string(),
+                any(filter.stream_handle),
+                any(filter.priority_spec),
+                number(filter.stream_gate_ref),
+                number(filter.flow_meter_ref),
+                filter.matching_frames_count.to_string(),
+                filter.not_passing_sdu_count.to_string(),
+                gate_dropped.to_string(),
+                filter.red_frames_count.to_string(),
+                or_dash(&tripped(filter).join(" ")),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        "port",
+        "filter",
+        "stream",
+        "priority",
+        "gate",
+        "meter",
+        "matching",
+        "too long",
+        "gate closed",
+        "red",
+        "stopped by",
+    ];
+    format!("\nPolicing\n{}", columns(&head, &rows))
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.into() }
+}
+
+/// The leaves that are true.
+fn tripped(filter: &v1::StreamFilterStatistics) -> Vec<&'static str> {
+    let leaves = [
+        ("stream-blocked-due-to-oversize-frame", filter.stream_blocked_due_to_oversize_frame),
+        ("gate-closed-due-to-invalid-rx", filter.gate_closed_due_to_invalid_rx),
+        ("gate-closed-due-to-octets-exceeded", filter.gate_closed_due_to_octets_exceeded),
+        ("mark-all-frames-red", filter.mark_all_frames_red),
+    ];
+    leaves.into_iter().filter(|(_, is_set)| *is_set).map(|(leaf, _)| leaf).collect()
+}
+
+/// The stream filters of one port, with YANG's names.
+pub(super) fn json_of(port: &v1::PortStatistics) -> Vec<Value> {
+    let filters = port.stream_filters.iter().map(|filter| {
+        json!({
+            "stream-filter-instance-id": filter.stream_filter_instance_id,
+            "stream-handle": filter.stream_handle,
+            "priority-spec": filter.priority_spec,
+            "stream-gate-ref": filter.stream_gate_ref,
+            "flow-meter-ref": filter.flow_meter_ref,
+            "matching-frames-count": filter.matching_frames_count,
+            "passing-frames-count": filter.passing_frames_count,
+            "not-passing-frames-count": filter.not_passing_frames_count,
+            "passing-sdu-count": filter.passing_sdu_count,
+            "not-passing-sdu-count": filter.not_passing_sdu_count,
+            "red-frames-count": filter.red_frames_count,
+            "stream-blocked-due-to-oversize-frame": filter.stream_blocked_due_to_oversize_frame,
+            "gate-closed-due-to-invalid-rx": filter.gate_closed_due_to_invalid_rx,
+            "gate-closed-due-to-octets-exceeded": filter.gate_closed_due_to_octets_exceeded,
+            "mark-all-frames-red": filter.mark_all_frames_red,
+        })
+    });
+    filters.collect()
+}
