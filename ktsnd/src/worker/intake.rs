@@ -5,15 +5,13 @@ use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
-use ktsn_sched::policing::StreamHandle;
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued, flow_of};
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
-use super::routes::Route;
-use super::{Environment, PortState, Worker, frame_id};
+use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
 
@@ -93,12 +91,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
-        let (port, wire_octets, sdu_octets, of) = match self.routes.find(&self.tables, &flow, Some(&**policy))
-        {
-            Ok(Route { way, stream }) if payload_octets <= usize::from(way.payload_max) => {
+        let (port, wire_octets, sdu_octets) = match self.routes.find(&self.tables, &flow) {
+            Ok(way) if payload_octets <= usize::from(way.payload_max) => {
                 let template = &way.template;
-                let sdu_octets = template.sdu_octets(payload_octets);
-                (way.port, template.wire_octets(payload_octets), sdu_octets, *stream)
+                (way.port, template.wire_octets(payload_octets), template.sdu_octets(payload_octets))
             }
             Ok(_) => return self.refuse(index, slot, Some(attachment), DropReason::TooLong),
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
@@ -107,7 +103,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
         let asked = Priority::capped(u32::from(frame.priority));
-        let class = match state.admit(policy.classes, of, asked, sdu_octets, wire_octets, now) {
+        let admitted = state.admit(policy.classes, asked, |policing| {
+            let stream = self.routes.stream(&self.tables, &flow, &policy.streams);
+            policing.judge(stream, asked, sdu_octets, wire_octets, now)
+        });
+        let class = match admitted {
             Ok(class) => class,
             Err(reason) => return self.refuse(index, slot, Some(attachment), reason),
         };
@@ -206,19 +206,17 @@ impl<P> PortState<P> {
     fn admit(
         &mut self,
         granted: u8,
-        stream: Option<StreamHandle>,
         asked: Priority,
-        sdu_octets: u32,
-        wire_octets: u32,
-        now: Now,
+        judge: impl FnOnce(&mut Policing) -> Result<Priority, DropReason>,
     ) -> Result<TrafficClass, DropReason> {
         let class = self.priority_map.class(asked);
         if granted & (1 << class.get()) == 0 {
             return Err(DropReason::Policed);
         }
-        let Some(policing) = &mut self.policing else { return Ok(class) };
-        let priority = policing.judge(stream, asked, sdu_octets, wire_octets, now)?;
-        Ok(self.priority_map.class(priority))
+        match &mut self.policing {
+            None => Ok(class),
+            Some(policing) => judge(policing).map(|priority| self.priority_map.class(priority)),
+        }
     }
 }
 

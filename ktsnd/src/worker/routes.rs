@@ -5,9 +5,8 @@
 use std::net::IpAddr;
 
 use ktsn_resolve::{AttachmentIndex, Flow, Refusal, Resolved, Tables, resolve};
-use ktsn_sched::policing::StreamHandle;
+use ktsn_sched::policing::{StreamHandle, StreamIdentification};
 
-use super::command::AttachmentPolicy;
 use super::policing::stream_of;
 
 use crate::limits::CACHE_ENTRIES;
@@ -16,16 +15,9 @@ use crate::limits::CACHE_ENTRIES;
 struct Entry {
     generation: u64,
     flow: Flow,
-    route: Route,
-}
-
-/// What is known of a flow.
-#[derive(Debug, Clone)]
-pub(super) struct Route {
-    /// Where and how it leaves.
-    pub way: Resolved,
-    /// The stream it belongs to (802.1CB).
-    pub stream: Option<StreamHandle>,
+    resolved: Resolved,
+    /// Its stream, if there is one; `None` until it is asked for.
+    stream: Option<Option<StreamHandle>>,
 }
 
 /// The cache.
@@ -51,24 +43,28 @@ impl Routes {
         Self { entries: (0..CACHE_ENTRIES).map(|_| None).collect() }
     }
 
-    /// Where `flow` leaves under `tables`, and its stream by the policy of its attachment.
-    pub(super) fn find(
-        &mut self,
-        tables: &Tables,
-        flow: &Flow,
-        policy: Option<&AttachmentPolicy>,
-    ) -> Result<&Route, Refusal> {
+    /// Where `flow` leaves under `tables`.
+    pub(super) fn find(&mut self, tables: &Tables, flow: &Flow) -> Result<&Resolved, Refusal> {
         let index = slot_of(flow);
         let entry = &mut self.entries[index];
         let fits = entry.as_ref().is_some_and(|e| e.generation == tables.generation() && e.flow == *flow);
         if !fits {
-            let way = resolve(tables, flow)?;
-            let stream = policy.and_then(|policy| stream_of(&policy.streams, flow, &way));
-            let route = Route { way, stream };
-            *entry = Some(Entry { generation: tables.generation(), flow: *flow, route });
+            let resolved = resolve(tables, flow)?;
+            *entry = Some(Entry { generation: tables.generation(), flow: *flow, resolved, stream: None });
         }
         // Filled just now when it was not.
-        entry.as_ref().map(|e| &e.route).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
+        entry.as_ref().map(|e| &e.resolved).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
+    }
+    /// The stream of `flow` by its attachment's table. That is visited once for each entry of the cache.
+    pub(super) fn stream(
+        &mut self,
+        tables: &Tables,
+        flow: &Flow,
+        streams: &StreamIdentification,
+    ) -> Option<StreamHandle> {
+        self.find(tables, flow).ok()?;
+        let Entry { resolved, stream, .. } = self.entries[slot_of(flow)].as_mut()?;
+        *stream.get_or_insert_with(|| stream_of(streams, flow, resolved))
     }
 
     /// Forgets the flows of an attachment.

@@ -260,13 +260,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let (index, slot) = split(id);
         let client = self.clients.get(index).and_then(Option::as_ref).ok_or(DropReason::Bug)?;
         let queued = client.queued.get(usize::from(slot)).copied().flatten().ok_or(DropReason::Bug)?;
-        let policy = self.attachments.get(usize::from(queued.flow.attachment.0)).and_then(Option::as_deref);
-        let route =
-            self.routes.find(&self.tables, &queued.flow, policy).map_err(|refusal| match refusal {
-                Refusal::Bypass(_) => DropReason::NoRoute,
-                Refusal::Drop(reason, _) => reason,
-            })?;
-        let way = &route.way;
+        let way = self.routes.find(&self.tables, &queued.flow).map_err(|refusal| match refusal {
+            Refusal::Bypass(_) => DropReason::NoRoute,
+            Refusal::Drop(reason, _) => reason,
+        })?;
         if queued.payload_octets > way.payload_max {
             return Err(DropReason::TooLong);
         }
