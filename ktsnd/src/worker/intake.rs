@@ -103,11 +103,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
         let asked = Priority::capped(u32::from(frame.priority));
-        let admitted = state.admit(policy.classes, asked, |policing| {
+        let class = match state.admit(policy.classes, asked, |policing| {
             let stream = self.routes.stream(&self.tables, &flow, &policy.streams);
             policing.judge(stream, asked, sdu_octets, wire_octets, now)
-        });
-        let class = match admitted {
+        }) {
             Ok(class) => class,
             Err(reason) => return self.refuse(index, slot, Some(attachment), reason),
         };
