@@ -7,6 +7,7 @@ mod directory;
 mod granted;
 mod marker;
 mod notifier;
+mod pace;
 mod quiet;
 mod registrar;
 mod socket;

@@ -47,7 +47,7 @@ struct sockaddr_in to4(int to_port);
 struct sockaddr_in6 to6(const char *address, int to_port);
 // sendmsg with one SCM_TXTIME; the result, or -errno. errno must not change on success: -1000 says that it did.
 long send_at(int fd, const void *name, socklen_t name_octets, const char *text, uint64_t at, int flags);
-// send_at to 127.0.0.1:port, 200 ms ahead of TAI.
+// send_at to 127.0.0.1:port, or to the address in HOOK_TO, 200 ms ahead of TAI.
 long send_text(int fd, const char *text);
 // sendmsg to 127.0.0.1:port without a transmit time.
 long send_untimed(int fd, const char *text);

@@ -3,15 +3,17 @@
 //!
 //! Messages come from an untrusted process. Anything unexpected ends the connection; nothing here waits.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
-    socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen,
+    recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 
 use super::socket::examine;
@@ -22,8 +24,43 @@ const MESSAGE_OCTETS_MAX: usize = 64;
 /// Descriptors that one message may carry (SCM_MAX_FD): there is room for all, as the kernel would close those without
 /// room in our thread, and closing may wait.
 const DESCRIPTORS_MAX: usize = 253;
+/// Callers that wait to be heard.
+const BACKLOG: i32 = 256;
 /// Descriptors that we pass.
 const PASSED_MAX: usize = 2;
+
+/// The socket that clients connect to.
+pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
+    // The run directory is locked by us, so what lies here is a leftover.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        }
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    // Any process may connect; what it may do is decided by the sockets that it shows.
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Waits for input.
+pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+}
+
+/// Changes what is waited for on a connection.
+pub(super) fn listen_for(
+    epoll: &OwnedFd,
+    fd: &OwnedFd,
+    number: u64,
+    events: epoll::EventFlags,
+) -> Result<(), Errno> {
+    epoll::modify(epoll, fd, epoll::EventData::new_u64(number), events)
+}
 
 /// One message with the descriptors that came with it.
 #[derive(Debug)]

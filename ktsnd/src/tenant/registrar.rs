@@ -16,15 +16,14 @@ use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
 use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with,
-};
+use rustix::net::{SocketFlags, acceptfrom_with};
 use tracing::{debug, warn};
 
 use super::answer::{destination_table, flags_of, judge, layout_for, status_of};
-use super::connection::{self, Read, Received};
+use super::connection::{self, Read, Received, listen_for, watch};
 use super::directory::{ClientView, Directory, Served, StreamView};
 use super::granted::Granted;
+use super::pace::{self, Pace};
 use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, can_close_unknown, examine};
 use crate::limits;
@@ -34,11 +33,8 @@ use crate::worker::{Client, ClientKey, Command, Outbox, StreamInfo};
 const STRANGERS_MAX: usize = 64;
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
-/// Messages that one connection may send in a second: twice as many as it can have streams.
-const MESSAGES_A_SECOND: u32 = 2 * limits::STREAMS_MAX;
 /// Messages read from one connection before the others get their turn.
 const MESSAGES_A_TURN: usize = 16;
-const BACKLOG: i32 = 256;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
@@ -58,8 +54,7 @@ struct Connection<P> {
     process: Option<OwnedFd>,
     pid: u32,
     since: Instant,
-    /// Messages in the second that began then.
-    messages: (Instant, u32),
+    pace: Pace,
     client: Option<Registered<P>>,
 }
 
@@ -89,7 +84,7 @@ impl Registrar {
             path: path.display().to_string(),
             error: error.into(),
         };
-        let listener = listen_at(path).map_err(failed)?;
+        let listener = connection::listen_at(path).map_err(failed)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -105,6 +100,7 @@ impl Registrar {
             next_number: 1,
             generation: 0,
             granted: BTreeMap::new(),
+            paused: Vec::new(),
             quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
@@ -130,27 +126,6 @@ impl Drop for Registrar {
     }
 }
 
-fn listen_at(path: &Path) -> Result<OwnedFd, rustix::io::Errno> {
-    // The run directory is locked by us, so what lies here is a leftover.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO));
-        }
-        _ => {}
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?)?;
-    // Any process may connect; what it may do is decided by the sockets that it shows.
-    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
-    listen(&listener, BACKLOG)?;
-    Ok(listener)
-}
-
-fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), rustix::io::Errno> {
-    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-}
-
 struct Service<P> {
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -161,6 +136,8 @@ struct Service<P> {
     next_number: u64,
     generation: u64,
     granted: BTreeMap<AttachmentIndex, Granted>,
+    /// Connections that are not listened to for a moment.
+    paused: Vec<u64>,
     quiet: Quiet,
 }
 
@@ -170,8 +147,12 @@ impl<P: Send + 'static> Service<P> {
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
             events.clear();
             let strangers = self.connections.values().any(|c| c.client.is_none());
-            let patience = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            let timeout = strangers.then_some(&patience);
+            let patience = match self.paused.is_empty() {
+                true => Duration::from_millis(200),
+                false => pace::WINDOW,
+            };
+            let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
+            let timeout = (strangers || !self.paused.is_empty()).then_some(&patience);
             let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout);
             if waited.is_err() {
                 continue;
@@ -187,6 +168,7 @@ impl<P: Send + 'static> Service<P> {
                     number => self.serve(number),
                 }
             }
+            self.listen_again();
             self.lose_patience();
         }
         // The daemon ends: regions are marked by the workers, processes live on.
@@ -231,10 +213,23 @@ impl<P: Send + 'static> Service<P> {
                     process,
                     pid,
                     since: Instant::now(),
-                    messages: (Instant::now(), 0),
+                    pace: Pace::new(Instant::now()),
                     client: None,
                 },
             );
+        }
+    }
+
+    /// Listens again to connections that had their share of an earlier window.
+    fn listen_again(&mut self) {
+        let now = Instant::now();
+        let is_paused = |number: &u64| self.connections.get(number).is_some_and(|c| !c.pace.is_over(now));
+        let (paused, over): (Vec<u64>, Vec<u64>) = self.paused.iter().partition(|number| is_paused(number));
+        self.paused = paused;
+        for number in over {
+            if let Some(connection) = self.connections.get(&number) {
+                let _ = listen_for(&self.epoll, &connection.fd, number, epoll::EventFlags::IN);
+            }
         }
     }
 
@@ -276,14 +271,10 @@ impl<P: Send + 'static> Service<P> {
     fn serve(&mut self, number: u64) {
         for _ in 0..MESSAGES_A_TURN {
             let Some(connection) = self.connections.get_mut(&number) else { return };
-            if connection.messages.0.elapsed() >= Duration::from_secs(1) {
-                connection.messages = (Instant::now(), 0);
-            }
-            connection.messages.1 += 1;
-            if connection.messages.1 > MESSAGES_A_SECOND {
-                // The workers' queue is everybody's; a flood of registrations must not fill it.
-                debug!(number, "too many messages a second: connection ends");
-                return self.end(number);
+            if !connection.pace.may_read(Instant::now()) {
+                let _ = listen_for(&self.epoll, &connection.fd, number, epoll::EventFlags::empty());
+                self.paused.push(number);
+                return;
             }
             match connection::read(connection.fd.as_fd()) {
                 Read::Nothing => return,

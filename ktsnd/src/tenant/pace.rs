@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How fast one connection is listened to: the workers' queues are everybody's.
+//!
+//! In: the time of each message. Out: whether it is read now. One that is not waits in its socket, and so does its
+//! sender: a program that opens a socket for each datagram is slowed down, never cut off. A window is shorter than a
+//! send waits for its registration.
+
+use std::time::{Duration, Instant};
+
+/// The time in which messages are counted.
+pub(super) const WINDOW: Duration = Duration::from_millis(10);
+/// Messages of one connection in that time: a program that waits for each answer sends fewer on most machines.
+const MESSAGES_MAX: u32 = 128;
+
+/// The messages of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    began: Instant,
+    count: u32,
+}
+
+impl Pace {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { began: now, count: 0 }
+    }
+
+    /// Whether one more message is read now.
+    pub(super) fn may_read(&mut self, now: Instant) -> bool {
+        if self.is_over(now) {
+            *self = Self::new(now);
+        }
+        self.count += 1;
+        self.count <= MESSAGES_MAX
+    }
+
+    /// Whether a connection that was refused is listened to again.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.began) >= WINDOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_in_a_window_and_then_again() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        let read = |pace: &mut Pace, at| (0..1000).filter(|_| pace.may_read(at)).count();
+        assert_eq!(read(&mut pace, began), 128);
+        assert!(!pace.is_over(began + WINDOW / 2));
+        assert_eq!(read(&mut pace, began + WINDOW / 2), 0);
+        assert!(pace.is_over(began + WINDOW));
+        assert_eq!(read(&mut pace, began + WINDOW), 128);
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs with the life of real ones against the shipped daemon: many sockets, sockets for one datagram each, grants
+//! that outlive their process.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ktsn_tests::faults::bed::{Bed, POD_B, within};
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::eventually;
+use ktsn_tests::hook::{self, Libc};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Runs a scenario in pod A with pod B as its peer; what it printed.
+fn run(bed: &Bed, daemon: &Daemon, arguments: &[&str]) -> BTreeMap<String, i64> {
+    let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), arguments[0], 9);
+    command.env("HOOK_TO", POD_B).args(&arguments[1..]);
+    let values = hook::values(&within(&bed.pod_a, || command.output()).expect("program"));
+    eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
+    values
+}
+
+/// Frames that were handed over and those that found no daemon, once all that were handed over are sent.
+fn frames(daemon: &Daemon) -> (u64, u64) {
+    eventually("all are sent", SOON, || {
+        let of = daemon.control().counters(NAME);
+        (of.taken == of.sent).then(|| (of.taken, reason(&of.dropped, "daemon_absent")))
+    })
+}
+
+#[test]
+fn a_thousand_sockets() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let values = run(&bed, &daemon, &["many"]);
+    assert_eq!((values["taken"], values["failed"], values["last"]), (1000, 0, 4));
+    // Twice a thousand, the 24 that still fit the table, and the last.
+    assert_eq!(frames(&daemon), (2025, 0));
+}
+
+/// Each socket is registered twice (before and after it has a port) and ended: none of that is a flood.
+#[test]
+fn a_socket_for_each_datagram() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let values = run(&bed, &daemon, &["short-lives"]);
+    assert_eq!(values["failed"], 0);
+    assert_eq!(frames(&daemon), (3000, 0));
+}
+
+#[test]
+fn a_grant_outlives_exec_until_it_is_revoked() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let values = run(&bed, &daemon, &["grant-exec", "get"]);
+    assert_eq!((values["tai"], values["after"], values["copy"]), (0, 5, 4));
+    assert_eq!((values["clock"], values["flags"]), (11, 2));
+    assert_eq!(frames(&daemon), (3, 0));
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with("allow_tai = false")]);
+    let values = run(&bed, &daemon, &["grant-none"]);
+    assert_eq!((values["none"], values["tai"], values["granted"], values["clock"]), (-22, -1, -22, 0));
+}
