@@ -61,6 +61,10 @@ fn wrong_fields_and_values() {
             "[[port]]\ndevice = \"e\"\nadapter = \"x\"\n".to_owned(),
             ["port[0].adapter", "\"x\"", "auto, af_xdp or"],
         ),
+        (
+            "[policing]\nports = [\"eth7\"]\n".to_owned(),
+            ["policing.ports[0]", "\"eth7\"", "device of a [[port]]"],
+        ),
         ("[[port]\n".to_owned(), ["TOML parse error", "line 1", "[[port]"]),
     ] {
         refused(&text, &parts);
