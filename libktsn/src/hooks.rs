@@ -339,8 +339,9 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
     // SAFETY: the program's arguments.
     let answer = unsafe { originals::ioctl(fd, request, argument) };
     let kernels = if answer < 0 { originals::errno() } else { 0 };
-    // SAFETY: as above.
-    match unsafe { hwtstamp::answer(fd, request as u32, argument, kernels) } {
+    // SAFETY: the program's argument, of that request.
+    let ours = unsafe { hwtstamp::answer(fd, request as u32, argument, kernels) };
+    match ours {
         Answer::Kernel => answer,
         Answer::Done => {
             originals::set_errno(before);
@@ -354,6 +355,7 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
 mod variadic {
     //! The exported names of the variadic functions: rustc exports only what Rust defines, so each is a jump.
 
+    // SAFETY: declarations only, of the shim (shim/variadic.c); nobody calls them but by a jump.
     unsafe extern "C" {
         fn ktsn_fcntl_variadic();
         fn ktsn_fcntl64_variadic();
