@@ -11,8 +11,7 @@ fn main() {
         // Else the compiler recognises the loop in memcpy and calls memcpy.
         .flag("-fno-builtin")
         .flag("-fvisibility=hidden")
-        // A thread is cancelled inside fcntl by unwinding through us.
-        .flag("-fasynchronous-unwind-tables")
+        .flag("-fno-asynchronous-unwind-tables")
         .flag("-Wall")
         .flag("-Wextra")
         .flag("-Werror")

@@ -21,6 +21,7 @@ mod policing;
 mod report;
 mod routes;
 mod selection;
+mod sending;
 mod transmit;
 mod wait;
 
@@ -35,7 +36,8 @@ use ktsn_time::{Monotonic, Nanos, Offset};
 
 pub use client::{Client, StreamInfo};
 pub use command::{
-    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Outbox, Returned, WorkerEnded, queues,
+    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, WorkerEnded,
+    queues,
 };
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
@@ -43,6 +45,7 @@ pub use margin::{Margin, SpinBudget};
 pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
+pub use sending::LinkKind;
 
 use crate::config::SpinMargin;
 use crate::limits;
@@ -225,7 +228,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         if let Some(queued) = client.queued.get_mut(usize::from(slot)).and_then(Option::take) {
             client.queued_count -= 1;
-            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.flow.attachment.0)) {
+            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.sending.attachment().0)) {
                 policy.queued = policy.queued.saturating_sub(1);
             }
         }

@@ -45,7 +45,6 @@ mod destination;
 mod env;
 mod fds;
 pub mod hooks;
-mod hwtstamp;
 mod limit;
 mod message;
 mod options;

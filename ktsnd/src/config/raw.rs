@@ -73,6 +73,8 @@ pub struct RawAttachment {
     pub horizon: Option<String>,
     pub allow_tai: Option<bool>,
     pub take: Option<RawTake>,
+    pub vlan: Option<u32>,
+    pub pcp: Option<u32>,
     pub slots: Option<u32>,
     pub clients_max: Option<u32>,
     pub octets_max: Option<u64>,

@@ -4,6 +4,7 @@
 
 mod flood;
 mod gates;
+mod link;
 mod policing;
 mod reports;
 mod world;

@@ -260,25 +260,23 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let (index, slot) = split(id);
         let client = self.clients.get(index).and_then(Option::as_ref).ok_or(DropReason::Bug)?;
         let queued = client.queued.get(usize::from(slot)).copied().flatten().ok_or(DropReason::Bug)?;
-        let way = self.routes.find(&self.tables, &queued.flow).map_err(|refusal| match refusal {
-            Refusal::Bypass(_) => DropReason::NoRoute,
-            Refusal::Drop(reason, _) => reason,
-        })?;
-        if queued.payload_octets > way.payload_max {
-            return Err(DropReason::TooLong);
-        }
+        let payload = client.payload(slot, queued.payload_octets);
+        let way =
+            queued.sending.way(&mut self.routes, &self.tables, payload).map_err(|refusal| match refusal {
+                Refusal::Bypass(_) => DropReason::NoRoute,
+                Refusal::Drop(reason, _) => reason,
+            })?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
-        if way.port != queued.port || usize::from(way.port.0) != port {
+        if way.port() != queued.port || usize::from(queued.port.0) != port {
             return Err(DropReason::NoRoute);
         }
-        let payload = client.payload(slot, queued.payload_octets);
         let state = self.ports[port].as_mut().ok_or(DropReason::LinkDown)?;
         // Counts up like a router's; only used where the outer header may be fragmented (RFC 6864 4.2).
         self.identification = self.identification.wrapping_add(1);
         let identification = self.identification;
         let mut octets = 0;
         let mut build = |buffer: &mut [u8]| {
-            octets = way.template.write_frame_identified(payload, identification, buffer).ok()?;
+            octets = way.write(payload, identification, buffer)?;
             Some(octets)
         };
         let mut staged = state.port.stage(&mut build);
