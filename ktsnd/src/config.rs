@@ -5,6 +5,7 @@
 //! Nothing here touches the system; whether a device exists is found out by who opens it.
 
 mod attach_flag;
+mod capture;
 mod checked;
 mod policing;
 mod port;
@@ -12,6 +13,7 @@ mod raw;
 mod schedule;
 
 pub use attach_flag::parse_attach;
+pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon, Vxlan, VxlanPeer};
 pub use ktsn_schedule::Schedule;
 pub use policing::{FilterName, Identity, Policing};

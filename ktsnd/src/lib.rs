@@ -4,6 +4,7 @@
 //! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread.
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
+mod capture;
 pub mod config;
 mod control;
 pub mod daemon;

@@ -21,6 +21,8 @@ pub const FRAMES_A_TURN: usize = 32;
 pub const ATTACHMENT_QUEUED_MAX: usize = QUEUE_MAX / 4;
 /// In a queue that others use too it may have queued this part of the free room: with as much in the queue as free, a quarter.
 pub const SHARE_OF_FREE: usize = 3;
+/// Captures whose counters are read in one look.
+pub const CAPTURED_TENDED: usize = 16;
 /// Commands applied in one pass.
 pub const COMMANDS_A_PASS: usize = 16;
 /// Commands that may wait for a worker.

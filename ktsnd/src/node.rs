@@ -5,6 +5,7 @@
 //! for the registrar, the state file. It holds no frame and is on no frame's way.
 
 mod attach;
+mod capture;
 mod policing;
 mod schedule;
 mod view;
@@ -20,6 +21,7 @@ use ktsn_time::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
+use crate::capture::HostEnd;
 use crate::config::{Attachment, Config, RawAttachment, Schedule, write_schedule};
 use crate::limits;
 use crate::run_dir::{KeptSchedule, RunDir, State};
@@ -96,6 +98,7 @@ struct Attached {
     uplink: String,
     interface_port: PortIndex,
     stats: Arc<AttachmentStats>,
+    capture: Option<HostEnd>,
     /// Whether it came by the control API and belongs into the state file.
     kept: bool,
 }
@@ -198,13 +201,17 @@ impl Node {
                 _ = &mut stop, if !self.stopping => {
                     info!("draining: nothing new is taken, queued frames are sent");
                     self.stopping = true;
+                    self.end_captures();
                     for worker in self.workers.values() {
                         worker.send(Command::Drain);
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = events.recv() => self.happened(event).await,
-                _ = looks.tick() => self.look_at_speeds(),
+                _ = looks.tick() => {
+                    self.look_at_speeds();
+                    self.look_at_captures();
+                }
             }
             if self.stopping && self.workers.values().all(|w| w.ended) {
                 return;
@@ -313,6 +320,7 @@ impl Node {
         for worker in self.workers.values() {
             worker.send(Command::Tables(tables.clone()));
         }
+        self.capture_by_tables();
         self.directory.set_tables(tables);
         self.registrar.tables_changed();
     }

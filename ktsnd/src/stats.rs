@@ -91,6 +91,10 @@ pub struct AttachmentStats {
     pub dropped: [AtomicU64; DropReason::COUNT],
     /// Datagrams left to the kernel, as the clients report it.
     pub bypassed: [AtomicU64; BypassReason::COUNT],
+    /// From the instant that a frame was captured at to its taking over.
+    pub capture_lag: Spans,
+    /// Times that the capture program was found taken off its device. Written by the control thread alone.
+    pub capture_reattached: AtomicU64,
     /// Doorbells heard.
     pub doorbells: AtomicU64,
     /// handed_at − tx_time of on-time frames.

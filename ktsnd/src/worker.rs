@@ -11,6 +11,7 @@
 //! ```
 
 mod apply;
+mod captured;
 mod client;
 mod command;
 mod environment;
@@ -21,7 +22,6 @@ mod policing;
 mod report;
 mod routes;
 mod selection;
-mod sending;
 mod transmit;
 mod wait;
 
@@ -34,10 +34,10 @@ use ktsn_resolve::Tables;
 use ktsn_sched::{FrameId, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Offset};
 
+pub use captured::{Captured, Ring, Source};
 pub use client::{Client, StreamInfo};
 pub use command::{
-    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, WorkerEnded,
-    queues,
+    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Outbox, Returned, WorkerEnded, queues,
 };
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
@@ -45,7 +45,6 @@ pub use margin::{Margin, SpinBudget};
 pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
-pub use sending::LinkKind;
 
 use crate::config::SpinMargin;
 use crate::limits;
@@ -89,6 +88,13 @@ pub struct Worker<P, E> {
     /// One above the highest index of a client that is there.
     clients_end: usize,
     clients_count: usize,
+    /// What kernel capture takes, by attachment.
+    captured: Vec<Option<Box<Captured>>>,
+    captured_end: usize,
+    captured_count: usize,
+    /// Whose turn it is in the next intake, and whose counters were read last.
+    captured_turn: usize,
+    captured_tended: usize,
     tables: Arc<Tables>,
     routes: Routes,
     margin: Margin,
@@ -140,6 +146,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             clients: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
             clients_end: 0,
             clients_count: 0,
+            captured: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
+            captured_end: 0,
+            captured_count: 0,
+            captured_turn: 0,
+            captured_tended: 0,
             tables,
             routes: Routes::new(),
             margin: Margin::new(options.spin_margin),
@@ -172,6 +183,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let more_commands = self.apply_commands();
         self.tend();
         self.intake_all();
+        self.intake_all_captured();
         let next = self.transmit_due();
         self.next = next;
         if self.draining && self.is_drained(next) {
@@ -204,6 +216,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.inbox.give(Returned::Boxed(retired));
             }
         }
+        self.tend_captured();
         for index in 0..self.clients_end {
             let Some(client) = self.clients[index].as_mut() else { continue };
             intake::count_bypassed(client, &self.attachments);
@@ -221,6 +234,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Ends a frame's life: its slot goes back (with what is to be told of it), and the client too when it was its last.
     fn release(&mut self, id: FrameId, end: End) {
         let (index, slot) = split(id);
+        if let Some(at) = captured::captured_index(index) {
+            return self.release_captured(at, id);
+        }
         let is_told = self.tell(index, slot, end);
         let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut) else {
             count(&self.stats.bugs);
@@ -228,7 +244,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         if let Some(queued) = client.queued.get_mut(usize::from(slot)).and_then(Option::take) {
             client.queued_count -= 1;
-            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.sending.attachment().0)) {
+            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.flow.attachment.0)) {
                 policy.queued = policy.queued.saturating_sub(1);
             }
         }

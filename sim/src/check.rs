@@ -6,6 +6,7 @@ mod arrival;
 mod balance;
 mod counters;
 mod gates;
+mod meter;
 mod order;
 mod reasons;
 mod time;
@@ -19,7 +20,7 @@ pub use gates::looked_at;
 pub use time::{error_bound, wire_bound};
 
 /// Every rule, in the order of a report, and what it says.
-pub const RULES: [(&str, &str); 13] = [
+pub const RULES: [(&str, &str); 14] = [
     ("never-early", "no frame is handed over before its TxTime on the TxTime's own clock"),
     ("once", "each frame that was published arrives at most once, and no other arrives"),
     ("intact", "the payload arrives as it was pushed"),
@@ -33,6 +34,7 @@ pub const RULES: [(&str, &str); 13] = [
         "window",
         "frames are handed over in an open gate, and end before it closes (shared: plus what the kernel put in)",
     ),
+    ("meter", "of a tenant that is metered no span carries more than its burst and its rate allow"),
     ("wire", "a frame's first bit leaves within the bound after its hand-over"),
     ("progress", "after the faults fresh frames of every tenant arrive on time, and the daemon ends"),
     ("simulator", "the simulation itself could be carried out"),
@@ -46,4 +48,5 @@ pub fn at_the_end(world: &mut World, worker: &ktsnd::stats::WorkerStats) {
     counters::check(world, worker);
     time::check(world);
     window::check(world);
+    meter::check(world);
 }

@@ -10,14 +10,16 @@ use ktsn_resolve::{
     Route, Tables, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{ClientMapping, Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus};
-use ktsn_sched::policing::StreamIdentification;
+use ktsn_sched::policing::{
+    FlowMeter, PolicingConfig, StreamFilter, StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
+};
 use ktsn_time::{Monotonic, Nanos};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::stats::AttachmentStats;
-use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, StreamInfo};
+use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, Policing, StreamInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::plan::{HORIZON, OVERRUN_LIMIT};
+use crate::plan::{HORIZON, OVERRUN_LIMIT, TenantPlan};
 use crate::tenant::{Process, TOKEN};
 
 /// UDP port of VXLAN on the virtual wire.
@@ -108,15 +110,42 @@ pub fn tables(generation: u64, known: &[bool]) -> Result<Arc<Tables>, Unmade> {
     Ok(Arc::new(Tables::new(generation, all?)?))
 }
 
+/// The meters of all tenants: each attachment is the stream with its number.
+///
+/// # Errors
+/// Never for a plan's meters.
+pub fn policing(tenants: &[TenantPlan]) -> Result<Option<Box<Policing>>, Unmade> {
+    let mut config = PolicingConfig::default();
+    for (tenant, plan) in tenants.iter().enumerate() {
+        let Some(meter) = plan.meter else { continue };
+        let flow_meter = Some(config.flow_meters.len());
+        let stream = Some(StreamHandle(tenant as u32));
+        config.stream_filters.push(StreamFilter { stream, flow_meter, ..StreamFilter::default() });
+        config.flow_meters.push(FlowMeter {
+            committed_information_rate: meter.rate,
+            committed_burst_size: meter.burst,
+            ..FlowMeter::default()
+        });
+    }
+    let is_policed = !config.stream_filters.is_empty();
+    Ok(if is_policed { Some(Box::new(Policing::new(&config)?)) } else { None })
+}
+
+fn streams(tenant: u16) -> StreamIdentification {
+    let (matches, stream) = (StreamMatch::All { tenant: None }, StreamHandle(tenant.into()));
+    // One entry is no fault.
+    StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap_or_default()
+}
+
 /// The policy of a tenant that may use one class.
 #[must_use]
-pub fn policy(class: u8, stats: &Arc<AttachmentStats>) -> Box<AttachmentPolicy> {
+pub fn policy(tenant: u16, class: u8, stats: &Arc<AttachmentStats>) -> Box<AttachmentPolicy> {
     Box::new(AttachmentPolicy {
         classes: 1 << class,
         late: LatePolicy::ByClock,
         overrun_limit: Nanos::new(OVERRUN_LIMIT as i64),
         horizon: Nanos::new(HORIZON as i64),
-        streams: StreamIdentification::default(),
+        streams: streams(tenant),
         stats: stats.clone(),
         queued: 0,
         neighbour_told_at: Monotonic::ZERO,
@@ -155,7 +184,6 @@ pub fn stream(tenant: u16) -> Box<StreamInfo> {
         attachment: AttachmentIndex(tenant),
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5_000),
         peer: None,
-        link: None,
         status: StreamStatus { token: TOKEN, code: StreamCode::Registered, ..StreamStatus::default() },
     })
 }

@@ -69,7 +69,7 @@ impl Figures {
             let mut jitters = Vec::new();
             let mut pushed = 0;
             let mut last: Vec<Option<u64>> = vec![None; world.tenants.len()];
-            let good = |f: &&crate::ledger::Frame| f.class == class && f.kind == Kind::Good;
+            let good = |f: &&crate::ledger::Frame| f.class == class && f.kind == Kind::Good && !f.at_once();
             for frame in world.ledger.frames.iter().filter(good) {
                 pushed += usize::from(frame.published_at.is_some());
                 let before = &mut last[usize::from(frame.tenant)];

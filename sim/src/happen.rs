@@ -88,7 +88,7 @@ impl World {
         }
         self.tenants[index].attached = true;
         self.ledger.end(Disturbance::Detached(tenant), now);
-        let policy = control::policy(self.tenants[index].plan.class, &self.tenants[index].stats);
+        let policy = control::policy(tenant, self.tenants[index].plan.class, &self.tenants[index].stats);
         self.send(*b"SetAttac", Command::SetAttachment(AttachmentIndex(tenant), policy));
         self.end_processes(tenant);
         self.spawn(tenant);

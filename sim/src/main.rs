@@ -18,6 +18,7 @@ Examples:
   ktsn-sim --seed 17 --verbose            one run, with everything that happened in it
   ktsn-sim --seed 1000 --seconds 60       as many seeds from 1000 on as fit into a minute
   ktsn-sim --saturated                    a link full of best effort: jitter, dedicated and shared
+  ktsn-sim --babbling                     a tenant that babbles behind a flow meter, and another one
   ktsn-sim --seeds 20 --break duplicate   shows that the checkers find a broken port
   ktsn-sim --seeds 200 --json checks.json results for `ktsn report`
 
@@ -39,6 +40,9 @@ struct Arguments {
     /// Show the figures of a 1 Gbit/s link that best effort saturates instead of running seeds
     #[arg(long, conflicts_with_all = ["seeds", "seconds", "broken"])]
     saturated: bool,
+    /// Show what a babbling tenant behind a flow meter does to another one instead of running seeds
+    #[arg(long, conflicts_with_all = ["seeds", "seconds", "broken", "saturated"])]
+    babbling: bool,
     /// Break a part on purpose; the run must then fail
     #[arg(long = "break", value_name = "PART", value_parser = broken)]
     broken: Option<Broken>,
@@ -77,6 +81,13 @@ fn all(arguments: &Arguments) -> anyhow::Result<bool> {
             note(&run.outcome, arguments, &mut broken_rules);
         }
         print!("{}", report::saturated_table(&runs));
+        1
+    } else if arguments.babbling {
+        let runs = scenario::babbling(arguments.seed).map_err(|error| anyhow!("{error}"))?;
+        for run in &runs {
+            note(&run.outcome, arguments, &mut broken_rules);
+        }
+        print!("{}", report::babbling_table(&runs));
         1
     } else {
         seeds(arguments, &mut broken_rules)?

@@ -67,6 +67,15 @@ impl Behaviour {
     ];
 }
 
+/// A flow meter in front of a tenant's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterPlan {
+    /// Committed information rate, bit/s.
+    pub rate: u64,
+    /// Committed burst size, octets on the wire.
+    pub burst: u32,
+}
+
 /// One tenant: an attachment with its programs.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantPlan {
@@ -88,6 +97,8 @@ pub struct TenantPlan {
     pub phase: Option<u64>,
     /// Its first frame, after the start.
     pub first: u64,
+    /// What is policed; none: nothing.
+    pub meter: Option<MeterPlan>,
 }
 
 /// The worker's machine.
@@ -186,6 +197,8 @@ pub struct Plan {
     pub drain: u64,
     /// For everything that is drawn while it runs.
     pub random: Random,
+    /// The port is not told of the tenants' meters: for showing that the checkers see it.
+    pub forgets_meters: bool,
 }
 
 impl Plan {
@@ -220,7 +233,21 @@ impl Plan {
             events.push((fresh + 10 * MS, Event::LookAtGates));
         }
         events.push((drain, Event::Drain));
-        Self { seed, machine, link, select, schedules, tenants, events, heal, fresh, drain, random }
+        let forgets_meters = false;
+        Self {
+            seed,
+            machine,
+            link,
+            select,
+            schedules,
+            tenants,
+            events,
+            heal,
+            fresh,
+            drain,
+            random,
+            forgets_meters,
+        }
     }
 }
 
@@ -289,6 +316,7 @@ fn tenants(gated: bool, random: &mut Random) -> Vec<TenantPlan> {
                 slots: random.of(&[64, 128, 256]),
                 phase: None,
                 first: random.between(2 * MS, 4 * MS),
+                meter: None,
             }
         })
         .collect()

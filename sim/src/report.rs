@@ -12,7 +12,7 @@ use crate::check::RULES;
 use crate::figures::{Distribution, Figures};
 use crate::plan::BEGAN;
 use crate::run::Outcome;
-use crate::scenario::Saturated;
+use crate::scenario::{Babbling, METER, Saturated, VICTIM};
 
 /// Broken rules shown of one run.
 const SHOWN_MAX: usize = 12;
@@ -100,6 +100,42 @@ pub fn saturated_table(runs: &[Saturated]) -> String {
             text,
             "bound: the longest frame, {} ns; shared: and what the kernel may have put into the device, {} ns",
             run.frame_max, run.kernel_max
+        );
+    }
+    text
+}
+
+/// What a babbling tenant does to another one: per class of the babbler what its meter let through, where the other
+/// tenant's frames began, and the bound.
+#[must_use]
+pub fn babbling_table(runs: &[Babbling]) -> String {
+    let mut text = format!(
+        "1 Gbit/s; a tenant babbles behind a meter of {} Mbit/s and {} octets; frames of class {VICTIM}, first bit − TxTime (ns)\n",
+        METER.rate / 1_000_000,
+        METER.burst
+    );
+    let _ = writeln!(
+        text,
+        "{:<8} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "babbler", "babbled", "passed", "frames", "p50", "p99", "max", "bound"
+    );
+    for run in runs {
+        let Some(victim) = run.outcome.figures.classes.iter().find(|c| c.class == VICTIM && c.pushed > 0)
+        else {
+            continue;
+        };
+        let (pushed, arrived) = (victim.pushed as u64, victim.wire_offset.count() as u64);
+        let _ = writeln!(
+            text,
+            "{:<8} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9} {:>9}",
+            run.class,
+            run.outcome.published - pushed,
+            run.outcome.arrived - arrived,
+            arrived,
+            victim.wire_offset.quantile(500),
+            victim.wire_offset.quantile(990),
+            victim.wire_offset.max(),
+            run.bound,
         );
     }
     text

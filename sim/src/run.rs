@@ -19,7 +19,7 @@ use ktsnd::worker::{
 
 use crate::broken::Broken;
 use crate::check;
-use crate::control::Unmade;
+use crate::control::{self, Unmade};
 use crate::figures::Figures;
 use crate::host::VirtualHost;
 use crate::ledger::{Disturbance, Violation};
@@ -153,11 +153,12 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
     {
         let mut world = world.borrow_mut();
         let port = world.open_port();
+        let policing = if world.plan.forgets_meters { None } else { control::policing(&world.plan.tenants)? };
         let new = NewPort {
             port,
             priority_map: PriorityMap::default(),
             selection: Box::new(select(&world.plan)),
-            policing: None,
+            policing,
             stats: world.port_stats.clone(),
         };
         world.send(*b"AddPort ", Command::AddPort(PortIndex(0), new));

@@ -8,6 +8,10 @@
 //!     ▲ TxTime 40 µs           ▲ class 5: TxTime 500 µs, among best effort
 //! ```
 
+mod babbling;
+
+pub use babbling::{Babbling, METER, VICTIM, babbling, unmetered};
+
 use ktsn_ring::ClockId;
 
 use crate::control::Unmade;
@@ -61,11 +65,12 @@ fn talker(class: u8, phase: u64, payload_octets: usize) -> TenantPlan {
         slots: 64,
         phase: Some(phase),
         first: 2 * MS,
+        meter: None,
     }
 }
 
-fn plan(seed: u64, mode: Mode) -> Plan {
-    let machine = MachinePlan {
+fn machine() -> MachinePlan {
+    MachinePlan {
         read: 30,
         stage: 400,
         commit: 1_500,
@@ -77,7 +82,10 @@ fn plan(seed: u64, mode: Mode) -> Plan {
         // The default of 800 is spent by waiting for a busy link all the time; wake-ups would blur the figures then.
         spin_permille: 1_000,
         drift_ppb: 0,
-    };
+    }
+}
+
+fn plan(seed: u64, mode: Mode) -> Plan {
     let link = LinkPlan {
         mode,
         speed: 1_000_000_000,
@@ -113,7 +121,7 @@ fn plan(seed: u64, mode: Mode) -> Plan {
     events.push((drain, Event::Drain));
     Plan {
         seed,
-        machine,
+        machine: machine(),
         link,
         select: Select::TimeAware,
         schedules,
@@ -123,5 +131,6 @@ fn plan(seed: u64, mode: Mode) -> Plan {
         fresh,
         drain,
         random: Random::new(seed),
+        forgets_meters: false,
     }
 }

@@ -39,6 +39,31 @@ fn latency_and_jitter_per_class_are_what_they_were() {
     compare("classes.txt", &text);
 }
 
+/// [802.1Q 8.6.5.5] What a metered tenant does to another one's frames stays within the bound of `docs/guide/guarantees.md`,
+/// whichever class it babbles in; without its meter it does not.
+#[test]
+fn a_babbling_tenant_moves_another_one_by_no_more_than_the_bound() {
+    let runs = scenario::babbling(0).unwrap();
+    for run in &runs {
+        assert!(run.outcome.violations.is_empty(), "{:?}", run.outcome.violations);
+        let victim =
+            run.outcome.figures.classes.iter().find(|class| class.class == scenario::VICTIM).unwrap();
+        let (count, offset) = (victim.wire_offset.count(), victim.wire_offset.max());
+        assert!(count > 900 && victim.pushed == count, "{count} of {}", victim.pushed);
+        let most = run.bound + HAND_OVER_AND_WAKE;
+        assert!(offset <= most, "babbler in class {}: {offset} ns, bound {most} ns", run.class);
+        assert!(run.outcome.published > 10 * run.outcome.arrived, "it babbles");
+    }
+    compare("babbling.txt", &report::babbling_table(&runs));
+
+    let run = scenario::unmetered(0).unwrap();
+    assert!(run.outcome.violations.iter().any(|violation| violation.rule == "meter"));
+    let victim = run.outcome.figures.classes.iter().find(|class| class.class == scenario::VICTIM).unwrap();
+    let (count, pushed) = (victim.wire_offset.count(), victim.pushed);
+    // Until all its slots are full of what cannot leave.
+    assert!(pushed >= 64 && count < pushed / 2, "{count} of {pushed} arrived beside an unmetered babbler");
+}
+
 /// H + J here: hand-over and wake-up, as the scenario's machine has them.
 const HAND_OVER_AND_WAKE: u64 = 3_000;
 

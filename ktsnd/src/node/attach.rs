@@ -13,6 +13,7 @@ use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use tracing::{info, warn};
 
+use super::capture;
 use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
@@ -68,17 +69,20 @@ impl Node {
             uplink_port,
             overlay: attachment.overlay.clone(),
             destinations: attachment.allowed(),
-            listed: attachment.listed(),
-            tag: attachment.tag,
         };
         let added = match self.manager.add(spec).await {
             Ok(added) => added,
             Err(error) => {
-                if interface_port != uplink_port {
-                    self.close_port(&uplink, interface_port);
-                }
-                self.undo_worker(&uplink, uplink_port, new_worker);
+                self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
+            }
+        };
+        let loaded = match capture::load(index, &attachment, &added) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.manager.remove(index).await;
+                self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
+                return Err(precondition("attachment.capture", &error));
             }
         };
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
@@ -87,7 +91,9 @@ impl Node {
         if self.attached.len() <= slot {
             self.attached.resize_with(slot + 1, || None);
         }
-        self.attached[slot] = Some(Attached { attachment, uplink, interface_port, stats, kept });
+        let attached = Attached { attachment, uplink, interface_port, stats, capture: None, kept };
+        self.attached[slot] = Some(attached);
+        self.begin_capture(index, loaded).await?;
         if kept && !self.restoring {
             self.save();
         }
@@ -145,7 +151,9 @@ impl Node {
             self.save();
             return Ok(());
         };
-        let Some(attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
+        let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
+        // From here on frames take the kernel's way.
+        attached.capture = None;
         self.directory.forget(index);
         self.registrar.tables_changed();
         if let Some(worker) = self.workers.get(&attached.uplink) {
@@ -233,6 +241,14 @@ impl Node {
                 worker.join();
             }
         }
+    }
+
+    /// The same, and the attachment's own port before.
+    fn undo_ports(&mut self, uplink: &str, uplink_port: PortIndex, interface_port: PortIndex, new: bool) {
+        if interface_port != uplink_port {
+            self.close_port(uplink, interface_port);
+        }
+        self.undo_worker(uplink, uplink_port, new);
     }
 
     fn open_interface(&mut self, attachment: &Attachment, uplink: &str) -> Result<PortIndex, NodeError> {
@@ -369,6 +385,6 @@ fn not_opened(field: &str, error: &OpenError) -> NodeError {
     NodeError::Precondition(format!("{field}: {error}{hint}"))
 }
 
-fn precondition(field: &str, error: &dyn std::fmt::Display) -> NodeError {
+pub(super) fn precondition(field: &str, error: &dyn std::fmt::Display) -> NodeError {
     NodeError::Precondition(format!("{field}: {error}"))
 }

@@ -162,6 +162,8 @@ fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {
         overrun: get(&stats.overrun),
         dropped: words(&stats.dropped, &|i| DropReason::ALL[i].word()),
         bypassed: words(&stats.bypassed, &|i| BypassReason::ALL[i].word()),
+        capture_lag: Some(histogram_message(&stats.capture_lag)),
+        capture_reattached: get(&stats.capture_reattached),
         doorbells: get(&stats.doorbells),
         transmit_error: Some(histogram_message(&stats.transmit_error)),
     }

@@ -17,6 +17,7 @@
 //! every change (IPv4 routes that go with their link, for example), and a lost notification costs nothing more.
 
 mod build;
+mod host_end;
 mod keeper;
 mod manager;
 mod namespace;
@@ -33,10 +34,10 @@ use std::sync::Arc;
 use ktsn_model::IpPrefix;
 use ktsn_resolve::{AttachmentIndex, PortIndex, TableError, Tables};
 
+pub(crate) use host_end::host_end;
 pub use manager::Manager;
 
 use crate::config::Vxlan;
-use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +58,6 @@ pub struct AttachmentSpec {
     pub overlay: Option<Vxlan>,
     /// Allowed destinations.
     pub destinations: Vec<IpPrefix>,
-    /// MAC addresses that packet sockets may send to, where there is a list of destinations.
-    pub listed: Option<Vec<MacAddress>>,
-    /// Tag of frames that leave by the interface and bring none.
-    pub tag: Option<Tci>,
 }
 
 /// What is known once an attachment was added.

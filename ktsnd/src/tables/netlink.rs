@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::packet_core::{
-    NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -124,6 +125,18 @@ impl Netlink {
         self.send(message, NLM_F_REQUEST | NLM_F_CREATE)
     }
 
+    /// Asks one question; what `parse` takes of the answer is kept.
+    pub(super) fn query<T>(
+        &mut self,
+        request: &RouteNetlinkMessage,
+        parse: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let mut entries = Vec::new();
+        // The acknowledgement comes last and ends it.
+        self.ask_for(request.clone(), NLM_F_REQUEST | NLM_F_ACK, |message| entries.extend(parse(message)))?;
+        Ok(entries)
+    }
+
     /// Dumps a table, once more when it changed meanwhile; what `parse` takes is kept.
     pub(super) fn dump<T>(
         &mut self,
@@ -132,20 +145,22 @@ impl Netlink {
     ) -> io::Result<Vec<T>> {
         for _ in 0..DUMP_TRIES {
             let mut entries = Vec::new();
-            if self.dump_once(request.clone(), |message| entries.extend(parse(message)))? {
+            let flags = NLM_F_REQUEST | NLM_F_DUMP;
+            if self.ask_for(request.clone(), flags, |message| entries.extend(parse(message)))? {
                 return Ok(entries);
             }
         }
         Err(io::Error::other("the table changes faster than it can be read"))
     }
 
-    /// One dump; false when it was interrupted by a change.
-    fn dump_once(
+    /// One request with all of its answer; false when a dump was interrupted by a change.
+    fn ask_for(
         &mut self,
         request: RouteNetlinkMessage,
+        flags: u16,
         mut take: impl FnMut(RouteNetlinkMessage),
     ) -> io::Result<bool> {
-        self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
+        self.send(request, flags)?;
         let (mut done, mut whole) = (false, true);
         let mut failed = None;
         while !done {

@@ -13,7 +13,7 @@ use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
 use super::client::{Client, StreamInfo};
-use super::command::{ClientKey, Command, GateView, NewPort, Offer, Returned};
+use super::command::{ClientKey, Command, GateView, NewPort, Returned};
 use super::hand_over::{self, HandOver};
 use super::transmit::Next;
 use super::{Environment, Policing, PortState, Selection, Worker, intake};
@@ -51,6 +51,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
             Command::RemoveAttachment(index) => self.remove_attachment(index),
+            Command::AddCaptured(captured) => self.add_captured(captured),
             Command::AddClient(client) => self.add_client(client),
             Command::Register(key, index, info) => self.register(key, index, info),
             Command::Unregister(key, index) => {
@@ -66,7 +67,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     let _ = client.consumer.set_stream(index, status);
                 }
             }
-            Command::Offer(key, offer) => self.make_offer(key, offer),
+            Command::Destinations(key, table) => {
+                if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut())
+                    && client.consumer.set_destinations(&table).is_err()
+                {
+                    count(&self.stats.bugs);
+                }
+                self.inbox.give(Returned::Boxed(Box::new(table)));
+            }
             Command::EndClient(key) => {
                 if let Some(at) = self.emptied(key) {
                     if let Some(client) = self.clients[at].as_mut() {
@@ -78,8 +86,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
             Command::Tables(tables) => {
-                let old = std::mem::replace(&mut self.tables, tables);
-                self.inbox.give(Returned::Tables(old));
+                self.inbox.give(Returned::Tables(std::mem::replace(&mut self.tables, tables)));
             }
             Command::ChangeSchedule(index, program) => self.change_schedule(index, program),
             Command::SetClasses(index, classes) => self.set_classes(index, classes),
@@ -100,16 +107,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn port(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
         self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut)
-    }
-
-    fn make_offer(&mut self, key: ClientKey, offer: Box<Offer>) {
-        if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut()) {
-            client.consumer.set_link(&offer.link);
-            if client.consumer.set_destinations(&offer.table).is_err() {
-                count(&self.stats.bugs);
-            }
-        }
-        self.inbox.give(Returned::Boxed(offer));
     }
 
     fn add_port(&mut self, index: PortIndex, new: NewPort<P>) {
@@ -246,6 +243,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
         }
+        self.close_captured(index);
         for port in 0..self.ports_end {
             let Some(mut state) = self.ports[port].take() else { continue };
             self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);
@@ -290,6 +288,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 intake::count_bypassed(client, &self.attachments);
                 client.closed = true;
             }
+        }
+        for at in 0..self.captured_end {
+            self.close_captured(AttachmentIndex(at as u16));
         }
     }
 }

@@ -15,6 +15,7 @@ use ktsn_sched::{ClassOptions, GateProgram, GateStatus};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::{AsFd, OwnedFd};
 
+use super::captured::Captured;
 use super::client::{Client, StreamInfo};
 use super::policing::Policing;
 use super::selection::Selection;
@@ -137,15 +138,6 @@ fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
         AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, control_list };
 }
 
-/// What a client is told about where it may send.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
-    /// Prefixes for datagrams, longest first, and MAC addresses for packet sockets.
-    pub table: Vec<ktsn_ring::Destination>,
-    /// The interface, for packet sockets.
-    pub link: ktsn_ring::LinkFacts,
-}
-
 /// What other threads tell a worker.
 #[derive(Debug)]
 pub enum Command<P> {
@@ -159,6 +151,8 @@ pub enum Command<P> {
     SetAttachment(AttachmentIndex, Box<AttachmentPolicy>),
     /// An attachment is gone: its frames are dropped, its clients told.
     RemoveAttachment(AttachmentIndex),
+    /// Frames that kernel capture takes for its attachment.
+    AddCaptured(Box<Captured>),
     /// A new client.
     AddClient(Box<Client>),
     /// A socket was looked at: it becomes the client's stream `index`.
@@ -168,7 +162,7 @@ pub enum Command<P> {
     /// A socket cannot be served: the answer for the stream's word.
     Refuse(ClientKey, u32, ktsn_ring::StreamStatus),
     /// What the client may send where.
-    Offer(ClientKey, Box<Offer>),
+    Destinations(ClientKey, Box<[ktsn_ring::Destination]>),
     /// The process ended or closed its connection.
     EndClient(ClientKey),
     /// New tables.

@@ -2,9 +2,9 @@
 //! The shipped loop on virtual clocks: never early, conservation, the late rules, ends of every kind.
 #![allow(clippy::cast_possible_truncation)]
 
+mod captured;
 mod flood;
 mod gates;
-mod link;
 mod policing;
 mod reports;
 mod world;

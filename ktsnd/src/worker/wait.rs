@@ -30,7 +30,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return;
             }
         }
-        let bound = if self.clients_count == 0 {
+        let bound = if self.clients_count + self.captured_count == 0 {
             limits::SLEEP_IDLE
         } else if self.muted_count > 0 {
             limits::SLEEP_MUTED
@@ -67,8 +67,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             tai: now.tai.saturating_add(looks_at),
             monotonic: now.monotonic.saturating_add(looks_at),
         });
-        let nothing_came =
-            self.clients[..self.clients_end].iter().flatten().all(|c| c.closed || c.consumer.sleep_check());
+        let nothing_came = !self.is_any_captured_waiting()
+            && self.clients[..self.clients_end]
+                .iter()
+                .flatten()
+                .all(|c| c.closed || c.consumer.sleep_check());
         if nothing_came {
             let mut woken = std::mem::take(&mut self.woken);
             self.env.sleep(until, &mut woken);
@@ -160,16 +163,21 @@ impl<P: Port, E: Environment> Worker<P, E> {
             nearest = nearest.min(ahead);
             self.keep_promise(now);
             // One ring between two readings of the clock, so that many clients do not blur it.
-            if looked >= self.clients_end {
+            if looked >= self.clients_end + self.captured_end {
                 looked = 0;
+            }
+            // As many as surely fit before the frame is due.
+            let budget = usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
+            let captured = looked.wrapping_sub(self.clients_end);
+            if self.is_captured_waiting(captured) {
+                self.intake_captured(captured, budget);
+                self.spent_spinning(began, now);
+                return;
             }
             if let Some(Some(client)) = self.clients.get(looked)
                 && !client.closed
                 && client.consumer.published()
             {
-                // As many as surely fit before the frame is due.
-                let budget =
-                    usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
                 self.intake(looked, budget);
                 self.spent_spinning(began, now);
                 return;

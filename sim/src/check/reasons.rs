@@ -52,6 +52,9 @@ fn possible(world: &World, frame: &Frame) -> Vec<DropReason> {
         Kind::Good if missed(world, frame, from, until) => reasons.push(DropReason::Missed),
         _ => {}
     }
+    if world.tenants[usize::from(frame.tenant)].plan.meter.is_some() {
+        reasons.push(DropReason::Policed);
+    }
     // The next hop is looked at when a frame is taken over and again when it is built; new tables are applied some
     // time after they were sent.
     if overlaps(pushed.saturating_sub(TABLES_WITHIN), &|what| what == Disturbance::NoNeighbour(frame.tenant))

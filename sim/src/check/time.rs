@@ -4,7 +4,7 @@
 
 use crate::ledger::{Disturbance, Frame, Kind};
 use crate::link::FRAME_MAX_WIRE_OCTETS;
-use crate::plan::{Behaviour, MS, Mode, Select, US};
+use crate::plan::{Behaviour, MS, MeterPlan, Mode, Select, US};
 use crate::world::World;
 
 use super::reasons::due_at;
@@ -21,7 +21,12 @@ pub fn error_bound(world: &World) -> u64 {
     let one = machine.stage + machine.commit + 8 * machine.read;
     let paced =
         if world.plan.select == Select::TimeAware { world.link.span(FRAME_MAX_WIRE_OCTETS) } else { 0 };
-    machine.lateness_max + (world.tenants.len() as u64 + 1) * (one + paced) + 20 * US
+    let metered = world.tenants.iter().filter_map(|tenant| tenant.plan.meter);
+    // What a meter lets through at once, and what it lets through while that leaves.
+    let burst =
+        |meter: MeterPlan| u64::from(meter.burst) * 8_000_000_000 / (world.plan.link.speed - meter.rate);
+    let bursts: u64 = metered.map(burst).sum();
+    bursts + machine.lateness_max + (world.tenants.len() as u64 + 1) * (one + paced) + 20 * US
 }
 
 /// How long after its hand-over a frame's first bit may leave: the device's own time and, before it in the FIFO, one

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Captured frames on virtual clocks: like a client's, from a source that makes its own frames.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use ktsn_bpf::{Clock, Counted, Taken};
+use ktsn_model::{BypassReason, DropReason, Priority};
+use ktsn_resolve::AttachmentIndex;
+use ktsn_ring::ClockId;
+use ktsn_wire::template::Ends;
+use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, dissect};
+
+use super::world::{AHEAD, POD, REMOTE, World};
+use super::{MS, US, payload};
+use crate::worker::{Captured, Command, Source};
+
+type Waiting = Arc<Mutex<VecDeque<(Taken, Vec<u8>)>>>;
+
+#[derive(Debug)]
+struct Fake {
+    waiting: Waiting,
+    counters: Arc<[AtomicU64; Counted::ALL.len()]>,
+    descriptor: OwnedFd,
+}
+
+impl Source for Fake {
+    fn is_waiting(&self) -> bool {
+        !self.waiting.lock().unwrap().is_empty()
+    }
+    fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
+        let (taken, frame) = self.waiting.lock().unwrap().pop_front()?;
+        buffer[..frame.len()].copy_from_slice(&frame);
+        Some(taken)
+    }
+    fn counters(&self) -> [u64; Counted::ALL.len()] {
+        std::array::from_fn(|which| self.counters[which].load(SeqCst))
+    }
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+struct Pod {
+    waiting: Waiting,
+    counters: Arc<[AtomicU64; Counted::ALL.len()]>,
+}
+
+impl Pod {
+    fn of(world: &mut World, slots: u16) -> Self {
+        let pod = Self { waiting: Arc::default(), counters: Arc::default() };
+        let descriptor = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let source = Fake { waiting: pod.waiting.clone(), counters: pod.counters.clone(), descriptor };
+        let captured = Captured::new(AttachmentIndex(0), Box::new(source), Priority::capped(2), slots, 1450);
+        world.outbox.send(Command::AddCaptured(Box::new(captured))).unwrap();
+        world.worker.apply_commands();
+        pod
+    }
+
+    /// What the program would have put into the ring.
+    fn send(&self, clock: Clock, tx_time: u64, captured_at: u64, payload: &[u8], segment_octets: u16) {
+        self.send_marked(DsField(0), clock, tx_time, captured_at, payload, segment_octets);
+    }
+
+    fn send_marked(
+        &self,
+        ds: DsField,
+        clock: Clock,
+        tx_time: u64,
+        captured_at: u64,
+        payload: &[u8],
+        segment_octets: u16,
+    ) {
+        let mac = |last| MacAddress([2, 0, 0, 0, 7, last]);
+        let network = Network::V4 { source: POD, destination: REMOTE, ttl: 64, ds, dont_fragment: true };
+        let template = HeaderTemplate::new(&TemplateRepr {
+            outer: None,
+            ethernet: Ends { source: mac(1), destination: mac(2) },
+            vlan: None,
+            network,
+            udp: Ends { source: 5000, destination: 6000 },
+        })
+        .unwrap();
+        let mut frame = vec![0; 70_000];
+        let octets = template.write_frame(payload, &mut frame).unwrap();
+        frame.truncate(octets);
+        // As the kernel leaves it where the device is to compute it.
+        frame[40..42].copy_from_slice(&[0x12, 0x34]);
+        let taken = Taken { tx_time, clock, captured_at, octets, segment_octets };
+        self.waiting.lock().unwrap().push_back((taken, frame));
+    }
+}
+
+#[test]
+fn a_captured_frame_leaves_at_its_time_with_headers_of_its_way() {
+    for clock in [Clock::Monotonic, Clock::Tai] {
+        let mut world = World::new(800);
+        let pod = Pod::of(&mut world, 64);
+        let now = world.clocks.at();
+        let ahead = if clock == Clock::Tai { AHEAD.unsigned_abs() } else { 0 };
+        pod.send_marked(DsField(0xb8), clock, now + 300 * US + ahead, now, b"hello, listener.", 0);
+        world.run_until(50, |w| !w.sent().is_empty());
+        let sent = world.sent();
+        let (at, _, frame) = &sent[0];
+        assert!((now + 300 * US..now + 300 * US + 100).contains(at), "{clock:?} {at}");
+        let dissected = dissect(frame, Some(8472)).unwrap();
+        let inner = &dissected.inner;
+        assert!(dissected.tunnel.is_some());
+        assert_eq!(inner.checksum(), ktsn_wire::UdpChecksum::Right);
+        assert_eq!((inner.source, inner.destination), (POD.into(), REMOTE.into()));
+        assert_eq!((inner.datagram.source_port(), inner.datagram.destination_port()), (5000, 6000));
+        // The router's hop is counted, the mark kept.
+        assert_eq!((inner.hop_limit, inner.ds), (63, DsField(0xb8)));
+        assert_eq!(inner.datagram.payload(), b"hello, listener.");
+        assert_eq!(world.port_stats.frames[5].load(SeqCst), 1, "DSCP 46 asks for priority 5");
+        assert_eq!((world.stats.taken.load(SeqCst), world.stats.sent.load(SeqCst)), (1, 1));
+    }
+}
+
+#[test]
+fn an_unmarked_frame_has_the_attachments_priority() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 64);
+    let now = world.clocks.at();
+    pod.send(Clock::Monotonic, now + 300 * US, now, b"", 0);
+    world.run_until(50, |w| !w.sent().is_empty());
+    assert_eq!(payload(&world.sent()[0].2), b"");
+    assert_eq!(world.port_stats.frames[2].load(SeqCst), 1);
+}
+
+#[test]
+fn a_gso_packet_becomes_its_datagrams() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 256);
+    let now = world.clocks.at();
+    let octets: Vec<u8> = (0..100 * 600 + 7).map(|n| (n / 7) as u8).collect();
+    pod.send(Clock::Monotonic, now + 2 * MS, now, &octets, 600);
+    world.run_until(500, |w| w.sent().len() == 101);
+    let sent = world.sent();
+    assert_eq!(sent.len(), 101);
+    let together: Vec<u8> = sent.iter().flat_map(|(_, _, frame)| payload(frame)).collect();
+    assert!(together == octets, "in order, nothing lost");
+    assert!(sent.iter().all(|(at, _, _)| *at >= now + 2 * MS));
+    assert_eq!(payload(&sent[100].2).len(), 7);
+    assert_eq!(world.stats.sent.load(SeqCst), 101);
+}
+
+/// A client's frame that is due does not wait for a burst of captured ones.
+#[test]
+fn a_flood_of_captured_frames_delays_nobody() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 1024);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    assert!(app.push(ClockId::Monotonic, now + 100 * US, now, b"due"));
+    world.run_until(1, |_| false);
+    for _ in 0..8 {
+        pod.send(Clock::Monotonic, now + 50 * MS, now, &[0; 60_000], 500);
+    }
+    world.run_until(50, |w| !w.sent().is_empty());
+    let (at, _, frame) = &world.sent()[0];
+    assert_eq!(payload(frame), b"due");
+    assert!(*at < now + 101 * US, "{} ns late", at - now - 100 * US);
+    world.run_until(500, |w| w.sent().len() == 961);
+    assert_eq!(world.sent().len(), 961);
+}
+
+#[test]
+fn what_does_not_leave_is_named() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 4);
+    let now = world.clocks.at();
+    // No slot for the fifth.
+    for _ in 0..5 {
+        pod.send(Clock::Monotonic, now + 300 * US, now, b"x", 0);
+    }
+    world.run_until(100, |w| w.sent().len() == 4);
+    assert_eq!((world.sent().len(), world.dropped(DropReason::QueueFull)), (4, 1));
+    // Slots come back.
+    let now = world.clocks.at();
+    pod.send(Clock::Monotonic, now + 300 * US, now, b"x", 0);
+    world.run_until(100, |w| w.sent().len() == 5);
+    assert_eq!(world.sent().len(), 5);
+    // Late in TAI: the etf rule drops it. Longer than the way allows. Beyond the horizon. No frame at all.
+    let now = world.clocks.at();
+    pod.send(Clock::Tai, now + AHEAD.unsigned_abs() - US, now, b"x", 0);
+    pod.send(Clock::Monotonic, now + MS, now, &[0; 1423], 0);
+    pod.send(Clock::Monotonic, now + 20_000 * MS, now, b"x", 0);
+    let nonsense = Taken { tx_time: 1, clock: Clock::Tai, captured_at: now, octets: 60, segment_octets: 0 };
+    pod.waiting.lock().unwrap().push_back((nonsense, vec![0xff; 60]));
+    world.run_until(20, |_| false);
+    let dropped = [DropReason::Missed, DropReason::TooLong, DropReason::BeyondHorizon, DropReason::Bug];
+    assert_eq!(dropped.map(|reason| world.dropped(reason)), [1; 4]);
+    assert_eq!(world.sent().len(), 5);
+}
+
+#[test]
+fn the_programs_counters_become_the_attachments() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 4);
+    pod.counters[Counted::RingFull as usize].store(3, SeqCst);
+    pod.counters[Counted::Fragment as usize].store(4, SeqCst);
+    pod.counters[Counted::OverMtu as usize].store(5, SeqCst);
+    world.clocks.monotonic.fetch_add(300 * MS, SeqCst);
+    world.run_until(1, |_| false);
+    let stats = world.stats.clone();
+    let over_mtu = &stats.bypassed[usize::from(BypassReason::OverMtu.number())];
+    assert_eq!((world.dropped(DropReason::QueueFull), over_mtu.load(SeqCst)), (3, 9));
+    pod.counters[Counted::RingFull as usize].store(4, SeqCst);
+    world.clocks.monotonic.fetch_add(300 * MS, SeqCst);
+    world.run_until(1, |_| false);
+    assert_eq!((world.dropped(DropReason::QueueFull), over_mtu.load(SeqCst)), (4, 9));
+}
+
+#[test]
+fn a_detached_attachments_frames_are_dropped_and_a_draining_worker_sends_them() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 64);
+    let now = world.clocks.at();
+    for _ in 0..3 {
+        pod.send(Clock::Monotonic, now + 5 * MS, now, b"x", 0);
+    }
+    // Taken over first, as what was captured before.
+    world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
+    world.run_until(10, |_| false);
+    assert_eq!((world.dropped(DropReason::Detached), world.sent().len()), (3, 0));
+    assert_eq!(world.worker.captured_count, 0);
+
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 64);
+    let now = world.clocks.at();
+    for _ in 0..3 {
+        pod.send(Clock::Monotonic, now + 5 * MS, now, b"x", 0);
+    }
+    world.outbox.send(Command::Drain).unwrap();
+    let mut passes = 0;
+    while world.worker.pass() {
+        passes += 1;
+        assert!(passes < 100, "it ends");
+    }
+    assert_eq!((world.sent().len(), world.worker.captured_count), (3, 0));
+}
