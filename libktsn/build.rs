@@ -11,7 +11,8 @@ fn main() {
         // Else the compiler recognises the loop in memcpy and calls memcpy.
         .flag("-fno-builtin")
         .flag("-fvisibility=hidden")
-        .flag("-fno-asynchronous-unwind-tables")
+        // A thread is cancelled inside fcntl by unwinding through us.
+        .flag("-fasynchronous-unwind-tables")
         .flag("-Wall")
         .flag("-Wextra")
         .flag("-Werror")

@@ -194,16 +194,7 @@ fn main() -> anyhow::Result<()> {
     for number in 0..CLIENTS {
         let (client, app) = client(number)?;
         outbox.send(Command::AddClient(client))?;
-        let status = StreamStatus { token: 1, code: StreamCode::Registered, ..StreamStatus::default() };
-        let info = StreamInfo {
-            token: 1,
-            cookie: number,
-            attachment: AttachmentIndex(0),
-            local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
-            peer: None,
-            status,
-        };
-        outbox.send(Command::Register(ClientKey(number), 0, Box::new(info)))?;
+        outbox.send(Command::Register(ClientKey(number), 0, Box::new(stream(number))))?;
         apps.push(app);
         worker.pass();
     }
@@ -230,6 +221,19 @@ fn main() -> anyhow::Result<()> {
         rates.len()
     );
     Ok(())
+}
+
+/// The one stream of client `number`.
+fn stream(number: u64) -> StreamInfo {
+    StreamInfo {
+        token: 1,
+        cookie: number,
+        attachment: AttachmentIndex(0),
+        local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
+        peer: None,
+        link: None,
+        status: StreamStatus { token: 1, code: StreamCode::Registered, ..StreamStatus::default() },
+    }
 }
 
 /// Fills all rings (not timed), then times the worker until every frame was committed.

@@ -22,6 +22,7 @@ mod policing;
 mod report;
 mod routes;
 mod selection;
+mod sending;
 mod transmit;
 mod wait;
 
@@ -37,7 +38,8 @@ use ktsn_time::{Monotonic, Nanos, Offset};
 pub use captured::{Captured, Ring, Source};
 pub use client::{Client, StreamInfo};
 pub use command::{
-    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Outbox, Returned, WorkerEnded, queues,
+    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, WorkerEnded,
+    queues,
 };
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
@@ -45,6 +47,7 @@ pub use margin::{Margin, SpinBudget};
 pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
+pub use sending::LinkKind;
 
 use crate::config::SpinMargin;
 use crate::limits;
@@ -244,7 +247,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         if let Some(queued) = client.queued.get_mut(usize::from(slot)).and_then(Option::take) {
             client.queued_count -= 1;
-            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.flow.attachment.0)) {
+            if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.sending.attachment().0)) {
                 policy.queued = policy.queued.saturating_sub(1);
             }
         }

@@ -2,7 +2,7 @@
 //
 // What Rust cannot say: a function with a variable number of arguments, a symbol that may be absent, and the memory
 // functions that every compiler calls without being asked.
-// In: fcntl calls of the program. Out: the same call with its third argument made explicit.
+// In: fcntl and ioctl calls of the program. Out: the same call with its third argument made explicit.
 // It must never call anything of a C library except dlsym, and that only when it is there.
 
 #include <stdarg.h>
@@ -16,10 +16,12 @@ void *ktsn_next_symbol(const char *name);
 void *ktsn_any_symbol(const char *name);
 int ktsn_fcntl_variadic(int fd, int command, ...);
 int ktsn_fcntl64_variadic(int fd, int command, ...);
+int ktsn_ioctl_variadic(int fd, unsigned long request, ...);
 
 // Defined in Rust; hidden, so that they are not exported with the hooks.
 __attribute__((visibility("hidden"))) extern int ktsn_fcntl(int fd, int command, long argument);
 __attribute__((visibility("hidden"))) extern int ktsn_fcntl64(int fd, int command, long argument);
+__attribute__((visibility("hidden"))) extern int ktsn_ioctl(int fd, unsigned long request, void *argument);
 
 void *ktsn_next_symbol(const char *name)
 {
@@ -49,6 +51,16 @@ int ktsn_fcntl64_variadic(int fd, int command, ...)
 	long argument = va_arg(arguments, long);
 	va_end(arguments);
 	return ktsn_fcntl64(fd, command, argument);
+}
+
+// glibc's request is an unsigned long and musl's an int: the same register, handed on as it is.
+int ktsn_ioctl_variadic(int fd, unsigned long request, ...)
+{
+	va_list arguments;
+	va_start(arguments, request);
+	void *argument = va_arg(arguments, void *);
+	va_end(arguments);
+	return ktsn_ioctl(fd, request, argument);
 }
 
 // Hidden: the program's own are not replaced. Small copies only; the payload is copied by the ring.

@@ -182,6 +182,7 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
     page.waiting.store(0, Relaxed);
     let is_attached = match received {
         Ok((reply, [Some(memfd), Some(doorbell)])) if reply.status == HelloStatus::Attached => {
+            region.set_interface_index(reply.interface_index);
             accept(page, number, reply.region_octets as usize, &memfd, doorbell)
         }
         Ok((reply, _)) => {

@@ -28,6 +28,8 @@ static LOG: AtomicU8 = AtomicU8::new(1);
 static VERSION: AtomicU32 = AtomicU32::new(0);
 /// Descriptor 2 is closed, or what came after is no standard error: nobody said so with dup2.
 static STDERR_GONE: AtomicBool = AtomicBool::new(false);
+/// `KTSN_EMULATE_HWTSTAMP`: 0 = no, else the PHC's index + 2, and 1 without one.
+static HWTSTAMP: AtomicU32 = AtomicU32::new(0);
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 struct Path(UnsafeCell<[u8; PATH_MAX + 1]>);
@@ -122,6 +124,7 @@ pub(crate) extern "C" fn start() {
         if let Some(value) = variable(b"KTSN_RUN_DIR").filter(|value| !value.is_empty()) {
             run_dir = value;
         }
+        HWTSTAMP.store(variable(b"KTSN_EMULATE_HWTSTAMP").map_or(0, hwtstamp), Relaxed);
         STRICT.store(variable(b"KTSN_POLICY") == Some(b"strict"), Relaxed);
         LOG.store(
             match variable(b"KTSN_LOG") {
@@ -135,6 +138,34 @@ pub(crate) extern "C" fn start() {
     write_path(run_dir);
     SEALED.store(true, Release);
     originals::set_errno(saved);
+}
+
+/// `1`, or `1,phc=N`; anything else is no.
+fn hwtstamp(value: &[u8]) -> u32 {
+    match value.strip_prefix(b"1") {
+        Some([]) => 1,
+        Some([b',', b'p', b'h', b'c', b'=', digits @ ..]) if (1..=3).contains(&digits.len()) => {
+            let mut index = 0u32;
+            for digit in digits {
+                if !digit.is_ascii_digit() {
+                    return 0;
+                }
+                index = index.saturating_mul(10).saturating_add(u32::from(*digit & 15));
+            }
+            index.saturating_add(2)
+        }
+        _ => 0,
+    }
+}
+
+/// Whether hardware timestamps are to be claimed ([`crate::hwtstamp`]).
+pub(crate) fn emulates_hwtstamp() -> bool {
+    HWTSTAMP.load(Relaxed) != 0
+}
+
+/// The index of the PHC that the user named.
+pub(crate) fn hwtstamp_phc() -> Option<i32> {
+    i32::try_from(HWTSTAMP.load(Relaxed)).ok().filter(|word| *word >= 2).map(|word| word.saturating_sub(2))
 }
 
 fn write_path(run_dir: &[u8]) {

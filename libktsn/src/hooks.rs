@@ -5,16 +5,17 @@
 //! nothing below touches it (all own system calls are raw), the originals set it when they fail, and a hook sets it
 //! exactly when it fails itself.
 
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::abi::{
     EBADF, EINVAL, ENOBUFS, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SEGMENTS_MAX, SO_TXTIME,
     SOL_SOCKET,
 };
 use crate::control_messages::Stripped;
+use crate::hwtstamp::Answer;
 use crate::message::Message;
 use crate::verdict::Verdict;
-use crate::{descriptors, env, fds, originals, send, txtime};
+use crate::{descriptors, env, fds, hwtstamp, originals, send, txtime};
 
 /// Fails with an errno.
 fn fail(errno: c_int) -> c_int {
@@ -328,13 +329,37 @@ unsafe extern "C" fn ktsn_fcntl64(fd: c_int, command: c_int, argument: c_long) -
     duplicated(fd, command, unsafe { originals::fcntl64(fd, command, argument) })
 }
 
+/// `ioctl(2)` with its argument made explicit by the shim.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let before = originals::errno();
+    // SAFETY: the program's arguments.
+    let answer = unsafe { originals::ioctl(fd, request, argument) };
+    let kernels = if answer < 0 { originals::errno() } else { 0 };
+    // SAFETY: the program's argument, of that request.
+    let ours = unsafe { hwtstamp::answer(fd, request as u32, argument, kernels) };
+    match ours {
+        Answer::Kernel => answer,
+        Answer::Done => {
+            originals::set_errno(before);
+            0
+        }
+        Answer::Fail(errno) => fail(errno),
+    }
+}
+
 #[cfg(not(test))]
 mod variadic {
     //! The exported names of the variadic functions: rustc exports only what Rust defines, so each is a jump.
 
+    // SAFETY: declarations only, of the shim (shim/variadic.c); nobody calls them but by a jump.
     unsafe extern "C" {
         fn ktsn_fcntl_variadic();
         fn ktsn_fcntl64_variadic();
+        fn ktsn_ioctl_variadic();
     }
 
     macro_rules! jump {
@@ -356,4 +381,5 @@ mod variadic {
 
     jump!(fcntl, ktsn_fcntl_variadic);
     jump!(fcntl64, ktsn_fcntl64_variadic);
+    jump!(ioctl, ktsn_ioctl_variadic);
 }

@@ -45,6 +45,7 @@ mod destination;
 mod env;
 mod fds;
 pub mod hooks;
+mod hwtstamp;
 mod limit;
 mod message;
 mod options;

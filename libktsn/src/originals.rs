@@ -5,7 +5,7 @@
 //! once, by the constructor, because `dlsym` is not safe in a signal handler; what cannot be found is replaced by
 //! the raw system call.
 
-use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -127,6 +127,8 @@ originals! {
     dup3(fd: c_int, new: c_int, flags: c_int) -> c_int = c"dup3", number::DUP3;
     /// `fcntl(2)`: the original is variadic, and on both architectures a variadic call passes three words alike.
     fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int = c"fcntl", number::FCNTL;
+    /// `ioctl(2)`: variadic as well; musl's request is an int, whose upper half the kernel does not look at.
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = c"ioctl", number::IOCTL;
     /// `fcntl64`, glibc's name of the same call for programs with 64-bit file offsets.
     fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int = c"fcntl64", number::FCNTL;
 }

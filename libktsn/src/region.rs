@@ -79,6 +79,8 @@ pub(crate) struct Region {
     epoch: AtomicU32,
     base: AtomicUsize,
     octets: AtomicUsize,
+    /// The attachment's interface in this namespace.
+    interface_index: AtomicU32,
     /// The connection for registrations.
     pub(crate) control: Descriptor,
     /// The connection that wakes the worker.
@@ -97,6 +99,7 @@ static REGIONS: [Region; REGIONS_COUNT] = [const {
         epoch: AtomicU32::new(0),
         base: AtomicUsize::new(0),
         octets: AtomicUsize::new(0),
+        interface_index: AtomicU32::new(0),
         control: Descriptor::none(),
         doorbell: Descriptor::none(),
         producer: UnsafeCell::new(MaybeUninit::uninit()),
@@ -167,6 +170,16 @@ impl Region {
     /// The region of this number.
     pub(crate) fn get(number: u32) -> Option<&'static Self> {
         REGIONS.get((number as usize).checked_sub(1)?)
+    }
+
+    /// The attachment's interface.
+    pub(crate) fn interface_index(&self) -> u32 {
+        self.interface_index.load(Relaxed)
+    }
+
+    /// Remembers the attachment's interface. Only under the lock, before [`Self::install`].
+    pub(crate) fn set_interface_index(&self, index: u32) {
+        self.interface_index.store(index, Relaxed);
     }
 
     /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].

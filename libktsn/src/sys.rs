@@ -31,6 +31,7 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 307;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const IOCTL: usize = 16;
     pub(crate) const UNAME: usize = 63;
     pub(crate) const CAPGET: usize = 125;
 }
@@ -55,6 +56,7 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 269;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const IOCTL: usize = 29;
     pub(crate) const UNAME: usize = 160;
     pub(crate) const CAPGET: usize = 90;
 }
@@ -221,6 +223,31 @@ pub(crate) fn complain(line: &[u8]) {
     // SAFETY: descriptor 2 is only borrowed for one call; a closed one is an error, which is fine.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, line);
+}
+
+/// The index of a network interface in the socket's namespace; 0 when there is none of this name.
+pub(crate) fn interface_index(socket: c_int, name: [u8; 16]) -> u32 {
+    const SIOCGIFINDEX: usize = 0x8933;
+    // struct ifreq: the name, then the index.
+    let mut request = [0u32; 10];
+    for (word, octets) in request.iter_mut().zip(name.as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*octets);
+    }
+    // SAFETY: the kernel reads and writes one struct ifreq, which is ours.
+    let result =
+        unsafe { call(number::IOCTL, [word(socket), SIOCGIFINDEX, request.as_mut_ptr() as usize, 0, 0]) };
+    if result < 0 { 0 } else { request[4] }
+}
+
+/// The errno of asking (SIOCGHWTSTAMP) how an interface stamps; 0 = it has hardware stamps.
+pub(crate) fn hwtstamp_error(socket: c_int, asked: &crate::hwtstamp::Request, request: u32) -> c_int {
+    let mut config = [0u32; 3];
+    let mut copy = *asked;
+    copy.data = config.as_mut_ptr().cast();
+    // SAFETY: the kernel writes a struct hwtstamp_config (12 octets) through the request, and both are ours.
+    let result =
+        unsafe { call(number::IOCTL, [word(socket), request as usize, (&raw mut copy) as usize, 0, 0]) };
+    if result < 0 { result.wrapping_neg() as c_int } else { 0 }
 }
 
 /// Whether a descriptor is open.

@@ -76,7 +76,8 @@ pub fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Destin
         }
     }
     let wanted = regions.len();
-    shrink(&mut regions);
+    // MAC addresses that packet sockets may name share the client's table.
+    shrink(&mut regions, DESTINATION_RULES_MAX.saturating_sub(tables.named().len()));
     let left_out = wanted - regions.len();
     regions.sort_by_key(|region| (u8::MAX - region.bits, region.start));
     DestinationTable { rules: regions.iter().filter_map(Region::rule).collect(), left_out }
@@ -172,8 +173,8 @@ fn with_halves_joined(mut regions: Vec<Region>) -> Vec<Region> {
 
 /// Takes out rules until the table fits, never so that more is taken: first names of reasons nobody needs (a bypass
 /// inside of a bypass), then what would have been taken inside of a bypass with all that it encloses.
-fn shrink(regions: &mut Vec<Region>) {
-    while regions.len() > DESTINATION_RULES_MAX {
+fn shrink(regions: &mut Vec<Region>, rules_max: usize) {
+    while regions.len() > rules_max {
         let parent = |at: usize| {
             let region = regions.get(at)?;
             regions.iter().take(at).rev().find(|candidate| candidate.covers(region))

@@ -24,6 +24,7 @@ mod answer;
 mod destinations;
 pub mod limits;
 mod link;
+mod link_frame;
 mod prefixes;
 mod source;
 mod table;
@@ -32,6 +33,7 @@ mod way;
 pub use answer::{Egress, Flow, NextHop, Refusal, Resolved, Side, resolve};
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
 pub use link::{Link, LinkTable, Neighbour, Route, Via};
+pub use link_frame::{LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link};
 pub use table::{
     Attachment, AttachmentIndex, AttachmentTables, Overlay, Peer, PortIndex, TableError, Tables, Vxlan,
     VxlanRouted,

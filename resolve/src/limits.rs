@@ -13,6 +13,8 @@ pub const NEIGHBOURS_MAX: usize = 8192;
 pub const PEERS_MAX: usize = 4096;
 /// Allowed prefixes of one attachment; the peers' prefixes are the default, so as many fit.
 pub const ALLOWED_MAX: usize = PEERS_MAX;
+/// MAC addresses that one attachment's list may name: a part of the client's table.
+pub const NAMED_MAX: usize = 16;
 /// Entries of a client's destination table (ring ABI).
 pub const DESTINATION_RULES_MAX: usize = 64;
 
@@ -23,3 +25,4 @@ pub const VXLAN_OVER_IPV6_OCTETS: u32 = 70;
 
 const _: () = assert!(ATTACHMENTS_MAX <= u16::MAX as usize);
 const _: () = assert!(ALLOWED_MAX >= PEERS_MAX);
+const _: () = assert!(NAMED_MAX < DESTINATION_RULES_MAX);

@@ -74,6 +74,7 @@ pub struct LinkTable {
     addresses: Vec<(IpAddr, u8)>,
     routes: PrefixMap<Route>,
     neighbours: Vec<Neighbour>,
+    is_up: bool,
 }
 
 impl LinkTable {
@@ -102,7 +103,20 @@ impl LinkTable {
             addresses: link.addresses,
             routes: PrefixMap::new(link.routes.into_iter().map(|route| (route.prefix, route))),
             neighbours,
+            is_up: true,
         })
+    }
+
+    /// The same table, of a device that is administratively up or down. New ones are up.
+    #[must_use]
+    pub fn with_state(mut self, is_up: bool) -> Self {
+        self.is_up = is_up;
+        self
+    }
+    /// Whether the device is administratively up; else the kernel refuses packet sockets' frames (ENETDOWN).
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.is_up
     }
 
     /// The port that sends on this device.

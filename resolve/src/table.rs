@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use ktsn_model::IpPrefix;
 use ktsn_wire::{MacAddress, Tci, Vni};
 
-use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, PEERS_MAX};
+use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, PEERS_MAX};
 use crate::link::LinkTable;
 use crate::prefixes::PrefixMap;
 
@@ -179,6 +179,8 @@ pub struct AttachmentTables {
     pub(crate) allowed: PrefixMap<()>,
     pub(crate) own: Vec<IpAddr>,
     pub(crate) vlan: Option<Tci>,
+    is_listed: bool,
+    named: Vec<MacAddress>,
 }
 
 impl AttachmentTables {
@@ -205,7 +207,39 @@ impl AttachmentTables {
         own.dedup();
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
-        Ok(Self { interface, uplink, overlay, allowed, own, vlan })
+        Ok(Self { interface, uplink, overlay, allowed, own, vlan, is_listed: false, named: Vec::new() })
+    }
+    /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
+    /// Without it they may send to everything but the reserved groups.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn listed(mut self, mut named: Vec<MacAddress>) -> Result<Self, TableError> {
+        TableError::bound("MAC addresses", named.len(), NAMED_MAX)?;
+        named.sort_unstable();
+        named.dedup();
+        (self.is_listed, self.named) = (true, named);
+        Ok(self)
+    }
+    /// Whether packet sockets may send to listed destinations only.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+    /// The MAC addresses on that list, sorted.
+    #[must_use]
+    pub fn named(&self) -> &[MacAddress] {
+        &self.named
+    }
+    /// Whether a MAC address is on that list.
+    #[must_use]
+    pub fn names(&self, address: MacAddress) -> bool {
+        self.named.binary_search(&address).is_ok()
+    }
+    /// Tag of frames that leave by the interface and bring none.
+    #[must_use]
+    pub fn vlan(&self) -> Option<Tci> {
+        self.vlan
     }
     /// The pod's interface.
     #[must_use]

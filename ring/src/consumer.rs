@@ -16,8 +16,11 @@ use crate::algorithm;
 use crate::completion::{self, Completion};
 use crate::intake::{Intake, LinkError, SlotError, Taken};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
+use crate::link::LinkFacts;
 use crate::region::{GuardedMapping, RegionError};
-use crate::tables::{Destination, DestinationsShadow, RegionState, StreamShadow, StreamStatus};
+use crate::tables::{
+    Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus,
+};
 use crate::words::{Mapping, Words};
 
 /// An entry that does not fit the region's tables.
@@ -245,11 +248,17 @@ impl Consumer {
         if table.len() > count {
             return Err(TableError::Destinations { entries: table.len(), count });
         }
-        if let Some(entry) = table.iter().find(|entry| entry.prefix_bits > 128) {
+        let is_prefix = |entry: &&Destination| entry.action != DestinationAction::Named;
+        if let Some(entry) = table.iter().filter(is_prefix).find(|entry| entry.prefix_bits > 128) {
             return Err(TableError::PrefixBits(entry.prefix_bits));
         }
         self.destinations.write(&self.memory.words(), &self.layout, table);
         Ok(())
+    }
+
+    /// Tells packet sockets what they need to know.
+    pub fn set_link(&mut self, facts: &LinkFacts) {
+        self.destinations.write_link(&self.memory.words(), *facts);
     }
 
     /// The program's counters, only to be shown: it may write anything there.

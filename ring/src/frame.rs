@@ -44,6 +44,11 @@ impl SlotFlags {
     pub const TRAFFIC_CLASS: Self = Self(2);
     /// `hop_limit` is set (IP_TTL, IPV6_UNICAST_HOPS).
     pub const HOP_LIMIT: Self = Self(4);
+    /// The payload is a whole Ethernet frame (AF_PACKET SOCK_RAW); `scope` is the interface's index.
+    pub const LINK_FRAME: Self = Self(8);
+    /// The payload follows an Ethernet header that is still to be made (AF_PACKET SOCK_DGRAM): `address[0..6]` is
+    /// the destination's MAC address, `port` the EtherType, `scope` the interface's index.
+    pub const LINK_PAYLOAD: Self = Self(16);
     /// A drop for its transmit time's sake is to be told (SOF_TXTIME_REPORT_ERRORS).
     pub const REPORT: Self = Self(32);
     /// The instant of the hand-over is to be told (SOF_TIMESTAMPING_TX_SOFTWARE).
@@ -51,7 +56,7 @@ impl SlotFlags {
     /// The instant of the taking over is to be told (SOF_TIMESTAMPING_TX_SCHED).
     pub const STAMP_SCHED: Self = Self(128);
     /// All flags of ABI 1.
-    pub const ALL: Self = Self(7 | 32 | 64 | 128);
+    pub const ALL: Self = Self(7 | 8 | 16 | 32 | 64 | 128);
 
     /// Flags from their bits, unknown ones included.
     #[must_use]
@@ -62,6 +67,19 @@ impl SlotFlags {
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
+    }
+    /// Whether it is a packet socket's.
+    #[inline]
+    #[must_use]
+    pub const fn is_link(self) -> bool {
+        self.0 & (Self::LINK_FRAME.0 | Self::LINK_PAYLOAD.0) != 0
+    }
+    /// Whether these flags can stand together: a frame has one shape, and nothing of IP belongs to a packet socket.
+    #[must_use]
+    pub const fn is_consistent(self) -> bool {
+        const LINK: u32 = SlotFlags::LINK_FRAME.0 | SlotFlags::LINK_PAYLOAD.0;
+        const IP: u32 = SlotFlags::CONNECTED.0 | SlotFlags::TRAFFIC_CLASS.0 | SlotFlags::HOP_LIMIT.0;
+        !self.is_link() || (self.0 & LINK != LINK && self.0 & IP == 0)
     }
     /// Whether all flags of `other` are set.
     #[must_use]
@@ -90,11 +108,11 @@ pub struct Frame {
     pub tx_time: u64,
     /// When the program handed it over, by `CLOCK_MONOTONIC`.
     pub pushed_at: u64,
-    /// IPv6 or IPv4-mapped destination, network order.
+    /// IPv6 or IPv4-mapped destination, network order (packet sockets: [`SlotFlags::LINK_PAYLOAD`]).
     pub address: [u8; 16],
-    /// IPv6 scope id of the destination.
+    /// IPv6 scope id of the destination, or the index of a packet socket's interface.
     pub scope: u32,
-    /// UDP destination port, host order.
+    /// UDP destination port, or EtherType, host order.
     pub port: u16,
     /// SO_PRIORITY, at most 15.
     pub priority: u8,
@@ -216,5 +234,20 @@ mod tests {
         assert_eq!(words[6], 0x40b8_060b);
         assert_eq!(words[7], 0xffff_fffe_0000_0005);
         assert_eq!(SlotHeader::from_words(stream, words), header);
+    }
+
+    #[test]
+    fn a_packet_sockets_frame_has_one_shape_and_nothing_of_ip() {
+        let (frame, payload) = (SlotFlags::LINK_FRAME, SlotFlags::LINK_PAYLOAD);
+        let ip = SlotFlags::CONNECTED.with(SlotFlags::TRAFFIC_CLASS).with(SlotFlags::HOP_LIMIT);
+        for fine in [SlotFlags::NONE, ip, frame, payload] {
+            assert!(fine.is_consistent(), "{fine:?}");
+        }
+        assert!(!frame.with(payload).is_consistent());
+        for link in [frame, payload] {
+            for other in [SlotFlags::CONNECTED, SlotFlags::TRAFFIC_CLASS, SlotFlags::HOP_LIMIT, ip] {
+                assert!(!link.with(other).is_consistent(), "{link:?} {other:?}");
+            }
+        }
     }
 }

@@ -37,7 +37,7 @@ pub enum SlotFault {
     /// No clock of ours.
     #[error("clock {0}")]
     Clock(u8),
-    /// Flags that this ABI does not know.
+    /// Flags that this ABI does not know, or that cannot stand together.
     #[error("flags {0:#x}")]
     Flags(u32),
     /// More than 15.
@@ -262,7 +262,7 @@ impl Intake {
         let SlotHeader { frame, payload_octets } = SlotHeader::from_words(stream_index, fields);
 
         let clock = ClockId::from_id(frame.clock).ok_or(SlotFault::Clock(frame.clock))?;
-        if !SlotFlags::ALL.contains(frame.flags) {
+        if !SlotFlags::ALL.contains(frame.flags) || !frame.flags.is_consistent() {
             return Err(SlotFault::Flags(frame.flags.bits()));
         }
         if frame.priority > PRIORITY_MAX {

@@ -34,6 +34,8 @@ pub const HEAD: usize = 128;
 pub const NONCE: usize = 192;
 /// The stream whose socket the daemon holds for a moment, plus 1; 0 = none; u32 (daemon).
 pub const NOTIFYING: usize = 200;
+/// What packet sockets need to know, two u64 under the sequence of the destination table (daemon).
+pub const LINK: usize = 208;
 /// Counters, u64 each (client).
 pub const COUNTERS: usize = 256;
 /// Number of counters.
@@ -73,7 +75,8 @@ pub const SLOT_HEADER_OCTETS: usize = 192;
 const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
 const _: () = assert!(DESTINATIONS_VERSION + 8 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
-const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= COUNTERS);
+const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= LINK);
+const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= COUNTERS);
 const _: () = assert!(FREE + 8 * FREE_WORDS == DONE && DONE + 8 * FREE_WORDS == CLOSING);
 const _: () = assert!(CLOSING + STREAMS_MAX as usize / 8 == STREAMS && STREAMS.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(FREE_WORDS * 64 == SLOTS_MAX as usize);

@@ -25,6 +25,7 @@ pub mod completion;
 pub mod control;
 mod frame;
 pub mod layout;
+pub mod link;
 pub mod marker;
 mod producer;
 pub mod tables;
@@ -45,6 +46,7 @@ pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
 #[cfg(feature = "daemon")]
 pub use intake::{LinkError, SlotError, SlotFault, Taken};
 pub use layout::{Layout, LayoutError};
+pub use link::LinkFacts;
 pub use producer::{Claim, Producer, Run, TooLong};
 #[cfg(feature = "daemon")]
 pub use region::{ClientMapping, RegionError};

@@ -13,6 +13,7 @@ use crate::algorithm;
 use crate::completion::{self, Completion, Place};
 use crate::frame::{self, ClockId, Frame, SlotHeader};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout, LayoutError, SLOT_HEADER_OCTETS};
+use crate::link::{self, LinkFacts};
 use crate::tables::{self, DestinationVerdict, RegionState, StreamStatus};
 use crate::words::{Mapping, Words};
 
@@ -321,6 +322,20 @@ impl Producer {
         if (stream as usize) < self.layout.streams_count() {
             completion::opened(&self.words, stream);
         }
+    }
+
+    /// What packet sockets need to know; `None` while the daemon writes it.
+    #[inline]
+    #[must_use]
+    pub fn link(&self) -> Option<LinkFacts> {
+        link::read_link(&self.words)
+    }
+
+    /// Whether the destination table names a MAC address; `None` while the daemon writes it.
+    #[inline]
+    #[must_use]
+    pub fn names(&self, address: [u8; 6]) -> Option<bool> {
+        link::read_named(&self.words, &self.layout, address)
     }
 
     /// Changes whenever the destination table changes; odd while it is written.

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::control::TXTIME_FLAGS;
 use crate::layout::{self, Layout};
+use crate::link::{self, LinkFacts};
 use crate::words::Words;
 
 /// How often a reader tries again while the table changes under it.
@@ -229,6 +230,8 @@ pub enum DestinationAction {
     OwnAddress = 2,
     /// To the kernel: not allowed.
     NotAllowed = 3,
+    /// Packet sockets may send to the MAC address in the first six octets; no datagram's destination matches.
+    Named = 4,
 }
 
 /// An entry of the destination table; the longest prefixes come first.
@@ -242,6 +245,16 @@ pub struct Destination {
     pub action: DestinationAction,
     /// Greatest payload that is taken, in octets.
     pub payload_max: u16,
+}
+
+impl Destination {
+    /// The entry that names a MAC address to packet sockets.
+    #[must_use]
+    pub const fn named(address: [u8; 6]) -> Self {
+        let [a, b, c, d, e, f] = address;
+        let address = [a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        Self { address, prefix_bits: link::NO_PREFIX, action: DestinationAction::Named, payload_max: 0 }
+    }
 }
 
 /// What the table says about a destination.
@@ -314,6 +327,17 @@ pub struct DestinationsShadow {
 }
 
 impl DestinationsShadow {
+    /// Replaces what packet sockets need to know.
+    pub fn write_link(&mut self, words: &impl Words, facts: LinkFacts) {
+        words.store64(layout::DESTINATIONS_VERSION, self.version.wrapping_add(1), Relaxed);
+        words.fence(Release);
+        let [first, second] = facts.to_words();
+        words.store64(layout::LINK, first, Relaxed);
+        words.store64(layout::LINK.wrapping_add(8), second, Relaxed);
+        self.version = self.version.wrapping_add(2);
+        words.store64(layout::DESTINATIONS_VERSION, self.version, Release);
+    }
+
     /// Replaces the whole table. The caller has checked that it fits; what does not is left out.
     pub fn write(&mut self, words: &impl Words, layout: &Layout, table: &[Destination]) {
         words.store64(layout::DESTINATIONS_VERSION, self.version.wrapping_add(1), Relaxed);

@@ -323,11 +323,14 @@ fn words_written_by_a_thread_beside_it() {
 /// Each check of a slot, one by one.
 #[test]
 fn every_fault_of_a_slot_has_a_name() {
-    let faults: [(usize, u64, u64, SlotFault); 8] = [
+    let faults: [(usize, u64, u64, SlotFault); 11] = [
         (56, 0xff, 2, SlotFault::Clock(2)),
         (56, 0xff, 0, SlotFault::Clock(0)),
         (56, 0xff00, 16 << 8, SlotFault::Priority(16)),
-        (8, 0xffff_ffff << 32, 8 << 32, SlotFault::Flags(8)),
+        (8, 0xffff_ffff << 32, 1 << 63, SlotFault::Flags(1 << 31)),
+        (8, 0xffff_ffff << 32, (8 | 16) << 32, SlotFault::Flags(8 | 16)),
+        (8, 0xffff_ffff << 32, (8 | 1) << 32, SlotFault::Flags(8 | 1)),
+        (8, 0xffff_ffff << 32, (16 | 4) << 32, SlotFault::Flags(16 | 4)),
         (8, 0xffff_ffff, 1, SlotFault::Token(1)),
         (48, 0xffff << 48, 385 << 48, SlotFault::Payload(385)),
         (0, 0xffff_ffff << 32, 2 << 32, SlotFault::Stream(2)),

@@ -184,6 +184,7 @@ pub fn stream(tenant: u16) -> Box<StreamInfo> {
         attachment: AttachmentIndex(tenant),
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5_000),
         peer: None,
+        link: None,
         status: StreamStatus { token: TOKEN, code: StreamCode::Registered, ..StreamStatus::default() },
     })
 }

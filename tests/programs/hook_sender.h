@@ -58,5 +58,6 @@ int run_process_scenario(const char *name, int argc, char **argv);
 int run_grant_scenario(const char *name, char **argv);
 int run_life_scenario(const char *name, char **argv);
 int run_thread_scenario(const char *name);
+int run_stamp_scenario(const char *name, char **argv);
 
 #endif

@@ -142,6 +142,25 @@ fn programs_are_judged() {
         assert_eq!(finding["state"], state, "{finding}");
         assert!(finding.to_string().contains(word), "{finding}");
     }
+    let json_of = |program: &std::path::Path| {
+        let output = run(&["doctor", "--json", "--program", &program.display().to_string()]);
+        let value: Value = serde_json::from_str(&out(&output)).unwrap();
+        (value["program"].clone(), named(&findings(&output), "program_io_uring")["state"].clone())
+    };
+    let (program, ring) = json_of(&dir.path().join("gcc-static"));
+    assert_eq!((&program["needs_capture"], &program["obstacle"]), (&true.into(), &"program_static".into()));
+    assert_eq!((&program["libc"], ring), (&"none".into(), "ok".into()));
+    let (program, _) = json_of(&dir.path().join("musl-gcc-O1"));
+    assert_eq!((&program["libc"], &program["needs_capture"]), (&"musl".into(), &false.into()));
+    std::fs::write(
+        &source,
+        "int io_uring_submit(void) { return 0; }\nint main(void) { return io_uring_submit(); }\n",
+    )
+    .unwrap();
+    let ring_program = dir.path().join("ring");
+    assert!(Command::new("gcc").arg("-o").arg(&ring_program).arg(&source).status().unwrap().success());
+    let (program, ring) = json_of(&ring_program);
+    assert_eq!((&program["io_uring"], ring), (&true.into(), "warn".into()));
     let damaged = dir.path().join("damaged");
     std::fs::write(&damaged, b"\x7fELF\x02\x01").unwrap();
     let output = run(&["doctor", "--json", "--program", &damaged.display().to_string()]);

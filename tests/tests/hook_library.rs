@@ -40,6 +40,7 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
         "fcntl",
         "fcntl64",
         "getsockopt",
+        "ioctl",
         "sendmmsg",
         "sendmsg",
         "setsockopt",

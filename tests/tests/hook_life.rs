@@ -27,6 +27,13 @@ fn run(
     check(&values, &texts, &events);
 }
 
+/// Frames whose registration a busy peer did not answer within 20 ms: they are counted, and few.
+fn of_busy(events: &Events) -> usize {
+    let absent = events.counters[0][16] as usize;
+    assert!(absent < 100, "{absent}");
+    absent
+}
+
 /// A program at its limit finds exactly as many descriptors as without the library, and may close them all.
 #[test]
 fn the_limit_is_the_programs() {
@@ -120,7 +127,9 @@ fn a_thousand_sockets() {
             assert_eq!((values["taken"], values["failed"], values["last"]), (1000, 0, 4));
             let distinct: BTreeSet<&String> = texts.iter().filter(|text| text.starts_with('s')).collect();
             let count = |what| texts.iter().filter(|text| *text == what).count();
-            assert_eq!((distinct.len(), count("again"), count("more"), count("last")), (1000, 1000, 24, 1));
+            let absent = of_busy(events);
+            assert_eq!((count("again"), count("last")), (1000, 1));
+            assert_eq!(distinct.len() + count("more") + absent, 1024);
             assert_eq!(events.clients, 1);
         });
     }
@@ -128,8 +137,8 @@ fn a_thousand_sockets() {
 
 #[test]
 fn a_socket_for_each_datagram() {
-    run(Libc::Gnu, "short-lives", &[], |values, texts, _| {
-        assert_eq!((values["failed"], texts.len()), (0, 3000));
+    run(Libc::Gnu, "short-lives", &[], |values, texts, events| {
+        assert_eq!((values["failed"], texts.len() + of_busy(events)), (0, 3000));
     });
 }
 
@@ -150,10 +159,8 @@ fn threads_come_and_go() {
         run(libc, "several", &[], |values, texts, events| {
             let distinct: BTreeSet<&String> = texts.iter().collect();
             assert_eq!((values["failed"], values["briefs"]), (0, 1000));
-            // A registration that a busy peer does not answer in time costs a frame, and is counted.
-            let absent = events.counters[0][16] as usize;
+            let absent = of_busy(events);
             assert_eq!((texts.len() + absent, distinct.len() + absent), (13_000, 13_000));
-            assert!(absent < 130, "{absent}");
         });
     }
 }

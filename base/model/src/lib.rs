@@ -12,6 +12,7 @@ extern crate alloc;
 mod class;
 #[cfg(feature = "gates")]
 mod gate;
+pub mod link_frame;
 mod policy;
 mod prefix;
 mod reason;
@@ -19,6 +20,7 @@ mod reason;
 pub use class::{OutOfRange, Priority, PriorityMap, TrafficClass};
 #[cfg(feature = "gates")]
 pub use gate::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates};
+pub use link_frame::{LinkFault, LinkHead, LinkRules};
 pub use policy::{LatePolicy, UnsynchronisedPolicy};
 pub use prefix::{IpPrefix, PrefixError};
 pub use reason::{BypassReason, DropReason};

@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn doctor
   ktsn doctor --program ./controller
+  ktsn doctor --program ./controller --json | jq .program
   ktsn doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
 Exit status: 0 nothing failed (there may be warnings); 1 something failed;
@@ -60,7 +61,7 @@ fn tell(args: &DoctorArgs) -> Result<u8, (u8, String)> {
         })?),
     };
     let findings = doctor::look(&run_dir, program.as_deref());
-    let text = if args.json { json_of(&run_dir, &findings) } else { text_of(&findings) };
+    let text = if args.json { json_of(&run_dir, &findings, program.as_deref()) } else { text_of(&findings) };
     output::write(&text).map_err(|error| (1, format!("standard output: {error}; write to another place")))?;
     Ok(u8::from(count(&findings, State::Fail) > 0))
 }
@@ -85,8 +86,10 @@ fn text_of(findings: &[Finding]) -> String {
     text
 }
 
-fn json_of(run_dir: &Path, findings: &[Finding]) -> String {
+fn json_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> String {
+    let program = program.and_then(|path| program::inspect(path).ok()).map(|it| it.to_json());
     let value = json!({
+        "program": program,
         "run_dir": run_dir.to_string_lossy(),
         "ok": count(findings, State::Ok),
         "warn": count(findings, State::Warn),
@@ -115,7 +118,8 @@ mod tests {
         );
         assert!(!text.contains("new enough"), "{text}");
         assert!(text.ends_with("1 ok, 1 warnings, 1 failed\n"), "{text}");
-        let value: serde_json::Value = serde_json::from_str(&json_of(Path::new("/x"), &findings)).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&json_of(Path::new("/x"), &findings, None)).unwrap();
         assert_eq!(value["findings"][2]["state"], "fail");
         assert_eq!(value["findings"][0]["remedy"], serde_json::Value::Null);
         assert_eq!(value["fail"], 1);

@@ -48,6 +48,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn run -- ./controller --cycle 1ms
   ktsn run --policy strict -- python3 send.py
+  ktsn run --emulate-hwtstamp -- ./talker --interface eth0
   ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000 --count 1000
   ktsn run --with-daemon eth0,destination=192.0.2.0/24,late=drop -- ./controller
 
@@ -68,6 +69,10 @@ pub(crate) struct RunArgs {
     /// How sends are seen.
     #[arg(long, default_value = "preload")]
     capture: Capture,
+    /// Claim hardware timestamps on the attachment's interface, for programs that refuse one without them; none are
+    /// made.
+    #[arg(long)]
+    emulate_hwtstamp: bool,
     /// Start a ktsnd of its own for this interface, with the keys of `ktsnd --attach`; needs root. Every
     /// destination is allowed unless one is named.
     #[arg(long, value_name = "IFACE[,key=value…]")]
@@ -157,6 +162,9 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
         .args(&args.program[1..])
         .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD").as_deref()))
         .env("KTSN_RUN_DIR", &run_dir);
+    if args.emulate_hwtstamp {
+        command.env("KTSN_EMULATE_HWTSTAMP", "1");
+    }
     match args.policy {
         Some(Policy::Kernel) => drop(command.env("KTSN_POLICY", "kernel")),
         Some(Policy::Strict) => drop(command.env("KTSN_POLICY", "strict")),

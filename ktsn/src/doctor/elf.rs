@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an executable's headers say about how it starts.
 //!
-//! In: a file. Out: [`Elf`], or that it is none. Reads the ELF header, the program headers, the notes and the names
-//! of the sections, each within a bound; a damaged or hostile file gives an error, never a panic or much memory.
+//! In: a file. Out: [`Elf`], or that it is none. Reads the ELF header, the program headers, the notes, the names of
+//! the sections and the tables of strings, each within a bound; a damaged or hostile file gives an error, never a panic or much memory.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -13,6 +13,10 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
+const SHT_STRTAB: u32 = 3;
+
+/// The most octets of the names of a program's functions that are read; larger tables are not looked at.
+const NAMES_OCTETS_MAX: u64 = 64 << 20;
 /// The most octets of one table, note or string that are read.
 const PART_OCTETS_MAX: u64 = 1 << 20;
 
@@ -29,6 +33,8 @@ pub(crate) struct Elf {
     pub(crate) has_dynamic: bool,
     /// Made by the Go tools.
     pub(crate) is_go: bool,
+    /// Its names of functions and libraries speak of io_uring.
+    pub(crate) names_io_uring: bool,
 }
 
 /// Reads what [`Elf`] holds; `None` when the file is no ELF file at all.
@@ -64,6 +70,7 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
         }
     }
     elf.is_go = elf.is_go || has_go_section(file, &header).unwrap_or(false);
+    elf.names_io_uring = names_io_uring(file, &header).unwrap_or(false);
     Ok(Some(elf))
 }
 
@@ -93,9 +100,36 @@ fn has_go_section(file: &mut (impl Read + Seek), header: &[u8]) -> io::Result<bo
     Ok(names.split(|octet| *octet == 0).any(|name| name == b".go.buildinfo"))
 }
 
+/// Whether a table of strings (of the libraries and functions that it wants, and of its own) names liburing or a
+/// function for io_uring. libuv's are left out: it sends no datagrams that way.
+fn names_io_uring(file: &mut (impl Read + Seek), header: &[u8]) -> io::Result<bool> {
+    let (table, entry_octets) = (u64_at(header, 40)?, usize::from(u16_at(header, 58)?));
+    let sections = part(file, table, (entry_octets * usize::from(u16_at(header, 60)?)) as u64)?;
+    for section in sections.chunks(entry_octets.max(1)) {
+        let (offset, octets) = (u64_at(section, 24)?, u64_at(section, 32)?);
+        if u32_at(section, 4)? != SHT_STRTAB || octets > NAMES_OCTETS_MAX {
+            continue;
+        }
+        let names = part_within(file, offset, octets, NAMES_OCTETS_MAX)?;
+        let mut names = names.split(|octet| *octet == 0);
+        if names.any(|name| {
+            let has = |what: &[u8]| name.windows(what.len()).any(|part| part == what);
+            name.starts_with(b"liburing.so") || (has(b"io_uring") && !name.starts_with(b"uv__"))
+        }) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn part(file: &mut (impl Read + Seek), offset: u64, octets: u64) -> io::Result<Vec<u8>> {
-    if octets > PART_OCTETS_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a header claims more than 1 MiB"));
+    part_within(file, offset, octets, PART_OCTETS_MAX)
+}
+
+fn part_within(file: &mut (impl Read + Seek), offset: u64, octets: u64, most: u64) -> io::Result<Vec<u8>> {
+    if octets > most {
+        let what = format!("a header claims more than {} MiB", most >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     file.seek(SeekFrom::Start(offset))?;
     let mut octets_read = Vec::new();

@@ -89,6 +89,27 @@ pub(crate) struct Inspection {
     pub(crate) kind: &'static str,
     /// What keeps libktsn out.
     pub(crate) obstacle: Option<Obstacle>,
+    /// It may send through io_uring, which libktsn does not see.
+    pub(crate) names_io_uring: bool,
+}
+
+impl Inspection {
+    /// Whether only the kernel can see its timed datagrams.
+    pub(crate) fn needs_capture(&self) -> bool {
+        matches!(self.obstacle, Some(Obstacle::Static | Obstacle::Go | Obstacle::Privileged))
+    }
+
+    /// As one object of JSON.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "executed": self.executed.to_string_lossy(),
+            "kind": self.kind,
+            "libc": self.libc,
+            "obstacle": self.obstacle.map(Obstacle::word),
+            "io_uring": self.names_io_uring,
+            "needs_capture": self.needs_capture(),
+        })
+    }
 }
 
 /// The file that a shell would execute for this name.
@@ -188,7 +209,7 @@ fn judge(executed: PathBuf, elf: &Elf, gains_rights: bool) -> Inspection {
     } else {
         None
     };
-    Inspection { executed, libc, kind, obstacle }
+    Inspection { executed, libc, kind, obstacle, names_io_uring: elf.names_io_uring }
 }
 
 /// The findings of `doctor --program`.
@@ -221,7 +242,21 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
         ),
         None => Finding::ok(NAME, value, "`ktsn run` can serve it, and the dynamic programs that it starts"),
     };
-    vec![served]
+    let by_ring = if inspection.names_io_uring {
+        Finding::warn(
+            "program_io_uring",
+            "it names io_uring",
+            "datagrams that it sends through io_uring go to the kernel unseen by libktsn, without any count",
+            "make it send with sendmsg, sendmmsg or sendto, if it sends datagrams through io_uring at all",
+        )
+    } else {
+        Finding::ok(
+            "program_io_uring",
+            "not named",
+            "no library or function of io_uring in its tables of names",
+        )
+    };
+    vec![served, by_ring]
 }
 
 #[cfg(test)]

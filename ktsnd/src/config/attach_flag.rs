@@ -3,7 +3,7 @@
 
 use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
-const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
+const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
                     destination (repeatable), vni, port, local, device, peer=PREFIX@VTEP@MAC (repeatable)";
 
 /// Parses the value of one `--attach`.
@@ -50,6 +50,8 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
             let least = value.parse().map(|priority_min| RawTake::From { priority_min });
             raw.take = Some(least.unwrap_or_else(|_| RawTake::Word(value.to_owned())));
         }
+        "vlan" => raw.vlan = Some(parsed(key, value, "1 to 4094")?),
+        "pcp" => raw.pcp = Some(parsed(key, value, "0 to 7")?),
         "capture" => raw.capture = text(),
         "capture_priority" => raw.capture_priority = Some(parsed(key, value, "0 to 15")?),
         "slots" => raw.slots = Some(parsed(key, value, "a count")?),

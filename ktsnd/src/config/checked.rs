@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
+use ktsn_resolve::limits::NAMED_MAX;
 use ktsn_schedule::Schedule;
 use ktsn_time::Nanos;
-use ktsn_wire::MacAddress;
+use ktsn_wire::{MacAddress, Pcp, Tci, Vid};
 
 use super::ConfigError;
 use super::capture::CaptureMode;
@@ -85,8 +86,12 @@ pub struct Attachment {
     pub uplink: Option<String>,
     /// Overlay, or none.
     pub overlay: Option<Vxlan>,
-    /// Allowed prefixes; empty = the peers' prefixes.
+    /// Allowed prefixes; empty, without MAC addresses = the peers' prefixes.
     pub destinations: Vec<IpPrefix>,
+    /// MAC addresses that packet sockets may send to.
+    pub destination_macs: Vec<MacAddress>,
+    /// Tag of frames that leave by the interface and bring none.
+    pub tag: Option<Tci>,
     /// Bit n = class n may be used.
     pub classes: u8,
     /// What happens to late frames.
@@ -182,10 +187,8 @@ impl Attachment {
             None | Some(RawOverlay::None) => None,
             Some(RawOverlay::Vxlan(vxlan)) => Some(check_vxlan(&path("overlay.vxlan"), vxlan)?),
         };
-        let mut destinations = Vec::new();
-        for (i, text) in raw.destinations.iter().flatten().enumerate() {
-            destinations.push(prefix(&format!("{field}.destinations[{i}]"), text)?);
-        }
+        let (destinations, destination_macs) =
+            check_destinations(&path("destinations"), raw.destinations.as_deref().unwrap_or_default())?;
         let late = match raw.late.as_deref() {
             None => LatePolicy::default(),
             Some(word) => LatePolicy::from_word(word)
@@ -217,21 +220,63 @@ impl Attachment {
             uplink,
             overlay,
             destinations,
+            destination_macs,
+            tag: tag(field, raw.vlan, raw.pcp)?,
             late,
             slots,
             raw,
         })
     }
 
+    /// The MAC addresses that packet sockets may send to; `None` = to everything, as nothing is listed.
+    #[must_use]
+    pub fn listed(&self) -> Option<Vec<MacAddress>> {
+        let is_listed = !self.destinations.is_empty() || !self.destination_macs.is_empty();
+        is_listed.then(|| self.destination_macs.clone())
+    }
+
     /// The prefixes that frames may go to.
     #[must_use]
     pub fn allowed(&self) -> Vec<IpPrefix> {
-        if self.destinations.is_empty() {
+        if self.destinations.is_empty() && self.destination_macs.is_empty() {
             self.overlay.iter().flat_map(|o| o.peers.iter().map(|p| p.prefix)).collect()
         } else {
             self.destinations.clone()
         }
     }
+}
+
+/// Prefixes, and MAC addresses for packet sockets.
+fn check_destinations(field: &str, raw: &[String]) -> Checked<(Vec<IpPrefix>, Vec<MacAddress>)> {
+    let (mut prefixes, mut macs) = (Vec::new(), Vec::new());
+    for (i, text) in raw.iter().enumerate() {
+        match text.parse() {
+            Ok(mac) => macs.push(mac),
+            Err(_) => prefixes.push(prefix(&format!("{field}[{i}]"), text)?),
+        }
+    }
+    if macs.len() > NAMED_MAX {
+        return Err(ConfigError::value(field, macs.len(), format!("at most {NAMED_MAX} MAC addresses")));
+    }
+    Ok((prefixes, macs))
+}
+
+/// VLAN identifiers 0 and 4095 name no VLAN (802.1Q table 9-2); without one, a tag says the priority only.
+fn tag(field: &str, vlan: Option<u32>, pcp: Option<u32>) -> Checked<Option<Tci>> {
+    let within = |name: &str, value: Option<u32>, smallest: u32, largest: u32| match value {
+        Some(v) if !(smallest..=largest).contains(&v) => {
+            Err(ConfigError::value(&format!("{field}.{name}"), v, format!("{smallest} to {largest}")))
+        }
+        value => Ok(value.unwrap_or(0)),
+    };
+    let vid = within("vlan", vlan, 1, 4094)?;
+    let pcp_value = within("pcp", pcp, 0, 7)?;
+    let tci = Tci {
+        pcp: Pcp::new(pcp_value as u8).unwrap_or_default(),
+        dei: false,
+        vid: Vid::new(vid as u16).unwrap_or_default(),
+    };
+    Ok((vlan.is_some() || pcp.is_some()).then_some(tci))
 }
 
 fn take(field: &str, raw: Option<&RawTake>) -> Checked<Option<u8>> {

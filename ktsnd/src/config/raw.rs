@@ -73,6 +73,8 @@ pub struct RawAttachment {
     pub horizon: Option<String>,
     pub allow_tai: Option<bool>,
     pub take: Option<RawTake>,
+    pub vlan: Option<u32>,
+    pub pcp: Option<u32>,
     pub capture: Option<String>,
     pub capture_priority: Option<u32>,
     pub slots: Option<u32>,

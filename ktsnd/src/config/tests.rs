@@ -107,6 +107,35 @@ fn the_attach_flag_makes_the_same_values() {
     }
 }
 
+/// [802.1Q 9.6] The tag that frames get, and MAC addresses among the destinations.
+#[test]
+fn a_tag_and_mac_addresses() {
+    let of = |options: &str| parse_attach(&format!("a:eth0{options}"));
+    let tag = |options: &str| of(options).unwrap().tag.map(|tag| (tag.vid.get(), tag.pcp.get()));
+    assert_eq!(tag(""), None);
+    assert_eq!(tag(",vlan=7"), Some((7, 0)));
+    assert_eq!(tag(",vlan=4094,pcp=6"), Some((4094, 6)));
+    assert_eq!(tag(",pcp=5"), Some((0, 5)), "a priority tag");
+    for (text, message) in [
+        (",vlan=0", "vlan: \"0\": expected 1 to 4094"),
+        (",vlan=4095", "expected 1 to 4094"),
+        (",pcp=8", "pcp: \"8\": expected 0 to 7"),
+        (",destination=01:80:c2:00:00", "a prefix"),
+    ] {
+        let error = of(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{text}: {error}");
+    }
+    let listed = of(",destination=10.0.0.0/8,destination=01:80:c2:00:00:0e").unwrap();
+    assert_eq!(listed.allowed(), ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(listed.listed(), Some(vec!["01:80:c2:00:00:0e".parse().unwrap()]));
+    assert_eq!(of("").unwrap().listed(), None);
+    let only_macs =
+        of(",destination=02:00:00:00:00:01,local=10.0.0.1,peer=10.1.0.0/16@10.0.0.2@02:00:00:00:00:02");
+    assert!(only_macs.unwrap().allowed().is_empty(), "a list is the whole list");
+    let many: String = (0..17).map(|i| format!(",destination=02:00:00:00:00:{i:02x}")).collect();
+    assert!(of(&many).unwrap_err().to_string().contains("at most 16 MAC addresses"));
+}
+
 mod hostile {
     use super::*;
     use proptest::prelude::*;

@@ -38,6 +38,8 @@ pub(super) fn raw_attachment(message: v1::Attachment) -> RawAttachment {
         horizon: nanos(message.horizon_ns),
         allow_tai: message.allow_tai,
         take: message.take_priority_min.map(|least| RawTake::From { priority_min: u64::from(least) }),
+        vlan: message.vlan,
+        pcp: message.pcp,
         capture: text(message.capture),
         capture_priority: count(message.capture_priority),
         slots: count(message.slots),
@@ -60,6 +62,11 @@ fn raw_vxlan(message: v1::Vxlan) -> RawVxlan {
             .map(|p| RawVxlanPeer { prefix: text(p.prefix), vtep: text(p.vtep), mac: text(p.mac) })
             .collect(),
     }
+}
+
+fn listed_destinations(attachment: &Attachment) -> Vec<String> {
+    let macs = attachment.destination_macs.iter().map(ToString::to_string);
+    attachment.allowed().iter().map(ToString::to_string).chain(macs).collect()
 }
 
 /// An attachment as it is listed: with every default filled in.
@@ -86,13 +93,15 @@ pub(crate) fn attachment_message(attachment: &Attachment) -> v1::Attachment {
                 })
                 .collect(),
         }),
-        destinations: attachment.allowed().iter().map(ToString::to_string).collect(),
+        destinations: listed_destinations(attachment),
         classes: (0..8).filter(|c| attachment.classes & (1 << c) != 0).collect(),
         late: attachment.late.word().to_owned(),
         overrun_limit_ns: nanos(attachment.overrun_limit),
         horizon_ns: nanos(attachment.horizon),
         allow_tai: Some(attachment.allow_tai),
         take_priority_min: attachment.take_from.map(u32::from),
+        vlan: attachment.tag.map(|tag| u32::from(tag.vid.get())).filter(|vid| *vid != 0),
+        pcp: attachment.tag.map(|tag| u32::from(tag.pcp.get())),
         capture: attachment.capture.word().to_owned(),
         capture_priority: u32::from(attachment.capture_priority),
         slots: attachment.slots,

@@ -69,6 +69,8 @@ impl Node {
             uplink_port,
             overlay: attachment.overlay.clone(),
             destinations: attachment.allowed(),
+            listed: attachment.listed(),
+            tag: attachment.tag,
         };
         let added = match self.manager.add(spec).await {
             Ok(added) => added,

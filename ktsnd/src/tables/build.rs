@@ -34,14 +34,19 @@ pub(super) fn attachment(
         Some(uplink) => for_tunnel_ends(uplink, spec),
         None => unplugged(spec),
     };
-    Ok(AttachmentTables::new(Attachment {
-        interface: LinkTable::new(link)?,
+    let is_up = pod.is_up(interface);
+    let tables = AttachmentTables::new(Attachment {
+        interface: LinkTable::new(link)?.with_state(is_up),
         uplink: LinkTable::new(uplink)?,
         overlay: overlay(spec, host)?,
         destinations: Some(spec.destinations.clone()),
         own: pod.own().collect(),
-        vlan: None,
-    })?)
+        vlan: spec.tag,
+    })?;
+    Ok(match &spec.listed {
+        Some(macs) => tables.listed(macs.clone())?,
+        None => tables,
+    })
 }
 
 /// Checks at the time of attaching what later is only waited for.

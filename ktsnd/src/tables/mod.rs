@@ -38,6 +38,7 @@ pub(crate) use host_end::host_end;
 pub use manager::Manager;
 
 use crate::config::Vxlan;
+use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,10 @@ pub struct AttachmentSpec {
     pub overlay: Option<Vxlan>,
     /// Allowed destinations.
     pub destinations: Vec<IpPrefix>,
+    /// MAC addresses that packet sockets may send to, where there is a list of destinations.
+    pub listed: Option<Vec<MacAddress>>,
+    /// Tag of frames that leave by the interface and bring none.
+    pub tag: Option<Tci>,
 }
 
 /// What is known once an attachment was added.

@@ -12,7 +12,7 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::{Link, Neighbour, PortIndex, Route, Via};
 use ktsn_wire::MacAddress;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
 };
@@ -37,6 +37,8 @@ pub(super) struct Device {
     /// `None` when it is no Ethernet device.
     pub(super) mac: Option<MacAddress>,
     pub(super) mtu: u32,
+    /// Administratively up.
+    pub(super) up: bool,
     /// Of a VXLAN device: whether it computes outer UDP checksums over IPv4.
     pub(super) udp_checksum: Option<bool>,
 }
@@ -176,6 +178,11 @@ impl Snapshot {
         self.devices.get(&hop.device).map(|device| device.name.clone())
     }
 
+    /// Whether a device is administratively up.
+    pub(super) fn is_up(&self, index: u32) -> bool {
+        self.devices.get(&index).is_some_and(|device| device.up)
+    }
+
     /// What the table of one device is made from; `None` when there is no such device or it is no Ethernet device.
     pub(super) fn link(&self, index: u32, port: PortIndex) -> Option<Link> {
         let device = self.devices.get(&index)?;
@@ -209,7 +216,8 @@ impl Snapshot {
 }
 
 fn device(link: LinkMessage) -> (u32, Device) {
-    let mut device = Device { name: String::new(), mac: None, mtu: 0, udp_checksum: None };
+    let up = link.header.flags.contains(LinkFlags::Up);
+    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, udp_checksum: None };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,

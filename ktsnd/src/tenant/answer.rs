@@ -4,16 +4,22 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use ktsn_model::BypassReason;
-use ktsn_resolve::{AttachmentIndex, Tables, Verdict, destinations};
-use ktsn_ring::{Destination, DestinationAction, Layout, StreamCode, StreamStatus, layout, stream_flags};
+use ktsn_resolve::{
+    AttachmentIndex, AttachmentTables, Tables, Verdict, destinations, link_frame_max, link_rules,
+};
+use ktsn_ring::{
+    Destination, DestinationAction, Layout, LinkFacts, StreamCode, StreamStatus, layout, stream_flags,
+};
 
 use super::directory::Served;
 use super::socket::SocketFacts;
 use crate::limits;
+use crate::worker::Offer;
 
 /// As many slots as were configured and fit into `octets_max`, each large enough for the interface's MTU.
 pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::LayoutError> {
-    let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu;
+    // A packet socket's frame has its Ethernet header and a tag in the slot too.
+    let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu.saturating_add(18);
     let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
     let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
     let slots = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
@@ -24,7 +30,7 @@ pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::Lay
 pub(super) fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
     if facts.netns_cookie != served.netns_cookie {
         StreamCode::NotAttached
-    } else if !facts.udp
+    } else if !(facts.udp || facts.link.is_some())
         || facts.mark != 0
         || (facts.interface != 0 && facts.interface != served.interface_index)
     {
@@ -48,6 +54,31 @@ pub(super) fn status_of(token: u32, flags: u16, table: &[Destination], peer: Opt
     StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
 }
 
+/// The answer to a packet socket: its greatest frame, or the bypass reason while the interface is away.
+pub(super) fn link_status_of(
+    token: u32,
+    flags: u16,
+    tables: &Tables,
+    attachment: AttachmentIndex,
+) -> StreamStatus {
+    let limit = tables.attachment(attachment).map_or(0, link_frame_max);
+    let bypass = if limit == 0 { BypassReason::NotAttached.number() } else { 0 };
+    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
+}
+
+/// What packet sockets of an attachment need to know; nothing is served while the interface is down, so that the
+/// kernel answers for it.
+fn link_facts(tables: &AttachmentTables) -> LinkFacts {
+    let rules = link_rules(tables);
+    LinkFacts {
+        is_served: tables.interface().is_up(),
+        if_index: tables.interface().if_index(),
+        source: rules.source,
+        is_listed: rules.is_listed,
+        vlan: rules.vlan,
+    }
+}
+
 fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -69,7 +100,15 @@ fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
     }
 }
 
-pub(super) fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
+/// What every client of an attachment is told.
+pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
+    let named = tables.attachment(attachment).map_or(&[][..], AttachmentTables::named);
+    let mut table = destination_table(tables, attachment);
+    table.extend(named.iter().map(|mac| Destination::named(mac.0)));
+    Offer { table, link: tables.attachment(attachment).map(link_facts).unwrap_or_default() }
+}
+
+fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
     let rules = destinations(tables, attachment);
     rules
         .iter()

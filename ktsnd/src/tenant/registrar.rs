@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
-use ktsn_ring::{Consumer, Destination, StreamCode, StreamStatus, layout};
+use ktsn_ring::{Consumer, StreamCode, StreamStatus, layout};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tracing::{debug, warn};
 
-use super::answer::{destination_table, flags_of, judge, layout_for, status_of};
+use super::answer::{flags_of, judge, layout_for, link_status_of, offer, status_of};
 use super::connection::{self, Read, Received, listen_for, watch};
 use super::directory::{ClientView, Directory, Served, StreamView};
 use super::granted::Granted;
@@ -27,7 +27,7 @@ use super::pace::{self, Pace};
 use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, can_close_unknown, examine};
 use crate::limits;
-use crate::worker::{Client, ClientKey, Command, Outbox, StreamInfo};
+use crate::worker::{Client, ClientKey, Command, Offer, Outbox, StreamInfo};
 
 /// Connections that have not said Hello yet.
 const STRANGERS_MAX: usize = 64;
@@ -63,7 +63,7 @@ struct Registered<P> {
     attachment: AttachmentIndex,
     worker: Outbox<P>,
     streams: BTreeMap<u32, StreamInfo>,
-    table: Vec<Destination>,
+    offer: Offer,
 }
 
 /// A handle on the registrar thread.
@@ -364,8 +364,9 @@ impl<P: Send + 'static> Service<P> {
         let layout = layout_for(served)?;
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
-        let table = destination_table(&self.directory.lock().tables, served.index);
-        consumer.set_destinations(&table)?;
+        let offer = offer(&self.directory.lock().tables, served.index);
+        consumer.set_destinations(&offer.table)?;
+        consumer.set_link(&offer.link);
         let key = ClientKey(number);
         let attention = consumer.attention();
         let client =
@@ -379,7 +380,7 @@ impl<P: Send + 'static> Service<P> {
             attachment: served.index,
             worker: served.worker.clone(),
             streams: BTreeMap::new(),
-            table,
+            offer,
         });
         let view = ClientView {
             pid: connection.pid,
@@ -421,13 +422,17 @@ impl<P: Send + 'static> Service<P> {
         }
         let granted = self.granted.entry(served.index).or_default();
         let flags = granted.answer(flags_of(&served), txtime, facts.cookie);
-        let status = status_of(token, flags, &client.table, facts.peer.map(|p| p.ip()));
+        let status = match facts.link {
+            Some(_) => link_status_of(token, flags, &self.directory.lock().tables, served.index),
+            None => status_of(token, flags, &client.offer.table, facts.peer.map(|p| p.ip())),
+        };
         let info = StreamInfo {
             token,
             cookie: facts.cookie,
             attachment: served.index,
             local: facts.local,
             peer: facts.peer,
+            link: facts.link,
             status,
         };
         client.streams.insert(index, info.clone());
@@ -471,15 +476,17 @@ impl<P: Send + 'static> Service<P> {
         self.generation = tables.generation();
         for connection in self.connections.values_mut() {
             let Some(client) = connection.client.as_mut() else { continue };
-            let table = destination_table(&tables, client.attachment);
-            if table == client.table {
-                continue;
+            let offer = offer(&tables, client.attachment);
+            if offer != client.offer {
+                client.offer.clone_from(&offer);
+                let _ = client.worker.send(Command::Offer(client.key, Box::new(offer)));
             }
-            client.table.clone_from(&table);
-            let _ = client.worker.send(Command::Destinations(client.key, table.into_boxed_slice()));
             for (index, info) in &mut client.streams {
-                let status =
-                    status_of(info.token, info.status.flags, &client.table, info.peer.map(|p| p.ip()));
+                let (token, flags) = (info.token, info.status.flags);
+                let status = match info.link {
+                    Some(_) => link_status_of(token, flags, &tables, client.attachment),
+                    None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
+                };
                 if status != info.status {
                     info.status = status;
                     let _ = client.worker.send(Command::Register(client.key, *index, Box::new(info.clone())));

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getpeername, getsockname, ipproto, sockopt};
 
 use super::sys;
+use crate::worker::LinkKind;
 
 /// Descriptors of unknown kind that are being closed; closing may block for as long as their file system likes.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
@@ -24,6 +25,8 @@ const CLOSING_MAX: usize = 32;
 pub struct SocketFacts {
     /// Whether it is UDP over IPv4 or IPv6.
     pub udp: bool,
+    /// What its payloads are when it is a packet socket (AF_PACKET).
+    pub link: Option<LinkKind>,
     /// SO_COOKIE.
     pub cookie: u64,
     /// SO_NETNS_COOKIE.
@@ -75,13 +78,19 @@ pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
 
 fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
     let domain = sockopt::socket_domain(fd)?;
-    let datagram = sockopt::socket_type(fd)? == SocketType::DGRAM;
+    let kind = sockopt::socket_type(fd)?;
+    let datagram = kind == SocketType::DGRAM;
     let protocol = sockopt::socket_protocol(fd)?;
     let inet = domain == AddressFamily::INET || domain == AddressFamily::INET6;
     let none = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let kernel = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     Ok(SocketFacts {
         udp: inet && datagram && protocol == Some(ipproto::UDP),
+        link: match kind {
+            SocketType::RAW if domain == AddressFamily::PACKET => Some(LinkKind::Frames),
+            SocketType::DGRAM if domain == AddressFamily::PACKET => Some(LinkKind::Payloads),
+            _ => None,
+        },
         cookie: sockopt::socket_cookie(fd)?,
         netns_cookie: sys::netns_cookie(fd).map_err(kernel)?,
         local: if inet { address(getsockname(fd)?).unwrap_or(none) } else { none },

@@ -13,7 +13,7 @@ use ktsn_time::Monotonic;
 use rustix::fd::AsFd;
 
 use super::client::{Client, StreamInfo};
-use super::command::{ClientKey, Command, GateView, NewPort, Returned};
+use super::command::{ClientKey, Command, GateView, NewPort, Offer, Returned};
 use super::hand_over::{self, HandOver};
 use super::transmit::Next;
 use super::{Environment, Policing, PortState, Selection, Worker, intake};
@@ -67,14 +67,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     let _ = client.consumer.set_stream(index, status);
                 }
             }
-            Command::Destinations(key, table) => {
-                if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut())
-                    && client.consumer.set_destinations(&table).is_err()
-                {
-                    count(&self.stats.bugs);
-                }
-                self.inbox.give(Returned::Boxed(Box::new(table)));
-            }
+            Command::Offer(key, offer) => self.make_offer(key, offer),
             Command::EndClient(key) => {
                 if let Some(at) = self.emptied(key) {
                     if let Some(client) = self.clients[at].as_mut() {
@@ -107,6 +100,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn port(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
         self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut)
+    }
+
+    fn make_offer(&mut self, key: ClientKey, offer: Box<Offer>) {
+        if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut()) {
+            client.consumer.set_link(&offer.link);
+            if client.consumer.set_destinations(&offer.table).is_err() {
+                count(&self.stats.bugs);
+            }
+        }
+        self.inbox.give(Returned::Boxed(offer));
     }
 
     fn add_port(&mut self, index: PortIndex, new: NewPort<P>) {

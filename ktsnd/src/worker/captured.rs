@@ -19,6 +19,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 
 use super::command::{AttachmentPolicy, Returned};
 use super::intake::is_too_greedy;
+use super::sending::Sending;
 use super::{Environment, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
@@ -216,15 +217,15 @@ pub(super) fn captured_index(index: usize) -> Option<usize> {
     index.checked_sub(FIRST)
 }
 
-/// A queued datagram: its flow, the port it was queued for, and its payload.
+/// A queued datagram: what is sent, the port it was queued for, and its payload.
 pub(super) fn captured_frame(
     all: &[Option<Box<Captured>>],
     at: usize,
     slot: u16,
-) -> Option<(Flow, PortIndex, &[u8])> {
+) -> Option<(Sending, PortIndex, &[u8])> {
     let captured = all.get(at)?.as_ref()?;
     let queued = (*captured.queued.get(usize::from(slot))?)?;
-    Some((queued.flow, queued.port, captured.payload(slot, queued.payload_octets)))
+    Some((Sending::Datagram(queued.flow), queued.port, captured.payload(slot, queued.payload_octets)))
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {

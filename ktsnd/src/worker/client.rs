@@ -10,6 +10,7 @@ use rustix::fd::OwnedFd;
 
 use super::command::ClientKey;
 use super::report::Asked;
+use super::sending::{LinkKind, Sending};
 use crate::limits::STREAMS_MAX;
 
 /// What the registrar read from a passed socket.
@@ -25,6 +26,8 @@ pub struct StreamInfo {
     pub local: SocketAddr,
     /// Peer, when connected.
     pub peer: Option<SocketAddr>,
+    /// What its payloads are when it is a packet socket.
+    pub link: Option<LinkKind>,
     /// The answer for the stream's word.
     pub status: ktsn_ring::StreamStatus,
 }
@@ -32,7 +35,7 @@ pub struct StreamInfo {
 /// A queued frame: everything to send it, whatever happens to its stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
-    pub flow: Flow,
+    pub sending: Sending,
     pub port: PortIndex,
     pub payload_octets: u16,
 }

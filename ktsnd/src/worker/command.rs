@@ -138,6 +138,15 @@ fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
         AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, control_list };
 }
 
+/// What a client is told about where it may send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Prefixes for datagrams, longest first, and MAC addresses for packet sockets.
+    pub table: Vec<ktsn_ring::Destination>,
+    /// The interface, for packet sockets.
+    pub link: ktsn_ring::LinkFacts,
+}
+
 /// What other threads tell a worker.
 #[derive(Debug)]
 pub enum Command<P> {
@@ -162,7 +171,7 @@ pub enum Command<P> {
     /// A socket cannot be served: the answer for the stream's word.
     Refuse(ClientKey, u32, ktsn_ring::StreamStatus),
     /// What the client may send where.
-    Destinations(ClientKey, Box<[ktsn_ring::Destination]>),
+    Offer(ClientKey, Box<Offer>),
     /// The process ended or closed its connection.
     EndClient(ClientKey),
     /// New tables.

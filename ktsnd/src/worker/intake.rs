@@ -8,9 +8,10 @@ use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
-use super::client::{Client, Queued, flow_of};
+use super::client::{Client, Queued};
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
+use super::sending::Sending;
 use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
@@ -76,7 +77,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, None, DropReason::PeerCorrupt);
         };
         let (attachment, cookie) = (stream.attachment, stream.cookie);
-        let Some(flow) = flow_of(stream, frame) else {
+        let Some(sending) = Sending::of(stream, frame) else {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
         let tx_time = match taken.clock {
@@ -86,26 +87,24 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let payload_octets = taken.payload_octets;
         client.keep_payload(slot, &self.scratch[..payload_octets]);
         let env = &mut self.env;
-        Asked::remember(client, taken, cookie, Some(flow), || env.realtime());
+        Asked::remember(client, taken, cookie, sending.datagram(), || env.realtime());
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
-        let (port, wire_octets, sdu_octets) = match self.routes.find(&self.tables, &flow) {
-            Ok(way) if payload_octets <= usize::from(way.payload_max) => {
-                let template = &way.template;
-                (way.port, template.wire_octets(payload_octets), template.sdu_octets(payload_octets))
-            }
-            Ok(_) => return self.refuse(index, slot, Some(attachment), DropReason::TooLong),
+        let payload = &self.scratch[..payload_octets];
+        let way = match sending.way(&mut self.routes, &self.tables, payload) {
+            Ok(way) => way,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
+        let (port, priority) = (way.port(), way.priority(frame.priority));
+        let (wire_octets, sdu_octets) = way.lengths(payload);
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
-        let asked = Priority::capped(u32::from(frame.priority));
-        let class = match state.admit(policy.classes, asked, |policing| {
-            let stream = self.routes.stream(&self.tables, &flow, &policy.streams);
-            policing.judge(stream, asked, sdu_octets, wire_octets, now)
+        let class = match state.admit(policy.classes, priority, |policing| {
+            let stream = sending.stream(&mut self.routes, &self.tables, payload, &policy.streams);
+            policing.judge(stream, priority, sdu_octets, wire_octets, now)
         }) {
             Ok(class) => class,
             Err(reason) => return self.refuse(index, slot, Some(attachment), reason),
@@ -130,7 +129,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 policy.queued += 1;
                 client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
-                client.queued[usize::from(slot)] = Some(Queued { flow, port, payload_octets });
+                client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets });
             }
             Err(refused) => {
                 if refused.reason == DropReason::BeyondHorizon {

@@ -5,6 +5,7 @@
 mod captured;
 mod flood;
 mod gates;
+mod link;
 mod policing;
 mod reports;
 mod world;

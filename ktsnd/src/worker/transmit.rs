@@ -3,13 +3,14 @@
 
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_port::{Port, SendError, StageError, StageId};
-use ktsn_resolve::{Flow, PortIndex, Refusal};
+use ktsn_resolve::{PortIndex, Refusal};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy, Window};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::captured::{captured_frame, captured_index};
 use super::client::Client;
 use super::report::End;
+use super::sending::Sending;
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
 use crate::stats::{add, count};
@@ -169,15 +170,15 @@ impl Ready {
     }
 }
 
-/// A client's queued datagram: its flow, the port it was queued for, and its payload.
+/// A client's queued frame: what is sent, the port it was queued for, and its payload.
 fn client_frame(
     clients: &[Option<Box<Client>>],
     index: usize,
     slot: u16,
-) -> Option<(Flow, PortIndex, &[u8])> {
+) -> Option<(Sending, PortIndex, &[u8])> {
     let client = clients.get(index)?.as_ref()?;
     let queued = (*client.queued.get(usize::from(slot))?)?;
-    Some((queued.flow, queued.port, client.payload(slot, queued.payload_octets)))
+    Some((queued.sending, queued.port, client.payload(slot, queued.payload_octets)))
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -271,20 +272,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn stage(&mut self, port: usize, id: FrameId) -> Result<(StageId, usize), DropReason> {
         let (index, slot) = split(id);
-        let (flow, queued_for, payload) = match captured_index(index) {
+        let (sending, queued_for, payload) = match captured_index(index) {
             Some(at) => captured_frame(&self.captured, at, slot),
             None => client_frame(&self.clients, index, slot),
         }
         .ok_or(DropReason::Bug)?;
-        let way = self.routes.find(&self.tables, &flow).map_err(|refusal| match refusal {
+        let way = sending.way(&mut self.routes, &self.tables, payload).map_err(|refusal| match refusal {
             Refusal::Bypass(_) => DropReason::NoRoute,
             Refusal::Drop(reason, _) => reason,
         })?;
-        if payload.len() > usize::from(way.payload_max) {
-            return Err(DropReason::TooLong);
-        }
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
-        if way.port != queued_for || usize::from(way.port.0) != port {
+        if way.port() != queued_for || usize::from(queued_for.0) != port {
             return Err(DropReason::NoRoute);
         }
         let state = self.ports[port].as_mut().ok_or(DropReason::LinkDown)?;
@@ -293,7 +291,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let identification = self.identification;
         let mut octets = 0;
         let mut build = |buffer: &mut [u8]| {
-            octets = way.template.write_frame_identified(payload, identification, buffer).ok()?;
+            octets = way.write(payload, identification, buffer)?;
             Some(octets)
         };
         let mut staged = state.port.stage(&mut build);

@@ -124,6 +124,8 @@ impl Place {
             uplink_port: PortIndex(0),
             overlay: Some(overlay),
             destinations: vec!["10.244.0.0/16".parse().unwrap()],
+            listed: None,
+            tag: None,
         }
     }
 

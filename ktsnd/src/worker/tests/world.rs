@@ -152,7 +152,18 @@ pub(super) fn tables_of(generation: u64, with_neighbour: bool, count: usize) -> 
     Tables::new(generation, (0..count).map(|_| Some(attachment_tables(with_neighbour))).collect()).unwrap()
 }
 
+/// The same with another address of the pod's interface.
+pub(super) fn tables_with_interface_mac(generation: u64, mac: [u8; 6]) -> Tables {
+    let mut attachment = attachment(true);
+    attachment.interface = link(1, mac[5], POD, 1450, Vec::new(), POD);
+    Tables::new(generation, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+}
+
 fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
+    AttachmentTables::new(attachment(with_neighbour)).unwrap()
+}
+
+fn attachment(with_neighbour: bool) -> Attachment {
     let on_link = |text: &str| Route { prefix: text.parse().unwrap(), via: Via::OnLink, source: None };
     let gateway = Ipv4Addr::new(10, 244, 0, 1);
     let default =
@@ -170,7 +181,7 @@ fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
             mac: MacAddress([2, 0, 0, 0, 1, 2]),
         }],
     };
-    let attachment = Attachment {
+    Attachment {
         interface: link(1, 5, POD, 1450, vec![on_link("10.244.0.0/24"), default], gateway),
         uplink: link(
             0,
@@ -184,8 +195,7 @@ fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
         destinations: None,
         own: Vec::new(),
         vlan: None,
-    };
-    AttachmentTables::new(attachment).unwrap()
+    }
 }
 
 pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
@@ -292,6 +302,7 @@ impl World {
             attachment,
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
             peer: None,
+            link: None,
             status,
         };
         self.outbox.send(Command::Register(key, 0, Box::new(info))).unwrap();

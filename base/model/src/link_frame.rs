@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An Ethernet frame that a program made itself: what its first octets say, and whether it may leave.
+//!
+//! In: at least the first [`HEAD_OCTETS`] octets of a frame, or all of a shorter one; what the attachment allows. Out:
+//! the fields that the decision needs, and the decision. Program and daemon ask this same code, so that a frame that
+//! the daemon would refuse goes to the kernel instead. It believes no length and reads nothing beyond the network
+//! header's addresses.
+
+/// First octets that are looked at: Ethernet header, one tag, an IPv6 header; rounded up.
+pub const HEAD_OCTETS: usize = 64;
+/// Octets of an Ethernet header (802.3 3.1.1).
+pub const HEADER_OCTETS: usize = 14;
+/// Octets of a tag (802.1Q 9.3).
+pub const TAG_OCTETS: usize = 4;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// Customer tag (802.1Q 9.5).
+const C_TAG: u16 = 0x8100;
+/// Service tag (802.1Q 9.5), and what older devices write for one.
+const OTHER_TAGS: [u16; 3] = [0x88a8, 0x9100, 0x9200];
+/// Reserved for the implementation (802.1Q table 9-2).
+const VID_RESERVED: u16 = 0xfff;
+
+/// What the first octets of a frame say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkHead {
+    /// Destination MAC address.
+    pub destination: [u8; 6],
+    /// Source MAC address.
+    pub source: [u8; 6],
+    /// Tag control information of a customer tag, if there is one.
+    pub tag: Option<u16>,
+    /// EtherType (or length) after it.
+    pub ether_type: u16,
+    /// Destination of an IPv4 (mapped) or IPv6 header, network order; `None` also when that header cannot be one.
+    pub ip_destination: Option<[u8; 16]>,
+}
+
+/// Why a frame does not leave here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum LinkFault {
+    /// The source is not the interface's MAC address.
+    #[error("the source is not the interface's MAC address")]
+    Source,
+    /// A reserved VLAN identifier, one that is not the attachment's, or a second tag.
+    #[error("the tag is not the attachment's")]
+    Tag,
+    /// A group address of the bridge protocols or of PTP that nobody named.
+    #[error("a reserved group address")]
+    Reserved,
+    /// Neither the MAC nor the IP destination is allowed.
+    #[error("the destination is not allowed")]
+    Destination,
+}
+
+/// What an attachment allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkRules {
+    /// The interface's MAC address.
+    pub source: [u8; 6],
+    /// With a VLAN of its own, frames that bring a tag must name it, or VID 0 (a priority tag).
+    pub vlan: Option<u16>,
+    /// Only listed destinations are allowed.
+    pub is_listed: bool,
+}
+
+fn array<const N: usize>(octets: &[u8], at: usize) -> Option<[u8; N]> {
+    octets.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+fn be16(octets: &[u8], at: usize) -> Option<u16> {
+    array(octets, at).map(u16::from_be_bytes)
+}
+
+impl LinkHead {
+    /// Reads the first octets of a frame; `None` when they end within the Ethernet header or its tag.
+    #[must_use]
+    #[inline]
+    pub fn parse(head: &[u8]) -> Option<Self> {
+        let (mut tag, mut network_at) = (None, HEADER_OCTETS);
+        let mut ether_type = be16(head, 12)?;
+        if ether_type == C_TAG {
+            tag = Some(be16(head, HEADER_OCTETS)?);
+            ether_type = be16(head, HEADER_OCTETS + 2)?;
+            network_at += TAG_OCTETS;
+        }
+        Some(Self {
+            destination: array(head, 0)?,
+            source: array(head, 6)?,
+            tag,
+            ether_type,
+            ip_destination: ip_destination(ether_type, head.get(network_at..)?),
+        })
+    }
+
+    /// Octets of header and tag.
+    #[must_use]
+    pub const fn header_octets(&self) -> usize {
+        if self.tag.is_some() { HEADER_OCTETS + TAG_OCTETS } else { HEADER_OCTETS }
+    }
+
+    /// Priority code point of the tag.
+    #[must_use]
+    pub fn priority(&self) -> Option<u8> {
+        self.tag.map(|tag| (tag >> 13) as u8)
+    }
+
+    /// Whether bridges and end stations keep the destination for their own protocols: 01-80-C2-00-00-00 to -0F
+    /// (802.1Q 8.6.3; LLDP and PTP's peer delay are among them) and PTP's 01-1B-19-00-00-00 (IEEE 1588 annex E).
+    #[must_use]
+    pub const fn is_reserved(&self) -> bool {
+        matches!(self.destination, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] | [0x01, 0x1b, 0x19, 0, 0, 0])
+    }
+
+    /// Whether the frame may leave. `names` asks for a MAC address on the list, `allows` for an IP address (IPv6 or
+    /// IPv4-mapped); both only where there is a list.
+    ///
+    /// # Errors
+    /// The first [`LinkFault`] found.
+    #[inline]
+    pub fn judge(
+        &self,
+        rules: &LinkRules,
+        names: impl FnOnce([u8; 6]) -> bool,
+        allows: impl FnOnce([u8; 16]) -> bool,
+    ) -> Result<(), LinkFault> {
+        if self.source != rules.source {
+            return Err(LinkFault::Source);
+        }
+        if self.ether_type == C_TAG || OTHER_TAGS.contains(&self.ether_type) {
+            return Err(LinkFault::Tag);
+        }
+        if let Some(tag) = self.tag {
+            let vid = tag & 0xfff;
+            if vid == VID_RESERVED || rules.vlan.is_some_and(|own| vid != own && vid != 0) {
+                return Err(LinkFault::Tag);
+            }
+        }
+        if rules.is_listed && names(self.destination) {
+            return Ok(());
+        }
+        if self.is_reserved() {
+            return Err(LinkFault::Reserved);
+        }
+        if rules.is_listed && !self.ip_destination.is_some_and(allows) {
+            return Err(LinkFault::Destination);
+        }
+        Ok(())
+    }
+}
+
+/// Destination of the header at the start of `packet`.
+fn ip_destination(ether_type: u16, packet: &[u8]) -> Option<[u8; 16]> {
+    let version = packet.first()? >> 4;
+    match (ether_type, version) {
+        (IPV4, 4) => {
+            let [a, b, c, d] = array(packet, 16)?;
+            Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
+        }
+        (IPV6, 6) => array(packet, 24),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "link_frame_tests.rs"]
+mod tests;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The packet-socket frame parser against a naive one, and its decision case by case.
+
+use proptest::prelude::*;
+
+use super::{HEAD_OCTETS, LinkFault, LinkHead, LinkRules};
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 5];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+extern crate std;
+use std::vec::Vec;
+
+fn frame(destination: [u8; 6], rest: &[u8]) -> Vec<u8> {
+    [&destination[..], &OWN, rest].concat()
+}
+
+fn rules() -> LinkRules {
+    LinkRules { source: OWN, vlan: None, is_listed: false }
+}
+
+fn judge(rules: &LinkRules, frame: &[u8]) -> Result<(), LinkFault> {
+    let names = |mac| mac == PEER;
+    let allows = |address: [u8; 16]| address[12..] == [10, 0, 0, 2];
+    LinkHead::parse(frame).expect("a header").judge(rules, names, allows)
+}
+
+/// Octet by octet, with none of the parser's helpers.
+fn naive(frame: &[u8]) -> Option<LinkHead> {
+    if frame.len() < 14 {
+        return None;
+    }
+    let (mut at, mut tag) = (12, None);
+    if frame[12] == 0x81 && frame[13] == 0 {
+        if frame.len() < 18 {
+            return None;
+        }
+        tag = Some(u16::from(frame[14]) * 256 + u16::from(frame[15]));
+        at = 16;
+    }
+    let ether_type = u16::from(frame[at]) * 256 + u16::from(frame[at + 1]);
+    let packet = &frame[at + 2..];
+    let mut ip_destination = None;
+    if ether_type == 0x0800 && packet.len() >= 20 && packet[0] & 0xf0 == 0x40 {
+        let mut mapped = [0; 16];
+        mapped[10] = 255;
+        mapped[11] = 255;
+        mapped[12..].copy_from_slice(&packet[16..20]);
+        ip_destination = Some(mapped);
+    }
+    if ether_type == 0x86dd && packet.len() >= 40 && packet[0] & 0xf0 == 0x60 {
+        let mut address = [0; 16];
+        address.copy_from_slice(&packet[24..40]);
+        ip_destination = Some(address);
+    }
+    let (mut destination, mut source) = ([0; 6], [0; 6]);
+    destination.copy_from_slice(&frame[..6]);
+    source.copy_from_slice(&frame[6..12]);
+    Some(LinkHead { destination, source, tag, ether_type, ip_destination })
+}
+
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let ether_type = prop_oneof![
+        Just(0x0800u16),
+        Just(0x86dd),
+        Just(0x8100),
+        Just(0x88a8),
+        Just(0x22f0),
+        Just(0x8892),
+        Just(60),
+        any::<u16>()
+    ];
+    let first = prop_oneof![Just(0x45u8), Just(0x60), any::<u8>()];
+    (
+        any::<[u8; 12]>(),
+        ether_type.clone(),
+        any::<bool>(),
+        any::<u16>(),
+        ether_type,
+        first,
+        0usize..60,
+        any::<u8>(),
+    )
+        .prop_map(|(macs, outer, tagged, tci, inner, first, octets, fill)| {
+            let mut frame = macs.to_vec();
+            if tagged {
+                frame.extend([0x81, 0]);
+                frame.extend(tci.to_be_bytes());
+                frame.extend(inner.to_be_bytes());
+            } else {
+                frame.extend(outer.to_be_bytes());
+            }
+            frame.extend((0..octets).map(|at| if at == 0 { first } else { fill.wrapping_add(at as u8) }));
+            frame
+        })
+}
+
+proptest! {
+    #[test]
+    fn the_head_says_what_a_naive_reader_finds(frame in any_frame(), cut in 0usize..90) {
+        let frame = &frame[..cut.min(frame.len())];
+        prop_assert_eq!(LinkHead::parse(frame), naive(frame));
+        // What lies behind the head changes nothing.
+        prop_assert_eq!(LinkHead::parse(&frame[..frame.len().min(HEAD_OCTETS)]), naive(frame));
+    }
+
+    #[test]
+    fn any_octets_are_read_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..100)) {
+        prop_assert_eq!(LinkHead::parse(&frame), naive(&frame));
+    }
+
+    /// Whatever else it says: no foreign source, no reserved group that nobody named.
+    #[test]
+    fn nothing_foreign_leaves(frame in any_frame(), vlan in proptest::option::of(1u16..4095), is_listed: bool) {
+        let Some(head) = LinkHead::parse(&frame) else { return Ok(()) };
+        let rules = LinkRules { source: OWN, vlan, is_listed };
+        let verdict = head.judge(&rules, |_| false, |_| true);
+        prop_assert!(head.source == OWN || verdict == Err(LinkFault::Source));
+        prop_assert!(!(head.is_reserved() && verdict.is_ok()));
+    }
+}
+
+#[test]
+fn the_source_is_the_interfaces() {
+    let mut frame = frame(PEER, &[0x22, 0xf0, 1, 2]);
+    assert_eq!(judge(&rules(), &frame), Ok(()));
+    frame[11] ^= 1;
+    assert_eq!(judge(&rules(), &frame), Err(LinkFault::Source));
+}
+
+#[test]
+fn reserved_groups_must_be_named_802_1q_8_6_3() {
+    let reserved = [[1, 0x80, 0xc2, 0, 0, 0], [1, 0x80, 0xc2, 0, 0, 0x0e], [1, 0x1b, 0x19, 0, 0, 0]];
+    for destination in reserved {
+        let frame = frame(destination, &[0x88, 0xf7, 0, 0]);
+        assert_eq!(judge(&rules(), &frame), Err(LinkFault::Reserved));
+        let head = LinkHead::parse(&frame).unwrap();
+        let listed = LinkRules { is_listed: true, ..rules() };
+        assert_eq!(head.judge(&listed, |mac| mac == destination, |_| false), Ok(()));
+        assert_eq!(head.judge(&listed, |_| false, |_| true), Err(LinkFault::Reserved));
+    }
+    assert_eq!(judge(&rules(), &frame([1, 0x80, 0xc2, 0, 0, 0x10], &[0x88, 0xf7])), Ok(()));
+    assert_eq!(judge(&rules(), &frame([1, 0x1b, 0x19, 0, 0, 1], &[0x88, 0xf7])), Ok(()));
+}
+
+#[test]
+fn tags_are_the_attachments_802_1q_9_6() {
+    let tagged = |tci: u16, inner: u16| {
+        let ([a, b], [c, d]) = (tci.to_be_bytes(), inner.to_be_bytes());
+        frame(PEER, &[0x81, 0, a, b, c, d, 0, 0])
+    };
+    let own = LinkRules { vlan: Some(7), ..rules() };
+    assert_eq!(judge(&rules(), &tagged(0xc007, 0x22f0)), Ok(()));
+    assert_eq!(judge(&own, &tagged(0xc007, 0x22f0)), Ok(()));
+    assert_eq!(judge(&own, &tagged(0xc000, 0x22f0)), Ok(()));
+    assert_eq!(judge(&own, &tagged(0xc008, 0x22f0)), Err(LinkFault::Tag));
+    assert_eq!(judge(&own, &frame(PEER, &[0x22, 0xf0])), Ok(()));
+    assert_eq!(judge(&rules(), &tagged(0x0fff, 0x22f0)), Err(LinkFault::Tag));
+    // A second tag would hide what is sent, and to whom.
+    assert_eq!(judge(&rules(), &tagged(7, 0x8100)), Err(LinkFault::Tag));
+    assert_eq!(judge(&rules(), &tagged(7, 0x88a8)), Err(LinkFault::Tag));
+    assert_eq!(judge(&rules(), &frame(PEER, &[0x88, 0xa8, 0, 7, 0x22, 0xf0])), Err(LinkFault::Tag));
+    assert_eq!(LinkHead::parse(&tagged(0xc007, 0x22f0)).unwrap().priority(), Some(6));
+}
+
+#[test]
+fn a_list_names_macs_and_prefixes() {
+    let listed = LinkRules { is_listed: true, ..rules() };
+    let other = [2, 0, 0, 0, 0, 8];
+    let v4 = |last: u8| {
+        let mut packet = [0x08, 0].to_vec();
+        packet.extend([0x45; 1]);
+        packet.extend([0; 15]);
+        packet.extend([10, 0, 0, last]);
+        packet
+    };
+    assert_eq!(judge(&listed, &frame(PEER, &[0x22, 0xf0])), Ok(()));
+    assert_eq!(judge(&listed, &frame(other, &[0x22, 0xf0])), Err(LinkFault::Destination));
+    assert_eq!(judge(&listed, &frame(other, &v4(2))), Ok(()));
+    assert_eq!(judge(&listed, &frame(other, &v4(3))), Err(LinkFault::Destination));
+    // A header that cannot be one has no destination.
+    let mut wrong = v4(2);
+    wrong[2] = 0x65;
+    assert_eq!(judge(&listed, &frame(other, &wrong)), Err(LinkFault::Destination));
+    assert_eq!(judge(&listed, &frame(other, &v4(2)[..21])), Err(LinkFault::Destination));
+    assert_eq!(judge(&rules(), &frame(other, &v4(3))), Ok(()));
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a taken slot asks for: a datagram or a packet socket's frame, and its way.
+//!
+//! In: a slot's checked metadata with the stream that the registrar found behind it. Out: a [`Sending`] that is kept
+//! while the frame is queued, and the [`Way`] that it would leave by right now. A stream sends only what its socket
+//! can: a UDP socket no frames of its own making, a packet socket no datagrams.
+
+use std::net::IpAddr;
+
+use ktsn_model::{DropReason, Priority};
+use ktsn_resolve::{
+    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, PortIndex, Refusal, Resolved, Tables,
+    resolve_link,
+};
+use ktsn_ring::{Frame as SlotFrame, SlotFlags};
+use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
+use ktsn_wire::ipv4::PROTOCOL_UDP;
+use ktsn_wire::{EtherType, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
+
+use super::client::{StreamInfo, flow_of};
+use super::routes::Routes;
+
+/// What a packet socket's payloads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Whole frames (`SOCK_RAW`).
+    Frames,
+    /// What follows an Ethernet header (`SOCK_DGRAM`).
+    Payloads,
+}
+
+/// What is to be sent, whatever happens to its stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sending {
+    /// A UDP datagram.
+    Datagram(Flow),
+    /// A packet socket's frame.
+    Link(LinkFlow),
+}
+
+/// How it would leave now.
+pub(super) enum Way<'a> {
+    /// By prebuilt headers.
+    Datagram(&'a Resolved),
+    /// With few octets before it.
+    Link(LinkResolved),
+}
+
+impl Sending {
+    /// `None` when the slot says something that its stream cannot mean.
+    pub(super) fn of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Self> {
+        let flags = slot.flags;
+        let shape = match stream.link {
+            None if flags.is_link() => return None,
+            None => return flow_of(stream, slot).map(Self::Datagram),
+            Some(LinkKind::Frames) if flags.contains(SlotFlags::LINK_FRAME) => LinkShape::Frame,
+            Some(LinkKind::Payloads) if flags.contains(SlotFlags::LINK_PAYLOAD) => {
+                let [a, b, c, d, e, f, ..] = slot.address;
+                LinkShape::Payload {
+                    destination: MacAddress([a, b, c, d, e, f]),
+                    ether_type: EtherType(slot.port),
+                }
+            }
+            Some(_) => return None,
+        };
+        Some(Self::Link(LinkFlow { attachment: stream.attachment, if_index: slot.scope, shape }))
+    }
+
+    /// Whose it is.
+    pub(super) fn attachment(&self) -> AttachmentIndex {
+        match self {
+            Self::Datagram(flow) => flow.attachment,
+            Self::Link(flow) => flow.attachment,
+        }
+    }
+
+    /// The flow of a datagram.
+    pub(super) fn datagram(&self) -> Option<Flow> {
+        match self {
+            Self::Datagram(flow) => Some(*flow),
+            Self::Link(_) => None,
+        }
+    }
+
+    /// The stream that `payload` belongs to, by its attachment's table. That of a datagram is remembered; a packet
+    /// socket's frame is looked at each time, as its headers may be others than the last one's.
+    pub(super) fn stream(
+        &self,
+        routes: &mut Routes,
+        tables: &Tables,
+        payload: &[u8],
+        streams: &StreamIdentification,
+    ) -> Option<StreamHandle> {
+        match self {
+            Self::Datagram(flow) => routes.stream(tables, flow, streams),
+            Self::Link(flow) => {
+                let way = resolve_link(tables, flow, payload).ok()?;
+                streams.identify(&FrameKey {
+                    tenant: u32::from(flow.attachment.0),
+                    destination: way.destination.0,
+                    vlan: way.tag.map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
+                    flow: flow_key(way.ether_type, way.packet(payload)),
+                })
+            }
+        }
+    }
+
+    /// Where `payload` would leave now.
+    ///
+    /// # Errors
+    /// [`Refusal`]; a payload that is too long for the way is a drop.
+    #[inline]
+    pub(super) fn way<'a>(
+        &self,
+        routes: &'a mut Routes,
+        tables: &Tables,
+        payload: &[u8],
+    ) -> Result<Way<'a>, Refusal> {
+        let drop = |reason| Refusal::Drop(reason, None);
+        match self {
+            Self::Datagram(flow) => {
+                let way = routes.find(tables, flow)?;
+                let fits = payload.len() <= usize::from(way.payload_max);
+                if fits { Ok(Way::Datagram(way)) } else { Err(drop(DropReason::TooLong)) }
+            }
+            Self::Link(flow) => resolve_link(tables, flow, payload).map(Way::Link).map_err(drop),
+        }
+    }
+}
+
+/// The IP flow of a packet, with ports where it is a whole UDP datagram.
+fn flow_key(ether_type: EtherType, packet: &[u8]) -> Option<FlowKey> {
+    let (source, destination, protocol, datagram): (IpAddr, IpAddr, u8, _) = match ether_type {
+        EtherType::IPV4 => {
+            let packet = Ipv4Packet::new(packet).ok()?;
+            let datagram = (!packet.is_fragment()).then(|| packet.payload());
+            (packet.source().into(), packet.destination().into(), packet.protocol(), datagram)
+        }
+        EtherType::IPV6 => {
+            let packet = Ipv6Packet::new(packet).ok()?;
+            let (protocol, datagram) = packet.upper_layer().ok()?;
+            (packet.source().into(), packet.destination().into(), protocol, Some(datagram))
+        }
+        _ => return None,
+    };
+    let udp = datagram.filter(|_| protocol == PROTOCOL_UDP).and_then(|octets| UdpDatagram::new(octets).ok());
+    Some(FlowKey {
+        source,
+        destination,
+        protocol,
+        source_port: udp.map(|udp| udp.source_port()),
+        destination_port: udp.map(|udp| udp.destination_port()),
+    })
+}
+
+impl Way<'_> {
+    /// The port to hand it to.
+    pub(super) fn port(&self) -> PortIndex {
+        match self {
+            Self::Datagram(way) => way.port,
+            Self::Link(way) => way.port,
+        }
+    }
+
+    /// Octet times on the link, and octets of the service data unit.
+    pub(super) fn lengths(&self, payload: &[u8]) -> (u32, u32) {
+        match self {
+            Self::Datagram(way) => {
+                (way.template.wire_octets(payload.len()), way.template.sdu_octets(payload.len()))
+            }
+            Self::Link(way) => (way.wire_octets(), way.sdu_octets),
+        }
+    }
+
+    /// The priority that decides on the class: the socket's; a packet socket without one has that of the tag which it
+    /// wrote itself.
+    pub(super) fn priority(&self, socket: u8) -> Priority {
+        let own_tag = match self {
+            Self::Link(way) => way.tag.filter(|_| way.is_own_tag && socket == 0),
+            Self::Datagram(_) => None,
+        };
+        Priority::capped(u32::from(own_tag.map_or(socket, |tag| tag.pcp.get())))
+    }
+
+    /// Writes the frame; its octets, or `None` when it does not fit.
+    #[inline]
+    pub(super) fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Datagram(way) => way.template.write_frame_identified(payload, identification, out).ok(),
+            Self::Link(way) => way.write(payload, out),
+        }
+    }
+}

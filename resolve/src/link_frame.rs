@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answer for one frame of a packet socket: port, first octets and lengths, or the reason why it is dropped.
+//!
+//! In: [`Tables`], a [`LinkFlow`] and the payload that was copied out of the program's memory. Out:
+//! [`LinkResolved`], which writes the frame, or a [`DropReason`]. A client asks the same rules beforehand
+//! ([`LinkHead::judge`]), so what is dropped here is a lie, a race with a change of the tables, or a bug.
+//! Must never allocate or panic: workers call it, for each frame, right before it leaves too.
+//!
+//! Such frames leave by the attachment's interface only: what happens behind it is the kernel's business, as it is for
+//! the frames that a packet socket sends itself.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use ktsn_model::link_frame::{HEAD_OCTETS, HEADER_OCTETS, TAG_OCTETS};
+use ktsn_model::{DropReason, IpPrefix, LinkHead, LinkRules};
+use ktsn_wire::{EtherType, MacAddress, Tci, wire_octets};
+
+use crate::answer::Egress;
+use crate::table::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
+use crate::way::{Way, way};
+
+/// What the payload of a packet socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkShape {
+    /// A whole frame (`SOCK_RAW`).
+    Frame,
+    /// What follows an Ethernet header that is still to be made (`SOCK_DGRAM`).
+    Payload {
+        /// Destination MAC address.
+        destination: MacAddress,
+        /// EtherType.
+        ether_type: EtherType,
+    },
+}
+
+/// A frame's way as the program asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkFlow {
+    /// Whose it is.
+    pub attachment: AttachmentIndex,
+    /// Number of the interface that it is meant for, in the namespace.
+    pub if_index: u32,
+    /// What the payload is.
+    pub shape: LinkShape,
+}
+
+/// Where and how a packet socket's frame leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkResolved {
+    /// The port to hand it to.
+    pub port: PortIndex,
+    /// How it leaves.
+    pub egress: Egress,
+    /// Octets of the frame, without check sequence.
+    pub frame_octets: usize,
+    /// Octets of what follows header and tag (queueMaxSDU, 802.1Q 8.6.8.4).
+    pub sdu_octets: u32,
+    /// Destination MAC address.
+    pub destination: MacAddress,
+    /// Tag of the frame as it leaves.
+    pub tag: Option<Tci>,
+    /// EtherType after the tag.
+    pub ether_type: EtherType,
+    /// Whether the program brought the tag.
+    pub is_own_tag: bool,
+    head: [u8; HEADER_OCTETS + TAG_OCTETS],
+    head_octets: usize,
+    /// Octets of the payload that `head` stands for.
+    skip_octets: usize,
+    /// Where the network header begins in the payload.
+    packet_at: usize,
+}
+
+/// The greatest frame of packet sockets on the attachment's interface, octets without a tag of its own.
+///
+/// A tag adds four (802.3 3.2.7), which Linux allows over every Ethernet device.
+#[must_use]
+pub fn link_frame_max(tables: &AttachmentTables) -> u32 {
+    tables.interface().mtu().saturating_add(HEADER_OCTETS as u32)
+}
+
+/// The rules of an attachment for frames of packet sockets.
+#[must_use]
+pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
+    LinkRules {
+        source: tables.interface().mac().0,
+        vlan: tables.vlan().map(|tci| tci.vid.get()).filter(|vid| *vid != 0),
+        is_listed: tables.is_listed(),
+    }
+}
+
+/// Applies the rules to one frame.
+///
+/// # Errors
+/// `detached`; `no_route` for another interface; `link_down`; `peer_corrupt` for what is no frame; `too_long`;
+/// `policed` for a source, tag or destination that is not allowed.
+pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, DropReason> {
+    let tables = tables.attachment(flow.attachment).ok_or(DropReason::Detached)?;
+    let interface = tables.interface();
+    if flow.if_index != interface.if_index() {
+        return Err(DropReason::NoRoute);
+    }
+    if !interface.is_up() {
+        return Err(DropReason::LinkDown);
+    }
+    let head = match flow.shape {
+        LinkShape::Frame => LinkHead::parse(payload.get(..HEAD_OCTETS).unwrap_or(payload)),
+        LinkShape::Payload { destination, ether_type } => {
+            let mut octets = [0; HEAD_OCTETS];
+            let used = made_head(&mut octets, destination, interface.mac(), ether_type, payload);
+            LinkHead::parse(octets.get(..used).unwrap_or(&octets))
+        }
+    };
+    let head = head.ok_or(DropReason::PeerCorrupt)?;
+    let names = |address| tables.names(MacAddress(address));
+    head.judge(&link_rules(tables), names, |address| is_allowed(tables, address))
+        .map_err(|_| DropReason::Policed)?;
+    let resolved = LinkResolved::new(tables, flow, &head, payload.len());
+    let own_tag = if head.tag.is_some() { TAG_OCTETS } else { 0 };
+    let added_tag = if resolved.tag.is_some() { TAG_OCTETS - own_tag } else { 0 };
+    let greatest = link_frame_max(tables) as usize;
+    if resolved.frame_octets > greatest.saturating_add(own_tag + added_tag) {
+        return Err(DropReason::TooLong);
+    }
+    Ok(resolved)
+}
+
+/// Whether the list of destinations holds an IP address, own addresses excepted.
+fn is_allowed(tables: &AttachmentTables, address: [u8; 16]) -> bool {
+    let address = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
+    !matches!(way(tables, IpPrefix::host(address)), Way::Bypass(_))
+}
+
+/// The first octets of the frame that will be made around `payload`; how many.
+fn made_head(
+    octets: &mut [u8; HEAD_OCTETS],
+    destination: MacAddress,
+    source: MacAddress,
+    ether_type: EtherType,
+    payload: &[u8],
+) -> usize {
+    octets[..6].copy_from_slice(&destination.0);
+    octets[6..12].copy_from_slice(&source.0);
+    octets[12..HEADER_OCTETS].copy_from_slice(&ether_type.0.to_be_bytes());
+    let payload = payload.get(..HEAD_OCTETS - HEADER_OCTETS).unwrap_or(payload);
+    for (octet, value) in octets[HEADER_OCTETS..].iter_mut().zip(payload) {
+        *octet = *value;
+    }
+    HEADER_OCTETS + payload.len()
+}
+
+impl LinkResolved {
+    fn new(tables: &AttachmentTables, flow: &LinkFlow, frame: &LinkHead, payload_octets: usize) -> Self {
+        let own_tag = frame.tag.map(Tci::from_bits);
+        let added = if own_tag.is_some() { None } else { tables.vlan() };
+        let mut head = [0; HEADER_OCTETS + TAG_OCTETS];
+        head[..6].copy_from_slice(&frame.destination);
+        head[6..12].copy_from_slice(&frame.source);
+        let mut head_octets = 12;
+        if let Some(tci) = added {
+            head[12..14].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
+            head[14..16].copy_from_slice(&tci.to_bits().to_be_bytes());
+            head_octets += TAG_OCTETS;
+        }
+        // A whole frame goes on with its own type; else it is written here.
+        let mut skip_octets = 12;
+        if let LinkShape::Payload { ether_type, .. } = flow.shape {
+            if let Some(place) = head.get_mut(head_octets..head_octets + 2) {
+                place.copy_from_slice(&ether_type.0.to_be_bytes());
+            }
+            head_octets += 2;
+            skip_octets = 0;
+        }
+        let frame_octets = head_octets.saturating_add(payload_octets.saturating_sub(skip_octets));
+        let tag = own_tag.or(added);
+        let mac_octets = if tag.is_some() { HEADER_OCTETS + TAG_OCTETS } else { HEADER_OCTETS };
+        Self {
+            port: tables.interface().port(),
+            egress: Egress::Interface,
+            frame_octets,
+            sdu_octets: u32::try_from(frame_octets.saturating_sub(mac_octets)).unwrap_or(u32::MAX),
+            destination: MacAddress(frame.destination),
+            tag,
+            ether_type: EtherType(frame.ether_type),
+            is_own_tag: own_tag.is_some(),
+            head,
+            head_octets,
+            skip_octets,
+            packet_at: match flow.shape {
+                LinkShape::Frame => frame.header_octets(),
+                // The EtherType of a tag, if there is one, stands before the payload; the tag's rest in it.
+                LinkShape::Payload { .. } => frame.header_octets() - HEADER_OCTETS,
+            },
+        }
+    }
+
+    /// Octet times that the frame takes from the link.
+    #[must_use]
+    pub fn wire_octets(&self) -> u32 {
+        wire_octets(self.frame_octets)
+    }
+
+    /// What follows header and tag in the payload that was resolved.
+    #[must_use]
+    pub fn packet<'a>(&self, payload: &'a [u8]) -> &'a [u8] {
+        payload.get(self.packet_at..).unwrap_or_default()
+    }
+
+    /// Writes the frame around the payload that was resolved; its octets, or `None` when `out` is too short.
+    #[must_use]
+    pub fn write(&self, payload: &[u8], out: &mut [u8]) -> Option<usize> {
+        let head = self.head.get(..self.head_octets)?;
+        let body = payload.get(self.skip_octets..)?;
+        let frame = out.get_mut(..head.len() + body.len())?;
+        let (first, rest) = frame.split_at_mut(head.len());
+        first.copy_from_slice(head);
+        rest.copy_from_slice(body);
+        Some(head.len() + body.len())
+    }
+}
