@@ -319,21 +319,28 @@ impl TimeAware {
     /// What the class of `head` does: leave now, be dropped, or wait until an instant before `soonest`.
     fn consider(&mut self, class: usize, head: &Head, ready: u64, now: Now, soonest: Option<u64>) -> Verdict {
         let Some(frame) = self.queues.head_frame(head.queue) else { return Verdict::Later };
-        let wire_octets = frame.wire_octets;
+        let (wire_octets, horizon) = (frame.wire_octets, frame.horizon.get().unsigned_abs());
         let mut from = ready;
         if self.shaping.is_shaped(class) {
             self.shaping.update(class, Some(head), now, &self.gates);
             from = self.shaping.allowed_after(class, head, ready, now, &self.gates);
         }
-        let after = match self.next_fit(class, wire_octets, from, now) {
+        let change = self.gates.pending_change_at().map(|at| at - now.tai.as_nanos());
+        let mut fit = self.next_fit(class, wire_octets, from, now);
+        let is_beyond = |fit: Option<u64>, change| fit.is_none_or(|after| after >= change);
+        if let Some(change) = change.filter(|&change| is_beyond(fit, change)) {
+            // What only lacks credit waits. What fits nowhere before a change waits for that, but for none beyond its horizon: one
+            // long frame would stop its class until then.
+            let is_far = change.saturating_sub(ready) > horizon;
+            let is_given_up = is_far && is_beyond(self.next_fit(class, wire_octets, ready, now), change);
+            fit = if is_given_up { None } else { fit.or(Some(ready.max(change))) };
+        }
+        let after = match fit {
             Some(0) => return Verdict::Leave,
             Some(after) => after,
-            None => match self.gates.pending_change_at() {
-                Some(change_at) => ready.max(change_at - now.tai.as_nanos()),
-                None if ready == 0 => return Verdict::NeverFits,
-                // It will be dropped when its turn comes.
-                None => ready,
-            },
+            None if ready == 0 => return Verdict::NeverFits,
+            // It will be dropped when its turn comes.
+            None => ready,
         };
         if soonest.is_some_and(|soonest| after >= soonest) {
             return Verdict::Later;

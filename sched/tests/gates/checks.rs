@@ -132,9 +132,18 @@ pub(crate) fn drops_have_a_cause(setup: &Setup, steps: &[Step]) -> Verdict {
         let What::Decided(Decision::Drop { frame, reason }) = &step.what else { return Ok(()) };
         match reason {
             DropReason::GateNeverFits => {
-                let fits = watch.will_fit(class_of(frame), step.at, watch.needs(frame), 1_200);
-                ensure(!fits, "would have fitted", step)?;
-                ensure(!watch.machines(step.at).config_pending, "a change is pending", step)
+                let machines = watch.machines(step.at);
+                let change_in = machines.config_change_time.saturating_sub(step.at.tai.as_nanos());
+                let change = machines.config_pending.then_some(change_in);
+                let is_far = change.is_none_or(|change| change > frame.horizon.get().max(0).unsigned_abs());
+                ensure(is_far, "a change is pending within its horizon", step)?;
+                let fits = watch.will_fit(
+                    class_of(frame),
+                    step.at,
+                    watch.needs(frame),
+                    change.unwrap_or(1_200).min(1_200),
+                );
+                ensure(!fits, "would have fitted", step)
             }
             DropReason::Missed if frame.late == LatePolicy::Deadline => {
                 let expired = frame.tx_time.is_some_and(|at| at.ahead_of(step.at).is_negative());

@@ -248,6 +248,11 @@ impl Reference {
                 at = view.first_fit(class, needs, tai + soonest.max(credit_in));
             }
             if at.is_none() {
+                // One that lies beyond the frame's horizon as soon as it is due is not waited for.
+                let fits = view.first_fit(class, needs, tai + soonest).is_some();
+                if !fits && change - tai - soonest > i128::from(head.frame.horizon.get().max(0)) {
+                    return Some((soonest, Outcome::NeverFits));
+                }
                 view.advance(change);
                 from = soonest.max(change - tai);
             }

@@ -23,6 +23,27 @@ fn clause_8_6_9_3_nothing_crosses_the_change_and_nothing_is_lost() {
     assert_eq!(s.take_retired().unwrap().admin().control_list.len(), 2);
 }
 
+/// A class is not stopped by one long frame until a change that lies far ahead.
+#[test]
+fn clause_8_6_9_3_a_frame_that_fits_nowhere_does_not_wait_for_a_change_beyond_its_horizon() {
+    let mut s = gated();
+    let horizon = Nanos::new(100_000);
+    let long = |id, due| Frame { wire_octets: 5_000, horizon, ..frame(id, 7, Some(tai(due))) };
+    let short = frame(3, 7, Some(tai(150_100)));
+    for f in [long(1, 150_000), short, long(2, 220_000)] {
+        assert_eq!(s.offer(f, at(140_000)), Ok(()));
+    }
+    s.set_admin(moved(300_000), at(140_000));
+    let dropped = Decision::Drop { frame: long(1, 150_000), reason: DropReason::GateNeverFits };
+    assert_eq!(s.decide(at(140_000)), wake(tai(150_000), 1), "when it is due, not at the change");
+    assert_eq!(s.decide(at(150_000)), dropped);
+    assert_eq!(s.decide(at(150_000)), wake(tai(200_000), 3));
+    assert!(matches!(s.decide(at(200_000)), Decision::Transmit { .. }));
+    // 80 µs before the change the next one is due: it waits.
+    assert_eq!(s.decide(at(215_000)), wake(tai(300_000), 2));
+    assert_eq!(s.decide(at(220_000)), wake(tai(300_000), 2));
+}
+
 #[test]
 fn clause_8_6_9_3_a_frame_that_fits_nowhere_waits_for_the_change() {
     let mut s = gated();
