@@ -73,6 +73,7 @@ pub(crate) const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 pub(crate) const EPERM: c_int = 1;
 pub(crate) const EINTR: c_int = 4;
+pub(crate) const EFAULT: c_int = 14;
 pub(crate) const EINVAL: c_int = 22;
 pub(crate) const EBADF: c_int = 9;
 pub(crate) const EAGAIN: c_int = 11;
@@ -89,6 +90,8 @@ pub(crate) const ENOBUFS: c_int = 105;
 pub(crate) const SEGMENTS_MAX: usize = 1024;
 /// The longest UDP datagram over IPv4; longer ones are the kernel's to refuse.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
+/// The longest control data that is looked at; more goes to the kernel as it is.
+pub(crate) const CONTROL_MAX: usize = 1024;
 /// `sizeof(struct sockaddr_storage)`: the kernel reads no more of a name.
 pub(crate) const NAME_MAX: usize = 128;
 

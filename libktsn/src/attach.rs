@@ -65,9 +65,9 @@ pub(crate) fn was_attached() -> bool {
     ONCE.load(Acquire)
 }
 
-/// Counts a frame that found no daemon.
-pub(crate) fn count_absent() {
-    ABSENT.fetch_add(1, Relaxed);
+/// Counts frames that found no daemon.
+pub(crate) fn count_absent(frames: u64) {
+    ABSENT.fetch_add(frames, Relaxed);
 }
 
 /// One step, if nobody else is at it; never blocks.

@@ -70,6 +70,21 @@ pub(crate) fn knows_priority_messages() -> bool {
     is_kernel(6, 14)
 }
 
+/// Whether the kernel says by MADV_POPULATE_WRITE that a page cannot be written.
+pub(crate) fn knows_populate() -> bool {
+    is_kernel(5, 14)
+}
+
+/// Whether one datagram may have 128 segments, not only 64.
+pub(crate) fn takes_128_segments() -> bool {
+    is_kernel(6, 9)
+}
+
+/// Whether a datagram may be short where UDP_SEGMENT is over the MTU.
+pub(crate) fn takes_short_of_long_segments() -> bool {
+    is_kernel(6, 14)
+}
+
 /// Says once that timed sends of this program do not reach KTSN, and what to do about it.
 pub(crate) fn warn_once(line: &[u8]) {
     if LOG.load(Relaxed) >= 1 && !STDERR_GONE.load(Relaxed) && !WARNED.swap(true, Relaxed) {

@@ -8,14 +8,12 @@
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::abi::{
-    EBADF, EINVAL, ENOBUFS, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SEGMENTS_MAX, SO_TXTIME,
-    SOL_SOCKET,
+    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SO_TXTIME, SOL_SOCKET,
 };
-use crate::control_messages::Stripped;
 use crate::hwtstamp::Answer;
-use crate::message::Message;
+use crate::send::Send;
 use crate::verdict::Verdict;
-use crate::{descriptors, env, fds, hwtstamp, originals, send, txtime};
+use crate::{descriptors, env, fds, hwtstamp, multiple, originals, page, send, txtime};
 
 /// Fails with an errno.
 fn fail(errno: c_int) -> c_int {
@@ -149,31 +147,13 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
             answer
         }
         // SAFETY: as above.
-        Verdict::KernelStripped => unsafe { sendmsg_stripped(fd, message, flags) },
+        Verdict::KernelStripped => unsafe { multiple::sendmsg_stripped(fd, message, flags) },
         Verdict::Taken(octets) => octets.cast_signed(),
         Verdict::Fail(errno) => fail(errno) as isize,
     }
 }
 
-/// The original with a copy of the header whose control data has no SCM_TXTIME.
-///
-/// # Safety
-/// As [`sendmsg`].
-unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
-    // SAFETY: the program's header, which the send core has read before.
-    let (Some(read), mut header) =
-        (unsafe { (Message::read(message, env::is_musl()), message.read_unaligned()) })
-    else {
-        return fail(ENOBUFS) as isize;
-    };
-    let Some(stripped) = Stripped::of(read.control, env::is_musl()) else { return fail(ENOBUFS) as isize };
-    header.control = stripped.as_slice().as_ptr().cast();
-    header.control_octets = stripped.as_slice().len();
-    // SAFETY: the program's header with our own control data, which outlives the call.
-    unsafe { originals::sendmsg(fd, &raw const header, flags) }
-}
-
-/// `sendmmsg(2)`: on a timed socket message by message, as the kernel does it.
+/// `sendmmsg(2)`: on a timed socket the messages that are KTSN's are handed over together.
 ///
 /// # Safety
 /// As the C function.
@@ -185,32 +165,26 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let before = originals::errno();
-    if messages.is_null() || send::stream_of(fd).is_none() {
+    let mut stream = send::stream_of(fd);
+    if stream.is_none() {
         // SAFETY: the program's arguments.
         let answer = unsafe { originals::sendmmsg(fd, messages, count, flags) };
-        let is_refused = answer < 0 && !messages.is_null() && originals::errno() == EINVAL;
+        let is_refused = answer < 0 && originals::errno() == EINVAL;
         // SAFETY: as above; the first message is the refused one.
-        if !is_refused || !unsafe { send::is_recalled(fd, &raw const (*messages).header) } {
+        if !is_refused || !unsafe { send::is_recalled(fd, messages.cast()) } {
             return answer;
         }
+        stream = send::stream_of(fd);
         originals::set_errno(before);
     }
-    let count = count.min(SEGMENTS_MAX as u32);
-    for index in 0..count {
-        let message = messages.wrapping_add(index as usize);
-        // SAFETY: within the program's array of `count` headers.
-        let octets = unsafe { sendmsg(fd, &raw const (*message).header, flags) };
-        if octets < 0 {
-            if index == 0 {
-                return -1;
-            }
-            originals::set_errno(before);
-            return index.cast_signed();
-        }
-        // SAFETY: as above; sendmmsg reports lengths there.
-        unsafe { (*message).octets = octets as u32 };
+    match (stream, page::get()) {
+        // SAFETY: the program's arguments.
+        (Some(stream), Some(page)) => unsafe {
+            multiple::sendmmsg(Send { stream, fd, flags }, page, messages, count)
+        },
+        // SAFETY: as above.
+        _ => unsafe { originals::sendmmsg(fd, messages, count, flags) },
     }
-    count.cast_signed()
 }
 
 /// `close(2)`.

@@ -27,10 +27,13 @@
 //!
 //! # Known limits
 //! `sendto`, `send` and `write` carry no transmit time and are not hooked. A descriptor number that is closed by a
-//! raw system call and then reused is noticed when the program sets `SO_TXTIME` on it again. A null pointer goes to
-//! the kernel for its EFAULT; another wild one faults. A process that was never attached stays with the kernel until
-//! it sets `SO_TXTIME` again. A signal handler that leaves by `longjmp` out of a send loses a slot, or, out of the
-//! microseconds of an attachment's step, the ability to attach again.
+//! raw system call and then reused is noticed when the program sets `SO_TXTIME` on it again. A wild pointer in a
+//! message gets the kernel's EFAULT, except into a page that was sent from before and given back since: there the
+//! program faults. More than 1,024 octets of control data go to the kernel. A process that was never attached stays
+//! with the kernel until it sets `SO_TXTIME` again. A signal handler that leaves by `longjmp` out of a send loses its
+//! slots (one, or the burst's, 64 and one message's at most), or, out of the microseconds of an attachment's step,
+//! the ability to attach again. A member of a group in the sender's own namespace gets no copy of what KTSN sends to
+//! that group (IP_MULTICAST_LOOP).
 #![cfg_attr(not(test), no_std)]
 // Without the exports and the constructor much is unused in the test build.
 #![cfg_attr(test, allow(dead_code))]
@@ -38,6 +41,7 @@
 
 mod abi;
 mod attach;
+mod batch;
 mod clock;
 mod control_messages;
 mod descriptors;
@@ -47,7 +51,9 @@ mod fds;
 pub mod hooks;
 mod hwtstamp;
 mod limit;
+mod memory;
 mod message;
+mod multiple;
 mod options;
 mod originals;
 mod page;

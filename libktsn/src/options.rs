@@ -2,7 +2,7 @@
 //! The socket options that a frame carries, and those that make a datagram the kernel's.
 //!
 //! In: a socket; it is asked again after every `setsockopt` that the kernel accepted, so nothing is ever guessed from
-//! what the program passed. Out: one word for the stream. It never changes an option.
+//! what the program passed. Out: two words for the stream. It never changes an option.
 
 use core::ffi::c_int;
 
@@ -41,15 +41,17 @@ pub(crate) struct Options {
     pub(crate) is_multicast_unsupported: bool,
     /// SO_BROADCAST.
     pub(crate) has_broadcast: bool,
+    /// UDP_SEGMENT; 0 = no segments.
+    pub(crate) segment_octets: u16,
 }
 
 impl Options {
-    /// As one word.
-    pub(crate) const fn to_word(self) -> u64 {
+    /// As two words.
+    pub(crate) const fn to_words(self) -> (u64, u32) {
         let flags = self.is_unsupported as u8
             | (self.is_multicast_unsupported as u8) << 1
             | (self.has_broadcast as u8) << 2;
-        u64::from_le_bytes([
+        let word = u64::from_le_bytes([
             self.priority,
             self.tos,
             self.traffic_class,
@@ -58,11 +60,12 @@ impl Options {
             self.multicast_ttl,
             self.multicast_hops,
             flags,
-        ])
+        ]);
+        (word, self.segment_octets as u32)
     }
 
     /// The reverse.
-    pub(crate) const fn from_word(word: u64) -> Self {
+    pub(crate) const fn from_words((word, segment_octets): (u64, u32)) -> Self {
         let [priority, tos, traffic_class, ttl, hops, multicast_ttl, multicast_hops, flags] =
             word.to_le_bytes();
         Self {
@@ -76,6 +79,7 @@ impl Options {
             is_unsupported: flags & 1 != 0,
             is_multicast_unsupported: flags & 2 != 0,
             has_broadcast: flags & 4 != 0,
+            segment_octets: segment_octets as u16,
         }
     }
 
@@ -94,6 +98,9 @@ impl Options {
             multicast_ttl: octet(SOL_IP, IP_MULTICAST_TTL, 1),
             is_unsupported: UNSUPPORTED.iter().any(is_set) || has_headers(fd, SOL_IP, IP_OPTIONS),
             has_broadcast: is_set(&(SOL_SOCKET, SO_BROADCAST)),
+            segment_octets: sys::option_int(fd, SOL_UDP, UDP_SEGMENT)
+                .and_then(|octets| u16::try_from(octets).ok())
+                .unwrap_or(0),
             ..Self::default()
         };
         options.is_unsupported |= sys::option_int(fd, SOL_SOCKET, SO_TIMESTAMPING)
@@ -116,13 +123,12 @@ fn read_priority(fd: c_int) -> u8 {
     u8::try_from(value.clamp(0, PRIORITY_MAX)).unwrap_or(0)
 }
 
-const UNSUPPORTED: [(c_int, c_int); 6] = [
+const UNSUPPORTED: [(c_int, c_int); 5] = [
     (SOL_SOCKET, SO_MARK),
     (SOL_SOCKET, SO_DONTROUTE),
     (SOL_SOCKET, SO_NO_CHECK),
     (SOL_IP, IP_UNICAST_IF),
     (SOL_UDP, UDP_CORK),
-    (SOL_UDP, UDP_SEGMENT),
 ];
 const UNSUPPORTED_V6: [(c_int, c_int); 3] =
     [(SOL_IPV6, IPV6_FLOWINFO_SEND), (SOL_IPV6, IPV6_UNICAST_IF), (SOL_UDP, UDP_NO_CHECK6_TX)];
@@ -177,7 +183,7 @@ mod tests {
     use super::Options;
 
     #[test]
-    fn one_word_holds_everything() {
+    fn two_words_hold_everything() {
         let options = Options {
             priority: 15,
             tos: 0xb8,
@@ -189,8 +195,9 @@ mod tests {
             is_unsupported: true,
             is_multicast_unsupported: false,
             has_broadcast: true,
+            segment_octets: 0xfffe,
         };
-        assert_eq!(Options::from_word(options.to_word()), options);
-        assert_eq!(Options::from_word(0), Options::default());
+        assert_eq!(Options::from_words(options.to_words()), options);
+        assert_eq!(Options::from_words((0, 0)), Options::default());
     }
 }

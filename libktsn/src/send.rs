@@ -4,32 +4,31 @@
 //! In: a descriptor and a `struct msghdr`. Out: a [`Verdict`]. On any doubt it is the kernel's, with a reason that
 //! is counted. It never allocates, locks, logs or touches `errno`, and it may be interrupted anywhere by a signal
 //! handler that sends: a claimed slot belongs to one call, everything else is single atomic operations. It waits in
-//! two places only: for the answer to a registration that the program made necessary (20 ms), and for a free slot
-//! on a blocking socket of a daemon that lives.
+//! two places only: for the answer to a registration that the program made necessary (20 ms), and for free slots on
+//! a blocking socket of a daemon that lives ([`Batch`]).
 
 use core::ffi::c_int;
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{
-    Claim, ClockId, DestinationVerdict, Frame, RegionState, SlotFlags, StreamCode, StreamStatus, counter,
-    stream_flags,
-};
+use ktsn_ring::{ClockId, DestinationVerdict, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{EAGAIN, EINTR, ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_NOSIGNAL, MessageHeader};
+use crate::abi::{ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_NOSIGNAL, MessageHeader};
+use crate::batch::{Batch, Filling, Full};
 use crate::control_messages::{self, Parsed};
 use crate::destination::{self, Address, Destination};
 use crate::fds::{self, Entry};
 use crate::message::Message;
-use crate::page::{self, Page};
+use crate::page;
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, clock, env, originals, sys, txtime};
+use crate::{attach, env, originals, sys, txtime};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// Between two looks for a free slot, ns.
-const SLOT_NAP: u32 = 200_000;
+/// The most segments of one datagram (UDP_MAX_SEGMENTS) of every kernel, and of those from 6.9 on.
+const SEGMENTS_MAX: usize = 64;
+const SEGMENTS_MAX_6_9: usize = 128;
 /// How often a destination table that is being written is read again, and the pause, ns.
 const TABLE_ATTEMPTS: u32 = 20;
 const TABLE_NAP: u32 = 50_000;
@@ -53,14 +52,27 @@ pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
     let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
+    let Some(page) = page::get() else { return leave(stream, BypassReason::NotAttached) };
+    // SAFETY: the caller's promise.
+    unsafe { message(Send { stream, fd, flags }, header, &mut Batch::new(page)) }
+}
+
+/// One message of a call.
+///
+/// # Safety
+/// As [`sendmsg`].
+pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
     let Some(control) = control_messages::parse(message.control, is_musl) else { return Verdict::Kernel };
-    let send = Send { stream, fd, flags };
+    if message.is_kernels {
+        // Without SCM_TXTIME where the kernel never heard of SO_TXTIME: the errno is the payload's.
+        return if send.stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped };
+    }
     match control.tx_time {
-        Some(at) => send.at(&message, &control, at),
-        None => send.untimed(&message, &control).unwrap_or_else(|| {
+        Some(at) => send.at(&message, &control, at, batch),
+        None => send.untimed(&message, &control, batch).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
             Verdict::Kernel
         }),
@@ -97,62 +109,60 @@ fn leave(stream: Stream, reason: BypassReason) -> Verdict {
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
 }
 
-/// One timed datagram on its way.
+/// One call's socket.
 #[derive(Clone, Copy)]
-struct Send {
-    stream: Stream,
-    fd: c_int,
-    flags: c_int,
+pub(crate) struct Send {
+    pub(crate) stream: Stream,
+    pub(crate) fd: c_int,
+    /// The call's flags.
+    pub(crate) flags: c_int,
 }
 
 impl Send {
-    fn at(self, message: &Message<'_>, control: &Parsed, tx_time: u64) -> Verdict {
-        let Some(clock) = txtime::clock_id(self.stream.txtime().clock) else {
-            return leave(self.stream, BypassReason::UnsupportedOption);
-        };
+    fn at(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
         let stream = self.stream;
-        let to = match destination::parse(message.name, stream.is_v6(), stream.is_v6_only()) {
-            Destination::To(address) => Some(address),
-            Destination::Peer if stream.is_connected() => None,
-            Destination::Peer | Destination::Kernel => return leave(stream, BypassReason::UnsupportedOption),
-        };
-        if self.flags & !FLAGS != 0 {
-            return leave(stream, BypassReason::UnsupportedOption);
-        }
-        let Some(mut frame) = self.frame(to, control) else {
+        let Some(clock) = txtime::clock_id(stream.txtime().clock) else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
-        frame.clock = clock.id();
-        frame.tx_time = tx_time;
-        let Some(page) = page::get() else { return leave(stream, BypassReason::NotAttached) };
-        if page.is_fresh() && attach::was_attached() {
+        let Some(mut frame) = self.to(message).and_then(|to| self.frame(to, control)) else {
+            return leave(stream, BypassReason::UnsupportedOption);
+        };
+        (frame.clock, frame.tx_time) = (clock.id(), tx_time);
+        if batch.page().is_fresh() && attach::was_attached() {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
-            let _ = txtime::register(self.stream, self.fd);
+            let _ = txtime::register(stream, self.fd);
         }
-        let Some(held) = self.region(page) else { return self.without_region(message.octets) };
-        self.into_region(page, &held, message, clock, frame)
+        if batch.region(self.fd).is_none() {
+            return self.without_region(message.octets);
+        }
+        self.into_region(message, control, clock, frame, batch)
     }
 
     /// A datagram without transmit time, where the attachment takes such ones: in the ring it has the TxTime 0 on
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
-    fn untimed(self, message: &Message<'_>, control: &Parsed) -> Option<Verdict> {
-        let page = page::get()?;
-        let held = Use::current(page).filter(|held| held.producer().state() == RegionState::Attached)?;
-        let to = match destination::parse(message.name, self.stream.is_v6(), self.stream.is_v6_only()) {
-            Destination::To(address) => Some(address),
-            Destination::Peer if self.stream.is_connected() => None,
-            Destination::Peer | Destination::Kernel => return None,
-        };
-        let mut frame = self.frame(to, control).filter(|_| self.flags & !FLAGS == 0)?;
-        let Registration::Known(status) = self.stream.registration(&held, self.fd) else { return None };
+    fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
+        let held = batch.current()?;
+        let mut frame = self.frame(self.to(message)?, control)?;
+        let Registration::Known(status) = self.stream.registration(held, self.fd) else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
         {
             return None;
         }
-        frame.clock = ClockId::Monotonic.id();
-        frame.tx_time = 0;
-        Some(self.into_region(page, &held, message, ClockId::Monotonic, frame))
+        (frame.clock, frame.tx_time) = (ClockId::Monotonic.id(), 0);
+        Some(self.into_region(message, control, ClockId::Monotonic, frame, batch))
+    }
+
+    /// Where the datagram goes, inside `None` for the connected peer; `None` when only the kernel can send it there.
+    fn to(self, message: &Message<'_>) -> Option<Option<Address>> {
+        if self.flags & !FLAGS != 0 {
+            return None;
+        }
+        match destination::parse(message.name, self.stream.is_v6(), self.stream.is_v6_only()) {
+            Destination::To(address) => Some(Some(address)),
+            Destination::Peer if self.stream.is_connected() => Some(None),
+            Destination::Peer | Destination::Kernel => None,
+        }
     }
 
     /// The frame as the socket's options and the control messages make it; `None` when only the kernel can send it.
@@ -197,23 +207,11 @@ impl Send {
         (hop_limit != 0).then_some(frame)
     }
 
-    /// The region in use; where there is none, one step is made towards it.
-    fn region(self, page: &'static Page) -> Option<Use> {
-        if let Some(held) = Use::current(page) {
-            if held.producer().state() == RegionState::Attached {
-                return Some(held);
-            }
-            held.give_up(page);
-        }
-        attach::advance(page, self.fd);
-        Use::current(page)
-    }
-
     /// No daemon: before the first attachment the kernel sends (or nobody, if the policy says so); after it, the
     /// datagram is lost as on a link without carrier, and counted.
     fn without_region(self, octets: usize) -> Verdict {
         if attach::was_attached() {
-            attach::count_absent();
+            attach::count_absent(1);
             return Verdict::Taken(octets);
         }
         self.not_attached()
@@ -223,52 +221,81 @@ impl Send {
         if env::is_strict() { Verdict::Fail(ENETDOWN) } else { leave(self.stream, BypassReason::NotAttached) }
     }
 
+    /// Hands a message over, in the region that `batch` holds.
     fn into_region(
         self,
-        page: &'static Page,
-        held: &Use,
         message: &Message<'_>,
+        control: &Parsed,
         clock: ClockId,
         mut frame: Frame,
+        batch: &mut Batch,
     ) -> Verdict {
-        if !self.stream.is_bound() {
+        let stream = self.stream;
+        if !stream.is_bound() {
             self.bind();
         }
-        if !self.stream.is_bound() {
-            return leave(self.stream, BypassReason::UnsupportedOption); // the kernel finds the errno
+        if !stream.is_bound() {
+            return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
-        let status = match self.stream.registration(held, self.fd) {
+        let Some(held) = batch.current() else { return self.without_region(message.octets) };
+        let status = match stream.registration(held, self.fd) {
             Registration::Known(status) => status,
-            Registration::NoRoom => return leave(self.stream, BypassReason::UnsupportedOption),
-            Registration::Unknown => return absent(page, held, message.octets),
+            Registration::NoRoom => return leave(stream, BypassReason::UnsupportedOption),
+            Registration::Unknown => return batch.absent(message.octets),
         };
         match status.code {
             // As if SO_TXTIME had never been set: the kernel has the errno.
-            StreamCode::Registered if self.stream.is_revoked(&status) => {
+            StreamCode::Registered if stream.is_revoked(&status) => {
                 count(BypassReason::NotAllowed);
                 return Verdict::Kernel;
             }
             StreamCode::Registered => {}
             StreamCode::NotAttached => return self.not_attached(),
-            StreamCode::Refused => return leave(self.stream, BypassReason::NotAllowed),
+            StreamCode::Refused => return leave(stream, BypassReason::NotAllowed),
             StreamCode::Unsupported | StreamCode::Pending => {
-                return leave(self.stream, BypassReason::UnsupportedOption);
+                return leave(stream, BypassReason::UnsupportedOption);
             }
         }
         let payload_max = match payload_max(held, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),
-            Some(Err(reason)) => return leave(self.stream, reason),
-            None => return absent(page, held, message.octets),
+            Some(Err(reason)) => return leave(stream, reason),
+            None => return batch.absent(message.octets),
         };
-        if message.octets > payload_max {
-            return leave(self.stream, BypassReason::OverMtu);
-        }
+        let slots_count = held.producer().layout().slots_count();
+        let segment_octets = match self.segment_octets(message.octets, control, payload_max, slots_count) {
+            Ok(octets) => octets,
+            Err(reason) => return leave(stream, reason),
+        };
         frame.token = status.token;
-        match self.claim(page, held) {
-            Ok(claim) => self.push(page, held, message, clock, frame, claim),
+        match batch.push(Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
+            Ok(()) => Verdict::Taken(message.octets),
             Err(Full::Fail(errno)) => Verdict::Fail(errno),
-            Err(Full::Gone) => absent(page, held, message.octets),
+            Err(Full::Gone) => batch.absent(message.octets),
+            Err(Full::TooLong) => leave(stream, BypassReason::OverMtu),
         }
+    }
+
+    /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more
+    /// room.
+    fn segment_octets(
+        self,
+        octets: usize,
+        control: &Parsed,
+        payload_max: usize,
+        slots_count: usize,
+    ) -> Result<usize, BypassReason> {
+        let asked = control.segment_octets.unwrap_or_else(|| self.stream.options().segment_octets);
+        let segment = if asked == 0 { octets.max(1) } else { usize::from(asked) };
+        // Older kernels refuse segments over the MTU also where the datagram is a short one.
+        let is_refused = segment > payload_max && asked != 0 && !env::takes_short_of_long_segments();
+        if octets.min(segment) > payload_max || is_refused {
+            return Err(BypassReason::OverMtu);
+        }
+        let count_max = if env::takes_128_segments() { SEGMENTS_MAX_6_9 } else { SEGMENTS_MAX };
+        if octets.div_ceil(segment) > count_max.min(slots_count) {
+            return Err(BypassReason::UnsupportedOption);
+        }
+        Ok(segment)
     }
 
     /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is
@@ -286,96 +313,14 @@ impl Send {
         }
         self.stream.addresses_changed(self.fd);
     }
-
-    /// A free slot: at once, or after waiting as the kernel waits for room in a socket's buffer.
-    fn claim(self, page: &'static Page, held: &Use) -> Result<Claim, Full> {
-        let producer = held.producer();
-        if let Some(claim) = producer.claim() {
-            return Ok(claim);
-        }
-        if self.flags & MSG_DONTWAIT != 0 || sys::is_nonblocking(self.fd) {
-            return Err(Full::Fail(EAGAIN));
-        }
-        let (timeout, start) = (sys::send_timeout(self.fd), clock::monotonic());
-        loop {
-            let now = clock::monotonic();
-            if producer.state() != RegionState::Attached {
-                return Err(Full::Gone);
-            }
-            // A daemon that has not looked for too long may be gone: the doorbell tells.
-            if producer.needs_doorbell(ClockId::Monotonic, u64::MAX, now) && !ring(held) {
-                held.give_up(page);
-                return Err(Full::Gone);
-            }
-            if timeout != 0 && now.saturating_sub(start) >= timeout {
-                return Err(Full::Fail(EAGAIN));
-            }
-            let is_whole = sys::nap(SLOT_NAP);
-            if let Some(claim) = producer.claim() {
-                return Ok(claim);
-            }
-            if !is_whole {
-                return Err(Full::Fail(EINTR));
-            }
-        }
-    }
-
-    fn push(
-        self,
-        page: &'static Page,
-        held: &Use,
-        message: &Message<'_>,
-        clock: ClockId,
-        mut frame: Frame,
-        claim: Claim,
-    ) -> Verdict {
-        let producer = held.producer();
-        let now = clock::monotonic();
-        frame.pushed_at = now;
-        // SAFETY: the program's own segments, read as `sendmsg` would; none of them lies in the region, whose
-        // address the program was never told.
-        if unsafe { producer.fill_raw(&claim, &frame, message.pieces()) }.is_err() {
-            producer.cancel(claim);
-            return leave(self.stream, BypassReason::OverMtu);
-        }
-        producer.publish(claim);
-        producer.count(counter::SENT);
-        let is_unheard = producer.needs_doorbell(clock, frame.tx_time, now) && !ring(held);
-        if is_unheard || producer.state() != RegionState::Attached {
-            held.give_up(page);
-            attach::count_absent();
-        }
-        Verdict::Taken(message.octets)
-    }
 }
 
 /// Whether the control messages ask for something that only the kernel does, or may refuse.
 fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
     control.is_kernels(is_v4)
         || control.timestamping.is_some()
-        || control.segment_octets.is_some_and(|octets| octets != 0)
         || (control.has_priority && !env::knows_priority_messages())
         || (control.is_privileged && !sys::may_prioritise())
-}
-
-/// Why there is no slot.
-enum Full {
-    Fail(c_int),
-    Gone,
-}
-
-/// The daemon answers nothing, so this datagram cannot be handed over: counted as absent, and if the daemon has not
-/// looked for too long and the doorbell finds nobody, its region is given up.
-fn absent(page: &'static Page, held: &Use, octets: usize) -> Verdict {
-    let producer = held.producer();
-    let is_late = producer.needs_doorbell(ClockId::Monotonic, u64::MAX, clock::monotonic());
-    if producer.state() != RegionState::Attached || (is_late && !ring(held)) {
-        held.give_up(page);
-        attach::count_absent(); // nobody reads this region's counters any more
-    } else {
-        producer.count(counter::DAEMON_ABSENT);
-    }
-    Verdict::Taken(octets)
 }
 
 /// The greatest payload that the daemon takes to the frame's destination, or why it takes none; `None` when its
@@ -395,12 +340,4 @@ fn payload_max(held: &Use, frame: &Frame, status: &StreamStatus) -> Option<Resul
         }
     }
     None
-}
-
-/// Wakes the worker; false when nobody is there to hear it.
-fn ring(held: &Use) -> bool {
-    let Some(doorbell) = held.region().doorbell.get() else { return false };
-    held.producer().count(counter::DOORBELLS);
-    // A full queue is as good as rung.
-    matches!(sys::send(doorbell, &[1], None), Ok(()) | Err(EAGAIN | EINTR))
 }

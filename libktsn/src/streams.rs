@@ -67,6 +67,8 @@ struct Entry {
     /// SO_TXTIME: the clock in the low half, the flags in the high one.
     txtime: AtomicU64,
     options: AtomicU64,
+    /// The second word of the options: UDP_SEGMENT.
+    segment: AtomicU32,
     /// The token in the low half, the attachment's epoch and [`STALE`] in the high one; token 0 = never registered.
     registration: AtomicU64,
     /// The socket's SO_COOKIE.
@@ -81,6 +83,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         flags: AtomicU32::new(0),
         txtime: AtomicU64::new(0),
         options: AtomicU64::new(0),
+        segment: AtomicU32::new(0),
         registration: AtomicU64::new(0),
         cookie: AtomicU64::new(0),
         wait_until: AtomicU64::new(0),
@@ -122,6 +125,7 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.flags.store(if is_v6 { V6 } else { 0 }, Relaxed);
             entry.txtime.store(0, Relaxed);
             entry.options.store(0, Relaxed);
+            entry.segment.store(0, Relaxed);
             entry.registration.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.wait_until.store(0, Relaxed);
@@ -273,11 +277,13 @@ impl Stream {
     }
     /// The socket's options.
     pub(crate) fn options(self) -> Options {
-        Options::from_word(self.entry.options.load(Relaxed))
+        Options::from_words((self.entry.options.load(Relaxed), self.entry.segment.load(Relaxed)))
     }
     /// Remembers the socket's options.
     pub(crate) fn set_options(self, options: Options) {
-        self.entry.options.store(options.to_word(), Relaxed);
+        let (word, segment) = options.to_words();
+        self.entry.options.store(word, Relaxed);
+        self.entry.segment.store(segment, Relaxed);
     }
     /// The registration says what the socket no longer is.
     fn set_stale(self) {

@@ -33,6 +33,8 @@ pub(crate) mod number {
     pub(crate) const RECVMSG: usize = 47;
     pub(crate) const IOCTL: usize = 16;
     pub(crate) const UNAME: usize = 63;
+    pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const MADVISE: usize = 28;
     pub(crate) const CAPGET: usize = 125;
 }
 
@@ -58,6 +60,8 @@ pub(crate) mod number {
     pub(crate) const RECVMSG: usize = 212;
     pub(crate) const IOCTL: usize = 29;
     pub(crate) const UNAME: usize = 160;
+    pub(crate) const RT_SIGPROCMASK: usize = 135;
+    pub(crate) const MADVISE: usize = 233;
     pub(crate) const CAPGET: usize = 90;
 }
 
@@ -185,6 +189,25 @@ pub(crate) fn nap(nanos: u32) -> bool {
 /// The calling process.
 pub(crate) fn pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
+}
+
+/// Whether the kernel can read the page that begins at this address.
+pub(crate) fn is_page_readable(page: usize) -> bool {
+    /// None of SIG_BLOCK, SIG_UNBLOCK, SIG_SETMASK: the set is copied, then the call fails without having done anything.
+    const NOTHING: usize = usize::MAX;
+    // Not its beginning: a null pointer is no set at all.
+    let at = page | 8;
+    // SAFETY: the kernel reads eight octets of the program's memory, or finds that it cannot; nothing is changed.
+    let result = unsafe { call(number::RT_SIGPROCMASK, [NOTHING, at, 0, 8, 0]) };
+    result != (abi::EFAULT as isize).wrapping_neg()
+}
+
+/// Whether the page that begins at this address can be written. Kernels before 5.14 cannot tell: yes.
+pub(crate) fn is_page_writable(page: usize) -> bool {
+    const MADV_POPULATE_WRITE: usize = 23;
+    // SAFETY: the kernel makes the page as present as a write would; its content stays.
+    let result = unsafe { call(number::MADVISE, [page, 1, MADV_POPULATE_WRITE, 0, 0]) };
+    result == 0 || !crate::env::knows_populate()
 }
 
 /// The kernel's version, major and minor; 0.0 where it cannot be read.

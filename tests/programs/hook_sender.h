@@ -59,5 +59,6 @@ int run_grant_scenario(const char *name, char **argv);
 int run_life_scenario(const char *name, char **argv);
 int run_thread_scenario(const char *name);
 int run_stamp_scenario(const char *name, char **argv);
+int run_burst_scenario(const char *name, int argc, char **argv);
 
 #endif

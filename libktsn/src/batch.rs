@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The frames of one call: filled one by one, published together, with one look at the clock and one decision on the
+//! doorbell.
+//!
+//! In: frames and payloads in the program's order. Out: published slots, and whether there is a daemon to take them.
+//! It waits for slots only, and publishes before it waits. A message takes all its slots or none. Whoever uses a
+//! batch ends it before the kernel gets a call, so that nothing is held or unseen meanwhile.
+
+use core::ffi::c_int;
+
+use ktsn_ring::{ClockId, Frame, Producer, RegionState, Run, counter};
+
+use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
+use crate::message::Message;
+use crate::page::Page;
+use crate::region::Use;
+use crate::verdict::Verdict;
+use crate::{attach, clock, sys};
+
+/// Between two looks for a free slot, ns.
+const SLOT_NAP: u32 = 200_000;
+/// A run of so many frames is published: a killed thread loses no more slots than this, and one message's.
+const RUN_MAX: u16 = 64;
+
+/// Why a message got no slots.
+pub(crate) enum Full {
+    /// As a full socket buffer: EAGAIN, EINTR.
+    Fail(c_int),
+    /// There is no daemon any more.
+    Gone,
+    /// The payload does not fit after all.
+    TooLong,
+}
+
+/// A message as slots hold it.
+pub(crate) struct Filling<'a> {
+    /// What all its frames say.
+    pub(crate) frame: Frame,
+    /// The clock of `frame.tx_time`.
+    pub(crate) clock: ClockId,
+    /// The payload.
+    pub(crate) message: &'a Message<'a>,
+    /// Octets of each frame but the last; at least 1.
+    pub(crate) segment_octets: usize,
+}
+
+/// What one call has handed over so far.
+pub(crate) struct Batch {
+    page: &'static Page,
+    held: Option<Use>,
+    run: Option<Run>,
+    /// The call's reading of CLOCK_MONOTONIC, ns; 0 = none since the last wait.
+    now: u64,
+    /// The earliest transmit times in `run`, by MONOTONIC and by TAI.
+    earliest: [u64; 2],
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+impl Batch {
+    /// Nothing yet.
+    pub(crate) const fn new(page: &'static Page) -> Self {
+        Self { page, held: None, run: None, now: 0, earliest: [u64::MAX; 2] }
+    }
+
+    /// The process's page.
+    pub(crate) const fn page(&self) -> &'static Page {
+        self.page
+    }
+
+    /// Publishes, and lets the region go: before the kernel gets a call.
+    pub(crate) fn end(&mut self) {
+        self.publish();
+        self.held = None;
+        self.now = 0;
+    }
+
+    /// The region in use, if it is to be used. One that is not is given up.
+    pub(crate) fn current(&mut self) -> Option<&Use> {
+        if self.held.as_ref().is_some_and(|held| held.producer().state() != RegionState::Attached) {
+            self.end();
+        }
+        if self.held.is_none() {
+            self.held = Use::current(self.page);
+            let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
+            if let Some(gone) = gone {
+                gone.give_up(self.page);
+            }
+        }
+        self.held.as_ref()
+    }
+
+    /// The region in use; where there is none, one step is made towards it.
+    pub(crate) fn region(&mut self, socket: c_int) -> Option<&Use> {
+        if self.current().is_none() {
+            attach::advance(self.page, socket);
+            self.held = Use::current(self.page);
+        }
+        self.held.as_ref()
+    }
+
+    /// Hands one message over: at once, or after waiting as the kernel waits for room in a socket's buffer.
+    pub(crate) fn push(&mut self, filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+        let mut filling = filling;
+        let mut waiting: Option<Wait> = None;
+        loop {
+            let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
+            if self.now == 0 {
+                self.now = clock::monotonic();
+            }
+            filling.frame.pushed_at = self.now;
+            if let Some(run) = fill(&producer, &filling)? {
+                let earliest = &mut self.earliest[usize::from(filling.clock == ClockId::Tai)];
+                *earliest = (*earliest).min(filling.frame.tx_time);
+                let run = match self.run.take() {
+                    Some(before) => producer.join(before, run),
+                    None => run,
+                };
+                let is_long = run.count() >= RUN_MAX;
+                self.run = Some(run);
+                if is_long {
+                    self.publish();
+                }
+                return Ok(());
+            }
+            self.publish();
+            self.now = 0;
+            let wait = match &mut waiting {
+                Some(wait) => wait,
+                None => waiting.insert(Wait::begin(socket, flags)?),
+            };
+            wait.nap(self.page, self.held.as_ref().ok_or(Full::Gone)?)?;
+        }
+    }
+
+    /// Hands what is filled to the daemon and wakes it if it would look too late. Where nobody is there to hear, the
+    /// region is given up and the frames are counted as absent.
+    pub(crate) fn publish(&mut self) {
+        let (Some(run), Some(held)) = (self.run.take(), &self.held) else { return };
+        let (producer, count) = (held.producer(), u64::from(run.count()));
+        producer.publish_run(run);
+        producer.add(counter::SENT, count);
+        let [monotonic, tai] = core::mem::replace(&mut self.earliest, [u64::MAX; 2]);
+        let is_late = (tai == u64::MAX || monotonic != u64::MAX)
+            && producer.needs_doorbell(ClockId::Monotonic, monotonic, self.now)
+            || tai != u64::MAX && producer.needs_doorbell(ClockId::Tai, tai, self.now);
+        let is_unheard = is_late && !ring(held);
+        if is_unheard || producer.state() != RegionState::Attached {
+            held.give_up(self.page);
+            self.held = None;
+            attach::count_absent(count);
+        }
+    }
+
+    /// The daemon answers nothing, so a datagram cannot be handed over: counted as absent, and if the daemon has not
+    /// looked for too long and the doorbell finds nobody, its region is given up.
+    pub(crate) fn absent(&mut self, octets: usize) -> Verdict {
+        self.publish();
+        let Some(held) = &self.held else {
+            attach::count_absent(1);
+            return Verdict::Taken(octets);
+        };
+        let producer = held.producer();
+        let is_late = producer.needs_doorbell(ClockId::Monotonic, u64::MAX, clock::monotonic());
+        if producer.state() != RegionState::Attached || (is_late && !ring(held)) {
+            held.give_up(self.page);
+            self.held = None;
+            attach::count_absent(1); // nobody reads this region's counters any more
+        } else {
+            producer.count(counter::DAEMON_ABSENT);
+        }
+        Verdict::Taken(octets)
+    }
+}
+
+/// Fills the slots of one message: all, or none and `None` when too few are free.
+fn fill(producer: &Producer, filling: &Filling<'_>) -> Result<Option<Run>, Full> {
+    let (mut pieces, mut left) = (filling.message.pieces(), filling.message.octets);
+    let mut run: Option<Run> = None;
+    loop {
+        let Some(claim) = producer.claim() else {
+            if let Some(run) = run {
+                producer.cancel_run(run);
+            }
+            return Ok(None);
+        };
+        let octets = left.min(filling.segment_octets);
+        left = left.wrapping_sub(octets);
+        pieces.begin(octets);
+        // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
+        // address the program was never told.
+        if unsafe { producer.fill_raw(&claim, &filling.frame, &mut pieces) }.is_err() {
+            producer.cancel(claim);
+            if let Some(run) = run {
+                producer.cancel_run(run);
+            }
+            return Err(Full::TooLong);
+        }
+        let more = producer.run(claim);
+        let all = match run {
+            Some(run) => producer.join(run, more),
+            None => more,
+        };
+        if left == 0 {
+            return Ok(Some(all));
+        }
+        run = Some(all);
+    }
+}
+
+/// A wait for slots, as for room in a socket's buffer.
+struct Wait {
+    /// SO_SNDTIMEO, ns; 0 = without end.
+    timeout: u64,
+    began_at: u64,
+    is_interrupted: bool,
+}
+
+impl Wait {
+    fn begin(socket: c_int, flags: c_int) -> Result<Self, Full> {
+        if flags & MSG_DONTWAIT != 0 || sys::is_nonblocking(socket) {
+            return Err(Full::Fail(EAGAIN));
+        }
+        Ok(Self { timeout: sys::send_timeout(socket), began_at: clock::monotonic(), is_interrupted: false })
+    }
+
+    /// Sleeps for a moment; an error ends the wait.
+    fn nap(&mut self, page: &Page, held: &Use) -> Result<(), Full> {
+        if self.is_interrupted {
+            return Err(Full::Fail(EINTR)); // and after the signal there was still no slot
+        }
+        let (producer, now) = (held.producer(), clock::monotonic());
+        if producer.state() != RegionState::Attached {
+            return Err(Full::Gone);
+        }
+        // A daemon that has not looked for too long may be gone: the doorbell tells.
+        if producer.needs_doorbell(ClockId::Monotonic, u64::MAX, now) && !ring(held) {
+            held.give_up(page);
+            return Err(Full::Gone);
+        }
+        if self.timeout != 0 && now.saturating_sub(self.began_at) >= self.timeout {
+            return Err(Full::Fail(EAGAIN));
+        }
+        self.is_interrupted = !sys::nap(SLOT_NAP);
+        Ok(())
+    }
+}
+
+/// Wakes the worker; false when nobody is there to hear it.
+fn ring(held: &Use) -> bool {
+    let Some(doorbell) = held.region().doorbell.get() else { return false };
+    held.producer().count(counter::DOORBELLS);
+    // A full queue is as good as rung.
+    matches!(sys::send(doorbell, &[1], None), Ok(()) | Err(EAGAIN | EINTR))
+}

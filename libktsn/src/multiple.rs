@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `sendmmsg` on a timed socket, as the kernel does it: message by message, until one fails or cannot be told of.
+//!
+//! In: the program's array. Out: how many were sent, each length in its place; -1 with `errno` when the first fails.
+//! Messages that are KTSN's are handed over together; one that is the kernel's goes there at its turn, after what
+//! stands before it was handed over.
+
+use core::ffi::c_int;
+
+use crate::abi::{EFAULT, ENOBUFS, MessageHeader, MultipleHeader, SEGMENTS_MAX};
+use crate::batch::Batch;
+use crate::control_messages::Stripped;
+use crate::message::Message;
+use crate::page::Page;
+use crate::send::{self, Send};
+use crate::verdict::Verdict;
+use crate::{env, memory, originals};
+
+/// One `sendmmsg` with `errno`.
+///
+/// # Safety
+/// `messages` and `count` are what the program passed.
+pub(crate) unsafe fn sendmmsg(
+    send: Send,
+    page: &'static Page,
+    messages: *mut MultipleHeader,
+    count: u32,
+) -> c_int {
+    let before = originals::errno();
+    originals::test_cancel();
+    let mut batch = Batch::new(page);
+    for index in 0..count.min(SEGMENTS_MAX as u32) {
+        let message = messages.wrapping_add(index as usize);
+        // SAFETY: within the program's array, if it is as long as the program said; nothing is followed unasked.
+        let sent = unsafe { one(send, message, &mut batch) };
+        if sent < 0 {
+            if index == 0 {
+                return -1;
+            }
+            originals::set_errno(before);
+            return index.cast_signed();
+        }
+    }
+    count.min(SEGMENTS_MAX as u32).cast_signed()
+}
+
+/// One message and its length, or -1 with `errno`.
+///
+/// # Safety
+/// As [`sendmmsg`].
+unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> isize {
+    let header = message.cast::<MessageHeader>();
+    // SAFETY: the caller's promise.
+    let sent = match unsafe { send::message(send, header, batch) } {
+        Verdict::Kernel => {
+            batch.end();
+            // SAFETY: the program's arguments.
+            unsafe { originals::sendmsg(send.fd, header, send.flags) }
+        }
+        Verdict::KernelStripped => {
+            batch.end();
+            // SAFETY: as above.
+            unsafe { sendmsg_stripped(send.fd, header, send.flags) }
+        }
+        Verdict::Taken(octets) => octets.cast_signed(),
+        Verdict::Fail(errno) => {
+            originals::set_errno(errno);
+            -1
+        }
+    };
+    if sent < 0 {
+        return -1;
+    }
+    let length = message.wrapping_byte_add(core::mem::offset_of!(MultipleHeader, octets)).cast::<u32>();
+    if !memory::is_writable(length as usize, size_of::<u32>()) {
+        originals::set_errno(EFAULT); // sent, and not told: so does the kernel
+        return -1;
+    }
+    // SAFETY: writable, as the kernel has found; it need not be aligned.
+    unsafe { length.write_unaligned(sent as u32) };
+    sent
+}
+
+/// The original `sendmsg` with a copy of the header whose control data has no SCM_TXTIME.
+///
+/// # Safety
+/// `message` is what the program passed.
+pub(crate) unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
+    let is_musl = env::is_musl();
+    // SAFETY: the caller's promise.
+    let stripped =
+        unsafe { Message::read(message, is_musl) }.and_then(|message| Stripped::of(message.control, is_musl));
+    let Some(stripped) = stripped else {
+        originals::set_errno(ENOBUFS);
+        return -1;
+    };
+    // SAFETY: readable, as it just was.
+    let mut header = unsafe { message.read_unaligned() };
+    header.control = stripped.as_slice().as_ptr().cast();
+    header.control_octets = stripped.as_slice().len();
+    // SAFETY: the program's header with our own control data, which outlives the call.
+    unsafe { originals::sendmsg(fd, &raw const header, flags) }
+}
