@@ -12,7 +12,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::{clock, originals, sys};
+use crate::{clock, fds, originals, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
 const SOCKET: &[u8] = b"/client/ktsn.sock";
@@ -94,7 +94,8 @@ pub(crate) fn warn_once(line: &[u8]) {
 
 /// The program closed descriptors `first` to `last`: what it opens as number 2 afterwards is a file of its own.
 pub(crate) fn closed(first: u32, last: u32) {
-    if first <= 2 && last >= 2 {
+    // A vfork's child prepares another program, not this one.
+    if first <= 2 && last >= 2 && fds::may_change() {
         STDERR_GONE.store(true, Relaxed);
     }
 }

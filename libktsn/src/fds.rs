@@ -56,7 +56,7 @@ pub(crate) fn get(fd: c_int) -> Entry {
 }
 
 /// Whether this process may change the table; a vfork's child may not.
-fn may_change() -> bool {
+pub(crate) fn may_change() -> bool {
     page::get().is_none_or(page::Page::may_change)
 }
 

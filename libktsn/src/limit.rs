@@ -6,7 +6,7 @@
 //! raised for the few calls of an attachment's step and put back. Where the hard limit leaves no room, ours lie among
 //! the program's, from 512 on if the limit allows that.
 //!
-//! Another thread that changes the same limit in these microseconds wins: its value is noticed and restored.
+//! A process that another thread forks off in these microseconds keeps the raised limit. Another thread that changes the same limit in these microseconds wins: its value is noticed and restored.
 
 use core::ffi::c_int;
 

@@ -57,6 +57,20 @@ fn a_socket_for_each_datagram() {
     assert_eq!(all_frames(&daemon), 3000);
 }
 
+/// What is claimed of hardware timestamps is claimed of the attachment's interface.
+#[test]
+fn stamps_are_claimed_for_the_pods_interface() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    for (interface, variable, modes) in [("eth0", "1", 95), ("lo", "1", 26), ("eth0", "0", 26)] {
+        let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), "hwtstamp", 9);
+        command.arg(interface).env("KTSN_EMULATE_HWTSTAMP", variable);
+        let values = hook::values(&within(&bed.pod_a, || command.output()).expect("program"));
+        assert_eq!(values["modes"], modes, "{interface} {variable}");
+        assert_eq!(values["set"], if modes == 95 { 0 } else { -95 }); // EOPNOTSUPP
+    }
+}
+
 #[test]
 fn a_grant_outlives_exec_until_it_is_revoked() {
     let bed = Bed::new();

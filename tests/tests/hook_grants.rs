@@ -56,11 +56,13 @@ fn a_grant_outlives_exec() {
 #[test]
 fn a_grant_goes_with_a_passed_socket() {
     for libc in LIBCS {
-        run(libc, "grant-pass", &[], |values, texts, events| {
-            assert_eq!((values["tai"], values["pass"], values["receiver"]), (0, 0, 0));
-            assert_eq!((values["received"], txtime(values)), (8, (0, 11, 0)));
-            assert_eq!((texts, events.clients), (&["before".to_owned(), "received".to_owned()][..], 2));
-        });
+        for granted_by in [&[][..], &["kernel"]] {
+            run(libc, "grant-pass", granted_by, |values, texts, events| {
+                assert_eq!((values["tai"], values["pass"], values["receiver"]), (0, 0, 0));
+                assert_eq!((values["received"], txtime(values)), (8, (0, 11, 0)));
+                assert_eq!((texts, events.clients), (&["before".to_owned(), "received".to_owned()][..], 2));
+            });
+        }
     }
 }
 

@@ -207,6 +207,26 @@ fn a_timed_send_makes_no_system_call() {
     }
 }
 
+/// [No allocation, lock, output] Counted by a library behind ours, over every hook.
+#[test]
+fn no_hook_asks_for_memory_locks_or_output() {
+    for libc in LIBCS {
+        let run_dir = hook::open_directory();
+        let peer = Peer::start(run_dir.path(), Behaviour::default());
+        let counter =
+            compile(libc, run_dir.path(), &["-shared", "-fPIC"], "count_library.c", "libcount.so", "");
+        let mut preload = hook::library().as_os_str().to_owned();
+        preload.push(":");
+        preload.push(&counter);
+        let mut command = hook::scenario(libc, run_dir.path(), "counted", 4321);
+        let values = hook::values(&command.env("LD_PRELOAD", preload).output().expect("program"));
+        assert_eq!((values["first"], values["failed"], values["calls"]), (0, 0, 0), "{libc:?} {values:?}");
+        // The counter counts: one malloc and one free at least.
+        assert!(values["before"] >= 2, "{values:?}");
+        assert!(peer.texts().len() > 500);
+    }
+}
+
 #[test]
 fn a_sandbox_that_allows_sending_is_enough() {
     for libc in LIBCS {
@@ -235,16 +255,25 @@ fn constructors_send_before_main() {
 
 /// A program with a library whose constructor sends.
 fn early_program(libc: Libc, directory: &Path) -> std::path::PathBuf {
+    compile(libc, directory, &["-shared", "-fPIC"], "early_library.c", "libearly.so", "");
+    compile(libc, directory, &["-Wl,-rpath,$ORIGIN"], "early_program.c", "early", "libearly.so")
+}
+
+/// Compiles one of `programs/` to `directory/to`, linked with `directory/with`.
+fn compile(
+    libc: Libc,
+    directory: &Path,
+    arguments: &[&str],
+    source: &str,
+    to: &str,
+    with: &str,
+) -> std::path::PathBuf {
     let compiler = if libc == Libc::Gnu { "gcc" } else { "musl-gcc" };
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-    let compile = |arguments: &[&str], source: &str, to: &str, with: &str| {
-        let made = directory.join(to);
-        let mut command = Command::new(compiler);
-        command.args(["-O1", "-Wall", "-Werror"]).args(arguments).arg("-o").arg(&made);
-        command.arg(programs.join(source)).args((!with.is_empty()).then(|| directory.join(with)));
-        assert!(command.status().expect(compiler).success());
-        made
-    };
-    compile(&["-shared", "-fPIC"], "early_library.c", "libearly.so", "");
-    compile(&["-Wl,-rpath,$ORIGIN"], "early_program.c", "early", "libearly.so")
+    let made = directory.join(to);
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-Wall", "-Werror"]).args(arguments).arg("-o").arg(&made);
+    command.arg(programs.join(source)).args((!with.is_empty()).then(|| directory.join(with)));
+    assert!(command.status().expect(compiler).success());
+    made
 }
