@@ -233,6 +233,8 @@ pub struct Counters {
     pub bypassed: BTreeMap<String, u64>,
     /// Transmit error: nanoseconds and how often.
     errors: BTreeMap<u64, u64>,
+    /// From capture to the queue, since the daemon's start.
+    pub capture_lag: v1::Histogram,
     /// The worker's own counters.
     pub worker: v1::WorkerStatistics,
     /// The uplink's counters.
@@ -266,6 +268,7 @@ impl Counters {
             dropped: attachment.dropped.clone().into_iter().collect(),
             bypassed: attachment.bypassed.clone().into_iter().collect(),
             errors,
+            capture_lag: attachment.capture_lag.clone().unwrap_or_default(),
             worker,
             port: v1::PortStatistics::default(),
             cpu,
@@ -294,6 +297,7 @@ impl Counters {
             dropped: reasons(&self.dropped, &earlier.dropped),
             bypassed: reasons(&self.bypassed, &earlier.bypassed),
             errors,
+            capture_lag: self.capture_lag.clone(),
             worker: v1::WorkerStatistics {
                 uplink: self.worker.uplink.clone(),
                 wake_ups: self.worker.wake_ups.saturating_sub(earlier.worker.wake_ups),

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kernel capture: programs that nothing can be preloaded into, a static Go one and a static C one, behind a veth.
 
+#[allow(dead_code)]
+mod cli_support;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -287,4 +290,34 @@ fn attachment_of(bed: &Bed) -> ktsn_proto::v1::Attachment {
         capture: "kernel".to_owned(),
         ..Default::default()
     }
+}
+
+#[test]
+fn ktsn_run_says_whether_capture_serves() {
+    let bed = Bed::new();
+    let other =
+        Attachment { name: "pod-q".to_owned(), namespace: bed.pod_q.clone(), ..Attachment::pod_a(&bed) };
+    let daemon = Daemon::start(&bed, &[captured(&bed), other]);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let run = |namespace: &str| {
+        let mut command = cli_support::ktsn();
+        command
+            .args(["run", "--policy", "strict", "--capture", "kernel", "--run-dir"])
+            .arg(daemon.run_dir())
+            .arg("--");
+        command.arg(go()).args([POD_B, &PORT.to_string(), "sender=1", "count=100", "lead_us=100000"]);
+        within(namespace, || command.output()).expect("ktsn")
+    };
+    let served = run(&bed.pod_a);
+    assert!(served.status.success() && served.stderr.is_empty(), "{served:?}");
+    assert_eq!(tap.wait(1, 100, SOON).len(), 100);
+    assert!(tap.early().is_empty(), "{:?}", tap.early());
+    for (namespace, said) in [(&bed.pod_q, "pod-q has capture = \"preload\""), (&bed.pod_b, "no attachment")]
+    {
+        let refused = run(namespace);
+        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        let text = cli_support::err(&refused);
+        assert!(text.contains(said) && text.contains("capture"), "{text}");
+    }
+    assert_eq!(tap.of(1).len(), 100);
 }

@@ -118,9 +118,16 @@ fn wrong_usage_is_2_and_what_is_not_possible_is_3() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
         assert!(!err(&output).is_empty());
     }
-    let output = run(&["run", "--capture", "kernel", "--", "true"]);
+    let captured = ["run", "--capture", "kernel", "--run-dir", "/no-such-directory"];
+    let output = run(&[&captured[..], &["--policy", "strict", "--", "true"]].concat());
     assert_eq!(output.status.code(), Some(3));
     assert!(err(&output).contains("capture_kernel"), "{}", err(&output));
+    let output = run(&[&captured[..], &["--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(0));
+    assert!(err(&output).contains("warning: capture_kernel"), "{}", err(&output));
+    let output = run(&[&captured[..], &["--with-daemon", "eth0", "--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("--with-daemon"), "{}", err(&output));
     let output = ktsn().args(["run", "true"]).env("KTSN_LIB", "/no/libktsn.so").output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(

@@ -5,6 +5,7 @@
 //! status 0; 1 a frame of `ktsn` was lost, early, duplicated or reordered (with --strict-bars also: a bar is missed), or
 //! the experiment failed; 2 wrong usage; 3 not possible here.
 
+mod capture;
 mod gates;
 mod sched;
 
@@ -53,6 +54,7 @@ enum Experiment {
     Container(ContainerArgs),
     Micro(MicroArgs),
     Gates(gates::GatesArgs),
+    Capture(capture::CaptureArgs),
     Sched(sched::SchedArgs),
     #[command(hide = true)]
     SendCost(SendCostArgs),
@@ -104,7 +106,7 @@ struct ContainerArgs {
     /// Distance of two transmit times.
     #[arg(long, default_value = "1ms", value_parser = span)]
     period: Nanos,
-    /// Paths: bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn [default: all].
+    /// Paths: bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture [default: all but the last].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     /// Write the results as JSON.
@@ -139,6 +141,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     let (name, done) = match &args.experiment {
         Experiment::Container(args) => ("container", container(args)),
         Experiment::Micro(args) => ("micro", micro(args)),
+        Experiment::Capture(args) => ("capture", capture::run(args)),
         Experiment::Gates(args) => ("gates", gates::run(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
         Experiment::SendCost(args) => ("send-cost", send_cost(args)),
@@ -154,6 +157,7 @@ impl ContainerArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let frames = self.seconds * 1e9 / self.period.get().max(1) as f64 / f64::from(self.rounds);
         Ok(Plan {
+            experiment: "container",
             paths: if self.path.is_empty() { Path::ALL.to_vec() } else { self.path.clone() },
             payloads: self.payload.clone(),
             rounds: self.rounds,
@@ -173,7 +177,11 @@ fn command() -> Vec<String> {
 }
 
 fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan()?;
+    paths(args, &args.plan()?)
+}
+
+/// Measures the paths of a plan, and tells.
+fn paths(args: &ContainerArgs, plan: &Plan) -> anyhow::Result<ExitCode> {
     for file in [&args.json, &args.report].into_iter().flatten() {
         writable(file)?;
     }
@@ -181,7 +189,7 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} of about {duration}  {msg}")?;
     bar.set_style(style);
     bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    let outcome = container::run(&plan, &mut |event| show(&bar, event));
+    let outcome = container::run(plan, &mut |event| show(&bar, event));
     bar.finish_and_clear();
     let outcome = outcome?;
     let mut text = table::document(&outcome.document);
@@ -189,7 +197,7 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
         json: args.json.as_deref(),
         report: args.report.as_deref(),
         records: args.records,
-        label: "container",
+        label: plan.experiment,
     };
     for line in save(&saved, &outcome.document, &outcome.runs)? {
         text.push_str(&format!("{line}\n"));

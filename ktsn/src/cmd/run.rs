@@ -14,6 +14,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 
+use super::run_captured;
 use super::with_daemon::{self, Failed};
 use crate::doctor::program::{self, Obstacle};
 use crate::{control, installed};
@@ -40,7 +41,7 @@ pub(crate) enum Policy {
 pub(crate) enum Capture {
     /// By libktsn.so, preloaded.
     Preload,
-    /// By the kernel, at the pod's interface.
+    /// By the kernel, at the host end of the pod's veth: for static and Go programs (docs/guide/capture.md).
     Kernel,
 }
 
@@ -49,6 +50,7 @@ Examples:
   ktsn run -- ./controller --cycle 1ms
   ktsn run --policy strict -- python3 send.py
   ktsn run --emulate-hwtstamp -- ./talker --interface eth0
+  ktsn run --capture kernel -- ./static-go-program
   ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000 --count 1000
   ktsn run --with-daemon eth0,destination=192.0.2.0/24,late=drop -- ./controller
 
@@ -138,13 +140,6 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 
 /// The command with its environment, and the run directory it names.
 fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
-    if args.capture == Capture::Kernel {
-        let what =
-            "this version has no tc program that takes timed frames over at the pod's interface; leave \
-                    --capture away for dynamically linked programs"
-                .to_owned();
-        return Err(Refused::NotPossible { reason: "capture_kernel", what });
-    }
     let run_dir = control::run_dir(args.run_dir.as_deref())
         .map_err(|error| Refused::Usage(format!("--run-dir: {error}; give an absolute directory")))?;
     if run_dir.as_os_str().len() > RUN_DIR_OCTETS_MAX {
@@ -153,6 +148,9 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
              shorter directory",
             run_dir.display()
         )));
+    }
+    if args.capture == Capture::Kernel {
+        return captured(args, &run_dir).map(|command| (command, run_dir));
     }
     let library = installed::library()
         .map_err(|missing| Refused::NotPossible { reason: "libktsn_missing", what: missing.to_string() })?;
@@ -171,6 +169,30 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
         None => {}
     }
     Ok((command, run_dir))
+}
+
+/// The program as it is: nothing is preloaded, and nothing in its environment changes but ktsnd's place.
+fn captured(args: &RunArgs, run_dir: &Path) -> Result<Command, Refused> {
+    if args.with_daemon.is_some() {
+        let what = "--capture kernel: a ktsnd of --with-daemon runs in the program's own network namespace, and capture at \
+                    the other end of its veth; leave one of both away";
+        return Err(Refused::Usage(what.to_owned()));
+    }
+    if args.emulate_hwtstamp {
+        let what = "--capture kernel: libktsn answers for --emulate-hwtstamp, and nothing is preloaded; leave one of both away";
+        return Err(Refused::Usage(what.to_owned()));
+    }
+    if let Err(missing) = run_captured::check(run_dir) {
+        if is_strict(args.policy) {
+            return Err(Refused::NotPossible { reason: "capture_kernel", what: missing.to_string() });
+        }
+        if is_told() {
+            eprintln!("ktsn run: warning: capture_kernel: {missing}");
+        }
+    }
+    let mut command = Command::new(&args.program[0]);
+    command.args(&args.program[1..]).env("KTSN_RUN_DIR", run_dir);
+    Ok(command)
 }
 
 /// Our library first, so that its hooks come before those of other libraries.
@@ -204,9 +226,13 @@ fn is_strict(policy: Option<Policy>) -> bool {
 }
 
 fn warn(obstacle: Obstacle, what: &str) {
-    if std::env::var_os("KTSN_LOG").is_none_or(|value| value != "off") {
+    if is_told() {
         eprintln!("ktsn run: warning: {}: KTSN cannot serve this program: {what}", obstacle.word());
     }
+}
+
+fn is_told() -> bool {
+    std::env::var_os("KTSN_LOG").is_none_or(|value| value != "off")
 }
 
 /// Tells why the program did not start, with the status that shells use.

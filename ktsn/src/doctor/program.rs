@@ -53,9 +53,11 @@ impl Obstacle {
     /// What to do about it.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
-            Self::Static => "link it dynamically (its timed sends leave at once meanwhile)",
+            Self::Static => {
+                "serve it by kernel capture (`ktsn run --capture kernel`), or link it dynamically (its timed sends leave at once meanwhile)"
+            }
             Self::Go => {
-                "send from a dynamically linked helper; Go's net package does not call the C library's sendmsg"
+                "serve it by kernel capture (`ktsn run --capture kernel`); Go's net package does not call the C library's sendmsg"
             }
             Self::OtherMachine => "use a 64-bit build of the program for this machine",
             Self::Privileged => {

@@ -26,23 +26,26 @@ const BARS: [(&str, Option<Path>, f64); 14] = [
     ("early", None, 0.0),
 ];
 
+/// The same for captured frames: figure, the greatest value.
+const CAPTURE_BARS: [(&str, f64); 3] =
+    [("transmit_error_ns.p50", 150.0), ("late_over_1us_ratio", 0.05), ("early", 0.0)];
+
 /// Adds the comparisons that the document has the paths for.
 pub fn compare(document: &mut Document) {
     let has = |document: &Document, path: Path| {
         document.all_rounds(path.name(), PAYLOAD_OCTETS, Some(LOAD)).is_some()
     };
-    if !has(document, Path::Ktsn) {
-        return;
-    }
-    for (metric, to, bar) in BARS {
-        if to.is_some_and(|to| !has(document, to)) {
+    let of_ktsn = BARS.map(|(metric, to, bar)| (Path::Ktsn, metric, to, bar));
+    let of_capture = CAPTURE_BARS.map(|(metric, bar)| (Path::KtsnCapture, metric, None, bar));
+    for (of, metric, to, bar) in of_ktsn.into_iter().chain(of_capture) {
+        if !has(document, of) || to.is_some_and(|to| !has(document, to)) {
             continue;
         }
         let question = Question {
             metric,
             payload_octets: PAYLOAD_OCTETS,
             load: Some(LOAD),
-            of: Path::Ktsn.name(),
+            of: of.name(),
             to: to.map(Path::name),
             bar: Some(bar),
         };
@@ -53,25 +56,26 @@ pub fn compare(document: &mut Document) {
 /// The load's name: nothing but the experiment.
 pub const LOAD: &str = "idle";
 
-/// What must never be: a frame of `ktsn` lost, early, duplicated or reordered; one sentence each.
+/// What must never be: a frame of ktsnd's lost, early, duplicated or reordered; one sentence each.
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    for series in document.series.iter().filter(|s| s.path == Path::Ktsn.name() && s.round == Round::All) {
+    let is_ours = |path: &str| Path::KNOWN.iter().any(|known| known.is_served() && known.name() == path);
+    for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
         for metric in ["lost", "early", "duplicates", "reordered"] {
             let count = series.metric(metric);
             if count != Some(0.0) {
                 let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-                found
-                    .push(format!("ktsn, {} octets: {metric} is {count}, expected 0", series.payload_octets));
+                let (path, octets) = (&series.path, series.payload_octets);
+                found.push(format!("{path}, {octets} octets: {metric} is {count}, expected 0"));
             }
         }
         if series.frames_sent != series.frames_intended {
             let sent = series.frames_sent.unwrap_or(0);
             let intended = series.frames_intended.unwrap_or(0);
             found.push(format!(
-                "ktsn, {} octets: {sent} of {intended} frames were accepted",
-                series.payload_octets
+                "{}, {} octets: {sent} of {intended} frames were accepted",
+                series.path, series.payload_octets
             ));
         }
     }

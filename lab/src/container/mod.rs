@@ -10,12 +10,13 @@
 //! ```
 
 pub mod bars;
+mod capture;
 mod one_run;
 mod path;
 
 pub use path::Path;
 
-use crate::daemon::{Daemon, OVERRUN_LIMIT};
+use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
 use crate::error::LabError;
 use crate::exclusive::{MeasureLock, VOID_RULE, check_machine, wait_until_quiet};
 use crate::testbed::Testbed;
@@ -25,7 +26,7 @@ use ktsn_measure::payload::check_size;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Document, Series};
 use ktsn_time::Nanos;
-use one_run::{Bench, Observed};
+use one_run::{Bench, Observed, PRIORITY};
 use std::path::PathBuf;
 
 /// A latency above this misses the deadline.
@@ -38,6 +39,8 @@ const REPEATS_MAX: u32 = 3;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// The document's name.
+    pub experiment: &'static str,
     /// The paths, in the order of each round.
     pub paths: Vec<Path>,
     /// Payloads, in octets.
@@ -138,7 +141,8 @@ impl Plan {
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
     plan.check()?;
-    if plan.paths.contains(&Path::Ktsn) {
+    let is_served = plan.paths.iter().any(|path| path.is_served());
+    if is_served {
         plan.tools.check_daemon()?;
     }
     if !plan.functional {
@@ -147,10 +151,11 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Lab
     let _lock = MeasureLock::take(&plan.lock, || watch(Event::WaitingForLock))?;
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
+    let configuration = configure(plan, &configuration(&testbed));
     let daemon =
-        plan.paths.contains(&Path::Ktsn).then(|| Daemon::start(&plan.tools, &testbed, directory.path()));
+        is_served.then(|| Daemon::start_with(&plan.tools, &testbed, directory.path(), &configuration));
     let bench = Bench { plan, testbed: &testbed, daemon: daemon.transpose()?, directory: directory.path() };
-    let mut document = Document::new("container", plan.command.clone(), Environment::read());
+    let mut document = Document::new(plan.experiment, plan.command.clone(), Environment::read());
     describe(plan, &mut document);
     let (mut observed, mut sequence) = (Vec::new(), 0);
     for round in 1..=plan.rounds {
@@ -175,7 +180,21 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Lab
             }
         }
     }
+    if let (Some(daemon), true) = (&bench.daemon, plan.paths.contains(&Path::KtsnCapture)) {
+        let calls = observed.iter().flat_map(|one| one.calls.iter().copied()).collect();
+        capture::figures(&mut document, calls, &daemon.statistics()?.capture_lag);
+    }
     Ok(collect(plan, document, observed))
+}
+
+/// The daemon's configuration, with capture where a path needs it.
+fn configure(plan: &Plan, plain: &str) -> String {
+    const ATTACHMENT: &str = "[[attachment]]\n";
+    if !plan.paths.contains(&Path::KtsnCapture) {
+        return plain.to_owned();
+    }
+    let captured = format!("{ATTACHMENT}capture = \"kernel\"\ncapture_priority = {PRIORITY}\n");
+    plain.replacen(ATTACHMENT, &captured, 1)
 }
 
 /// One run; repeated, as the void rule says, when its observation broke.

@@ -5,7 +5,7 @@
 //!  tap ready ── listener ready ── counters ── talker ─────── listener ends ── tap ends ── counters ── join
 //! ```
 
-use super::{DEADLINE, LEAD, Path, Plan, bars};
+use super::{DEADLINE, LEAD, Path, Plan, bars, capture};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The listener's port.
 const PORT: u16 = 7000;
 /// SO_PRIORITY of every talker, and so the traffic class.
-const PRIORITY: u8 = 6;
+pub(super) const PRIORITY: u8 = 6;
 /// What all runs share.
 pub(super) struct Bench<'a> {
     pub(super) plan: &'a Plan,
@@ -36,6 +36,8 @@ pub(super) struct Bench<'a> {
 pub(super) struct Observed {
     pub(super) series: Series,
     pub(super) run: RunRecords,
+    /// Spans of the talker's calls, nanoseconds; of captured frames only.
+    pub(super) calls: Vec<u64>,
     /// Why the observation, not the path, is at fault.
     pub(super) broken: Option<String>,
 }
@@ -101,7 +103,7 @@ impl Bench<'_> {
         round: u32,
         first_sequence: u64,
     ) -> Result<Observed, LabError> {
-        let daemon = self.daemon.as_ref().filter(|_| path == Path::Ktsn);
+        let daemon = self.daemon.as_ref().filter(|_| path.is_served());
         self.observers().forget(&["talk", "listen", "tap"])?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
@@ -154,7 +156,7 @@ impl Bench<'_> {
 
 fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option<&Counters>) -> Observed {
     // Under KTSN the hand-over to the port is the daemon's, not the talker's call.
-    let handed = path != Path::Ktsn;
+    let handed = !path.is_served();
     let (joined, counts) = records::join(&told.talked, &told.tapped, &told.listened, handed);
     let run = RunRecords { path: path.name().to_owned(), payload_octets: payload, round, records: joined };
     let facts = Facts {
@@ -168,7 +170,7 @@ fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option
     let series = Series {
         load: Some(bars::LOAD.to_owned()),
         class: Some(PRIORITY),
-        egress: Some(if path == Path::Ktsn { "uplink" } else { "kernel" }.to_owned()),
+        egress: Some(if path.is_served() { "uplink" } else { "kernel" }.to_owned()),
         overlay,
         ingress: Some("kernel".to_owned()),
         talker_cpu_ratio: Some(told.talk.cpu_ratio),
@@ -176,7 +178,8 @@ fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option
         ..Series::of_run(&run, &facts)
     };
     let broken = broken(told, &run);
-    Observed { series, run, broken }
+    let calls = if path == Path::KtsnCapture { capture::calls(&told.talked) } else { Vec::new() };
+    Observed { series, run, calls, broken }
 }
 
 /// Whether an observer failed, by the void rule.

@@ -19,12 +19,25 @@ pub enum Path {
     FlannelOther,
     /// Pod to pod; SO_TXTIME, libktsn, ktsnd.
     Ktsn,
+    /// Pod to pod; SO_TXTIME without any library, kernel capture, ktsnd.
+    KtsnCapture,
 }
 
 impl Path {
-    /// All paths, in the order of tables.
+    /// The paths that are measured unless some are named, in the order of tables.
     pub const ALL: [Self; 6] =
         [Self::Bare, Self::BareSpin, Self::Flannel, Self::FlannelSpin, Self::FlannelOther, Self::Ktsn];
+
+    /// All paths.
+    pub const KNOWN: [Self; 7] = [
+        Self::Bare,
+        Self::BareSpin,
+        Self::Flannel,
+        Self::FlannelSpin,
+        Self::FlannelOther,
+        Self::Ktsn,
+        Self::KtsnCapture,
+    ];
 
     /// Its name in results.
     #[must_use]
@@ -36,6 +49,7 @@ impl Path {
             Self::FlannelSpin => "flannel-spin",
             Self::FlannelOther => "flannel-other",
             Self::Ktsn => "ktsn",
+            Self::KtsnCapture => "ktsn-capture",
         }
     }
 
@@ -45,12 +59,18 @@ impl Path {
         !matches!(self, Self::Bare | Self::BareSpin)
     }
 
+    /// Whether ktsnd sends its frames.
+    #[must_use]
+    pub const fn is_served(self) -> bool {
+        matches!(self, Self::Ktsn | Self::KtsnCapture)
+    }
+
     /// The talker's mode.
     pub(super) const fn mode(self) -> &'static str {
         match self {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
-            Self::Ktsn => "txtime",
+            Self::Ktsn | Self::KtsnCapture => "txtime",
         }
     }
 
@@ -59,7 +79,7 @@ impl Path {
     pub(super) const fn fifo(self) -> Option<u8> {
         match self {
             Self::FlannelOther => None,
-            Self::Ktsn => Some(40),
+            Self::Ktsn | Self::KtsnCapture => Some(40),
             _ => Some(50),
         }
     }
@@ -73,13 +93,15 @@ impl fmt::Display for Path {
 
 /// No such path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no path; expected bare, bare-spin, flannel, flannel-spin, flannel-other or ktsn")]
+#[error(
+    "{0:?} is no path; expected bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn or ktsn-capture"
+)]
 pub struct UnknownPath(String);
 
 impl FromStr for Path {
     type Err = UnknownPath;
 
     fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        Self::ALL.into_iter().find(|path| path.name() == text).ok_or_else(|| UnknownPath(text.to_owned()))
+        Self::KNOWN.into_iter().find(|path| path.name() == text).ok_or_else(|| UnknownPath(text.to_owned()))
     }
 }

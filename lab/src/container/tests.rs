@@ -5,6 +5,7 @@ use ktsn_measure::stats::Statistics;
 
 fn plan() -> Plan {
     Plan {
+        experiment: "container",
         paths: Path::ALL.to_vec(),
         payloads: vec![16, 64],
         rounds: 3,

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn run --capture kernel`: whether ktsnd takes what a program in this network namespace sends.
+//!
+//! In: a run directory. Out: nothing when it does, else what is missing and what to do. It asks ktsnd; nothing is
+//! changed, and nothing of the program is looked at: capture serves any.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use ktsn_proto::v1::{Attachment, ListRequest};
+
+use crate::control;
+
+/// Why timed sends from here are not captured, as far as can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// ktsnd cannot be asked.
+    Unknown(String),
+    /// No attachment is of this network namespace.
+    Attachment,
+    /// There is one, without capture.
+    Capture(String),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(why) => write!(f, "whether kernel capture serves this program cannot be seen: {why}"),
+            Self::Attachment => f.write_str(
+                "ktsnd has no attachment of this network namespace; run `ktsnd --attach NETNS:INTERFACE,capture=kernel` at \
+                 the host end of the pod's veth, or add an [[attachment]] with capture = \"kernel\"",
+            ),
+            Self::Capture(name) => write!(
+                f,
+                "attachment {name} has capture = \"preload\": detach it and attach it again with capture = \"kernel\""
+            ),
+        }
+    }
+}
+
+/// Which namespace a path leads to.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Asks the ktsnd of this run directory.
+pub(super) fn check(run_dir: &Path) -> Result<(), Missing> {
+    let unknown = |why: &dyn fmt::Display| Missing::Unknown(why.to_string());
+    let runtime = control::runtime().map_err(|error| unknown(&error))?;
+    let attachments = runtime.block_on(async {
+        let mut client = control::connect(run_dir).await.map_err(|error| unknown(&error))?;
+        let asked = tokio::time::timeout(control::ANSWER_MAX, client.list(ListRequest {})).await;
+        let reply = asked.map_err(|_| Missing::Unknown("ktsnd does not answer".to_owned()))?;
+        Ok(reply.map_err(|status| unknown(&status.message()))?.into_inner().attachments)
+    })?;
+    let here = identity(Path::new("/proc/self/ns/net"));
+    let is_here = |attachment: &Attachment| here.is_some() && identity(Path::new(&attachment.netns)) == here;
+    judge(attachments.into_iter().filter_map(|state| state.attachment).filter(is_here))
+}
+
+/// Of the attachments of this namespace one with capture is enough: a program's frames leave by any interface.
+fn judge(here: impl Iterator<Item = Attachment>) -> Result<(), Missing> {
+    let mut without = None;
+    for attachment in here {
+        if attachment.capture == "kernel" {
+            return Ok(());
+        }
+        without.get_or_insert(attachment.name);
+    }
+    Err(without.map_or(Missing::Attachment, Missing::Capture))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(name: &str, capture: &str) -> Attachment {
+        Attachment { name: name.to_owned(), capture: capture.to_owned(), ..Attachment::default() }
+    }
+
+    #[test]
+    fn one_with_capture_is_enough() {
+        let (a, b) = (attachment("a", "preload"), attachment("b", "kernel"));
+        assert_eq!(judge([a.clone(), b].into_iter()), Ok(()));
+        assert_eq!(judge([a].into_iter()), Err(Missing::Capture("a".to_owned())));
+        assert_eq!(judge([].into_iter()), Err(Missing::Attachment));
+    }
+
+    #[test]
+    fn every_answer_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let Err(nobody) = check(directory.path()) else { panic!("nobody answers there") };
+        assert!(nobody.to_string().contains("start one with"), "{nobody}");
+        assert!(Missing::Attachment.to_string().contains("capture=kernel"));
+    }
+}
