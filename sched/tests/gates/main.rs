@@ -11,6 +11,7 @@ mod clauses;
 mod compare;
 mod credit;
 mod engine;
+mod extremes;
 mod machines;
 mod port;
 mod properties;
