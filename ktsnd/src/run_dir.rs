@@ -54,12 +54,45 @@ pub struct KeptSchedule {
     pub schedule: serde_json::Value,
 }
 
-/// The file's contents; ktsnd 0.1 wrote the attachments alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Kept {
-    Attachments(Vec<RawAttachment>),
-    State(State),
+/// The form of the file that is written, and the highest that is read. It goes up when an older ktsnd would misread it.
+const VERSION: u64 = 1;
+
+/// Why a state file is not used.
+#[derive(Debug, thiserror::Error)]
+enum StateError {
+    #[error(
+        "it has form {0}, this ktsnd reads up to {VERSION}: a newer ktsnd wrote it; run that one with it, or attach again"
+    )]
+    Newer(u64),
+    #[error("{0}")]
+    Damaged(#[from] serde_json::Error),
+}
+
+impl StateError {
+    /// The name under which the file is set aside.
+    fn aside(&self) -> &'static str {
+        match self {
+            Self::Newer(_) => "state.json.newer",
+            Self::Damaged(_) => "state.json.damaged",
+        }
+    }
+}
+
+/// The file's contents. Without a version they have form 1, or are attachments alone, as ktsnd wrote them at first.
+fn read_state(octets: &[u8]) -> Result<State, StateError> {
+    let mut value: serde_json::Value = serde_json::from_slice(octets)?;
+    if value.is_array() {
+        return Ok(State { attachments: serde_json::from_value(value)?, ..State::default() });
+    }
+    let version = value.as_object_mut().and_then(|fields| fields.remove("version"));
+    match version.map(|version| version.as_u64().ok_or(version)) {
+        Some(Ok(version)) if version > VERSION => Err(StateError::Newer(version)),
+        Some(Err(other)) => {
+            let what = format!("version: {other}: expected a number");
+            Err(StateError::Damaged(serde::de::Error::custom(what)))
+        }
+        _ => Ok(serde_json::from_value(value)?),
+    }
 }
 
 /// An exclusively held run directory.
@@ -119,7 +152,7 @@ impl RunDir {
         self.path.join("client/ktsn.sock")
     }
 
-    /// What was kept. A damaged file is set aside, told and not used.
+    /// What was kept. A file that is damaged, or of a newer ktsnd, is set aside, told and not used.
     #[must_use]
     pub fn load(&self) -> (State, Option<String>) {
         let path = self.path.join("state.json");
@@ -128,14 +161,15 @@ impl RunDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (State::default(), None),
             Err(error) => return (State::default(), Some(format!("{}: {error}", path.display()))),
         };
-        match serde_json::from_slice(&octets) {
-            Ok(Kept::Attachments(attachments)) => (State { attachments, ..State::default() }, None),
-            Ok(Kept::State(state)) => (state, None),
+        match read_state(&octets) {
+            Ok(state) => (state, None),
             Err(error) => {
-                let aside = self.path.join("state.json.damaged");
-                let moved = fs::rename(&path, &aside);
-                let what = format!("{}: {error}; set aside: {moved:?}", path.display());
-                (State::default(), Some(what))
+                let aside = self.path.join(error.aside());
+                let where_to = match fs::rename(&path, &aside) {
+                    Ok(()) => format!("set aside as {}", aside.display()),
+                    Err(why) => format!("it could not be set aside: {why}"),
+                };
+                (State::default(), Some(format!("{}: {error}; {where_to}", path.display())))
             }
         }
     }
@@ -148,7 +182,9 @@ impl RunDir {
         let new = self.path.join("state.json.new");
         let written = (|| {
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(state)?)?;
+            let mut value = serde_json::to_value(state)?;
+            value["version"] = VERSION.into();
+            file.write_all(&serde_json::to_vec_pretty(&value)?)?;
             file.sync_all()?;
             fs::rename(&new, self.path.join("state.json"))
         })();
@@ -197,6 +233,32 @@ mod tests {
             assert_eq!(fs::read(dir.path().join("state.json.damaged")).unwrap(), damaged);
             assert_eq!(run.load(), (State::default(), None));
         }
+    }
+
+    /// Going back to an older ktsnd loses nothing in silence: the newer one's file stays, under another name.
+    #[test]
+    fn the_state_of_a_newer_ktsnd_is_told_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::take(dir.path()).unwrap();
+        let path = dir.path().join("state.json");
+        let newer = b"{\"version\":2,\"attachments\":[{\"name\":\"a\"}],\"later\":[]}";
+        fs::write(&path, newer).unwrap();
+        let (none, warning) = run.load();
+        let warning = warning.unwrap();
+        assert_eq!(none, State::default());
+        for part in ["state.json: it has form 2", "reads up to 1", "newer ktsnd", "state.json.newer"] {
+            assert!(warning.contains(part), "{warning}");
+        }
+        assert_eq!(fs::read(dir.path().join("state.json.newer")).unwrap(), newer);
+        assert_eq!(run.load(), (State::default(), None));
+        // What this one writes says its form; without one it is the first.
+        run.save(&State::default()).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("\"version\": 1"));
+        fs::write(&path, b"{\"attachments\":[]}").unwrap();
+        assert_eq!(run.load(), (State::default(), None));
+        // A field that nobody knows is named.
+        fs::write(&path, b"{\"attachments\":[],\"later\":1}").unwrap();
+        assert!(run.load().1.unwrap().contains("unknown field `later`"));
     }
 
     #[test]
