@@ -59,9 +59,11 @@ impl Obstacle {
             Self::Go => {
                 "serve it by kernel capture (`ktsn run --capture kernel`); Go's net package does not call the C library's sendmsg"
             }
-            Self::OtherMachine => "use a 64-bit build of the program for this machine",
+            Self::OtherMachine => {
+                "use a 64-bit build of the program for this machine, or kernel capture (`ktsn run --capture kernel`)"
+            }
             Self::Privileged => {
-                "start it as the user whose rights it gains, or remove its set-id bits or file capabilities"
+                "start it as the user whose rights it gains, remove its set-id bits or file capabilities, or serve it by kernel capture (`ktsn run --capture kernel`)"
             }
         }
     }
@@ -98,7 +100,7 @@ pub(crate) struct Inspection {
 impl Inspection {
     /// Whether only the kernel can see its timed datagrams.
     pub(crate) fn needs_capture(&self) -> bool {
-        matches!(self.obstacle, Some(Obstacle::Static | Obstacle::Go | Obstacle::Privileged))
+        self.obstacle.is_some()
     }
 
     /// As one object of JSON.
@@ -249,7 +251,7 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
             "program_io_uring",
             "it names io_uring",
             "datagrams that it sends through io_uring go to the kernel unseen by libktsn, without any count",
-            "make it send with sendmsg, sendmmsg or sendto, if it sends datagrams through io_uring at all",
+            "if it sends datagrams through io_uring at all: make it use sendmsg or sendmmsg, or serve it by kernel capture (`ktsn run --capture kernel`)",
         )
     } else {
         Finding::ok(
