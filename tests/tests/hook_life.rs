@@ -111,7 +111,7 @@ fn spawned_programs_get_what_they_are_given() {
     for libc in LIBCS {
         run(libc, "spawn", &[], |values, texts, events| {
             assert_eq!((values["spawn"], values["child"]), (0, 0));
-            let expected = ["parent", "inherited", "kept", "parent again", "after vfork"];
+            let expected = ["parent", "inherited", "kept", "parent again", "in vfork", "after vfork"];
             assert_eq!((texts, events.clients), (&expected.map(str::to_owned)[..], 2));
             // Nothing of ours is open in another program.
             assert_eq!((values["count"], values["highest"]), (3, 2));
