@@ -9,6 +9,7 @@ use core::ffi::{c_int, c_void};
 pub(crate) const SOL_IP: c_int = 0;
 pub(crate) const SOL_SOCKET: c_int = 1;
 pub(crate) const SOL_UDP: c_int = 17;
+pub(crate) const SOL_PACKET: c_int = 263;
 pub(crate) const SOL_IPV6: c_int = 41;
 
 pub(crate) const SO_TYPE: c_int = 3;
@@ -52,12 +53,19 @@ pub(crate) const UDP_CORK: c_int = 1;
 pub(crate) const UDP_NO_CHECK6_TX: c_int = 101;
 pub(crate) const UDP_SEGMENT: c_int = 103;
 
+pub(crate) const PACKET_TX_RING: c_int = 13;
+pub(crate) const PACKET_LOSS: c_int = 14;
+pub(crate) const PACKET_VNET_HDR: c_int = 15;
+pub(crate) const PACKET_QDISC_BYPASS: c_int = 20;
+
 /// The flags of SO_TIMESTAMPING that ask for something about sent datagrams (hardware, software, scheduler, ack).
 pub(crate) const TIMESTAMPING_TX: c_int = 1 | 2 | (1 << 8) | (1 << 9);
 
 pub(crate) const AF_INET: u16 = 2;
 pub(crate) const AF_INET6: u16 = 10;
+pub(crate) const AF_PACKET: u16 = 17;
 pub(crate) const SOCK_DGRAM: c_int = 2;
+pub(crate) const SOCK_RAW: c_int = 3;
 pub(crate) const IPPROTO_UDP: c_int = 17;
 
 pub(crate) const CLOCK_MONOTONIC: c_int = 1;

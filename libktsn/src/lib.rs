@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! libktsn.so: the send core, preloaded into programs that use `SO_TXTIME`.
 //!
-//! In: the program's socket calls. Out: timed UDP datagrams in the daemon's shared memory; everything else goes to
+//! In: the program's socket calls. Out: timed UDP datagrams and frames of packet sockets in the daemon's shared memory; everything else goes to
 //! the kernel as it came. Without a daemon a program behaves as without this library.
 //!
 //! It must never, in a hook: allocate, lock, log, panic, change `errno` on success, or wait for anybody but a daemon
@@ -56,6 +56,7 @@ mod message;
 mod multiple;
 mod options;
 mod originals;
+mod packet;
 mod page;
 mod region;
 mod send;

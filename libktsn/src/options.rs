@@ -9,9 +9,10 @@ use core::ffi::c_int;
 use crate::abi::{
     IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_OPTIONS, IP_TOS, IP_TTL, IP_UNICAST_IF, IPV6_DSTOPTS,
     IPV6_FLOWINFO_SEND, IPV6_HOPOPTS, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_IF, IPV6_PKTINFO, IPV6_RTHDR,
-    IPV6_RTHDRDSTOPTS, IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_UNICAST_IF, IPV6_V6ONLY, SO_BINDTODEVICE,
-    SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY, SO_TIMESTAMPING, SOL_IP,
-    SOL_IPV6, SOL_SOCKET, SOL_UDP, TIMESTAMPING_TX, UDP_CORK, UDP_NO_CHECK6_TX, UDP_SEGMENT,
+    IPV6_RTHDRDSTOPTS, IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_UNICAST_IF, IPV6_V6ONLY, PACKET_TX_RING,
+    SO_BINDTODEVICE, SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY,
+    SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, SOL_UDP, TIMESTAMPING_TX, UDP_CORK,
+    UDP_NO_CHECK6_TX, UDP_SEGMENT,
 };
 use crate::sys;
 
@@ -154,7 +155,7 @@ pub(crate) enum Change {
     Options,
     /// Something that the daemon reads from the socket: register again.
     Registration,
-    /// A source address that cannot be read back: the datagrams are the kernel's from now on.
+    /// A source address or a transmit ring that cannot be read back: the datagrams are the kernel's from now on.
     Pinned,
     /// An interface for groups that cannot be read back.
     PinnedGroups,
@@ -167,7 +168,7 @@ pub(crate) const fn change(level: c_int, name: c_int) -> Change {
         (SOL_SOCKET, SO_BINDTODEVICE | SO_BINDTOIFINDEX | SO_MARK) | (SOL_IPV6, IPV6_V6ONLY) => {
             Change::Registration
         }
-        (SOL_IPV6, IPV6_PKTINFO) => Change::Pinned,
+        (SOL_IPV6, IPV6_PKTINFO) | (SOL_PACKET, PACKET_TX_RING) => Change::Pinned,
         (SOL_IP, IP_MULTICAST_IF) => Change::PinnedGroups,
         _ => Change::Options,
     }

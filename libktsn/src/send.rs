@@ -22,7 +22,7 @@ use crate::page;
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, env, originals, sys, txtime};
+use crate::{attach, env, originals, packet, sys, txtime};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -124,7 +124,7 @@ impl Send {
         let Some(clock) = txtime::clock_id(stream.txtime().clock) else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
-        let Some(mut frame) = self.to(message).and_then(|to| self.frame(to, control)) else {
+        let Some(mut frame) = self.asked(message, control) else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
@@ -143,7 +143,7 @@ impl Send {
     /// part of no schedule.
     fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
         let held = batch.current()?;
-        let mut frame = self.frame(self.to(message)?, control)?;
+        let mut frame = self.asked(message, control)?;
         let Registration::Known(status) = self.stream.registration(held, self.fd) else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
         {
@@ -153,14 +153,18 @@ impl Send {
         Some(self.into_region(message, control, ClockId::Monotonic, frame, batch))
     }
 
-    /// Where the datagram goes, inside `None` for the connected peer; `None` when only the kernel can send it there.
-    fn to(self, message: &Message<'_>) -> Option<Option<Address>> {
+    /// The frame that a call asks for; `None` when only the kernel can send it, or has the errno.
+    fn asked(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
         if self.flags & !FLAGS != 0 {
             return None;
         }
-        match destination::parse(message.name, self.stream.is_v6(), self.stream.is_v6_only()) {
-            Destination::To(address) => Some(Some(address)),
-            Destination::Peer if self.stream.is_connected() => Some(None),
+        let stream = self.stream;
+        if stream.is_packet() {
+            return packet::frame(stream, message, control);
+        }
+        match destination::parse(message.name, stream.is_v6(), stream.is_v6_only()) {
+            Destination::To(address) => self.frame(Some(address), control),
+            Destination::Peer if stream.is_connected() => self.frame(None, control),
             Destination::Peer | Destination::Kernel => None,
         }
     }
@@ -256,7 +260,7 @@ impl Send {
                 return leave(stream, BypassReason::UnsupportedOption);
             }
         }
-        let payload_max = match payload_max(held, &frame, &status) {
+        let payload_max = match payload_max(held, message, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),
             Some(Err(reason)) => return leave(stream, reason),
             None => return batch.absent(message.octets),
@@ -325,7 +329,15 @@ fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
 
 /// The greatest payload that the daemon takes to the frame's destination, or why it takes none; `None` when its
 /// table stays unreadable.
-fn payload_max(held: &Use, frame: &Frame, status: &StreamStatus) -> Option<Result<usize, BypassReason>> {
+fn payload_max(
+    held: &Use,
+    message: &Message<'_>,
+    frame: &Frame,
+    status: &StreamStatus,
+) -> Option<Result<usize, BypassReason>> {
+    if frame.flags.is_link() {
+        return packet::payload_max(held, message, frame, status);
+    }
     let reason = |number| BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed);
     if frame.flags.contains(SlotFlags::CONNECTED) {
         return Some(if status.limit == 0 { Err(reason(status.bypass)) } else { Ok(status.limit as usize) });

@@ -17,6 +17,7 @@ use ktsn_ring::{StreamCode, StreamStatus, stream_flags};
 use crate::abi::{CLOCK_TAI, EAGAIN, EBADF, ENOBUFS, EPIPE, SockTxtime};
 use crate::destination::Address;
 use crate::options::Options;
+use crate::packet::{self, Shape};
 use crate::region::Use;
 use crate::{clock, page, sys};
 
@@ -56,6 +57,11 @@ const PINNED_GROUP: u32 = 1 << 11;
 /// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
 const ASKS: u32 = 1 << 12;
 
+/// AF_PACKET, SOCK_RAW.
+const PACKET_FRAMES: u32 = 1 << 30;
+/// AF_PACKET, SOCK_DGRAM.
+const PACKET_PAYLOADS: u32 = 1 << 31;
+
 const ADDRESS_FLAGS: u32 = BOUND | CONNECTED | PEER_GROUP | PEER_V4 | V6_ONLY | LOCAL_V4 | LOCAL_V6;
 
 /// `references` while the last one is being let go.
@@ -71,6 +77,8 @@ struct Entry {
     segment: AtomicU32,
     /// The token in the low half, the attachment's epoch and [`STALE`] in the high one; token 0 = never registered.
     registration: AtomicU64,
+    /// The interface that a packet socket is bound to, 0 = none.
+    interface: AtomicU32,
     /// The socket's SO_COOKIE.
     cookie: AtomicU64,
     /// A send waits for the answer until then (CLOCK_MONOTONIC, ns).
@@ -85,6 +93,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         options: AtomicU64::new(0),
         segment: AtomicU32::new(0),
         registration: AtomicU64::new(0),
+        interface: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
         wait_until: AtomicU64::new(0),
     }
@@ -127,6 +136,7 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.options.store(0, Relaxed);
             entry.segment.store(0, Relaxed);
             entry.registration.store(0, Relaxed);
+            entry.interface.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.wait_until.store(0, Relaxed);
             entry.references.store(1, Release);
@@ -285,6 +295,34 @@ impl Stream {
         self.entry.options.store(word, Relaxed);
         self.entry.segment.store(segment, Relaxed);
     }
+    /// Asks the socket for its options.
+    pub(crate) fn read_options(self, fd: c_int) {
+        self.set_options(if self.is_packet() {
+            packet::options(fd)
+        } else {
+            Options::read(fd, self.is_v6())
+        });
+    }
+    /// It is a packet socket. Said once, before anybody else knows the stream.
+    pub(crate) fn set_packet(self, shape: Shape) {
+        self.put(if shape == Shape::Frame { PACKET_FRAMES } else { PACKET_PAYLOADS }, true);
+    }
+    /// Whether it is a packet socket.
+    pub(crate) fn is_packet(self) -> bool {
+        self.has(PACKET_FRAMES | PACKET_PAYLOADS)
+    }
+    /// What a packet socket's payloads are.
+    pub(crate) fn packet_shape(self) -> Option<Shape> {
+        match (self.has(PACKET_FRAMES), self.has(PACKET_PAYLOADS)) {
+            (true, _) => Some(Shape::Frame),
+            (_, true) => Some(Shape::Payload),
+            _ => None,
+        }
+    }
+    /// The interface that a packet socket is bound to, 0 = none.
+    pub(crate) fn bound_interface(self) -> u32 {
+        self.entry.interface.load(Relaxed)
+    }
     /// The registration says what the socket no longer is.
     fn set_stale(self) {
         self.entry.registration.fetch_or(STALE, AcqRel);
@@ -303,6 +341,10 @@ impl Stream {
 
     /// Asks the socket for its addresses.
     pub(crate) fn read_addresses(self, fd: c_int) {
+        if self.is_packet() {
+            self.entry.interface.store(packet::bound_interface(fd), Relaxed);
+            return self.put(BOUND, true); // it needs no port
+        }
         let mut flags = 0;
         if let Some(name) = sys::local_name(fd)
             && let Some(local) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
@@ -370,7 +412,7 @@ impl Stream {
         }
         // First the word, then the addresses: a change in between makes the stream stale again.
         self.read_addresses(fd);
-        self.set_options(Options::read(fd, self.is_v6()));
+        self.read_options(fd);
         let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
         let sent = match held.region().control.get() {
             Some(control) => sys::send(control, &message.encode(), Some(fd)),

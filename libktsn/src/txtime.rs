@@ -13,10 +13,10 @@ use crate::abi::{
     SO_TYPE, SOCK_DGRAM, SOL_SOCKET, SockTxtime,
 };
 use crate::fds::{self, Entry};
-use crate::options::{self, Change, Options};
+use crate::options::{self, Change};
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
-use crate::{attach, clock, env, page, sys};
+use crate::{attach, clock, env, packet, page, sys};
 
 /// The clocks that a schedule can serve.
 pub(crate) const fn clock_id(clock: c_int) -> Option<ClockId> {
@@ -135,16 +135,22 @@ fn read_txtime(fd: c_int) -> Option<SockTxtime> {
     (read == Ok(8)).then(|| from_octets(octets))
 }
 
-/// A new stream for a UDP socket; the caller owns its one reference.
+/// A new stream for a UDP or packet socket; the caller owns its one reference.
 fn begin(fd: c_int) -> Option<Stream> {
     env::make_ready();
-    let is_v6 = udp_family(fd)?;
+    let (is_v6, shape) = match udp_family(fd) {
+        Some(is_v6) => (is_v6, None),
+        None => (false, Some(packet::shape(fd)?)),
+    };
     if usize::try_from(fd).ok()? >= fds::FDS_COUNT || !page::make()?.may_change() {
         return None;
     }
     let stream = streams::create(is_v6, sys::cookie(fd)?)?;
+    if let Some(shape) = shape {
+        stream.set_packet(shape);
+    }
     stream.read_addresses(fd);
-    stream.set_options(Options::read(fd, is_v6));
+    stream.read_options(fd);
     Some(stream)
 }
 
@@ -209,9 +215,9 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
     let Some(stream) = streams::get(index) else { return };
     match options::change(level, name) {
         Change::Priority => stream.set_options(options::with_priority(stream.options(), fd)),
-        Change::Options => stream.set_options(Options::read(fd, stream.is_v6())),
+        Change::Options => stream.read_options(fd),
         Change::Registration => {
-            stream.set_options(Options::read(fd, stream.is_v6()));
+            stream.read_options(fd);
             stream.addresses_changed(fd);
         }
         Change::Pinned => stream.pin(false),
