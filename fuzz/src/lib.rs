@@ -6,12 +6,14 @@
 //! same function runs under `cargo test` and under libFuzzer (see `README.md`).
 #![forbid(unsafe_code)]
 
+mod link;
 pub mod mutate;
 mod ring;
 mod schedule;
 pub mod targets;
 mod wire;
 
+pub use link::link;
 pub use ring::{control, ring};
 pub use schedule::{schedule, taprio};
 pub use wire::wire;

@@ -9,6 +9,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("wire", crate::wire),
     ("control", crate::control),
     ("ring", crate::ring),
+    ("link", crate::link),
     ("schedule", crate::schedule),
     ("taprio", crate::taprio),
 ];
