@@ -7,6 +7,7 @@
 pub mod bed;
 pub mod control;
 pub mod daemon;
+pub mod frames;
 pub mod raw;
 pub mod talker;
 pub mod tap;

@@ -48,6 +48,22 @@ pub(super) fn open(device: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// From now on [`receive`] puts a tag back that the kernel has taken out of a frame.
+pub(super) fn keep_tags(fd: &OwnedFd) -> io::Result<()> {
+    set(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
+}
+
+/// The frame with its tag, if the kernel has taken one out; its octets.
+fn with_tag(frame: &mut [u8; FRAME_OCTETS_MAX], count: usize, auxdata: &libc::tpacket_auxdata) -> usize {
+    if auxdata.tp_status & libc::TP_STATUS_VLAN_VALID == 0 || count < 12 || count + 4 > frame.len() {
+        return count;
+    }
+    frame.copy_within(12..count, 16);
+    frame[12..14].copy_from_slice(&auxdata.tp_vlan_tpid.to_be_bytes());
+    frame[14..16].copy_from_slice(&auxdata.tp_vlan_tci.to_be_bytes());
+    count + 4
+}
+
 /// One frame: its octets in `frame` (their count) and the kernel's stamp, nanoseconds of CLOCK_REALTIME.
 pub(super) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::Result<(usize, i64)> {
     let mut control = [0u64; 16];
@@ -62,17 +78,21 @@ pub(super) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::R
     let count = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel filled `message` and its control octets; the walk stays inside them.
-    let stamp = unsafe {
+    let (stamp, auxdata) = unsafe {
         let mut item = libc::CMSG_FIRSTHDR(&raw const message);
-        let mut stamp = None;
+        let (mut stamp, mut auxdata) = (None, None);
         while !item.is_null() {
             if (*item).cmsg_level == libc::SOL_SOCKET && (*item).cmsg_type == libc::SCM_TIMESTAMPNS {
                 let time: libc::timespec = std::ptr::read_unaligned(libc::CMSG_DATA(item).cast());
                 stamp = Some(time.tv_sec * 1_000_000_000 + time.tv_nsec);
             }
+            if (*item).cmsg_level == libc::SOL_PACKET && (*item).cmsg_type == libc::PACKET_AUXDATA {
+                auxdata = Some(std::ptr::read_unaligned(libc::CMSG_DATA(item).cast()));
+            }
             item = libc::CMSG_NXTHDR(&raw const message, item);
         }
-        stamp
+        (stamp, auxdata)
     };
+    let count = auxdata.map_or(count, |auxdata| with_tag(frame, count, &auxdata));
     Ok((count, stamp.ok_or_else(|| io::Error::other("a frame without stamp"))?))
 }

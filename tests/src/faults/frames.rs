@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every frame of `packet_talker` that arrives at a device, octet by octet, with the kernel's receive stamp.
+//!
+//! In: a namespace and a device. Out: [`Arrived`] frames in the order of arrival, their tag put back where the kernel
+//! has taken it out. It only hears. Frames without the talker's mark are left out.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::bed::within;
+use super::sys::{self, FRAME_OCTETS_MAX};
+use super::tap::on_clock;
+use crate::hook;
+
+const MARK: &[u8; 4] = b"KTSP";
+const CLOCK_MONOTONIC: u32 = 1;
+/// Octets of the talker's payload.
+pub const PAYLOAD_OCTETS: usize = 64;
+
+/// What `packet_talker` sends, by its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // named as in the program
+pub enum Kind {
+    Raw = 0,
+    Tagged = 1,
+    Ipv4 = 2,
+    Datagram = 3,
+    Bound = 4,
+    Many = 5,
+    Foreign = 6,
+    Split = 7,
+}
+
+/// A frame of the talker at the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// All octets.
+    pub frame: Vec<u8>,
+    /// [`Kind`].
+    pub kind: u32,
+    /// Its number.
+    pub number: u64,
+    /// Nanoseconds from the TxTime to the arrival, known to 2 µs, for the benefit of the frame.
+    pub after_ns: i64,
+}
+
+impl Arrived {
+    fn of(frame: &[u8], stamp: i64) -> Option<Self> {
+        let at = frame.windows(4).position(|octets| octets == MARK)?;
+        let mark = frame.get(at..at + 24)?;
+        let long = |at: usize| u64::from_ne_bytes(mark[at..at + 8].try_into().expect("eight octets"));
+        Some(Self {
+            kind: u32::from_ne_bytes(mark[4..8].try_into().expect("four octets")),
+            number: long(8),
+            after_ns: on_clock(stamp, CLOCK_MONOTONIC).saturating_sub(long(16).cast_signed()),
+            frame: frame.to_vec(),
+        })
+    }
+
+    /// What the frame should be, from what its payload says of itself: `headers`, then the talker's payload.
+    #[must_use]
+    pub fn expected(&self, headers: &[u8]) -> Vec<u8> {
+        let at = self.frame.windows(4).position(|octets| octets == MARK).unwrap_or(0);
+        let mut whole = [headers, &self.frame[at..at + 24]].concat();
+        whole.extend((24..PAYLOAD_OCTETS).map(|i| (self.number * 7 + i as u64) as u8));
+        whole
+    }
+}
+
+/// A running listener.
+#[derive(Debug)]
+pub struct Frames {
+    stop: Arc<AtomicBool>,
+    arrived: Arc<Mutex<Vec<Arrived>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Frames {
+    /// Listens on `device` of `namespace` from now on.
+    ///
+    /// # Panics
+    /// When the packet socket cannot be made.
+    #[must_use]
+    pub fn open(namespace: &str, device: &str) -> Self {
+        let socket = within(namespace, || sys::open(device).and_then(|fd| sys::keep_tags(&fd).map(|()| fd)));
+        let socket = socket.expect("packet socket");
+        let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let thread = {
+            let (stop, arrived) = (Arc::clone(&stop), Arc::clone(&arrived));
+            std::thread::spawn(move || listen(&socket, &stop, &arrived))
+        };
+        Self { stop, arrived, thread: Some(thread) }
+    }
+
+    /// What has arrived so far.
+    #[must_use]
+    pub fn arrived(&self) -> Vec<Arrived> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until `count` frames are there, at most `limit`, and a little longer for one too many; what is there then.
+    #[must_use]
+    pub fn wait(&self, count: usize, limit: Duration) -> Vec<Arrived> {
+        let start = Instant::now();
+        while self.arrived().len() < count && start.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        self.arrived()
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(socket: &OwnedFd, stop: &AtomicBool, arrived: &Mutex<Vec<Arrived>>) {
+    let mut frame = [0; FRAME_OCTETS_MAX];
+    while !stop.load(SeqCst) {
+        match sys::receive(socket, &mut frame) {
+            Ok((octets, stamp)) => {
+                if let Some(arrival) = Arrived::of(&frame[..octets], stamp) {
+                    arrived.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// `packet_talker`, compiled once per test binary.
+///
+/// # Panics
+/// When it does not compile.
+pub fn talker() -> &'static Path {
+    static BINARY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = BINARY.get_or_init(|| {
+        let directory = hook::open_directory();
+        let path = directory.path().join("packet_talker");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/packet_talker.c");
+        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
+        let compiled = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        (directory, path)
+    });
+    path
+}
