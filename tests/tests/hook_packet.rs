@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ktsn_tests::faults::bed::{Bed, within};
+use ktsn_tests::faults::bed::{Bed, POD_B, POD_Q, UPLINK, within};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::eventually;
 use ktsn_tests::faults::frames::{Arrived, Frames, Kind, talker};
+use ktsn_tests::faults::talker::talk;
 use ktsn_tests::hook;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -140,6 +141,32 @@ fn a_configured_tag_is_added_once() {
         assert_eq!(counters.sent, 40 + taken, "{counters:?}");
         bypassed(&daemon, "not_allowed", 20 - taken);
     }
+}
+
+/// Datagrams by the interface get the tag too; through the tunnel there is none.
+#[test]
+fn datagrams_get_the_configured_tag_by_the_interface() {
+    let bed = Bed::new();
+    let own = own_mac(&bed);
+    let attachment = Attachment::pod_a(&bed).to(&["10.244.0.0/16"]).with("vlan = 7\npcp = 5");
+    let daemon = Daemon::start(&bed, &[attachment]);
+    bed.run(&format!("ip -n {} neigh replace {POD_Q} lladdr {PEER} dev eth0 nud permanent", bed.pod_a));
+    let (tap, uplink) = (Frames::open(&bed.host_a, HOST_END), Frames::open(&bed.host_b, UPLINK));
+    // The neighbour was made just now.
+    eventually("the daemon knows the neighbour", SOON, || {
+        talk(&daemon, &bed.pod_a, POD_Q, 1, "count=1 clock=1");
+        (!tap.wait(1, Duration::from_millis(500)).is_empty()).then_some(())
+    });
+    let before = tap.arrived().len();
+    talk(&daemon, &bed.pod_a, POD_Q, 1, "count=10 clock=1");
+    talk(&daemon, &bed.pod_a, POD_B, 2, "count=10 clock=1");
+    let arrived = tap.wait(before + 10, SOON);
+    assert_eq!(arrived.len(), before + 10);
+    let tagged = [&mac(PEER)[..], &own, &[0x81, 0x00, 0xa0, 0x07, 0x08, 0x00, 0x45]].concat();
+    assert!(arrived.iter().all(|a| a.frame.starts_with(&tagged) && a.after_ns >= 0), "{arrived:?}");
+    let arrived = uplink.wait(10, SOON);
+    assert_eq!(arrived.len(), 10);
+    assert!(arrived.iter().all(|a| a.kind == 2 && a.frame[12..14] == [0x08, 0x00]), "{arrived:?}");
 }
 
 /// What the attachment does not allow goes to the kernel at once, with a named reason: a foreign source, reserved groups,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every frame of `packet_talker` that arrives at a device, octet by octet, with the kernel's receive stamp.
+//! Every frame of `packet_talker` (and `faults_talker`) that arrives at a device, octet by octet, with the kernel's receive stamp.
 //!
 //! In: a namespace and a device. Out: [`Arrived`] frames in the order of arrival, their tag put back where the kernel
 //! has taken it out. It only hears. Frames without the talker's mark are left out.
@@ -17,7 +17,8 @@ use super::sys::{self, FRAME_OCTETS_MAX};
 use super::tap::on_clock;
 use crate::hook;
 
-const MARK: &[u8; 4] = b"KTSP";
+/// The two programs' payloads begin alike: mark, a number of the program's choice, number, TxTime.
+const MARKS: [&[u8; 4]; 2] = [b"KTSP", b"KTSF"];
 const CLOCK_MONOTONIC: u32 = 1;
 /// Octets of the talker's payload.
 pub const PAYLOAD_OCTETS: usize = 64;
@@ -41,7 +42,7 @@ pub enum Kind {
 pub struct Arrived {
     /// All octets.
     pub frame: Vec<u8>,
-    /// [`Kind`].
+    /// [`Kind`], or the sender's number of `faults_talker`.
     pub kind: u32,
     /// Its number.
     pub number: u64,
@@ -49,9 +50,13 @@ pub struct Arrived {
     pub after_ns: i64,
 }
 
+fn marked(frame: &[u8]) -> Option<usize> {
+    frame.windows(4).position(|octets| MARKS.iter().any(|mark| octets == *mark))
+}
+
 impl Arrived {
     fn of(frame: &[u8], stamp: i64) -> Option<Self> {
-        let at = frame.windows(4).position(|octets| octets == MARK)?;
+        let at = marked(frame)?;
         let mark = frame.get(at..at + 24)?;
         let long = |at: usize| u64::from_ne_bytes(mark[at..at + 8].try_into().expect("eight octets"));
         Some(Self {
@@ -65,7 +70,7 @@ impl Arrived {
     /// What the frame should be, from what its payload says of itself: `headers`, then the talker's payload.
     #[must_use]
     pub fn expected(&self, headers: &[u8]) -> Vec<u8> {
-        let at = self.frame.windows(4).position(|octets| octets == MARK).unwrap_or(0);
+        let at = marked(&self.frame).unwrap_or(0);
         let mut whole = [headers, &self.frame[at..at + 24]].concat();
         whole.extend((24..PAYLOAD_OCTETS).map(|i| (self.number * 7 + i as u64) as u8));
         whole
