@@ -238,7 +238,8 @@ int capture(struct __sk_buff *skb)
 		return count(COUNT_NOT_UDP);
 	octets = host16(udp.octets);
 	frame = datagram.headers + octets;
-	if (octets < UDP_OCTETS || octets > datagram.room || datagram.headers + datagram.room > skb->len ||
+	/* A packet that goes on behind its datagram is nothing that a socket makes: the kernel's. */
+	if (octets < UDP_OCTETS || octets != datagram.room || datagram.headers + datagram.room > skb->len ||
 	    !udp.destination)
 		return count(COUNT_NOT_UDP);
 

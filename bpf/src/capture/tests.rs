@@ -90,7 +90,12 @@ fn reference(given: &Given, clocks: &[Clock]) -> Option<(usize, u16)> {
         (IpAddr::V6(_), IpAddr::V4(_)) => unreachable!("one family"),
     };
     let datagram = inner.datagram;
+    let packet_octets = match inner.source {
+        IpAddr::V4(_) => u16::from_be_bytes([frame[16], frame[17]]).wrapping_sub(20),
+        IpAddr::V6(_) => u16::from_be_bytes([frame[18], frame[19]]),
+    };
     if !is_plain
+        || datagram.length() != packet_octets
         || is_mapped
         || inner.vlan.is_some()
         || inner.hop_limit == 0
