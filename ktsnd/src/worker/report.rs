@@ -157,7 +157,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let outcome = end.outcome();
         let kinds = kinds_at(asked.kinds, outcome);
         let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut) else { return false };
-        if kinds == 0 || client.ended {
+        // A socket that is closed has no reader, and its stream's index may be another one's by now.
+        let is_heard = client.stream(asked.stream).is_some_and(|stream| stream.cookie == asked.cookie);
+        if kinds == 0 || client.ended || !is_heard {
             return false;
         }
         let mut completion = Completion {

@@ -8,7 +8,7 @@ use ktsn_ring::completion::{Completion, Outcome, Place, kind};
 use ktsn_ring::{ClockId, SlotFlags, SlotHeader};
 use ktsn_wire::dissect;
 
-use super::super::{ClientKey, Notice};
+use super::super::{ClientKey, Command, Notice};
 use super::world::{AHEAD, App, World};
 
 const MS: u64 = 1_000_000;
@@ -118,4 +118,20 @@ fn a_notifier_that_cannot_follow_holds_nobody() {
     world.run_until(10, |w| !w.sent().is_empty());
     assert_eq!(world.worker_stats.notices_lost.load(SeqCst), 1);
     assert!(app.producer.oldest_completion(0).is_some(), "it is found by looking");
+}
+
+/// A socket that is closed has nobody who reads what is told of it.
+#[test]
+fn nothing_is_told_of_a_stream_that_is_over() {
+    let (mut world, app, notices) = world();
+    let now = world.clocks.at();
+    push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now + MS, now, b"sent after the close");
+    world.run_until(1, |_| false);
+    assert!(world.sent().is_empty());
+    world.outbox.send(Command::Unregister(app.key, 0)).unwrap();
+    world.run_until(50, |w| !w.sent().is_empty());
+    assert_eq!(world.sent().len(), 1);
+    assert!(notices.try_recv().is_err());
+    assert!(app.producer.oldest_completion(0).is_none());
+    assert_eq!(std::iter::from_fn(|| app.producer.claim()).count(), 64);
 }
