@@ -83,8 +83,13 @@ impl Target {
     /// Sends one marker.
     ///
     /// # Errors
-    /// The kernel's: this program finds the completion only when it looks.
+    /// The kernel's, or `WouldBlock` while the program has a datagram in the making: this program finds the completion
+    /// only when it looks.
     pub(super) fn mark(&self, marker: &Marker) -> io::Result<()> {
+        // Whatever is sent now would become a part of that datagram, and would wait for the socket's lock.
+        if sys::is_corked(&self.socket) {
+            return Err(io::Error::from(io::ErrorKind::WouldBlock));
+        }
         let send = |is_v6: bool| {
             let result = self.send(marker, is_v6, self.has_keys);
             // Before Linux 6.13 the key is the socket's own next one.

@@ -90,3 +90,41 @@ fn another_socket_is_left_alone() {
     assert!(Target::new(other.try_clone().unwrap().into(), cookie).is_err());
     assert!(Target::new(std::fs::File::open("/dev/null").unwrap().into(), cookie).is_err());
 }
+
+/// The kernel appends to a datagram in the making whatever is sent, wherever it is to go.
+#[test]
+fn a_datagram_in_the_making_stays_the_programs() {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    let heard = || {
+        let mut octets = [0; 256];
+        let count = peer.recv(&mut octets).expect("a datagram");
+        octets[..count].to_vec()
+    };
+    for bound in ["127.0.0.1:0", "[::ffff:127.0.0.1]:0"] {
+        let socket = UdpSocket::bind(bound).unwrap();
+        let to = peer.local_addr().unwrap();
+        let mapped = |ip: std::net::IpAddr| match ip {
+            std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            std::net::IpAddr::V6(ip) => ip,
+        };
+        match bound.starts_with('[') {
+            true => socket.connect((mapped(to.ip()), to.port())).unwrap(),
+            false => socket.connect(to).unwrap(),
+        }
+        // The option, before and after there is something.
+        sys::tests::set_cork(&socket, true);
+        assert!(target(&socket).mark(&MARKER).is_err());
+        socket.send(b"corked").unwrap();
+        assert!(target(&socket).mark(&MARKER).is_err());
+        sys::tests::set_cork(&socket, false);
+        assert_eq!(heard(), b"corked");
+        // The flag, which no option shows.
+        rustix::net::send(&socket, b"one", rustix::net::SendFlags::MORE).unwrap();
+        assert!(target(&socket).mark(&MARKER).is_err());
+        socket.send(b" more").unwrap();
+        assert_eq!(heard(), b"one more");
+        // And again as ever.
+        assert!(ends_with_payload(&mark(&socket, 0).0));
+    }
+}

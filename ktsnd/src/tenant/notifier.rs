@@ -16,7 +16,7 @@ use ktsn_ring::marker::Marker;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use super::marker::Target;
-use super::socket::close_elsewhere;
+use super::socket::{can_close_unknown, close_elsewhere};
 use crate::worker::{ClientKey, Notice};
 
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.
@@ -84,6 +84,10 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
 /// Marks a batch of one socket's notices.
 fn notify(process: &Process, batch: &[Notice]) {
     let Some(first) = batch.first() else { return };
+    // What lies under the number may have to be closed elsewhere.
+    if !can_close_unknown() {
+        return;
+    }
     // Declared first, dropped last: the socket is closed before the program may go on closing.
     let Some(_holding) = process.attention.begin(first.stream) else { return };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
+const UDP_CORK: libc::c_int = 1;
 
 fn option<T: Copy>(fd: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
@@ -80,6 +81,16 @@ pub(super) fn is_v6_only(fd: impl AsFd) -> bool {
     option::<libc::c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_ok_and(|value| value != 0)
 }
 
+/// Whether a UDP socket puts what is sent into one datagram (UDP_CORK), or may have begun one (MSG_MORE): octets that have
+/// not left are of such a one, or of datagrams that lie in a queue, which nobody can tell apart.
+pub(super) fn is_corked(fd: impl AsFd) -> bool {
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ writes one int to `waiting`, which lives until after the call.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
+    let is_option_set = option::<libc::c_int>(fd, libc::IPPROTO_UDP, UDP_CORK).is_ok_and(|value| value != 0);
+    is_option_set || (result == 0 && waiting != 0)
+}
+
 /// Sends one datagram that asks for nothing of the socket: never waits, no signal.
 ///
 /// `control` holds complete control messages, as `sendmsg(2)` takes them.
@@ -111,6 +122,15 @@ pub(super) mod tests {
         let (fd, value) = (fd.as_fd().as_raw_fd(), (&raw const flags).cast());
         // SAFETY: the kernel reads four octets from `flags`, which lives until after the call.
         let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, value, octets) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Sets UDP_CORK.
+    pub(in super::super) fn set_cork(fd: impl AsFd, is_on: bool) {
+        let (value, octets) = (libc::c_int::from(is_on), size_of::<libc::c_int>() as libc::socklen_t);
+        let (fd, value) = (fd.as_fd().as_raw_fd(), (&raw const value).cast());
+        // SAFETY: the kernel reads one int from `value`, which lives until after the call.
+        let result = unsafe { libc::setsockopt(fd, libc::IPPROTO_UDP, super::UDP_CORK, value, octets) };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
     }
 
