@@ -10,12 +10,15 @@ use ktsn_bpf::{Clock, Counted, Taken};
 use ktsn_model::{BypassReason, DropReason, Priority};
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::ClockId;
+use ktsn_sched::policing::{
+    FlowMeter, PolicingConfig, StreamFilter, StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
+};
 use ktsn_wire::template::Ends;
 use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, dissect};
 
-use super::world::{AHEAD, POD, REMOTE, World};
+use super::world::{AHEAD, POD, REMOTE, World, policy};
 use super::{MS, US, payload};
-use crate::worker::{Captured, Command, Source};
+use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Source};
 
 type Waiting = Arc<Mutex<VecDeque<(Taken, Vec<u8>)>>>;
 
@@ -241,4 +244,33 @@ fn a_detached_attachments_frames_are_dropped_and_a_draining_worker_sends_them() 
         assert!(passes < 100, "it ends");
     }
     assert_eq!((world.sent().len(), world.worker.captured_count), (3, 0));
+}
+
+/// [802.1Q 8.6.5.5] A program that is captured is no way around its tenant's meter: every segment counts.
+#[test]
+fn clause_8_6_5_5_captured_frames_are_metered() {
+    // 100 octets of payload, 92 of headers, 24 that every frame has.
+    let meter = FlowMeter { committed_burst_size: 3 * (100 + 92 + 24), ..FlowMeter::default() };
+    let (stream, matches) = (StreamHandle(4), StreamMatch::All { tenant: None });
+    let policing = Policing::new(&PolicingConfig {
+        stream_filters: vec![StreamFilter {
+            stream: Some(stream),
+            flow_meter: Some(0),
+            ..StreamFilter::default()
+        }],
+        flow_meters: vec![meter],
+        ..PolicingConfig::default()
+    })
+    .unwrap();
+    let filters = policing.stats();
+    let mut world = World::policed(800, World::time_aware(None), Some(policing));
+    let streams = StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap();
+    let known = AttachmentPolicy { streams, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(known))).unwrap();
+    let pod = Pod::of(&mut world, 64);
+    let now = world.clocks.at();
+    pod.send(Clock::Monotonic, now + 300 * US, now, &[7; 1000], 100);
+    world.run_until(50, |w| w.stats.taken.load(SeqCst) == 10 && w.sent().len() == 3);
+    assert_eq!((world.sent().len(), world.dropped(DropReason::Policed)), (3, 7));
+    assert_eq!((filters[0].counters().matching_frames, filters[0].counters().red_frames), (10, 7));
 }

@@ -9,11 +9,14 @@ use ktsn_model::{DropReason, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus};
+use ktsn_sched::policing::{
+    PolicingConfig, StreamFilter, StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
+};
 
-use super::MS;
-use super::world::{App, Wire, World};
+use super::world::{App, Wire, World, policy};
+use super::{MS, US};
 use crate::stats::PortStats;
-use crate::worker::{Command, LinkKind, NewPort, StreamInfo};
+use crate::worker::{AttachmentPolicy, Command, LinkKind, NewPort, Policing, StreamInfo};
 
 /// The pod's interface in [`super::world`].
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 5];
@@ -163,4 +166,50 @@ fn a_changed_mac_address_is_noticed_before_a_frame_leaves() {
     world.run_until(200, |w| w.dropped(DropReason::Policed) == 1);
     assert_eq!(world.dropped(DropReason::Policed), 1);
     assert!(wire.lock().unwrap().is_empty());
+}
+
+/// [802.1CB 6.4] Of a packet socket's frames each is looked at: another destination is another stream.
+#[test]
+fn clause_6_4_frames_of_packet_sockets_are_identified_one_by_one() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let (wire, _) = with_interface(&mut world, &app, LinkKind::Frames);
+    let stream = StreamHandle(3);
+    let policing = Policing::new(&PolicingConfig {
+        stream_filters: vec![StreamFilter {
+            stream: Some(stream),
+            max_sdu_octets: Some(0),
+            ..StreamFilter::default()
+        }],
+        ..PolicingConfig::default()
+    })
+    .unwrap();
+    let filters = policing.stats();
+    let seen = wire.clone();
+    let port = Memory::new(64, 1450).unwrap().with_sink(Box::new(move |frame: &[u8]| {
+        seen.lock().unwrap().push((0, 0, frame.to_vec()));
+    }));
+    let new = NewPort {
+        port: Box::new(port),
+        priority_map: PriorityMap::default(),
+        selection: Box::new(World::time_aware(None)),
+        stats: Arc::default(),
+        policing: Some(Box::new(policing)),
+    };
+    world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
+    let matches = StreamMatch::MacVlan { destination: PEER, vlan: None };
+    let streams = StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap();
+    let known = AttachmentPolicy { streams, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(known))).unwrap();
+    world.worker.apply_commands();
+    let now = world.clocks.at();
+    let other = [&[2, 0, 0, 0, 0, 78][..], &OWN, &[0x88, 0xb5, 1, 2, 3]].concat();
+    for octets in [frame(&[0x88, 0xb5, 1, 2, 3]), other.clone(), frame(&[0x88, 0xb5, 4])] {
+        assert!(app.push_frame(&slot(SlotFlags::LINK_FRAME, now + 300 * US, now), &octets));
+    }
+    world.run_until(50, |_| !wire.lock().unwrap().is_empty());
+    let sent: Vec<Vec<u8>> = wire.lock().unwrap().iter().map(|(_, _, frame)| frame.clone()).collect();
+    assert_eq!((sent.len(), world.dropped(DropReason::Policed)), (1, 2));
+    assert!(sent[0].starts_with(&other));
+    assert_eq!(filters[0].counters().matching_frames, 2);
 }
