@@ -72,7 +72,8 @@ impl HostEnd {
             .map(|rule| {
                 let (address, bits) = rule.prefix.mapped();
                 let take = match rule.verdict {
-                    Verdict::Take { payload_max } => Some(payload_max),
+                    // The pod's kernel has asked for SO_BROADCAST already.
+                    Verdict::Take { payload_max } | Verdict::Broadcast { payload_max } => Some(payload_max),
                     Verdict::Bypass(_) => None,
                 };
                 Destination { address, bits, take }

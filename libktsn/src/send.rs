@@ -345,6 +345,12 @@ fn payload_max(
     for _ in 0..TABLE_ATTEMPTS {
         match held.producer().destination(frame.address) {
             DestinationVerdict::Take { payload_max } => return Some(Ok(usize::from(payload_max))),
+            DestinationVerdict::Broadcast { payload_max } => {
+                let is_allowed =
+                    streams::get(frame.stream_index).is_some_and(|stream| stream.options().has_broadcast);
+                let refused = Err(BypassReason::UnsupportedOption);
+                return Some(if is_allowed { Ok(usize::from(payload_max)) } else { refused });
+            }
             DestinationVerdict::Bypass(number) => return Some(Err(reason(number))),
             DestinationVerdict::Unstable => {
                 sys::nap(TABLE_NAP);

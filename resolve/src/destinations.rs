@@ -18,13 +18,18 @@ use ktsn_model::{BypassReason, IpPrefix};
 use crate::limits::DESTINATION_RULES_MAX;
 use crate::prefixes::canonical;
 use crate::table::{AttachmentIndex, AttachmentTables, Tables};
-use crate::way::{Way, payload_max, prefixes_that_matter, way};
+use crate::way::{Way, is_broadcast, payload_max, prefixes_that_matter, way};
 
 /// What a client does with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Take it when its payload is no longer; else leave it to the kernel as `over_mtu`.
     Take {
+        /// Largest payload, octets.
+        payload_max: u16,
+    },
+    /// The same for a subnet's broadcast address: only from a socket with SO_BROADCAST. The kernel refuses the others.
+    Broadcast {
         /// Largest payload, octets.
         payload_max: u16,
     },
@@ -119,7 +124,14 @@ fn regions(tables: &AttachmentTables) -> Vec<Region> {
             let way = way(tables, prefix);
             let verdict = match way {
                 Way::Bypass(reason) => Verdict::Bypass(reason),
-                _ => Verdict::Take { payload_max: payload_max(tables, &way, prefix.address().is_ipv4()) },
+                _ => {
+                    let payload_max = payload_max(tables, &way, prefix.address().is_ipv4());
+                    if is_broadcast(tables, prefix) {
+                        Verdict::Broadcast { payload_max }
+                    } else {
+                        Verdict::Take { payload_max }
+                    }
+                }
             };
             Region { start: start.to_bits(), bits, verdict }
         })
@@ -194,7 +206,7 @@ fn shrink(regions: &mut Vec<Region>, rules_max: usize) {
             Verdict::Bypass(_) => {
                 regions.remove(victim);
             }
-            Verdict::Take { .. } => regions.retain(|region| !gone.covers(region)),
+            Verdict::Take { .. } | Verdict::Broadcast { .. } => regions.retain(|region| !gone.covers(region)),
         }
     }
 }

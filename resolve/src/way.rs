@@ -65,12 +65,18 @@ fn is_own(tables: &AttachmentTables, at: IpPrefix) -> bool {
 
 fn is_group(tables: &AttachmentTables, at: IpPrefix) -> bool {
     match at.address() {
-        IpAddr::V4(address) => {
-            (address.is_multicast() && at.bits() >= 4)
-                || (at.bits() == 32
-                    && (address.is_broadcast() || tables.interface.broadcasts().any(|own| own == address)))
-        }
+        IpAddr::V4(address) => (address.is_multicast() && at.bits() >= 4) || is_broadcast(tables, at),
         IpAddr::V6(address) => address.is_multicast() && at.bits() >= 8,
+    }
+}
+
+/// Whether `at` is one broadcast address: of all networks, or of one of the interface's.
+pub(crate) fn is_broadcast(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    match at.address() {
+        IpAddr::V4(address) if at.bits() == 32 => {
+            address.is_broadcast() || tables.interface.broadcasts().any(|own| own == address)
+        }
+        _ => false,
     }
 }
 

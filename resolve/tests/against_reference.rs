@@ -227,7 +227,10 @@ proptest! {
             let verdict = first_match(&table.rules, to).unwrap_or(NO_MATCH);
             match (resolve(&tables, &flow(to)), verdict) {
                 (Ok(resolved), Verdict::Take { payload_max }) => prop_assert_eq!(resolved.payload_max, payload_max),
-                (Err(Refusal::Drop(..)), Verdict::Take { .. }) => {}
+                (Ok(resolved), Verdict::Broadcast { payload_max }) => {
+                    prop_assert!(to.is_ipv4() && resolved.payload_max == payload_max, "{}", to);
+                }
+                (Err(Refusal::Drop(..)), Verdict::Take { .. } | Verdict::Broadcast { .. }) => {}
                 (Err(Refusal::Bypass(reason)), Verdict::Bypass(said)) => prop_assert_eq!(reason, said, "{}", to),
                 (answer, verdict) => prop_assert!(false, "{}: {:?} but the table says {:?}", to, answer, verdict),
             }
@@ -252,7 +255,7 @@ proptest! {
         for (b, c, d) in probes.into_iter().chain(hits) {
             let to = IpAddr::V4(Ipv4Addr::new(10, b, c, d));
             let taken = first_match(&table.rules, to).unwrap_or(NO_MATCH);
-            if let Verdict::Take { payload_max } = taken {
+            if let Verdict::Take { payload_max } | Verdict::Broadcast { payload_max } = taken {
                 match resolve(&tables, &flow(to)) {
                     Ok(resolved) => prop_assert!(payload_max <= resolved.payload_max),
                     Err(Refusal::Drop(..)) => {}

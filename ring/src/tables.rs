@@ -232,6 +232,8 @@ pub enum DestinationAction {
     NotAllowed = 3,
     /// Packet sockets may send to the MAC address in the first six octets; no datagram's destination matches.
     Named = 4,
+    /// KTSN takes them from sockets with SO_BROADCAST; those of others are the kernel's to refuse.
+    Broadcast = 5,
 }
 
 /// An entry of the destination table; the longest prefixes come first.
@@ -262,6 +264,11 @@ impl Destination {
 pub enum DestinationVerdict {
     /// Take datagrams of at most `payload_max` octets.
     Take {
+        /// Greatest payload in octets.
+        payload_max: u16,
+    },
+    /// The same, of a socket with SO_BROADCAST; else leave it to the kernel.
+    Broadcast {
         /// Greatest payload in octets.
         payload_max: u16,
     },
@@ -310,8 +317,10 @@ fn find(words: &impl Words, layout: &Layout, address: u128) -> DestinationVerdic
         let high = u64::from_be(words.load64(at, Relaxed));
         let low = u64::from_be(words.load64(at.wrapping_add(8), Relaxed));
         if matches(address, u128::from(high) << 64 | u128::from(low), bits) {
+            let payload_max = u16::from_le_bytes([max_low, max_high]);
             return match action {
-                1 => DestinationVerdict::Take { payload_max: u16::from_le_bytes([max_low, max_high]) },
+                1 => DestinationVerdict::Take { payload_max },
+                5 => DestinationVerdict::Broadcast { payload_max },
                 2 => DestinationVerdict::Bypass(bypass::OWN_ADDRESS),
                 _ => DestinationVerdict::Bypass(bypass::NOT_ALLOWED),
             };

@@ -75,6 +75,7 @@ fn the_first_matching_destination_wins() {
     );
     let table = [
         destination("10.244.1.7", 128, DestinationAction::OwnAddress, 0),
+        destination("10.244.1.255", 128, DestinationAction::Broadcast, 1422),
         destination("10.244.1.0", 120, DestinationAction::Take, 1422),
         destination("10.244.0.0", 112, DestinationAction::NotAllowed, 0),
         destination("10.0.0.0", 104, DestinationAction::Take, 1372),
@@ -84,6 +85,7 @@ fn the_first_matching_destination_wins() {
     assert_eq!(producer.destinations_version(), 2);
     assert_eq!(verdict("10.244.1.7"), DestinationVerdict::Bypass(bypass::OWN_ADDRESS));
     assert_eq!(verdict("10.244.1.8"), DestinationVerdict::Take { payload_max: 1422 });
+    assert_eq!(verdict("10.244.1.255"), DestinationVerdict::Broadcast { payload_max: 1422 });
     assert_eq!(verdict("10.244.2.8"), DestinationVerdict::Bypass(bypass::NOT_ALLOWED));
     assert_eq!(verdict("10.9.2.8"), DestinationVerdict::Take { payload_max: 1372 });
     assert_eq!(verdict("11.9.2.8"), DestinationVerdict::Bypass(bypass::NOT_ALLOWED));

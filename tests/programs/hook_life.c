@@ -339,9 +339,24 @@ __attribute__((constructor)) static void before_main(void)
 		_exit(9);
 }
 
+// A network's broadcast address, without and with SO_BROADCAST.
+static void broadcast(void)
+{
+	int fd = timed_socket(AF_INET, TAI), yes = 1;
+	struct sockaddr_in to = to4(port);
+	to.sin_addr.s_addr = inet_addr("127.255.255.255");
+	say("refused", send_at(fd, &to, sizeof(to), "refused", now(TAI) + 200000000, 0));
+	say("set", setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &yes, sizeof(yes)));
+	say("taken", send_at(fd, &to, sizeof(to), "taken", now(TAI) + 200000000, 0));
+	say("connect", connect(fd, (struct sockaddr *)&to, sizeof(to)));
+	say("peer", send_at(fd, NULL, 0, "peer", now(TAI) + 200000000, 0));
+}
+
 int run_life_scenario(const char *name, char **argv)
 {
-	if (!strcmp(name, "limit"))
+	if (!strcmp(name, "broadcast"))
+		broadcast();
+	else if (!strcmp(name, "limit"))
 		limit(argv);
 	else if (!strcmp(name, "limit-full"))
 		limit_full(argv);

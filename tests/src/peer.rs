@@ -340,8 +340,18 @@ impl Client {
             action: DestinationAction::Take,
             payload_max: behaviour.payload_max,
         };
-        ring.set_destinations(&behaviour.destinations.iter().map(take).collect::<Vec<_>>())
-            .expect("destinations");
+        // 127.255.255.255, the loopback network's.
+        let mut address = [0xff; 16];
+        address[..10].fill(0);
+        address[12] = 127;
+        let broadcast = Destination {
+            address,
+            prefix_bits: 128,
+            action: DestinationAction::Broadcast,
+            payload_max: behaviour.payload_max,
+        };
+        let rules = std::iter::once(broadcast).chain(behaviour.destinations.iter().map(take));
+        ring.set_destinations(&rules.collect::<Vec<_>>()).expect("destinations");
         if behaviour.is_writing {
             // destinations_version, odd.
             let file = std::fs::File::from(memfd.try_clone().expect("memfd"));

@@ -227,6 +227,18 @@ fn no_hook_asks_for_memory_locks_or_output() {
     }
 }
 
+/// As the kernel: EACCES without SO_BROADCAST.
+#[test]
+fn a_broadcast_needs_the_sockets_permission() {
+    for libc in LIBCS {
+        run(libc, "broadcast", &[], |values, texts, _| {
+            assert_eq!((values["refused"], values["set"], values["taken"]), (-13, 0, 5)); // EACCES
+            assert_eq!((values["connect"], values["peer"]), (0, 4));
+            assert_eq!(texts, ["taken", "peer"]);
+        });
+    }
+}
+
 #[test]
 fn a_sandbox_that_allows_sending_is_enough() {
     for libc in LIBCS {

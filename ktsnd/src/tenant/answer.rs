@@ -94,7 +94,10 @@ fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
         (address ^ prefix).leading_zeros() >= u32::from(d.prefix_bits)
     });
     match hit.map(|d| (d.action, d.payload_max)) {
-        Some((DestinationAction::Take, payload_max)) => (u32::from(payload_max), 0),
+        // Connecting to a broadcast address needed SO_BROADCAST.
+        Some((DestinationAction::Take | DestinationAction::Broadcast, payload_max)) => {
+            (u32::from(payload_max), 0)
+        }
         Some((DestinationAction::OwnAddress, _)) => (0, BypassReason::OwnAddress.number()),
         _ => (0, BypassReason::NotAllowed.number()),
     }
@@ -116,6 +119,7 @@ fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destin
             let (address, prefix_bits) = rule.prefix.mapped();
             let (action, payload_max) = match rule.verdict {
                 Verdict::Take { payload_max } => (DestinationAction::Take, payload_max),
+                Verdict::Broadcast { payload_max } => (DestinationAction::Broadcast, payload_max),
                 Verdict::Bypass(BypassReason::OwnAddress) => (DestinationAction::OwnAddress, 0),
                 Verdict::Bypass(_) => (DestinationAction::NotAllowed, 0),
             };
