@@ -6,7 +6,15 @@
 //! same function runs under `cargo test` and under libFuzzer (see `README.md`).
 #![forbid(unsafe_code)]
 
+// libktsn's own files: a shared object cannot be linked, and the target needs a part of them.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../libktsn/src/abi.rs"]
+mod abi;
+#[allow(dead_code)]
+#[path = "../../libktsn/src/control_messages.rs"]
+mod control_messages;
 mod link;
+mod messages;
 pub mod mutate;
 mod ring;
 mod schedule;
@@ -14,6 +22,7 @@ pub mod targets;
 mod wire;
 
 pub use link::link;
+pub use messages::messages;
 pub use ring::{control, ring};
 pub use schedule::{schedule, taprio};
 pub use wire::wire;

@@ -10,6 +10,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("control", crate::control),
     ("ring", crate::ring),
     ("link", crate::link),
+    ("messages", crate::messages),
     ("schedule", crate::schedule),
     ("taprio", crate::taprio),
 ];
