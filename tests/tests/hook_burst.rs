@@ -171,3 +171,16 @@ fn a_burst_into_a_full_ring() {
     assert!(child.0.wait().expect("child").success());
     assert!(peer.wait(Duration::from_secs(2), |events| events.frames.len() == 64 + 70 + 5));
 }
+
+/// A frame of a burst is some hundred nanoseconds; the bound only tells it from a system call on a busy machine.
+#[test]
+fn a_burst_costs_no_system_call() {
+    let run_dir = hook::open_directory();
+    let silent = Behaviour { slots: 4096, takes: false, ..Behaviour::default() };
+    let peer = Peer::start(run_dir.path(), silent);
+    let output = hook::scenario(Libc::Gnu, run_dir.path(), "burst-cost", 9).output().expect("program");
+    let values = hook::values(&output);
+    println!("a frame of 64 octets in a burst of 64: {} ns", values["frame-ns"]);
+    assert!(peer.wait(Duration::from_secs(2), |events| events.counters[0][18] == 61 * 64));
+    assert!(values["frame-ns"] < 1_000, "{values:?}");
+}

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ktsn_lab::container::{self, Event, Path, Plan, bars};
-use ktsn_lab::{LabError, Tools, micro};
+use ktsn_lab::micro::{self, sender::Calls};
+use ktsn_lab::{LabError, Tools};
 use ktsn_measure::records::{RunRecords, save_runs};
 use ktsn_measure::report::{self, Source};
 use ktsn_measure::results::{Document, save_json};
@@ -75,11 +76,21 @@ struct MicroArgs {
     strict_bars: bool,
 }
 
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum SendCalls {
+    Timed,
+    Bursts,
+    Untimed,
+}
+
 /// Time every sendmsg with a transmit time: a process of the experiment `micro`.
 #[derive(Args, Clone, Debug)]
 struct SendCostArgs {
     /// Where to.
     destination: SocketAddr,
+    /// Which calls.
+    #[arg(long, value_enum, default_value = "timed")]
+    calls: SendCalls,
     /// Batches to send.
     #[arg(long)]
     batches: u32,
@@ -240,7 +251,12 @@ fn micro(args: &MicroArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn send_cost(args: &SendCostArgs) -> anyhow::Result<ExitCode> {
-    let cost = micro::sender::run(args.destination, args.batches, args.rights.real_time())?;
+    let calls = match args.calls {
+        SendCalls::Timed => Calls::Timed,
+        SendCalls::Bursts => Calls::Bursts,
+        SendCalls::Untimed => Calls::Untimed,
+    };
+    let cost = micro::sender::run(args.destination, calls, args.batches, args.rights.real_time())?;
     save_json(&cost, &args.json)?;
     Ok(ExitCode::SUCCESS)
 }

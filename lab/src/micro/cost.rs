@@ -3,7 +3,7 @@
 //! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender whose calls are
 //! timed runs on CPU 0, so that nobody preempts it in the middle of a call.
 
-use super::sender::Cost;
+use super::sender::{BURST, Calls, Cost};
 use super::{Plan, sys};
 use crate::daemon::{Counters, Daemon, configuration};
 use crate::error::LabError;
@@ -23,6 +23,9 @@ const READY_MAX: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(500);
 /// What a sender needs for one batch, pause included.
 const BATCH_TIME: f64 = 0.026;
+/// Turns of the comparison of sockets that are not ours, each way, and a turn's share of a figure's seconds.
+const TURNS: usize = 5;
+const TURN_SHARE: f64 = 0.2;
 /// Readings of the daemon's CPU time over one figure's seconds.
 const SLICES: u32 = 10;
 
@@ -52,11 +55,22 @@ impl Costs<'_> {
     }
 
     /// Carries the sender out as a process of its own.
-    fn sender(&self, destination: &str, dress: impl FnOnce(Program) -> Program) -> Result<Cost, LabError> {
+    fn sender(
+        &self,
+        destination: &str,
+        calls: Calls,
+        share: f64,
+        dress: impl FnOnce(Program) -> Program,
+    ) -> Result<Cost, LabError> {
         let json = self.directory.join("sender.json");
-        let batches = (self.plan.seconds / BATCH_TIME).ceil().max(4.0).to_string();
+        let batches = (self.plan.seconds * share / BATCH_TIME).ceil().max(4.0).to_string();
+        let calls = match calls {
+            Calls::Timed => "timed",
+            Calls::Bursts => "bursts",
+            Calls::Untimed => "untimed",
+        };
         let program = Program::new("sender", &self.plan.tools.ktsn)
-            .args(["bench", "send-cost", destination, "--batches", &batches])
+            .args(["bench", "send-cost", destination, "--calls", calls, "--batches", &batches])
             .args(["--cpu", "0", "--fifo", "40", "--json"])
             .args([json.as_os_str()]);
         let mut process = dress(program).start(self.directory)?;
@@ -66,16 +80,45 @@ impl Costs<'_> {
             .map_err(|error| LabError::Contents { path: json, problem: error.to_string() })
     }
 
-    /// The kernel's own send, into a veth whose peer drops at once.
+    /// The kernel's own sends, into a veth whose peer drops at once.
     pub(super) fn kernel(&self) -> Result<Vec<Micro>, LabError> {
         let dropped = within(&self.testbed.b.namespace, || sys::drop_all(UPLINK))?;
         let destination = format!("{}:{PORT}", self.testbed.b.address);
-        let cost = self.sender(&destination, |program| program.within(&self.testbed.a.namespace))?;
+        let cost = |calls| {
+            self.sender(&destination, calls, 1.0, |program| program.within(&self.testbed.a.namespace))
+        };
+        let (timed, bursts) = (cost(Calls::Timed)?, cost(Calls::Bursts)?);
         drop(dropped);
         Ok(vec![
-            distribution("sendmsg.kernel.64", &cost.rest_ns, cost.rest_count),
-            distribution("clock.reading", &cost.clock_ns, 256),
+            distribution("sendmsg.kernel.64", &timed.rest_ns, timed.rest_count),
+            distribution("sendmmsg64.kernel.64", &bursts.rest_ns, bursts.rest_count),
+            distribution("clock.reading", &timed.clock_ns, 256),
         ])
+    }
+
+    /// Sends of a socket that is not ours, with the library preloaded and without, by turns: the median rounds.
+    pub(super) fn not_ours(&self) -> Result<Vec<Micro>, LabError> {
+        let dropped = within(&self.testbed.b.namespace, || sys::drop_all(UPLINK))?;
+        let destination = format!("{}:{PORT}", self.testbed.b.address);
+        let namespace = &self.testbed.a.namespace;
+        let (mut plain, mut hooked, mut samples) = (Vec::new(), Vec::new(), 0);
+        for round in 0..2 * TURNS {
+            let library = (round % 2 == 1).then_some(&self.plan.tools.libktsn);
+            let cost = self.sender(&destination, Calls::Untimed, TURN_SHARE, |program| {
+                let program = program.within(namespace);
+                match library {
+                    Some(library) => program.env("LD_PRELOAD", library.as_os_str()),
+                    None => program,
+                }
+            })?;
+            samples += cost.rest_count / 2;
+            if library.is_some() { hooked.push(cost.rest_ns) } else { plain.push(cost.rest_ns) }
+        }
+        drop(dropped);
+        let of = |name: &str, rounds: &[Statistics]| {
+            distribution(name, &Statistics::median_of(rounds).unwrap_or_default(), samples)
+        };
+        Ok(vec![of("sendmsg.untimed.kernel.64", &plain), of("sendmsg.untimed.hooked.64", &hooked)])
     }
 
     /// The same program under libktsn.
@@ -84,22 +127,26 @@ impl Costs<'_> {
         let _listener = self.listener()?;
         let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
         let before = daemon.statistics()?;
-        let cost =
-            self.sender(&destination, |program| daemon.serve(program, &self.plan.tools, self.testbed))?;
-        let run = daemon.statistics()?.since(&before);
+        let cost = |calls| {
+            self.sender(&destination, calls, 1.0, |program| {
+                daemon.serve(program, &self.plan.tools, self.testbed)
+            })
+        };
+        let timed = cost(Calls::Timed)?;
+        let between = daemon.statistics()?;
+        let bursts = cost(Calls::Bursts)?;
         // Of these figures only those are true that every frame went this way for.
-        let expected = cost.first_count + cost.rest_count;
-        if run.taken < expected || !run.bypassed.is_empty() {
-            let problem = format!("took {} of {expected} frames, bypassed {:?}", run.taken, run.bypassed);
-            return Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() });
-        }
-        let doorbell = (cost.first_ns.p50 - cost.rest_ns.p50) as f64;
-        let rung = run.doorbells as f64 / (cost.first_count + 2) as f64;
+        let run = taken_all(between.since(&before), timed.first_count + timed.rest_count)?;
+        let datagrams = (bursts.first_count + bursts.rest_count) * BURST as u64;
+        let _ = taken_all(daemon.statistics()?.since(&between), datagrams)?;
+        let doorbell = (timed.first_ns.p50 - timed.rest_ns.p50) as f64;
+        let rung = run.doorbells as f64 / (timed.first_count + 2) as f64;
         Ok(vec![
-            distribution("sendmsg.intercepted.64", &cost.rest_ns, cost.rest_count),
-            distribution("sendmsg.intercepted.doorbell.64", &cost.first_ns, cost.first_count),
-            figure("doorbell.cost", "ns", doorbell, cost.first_count),
-            figure("doorbell.per_batch", "1", rung, cost.first_count + 2),
+            distribution("sendmsg.intercepted.64", &timed.rest_ns, timed.rest_count),
+            distribution("sendmsg.intercepted.doorbell.64", &timed.first_ns, timed.first_count),
+            distribution("sendmmsg64.intercepted.64", &bursts.rest_ns, bursts.rest_count),
+            figure("doorbell.cost", "ns", doorbell, timed.first_count),
+            figure("doorbell.per_batch", "1", rung, timed.first_count + 2),
         ])
     }
 
@@ -210,6 +257,15 @@ impl Costs<'_> {
             samples: u64::from(SLICES),
         })
     }
+}
+
+/// The counters of a run whose every frame the daemon took.
+fn taken_all(run: Counters, expected: u64) -> Result<Counters, LabError> {
+    if run.taken >= expected && run.bypassed.is_empty() {
+        return Ok(run);
+    }
+    let problem = format!("took {} of {expected} frames, bypassed {:?}", run.taken, run.bypassed);
+    Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() })
 }
 
 /// A daemon that was idle because its talkers failed must not look cheap.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one `sendmsg` with a transmit time costs its caller.
+//! What one send costs its caller: `sendmsg` with a transmit time or without, and a datagram of a `sendmmsg`.
 //!
-//! In: a destination, how many batches. Out: nanoseconds per call, clock reading included. It is an ordinary program:
+//! In: a destination, the calls, how many batches. Out: nanoseconds per datagram, clock reading included. It is an ordinary program:
 //! whatever is preloaded takes its calls, or the kernel does. It runs as a process of its own.
 //!
 //! ```text
@@ -12,14 +12,16 @@
 use crate::error::LabError;
 use ktsn_measure::clock::{RealTime, ScheduleClock, monotonic_now, sleep_until};
 use ktsn_measure::payload::blank;
-use ktsn_measure::socket::Udp;
+use ktsn_measure::socket::{Burst, Udp};
 use ktsn_measure::stats::Statistics;
-use ktsn_time::Nanos;
+use ktsn_time::{Nanos, TxTime};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// Sends of one batch; a client's ring holds four times as many.
 pub const BATCH: i64 = 256;
+/// Datagrams of one `sendmmsg`.
+pub const BURST: i64 = 64;
 /// Octets of payload.
 pub const PAYLOAD_OCTETS: usize = 64;
 const AHEAD: Nanos = Nanos::from_millis(20);
@@ -32,7 +34,7 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 pub struct Cost {
     /// Every first call of a batch.
     pub first_ns: Statistics,
-    /// All other calls.
+    /// All other calls; of bursts, a datagram of each.
     pub rest_ns: Statistics,
     /// Samples in `first_ns`.
     pub first_count: u64,
@@ -42,37 +44,107 @@ pub struct Cost {
     pub clock_ns: Statistics,
 }
 
+/// Which calls are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Calls {
+    /// `sendmsg` with SCM_TXTIME.
+    Timed,
+    /// `sendmmsg` of [`BURST`] datagrams with SCM_TXTIME.
+    Bursts,
+    /// `sendmsg` on a socket without SO_TXTIME.
+    Untimed,
+}
+
+/// The calls of one batch: its samples, the first one's apart.
+struct Sender {
+    socket: Udp,
+    calls: Calls,
+    payload: Vec<u8>,
+    burst: Burst,
+    sequence: u64,
+}
+
+impl Sender {
+    fn new(destination: SocketAddr, calls: Calls) -> Result<Self, LabError> {
+        let socket = Udp::connected(destination).map_err(LabError::system("socket"))?;
+        if calls != Calls::Untimed {
+            socket.set_tx_time(ScheduleClock::Tai).map_err(LabError::system("SO_TXTIME"))?;
+        }
+        let payload = blank(PAYLOAD_OCTETS).map_err(|error| LabError::Usage(error.to_string()))?;
+        let burst = Burst::new(&payload, BURST as usize);
+        Ok(Self { socket, calls, payload, burst, sequence: 0 })
+    }
+
+    fn next_number(&mut self) -> [u8; 8] {
+        self.sequence += 1;
+        (self.sequence - 1).to_be_bytes()
+    }
+
+    /// One call for the datagrams from `index` of the batch on; what a datagram cost.
+    fn call(&mut self, base: TxTime, index: i64) -> Result<Nanos, LabError> {
+        let at = |index: i64| base.saturating_add(APART.saturating_mul(index));
+        if self.calls == Calls::Bursts {
+            for number in 0..BURST as usize {
+                let sequence = self.next_number();
+                if let Some(payload) = self.burst.payload_mut(number) {
+                    payload[..8].copy_from_slice(&sequence);
+                }
+            }
+            let sent = self.socket.send_burst(&mut self.burst, |number| at(index + number as i64));
+            let (count, lasted) = sent.map_err(LabError::system("sendmmsg"))?;
+            if count != BURST as usize {
+                return Err(LabError::Usage(format!("sendmmsg took {count} of {BURST}")));
+            }
+            return Ok(Nanos::new(lasted.get() / BURST));
+        }
+        let sequence = self.next_number();
+        self.payload[..8].copy_from_slice(&sequence);
+        let before = monotonic_now();
+        let sent = match self.calls {
+            Calls::Untimed => self.socket.send_message(&self.payload),
+            _ => self.socket.send_at(&self.payload, at(index)),
+        };
+        let cost = monotonic_now().since(before);
+        sent.map_err(LabError::system("sendmsg"))?;
+        Ok(cost)
+    }
+}
+
 /// Sends `batches` batches; the first two are not counted (they attach and register).
 ///
 /// # Errors
 /// A right is missing, or the system refuses a send.
-pub fn run(destination: SocketAddr, batches: u32, real_time: RealTime) -> Result<Cost, LabError> {
-    let socket = Udp::connected(destination).map_err(LabError::system("socket"))?;
-    socket.set_tx_time(ScheduleClock::Tai).map_err(LabError::system("SO_TXTIME"))?;
-    let mut payload = blank(PAYLOAD_OCTETS).map_err(|error| LabError::Usage(error.to_string()))?;
+pub fn run(
+    destination: SocketAddr,
+    calls: Calls,
+    batches: u32,
+    real_time: RealTime,
+) -> Result<Cost, LabError> {
+    let mut sender = Sender::new(destination, calls)?;
+    let step = if calls == Calls::Bursts { BURST } else { 1 };
     let (mut first, mut rest) = (Vec::new(), Vec::with_capacity(batches as usize * BATCH as usize));
     real_time.apply().map_err(|error| LabError::Impossible {
         what: error.to_string(),
         remedy: "run as root".to_owned(),
     })?;
-    let mut sequence = 0_u64;
     for batch in 0..batches.saturating_add(2) {
         let base = ScheduleClock::Tai.now().saturating_add(AHEAD);
-        for index in 0..BATCH {
-            payload[..8].copy_from_slice(&sequence.to_be_bytes());
-            sequence += 1;
-            let at = base.saturating_add(APART.saturating_mul(index));
-            let before = monotonic_now();
-            let sent = socket.send_at(&payload, at);
-            let cost = monotonic_now().since(before);
-            sent.map_err(LabError::system("sendmsg"))?;
+        let mut index = 0;
+        while index < BATCH {
+            let cost = sender.call(base, index)?;
             match (batch, index) {
                 (0 | 1, _) => {}
                 (_, 0) => first.push(cost),
                 _ => rest.push(cost),
             }
+            index += step;
         }
-        sleep_until(base.saturating_add(APART.saturating_mul(BATCH)).saturating_add(PAUSE));
+        let end = if calls == Calls::Untimed {
+            ScheduleClock::Tai.now()
+        } else {
+            base.saturating_add(APART.saturating_mul(BATCH))
+        };
+        sleep_until(end.saturating_add(PAUSE));
     }
     let clock: Vec<Nanos> = (0..BATCH)
         .map(|_| {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+use super::sender::Calls;
 use super::*;
 use crate::sys::within;
 use crate::testbed::UPLINK;
@@ -55,9 +56,13 @@ fn the_peer_drops_until_the_descriptor_is_closed() {
 #[test]
 fn the_sender_counts_every_call() {
     let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let cost = sender::run(listener.local_addr().unwrap(), 2, RealTime::default()).unwrap();
-    assert_eq!((cost.first_count, cost.rest_count), (2, 2 * (sender::BATCH as u64 - 1)));
-    assert!(cost.rest_ns.min > 0 && cost.clock_ns.min >= 0);
-    let nobody = sender::run(listener.local_addr().unwrap(), 0, RealTime::default());
+    let run =
+        |calls, batches| sender::run(listener.local_addr().unwrap(), calls, batches, RealTime::default());
+    for (calls, a_batch) in [(Calls::Timed, 256), (Calls::Untimed, 256), (Calls::Bursts, 4)] {
+        let cost = run(calls, 2).unwrap();
+        assert_eq!((cost.first_count, cost.rest_count), (2, 2 * (a_batch - 1)), "{calls:?}");
+        assert!(cost.rest_ns.min > 0 && cost.clock_ns.min >= 0);
+    }
+    let nobody = run(Calls::Timed, 0);
     assert_eq!(nobody.unwrap_err().exit_status(), 2);
 }

@@ -105,6 +105,35 @@ impl Udp {
         sys::send_at(self.fd.as_raw_fd(), payload, nanos_of(tx_time))
     }
 
+    /// Sends now, as [`Udp::send`], by `sendmsg`.
+    ///
+    /// # Errors
+    /// As [`Udp::send`].
+    pub fn send_message(&self, payload: &[u8]) -> io::Result<usize> {
+        sys::send_message(self.fd.as_raw_fd(), payload)
+    }
+
+    /// Sends all datagrams of `burst` by one `sendmmsg`, the one of index `i` at `tx_times(i)`. How many the kernel
+    /// took, and how long the call alone lasted.
+    ///
+    /// # Errors
+    /// As [`Udp::send`], of the first datagram.
+    pub fn send_burst(
+        &self,
+        burst: &mut Burst,
+        tx_times: impl Fn(usize) -> TxTime,
+    ) -> io::Result<(usize, Nanos)> {
+        burst.0.with(
+            |index| nanos_of(tx_times(index)),
+            |messages| {
+                let before = crate::clock::monotonic_now();
+                let sent = sys::send_burst(self.fd.as_raw_fd(), messages);
+                let lasted = crate::clock::monotonic_now().since(before);
+                sent.map(|count| (count, lasted))
+            },
+        )
+    }
+
     /// Waits for a datagram (`recvmsg`).
     ///
     /// # Errors
@@ -122,9 +151,51 @@ impl Udp {
     }
 }
 
+/// Datagrams for one `sendmmsg`, of equal length.
+pub struct Burst(sys::Burst);
+
+impl std::fmt::Debug for Burst {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Burst({} octets)", self.0.payloads.len())
+    }
+}
+
+impl Burst {
+    /// `count` copies of `payload`.
+    #[must_use]
+    pub fn new(payload: &[u8], count: usize) -> Self {
+        Self(sys::Burst::new(payload, count))
+    }
+
+    /// The payload of the datagram of this index, if there is one.
+    pub fn payload_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        self.0.payloads.chunks_mut(self.0.payload_octets.max(1)).nth(index)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_burst_arrives_in_its_order() {
+        let listener = Udp::bound("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.set_receive_timeout(Nanos::from_seconds(2)).unwrap();
+        let talker = Udp::connected(listener.local().unwrap()).unwrap();
+        talker.set_tx_time(ScheduleClock::Monotonic).unwrap();
+        let mut burst = Burst::new(b"0123", 3);
+        burst.payload_mut(1).unwrap().copy_from_slice(b"abcd");
+        assert!(burst.payload_mut(3).is_none());
+        let at = ScheduleClock::Monotonic.now();
+        let (sent, lasted) = talker.send_burst(&mut burst, |_| at).unwrap();
+        assert!(sent == 3 && lasted > Nanos::new(0));
+        assert_eq!(talker.send_message(b"last").unwrap(), 4);
+        let mut buffer = [0_u8; 64];
+        for text in [b"0123", b"abcd", b"0123", b"last"] {
+            assert_eq!(listener.receive(&mut buffer).unwrap().octets, 4);
+            assert_eq!(&buffer[..4], text);
+        }
+    }
 
     #[test]
     fn datagrams_arrive_with_a_kernel_stamp_on_both_families() {

@@ -122,6 +122,76 @@ pub(super) fn send_at(fd: RawFd, payload: &[u8], tx_time: u64) -> io::Result<usi
     octets(sent)
 }
 
+pub(super) fn send_message(fd: RawFd, payload: &[u8]) -> io::Result<usize> {
+    let mut part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    // SAFETY: msghdr is plain data for which all-zero is valid.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    // SAFETY: sendmsg only reads `part` and `payload`, which outlive the call.
+    octets(unsafe { libc::sendmsg(fd, &raw const message, 0) })
+}
+
+/// Datagrams with their transmit times, for one call.
+pub(super) struct Burst {
+    /// One after the other, of equal length.
+    pub(super) payloads: Box<[u8]>,
+    pub(super) payload_octets: usize,
+    controls: Box<[Control]>,
+    parts: Box<[libc::iovec]>,
+}
+
+impl Burst {
+    pub(super) fn new(payload: &[u8], count: usize) -> Self {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self {
+            payloads: payload.repeat(count).into_boxed_slice(),
+            payload_octets: payload.len(),
+            controls: (0..count).map(|_| Control([0; 64])).collect(),
+            parts: vec![empty; count].into_boxed_slice(),
+        }
+    }
+
+    /// Calls `send` with the headers of all datagrams, the one of index `i` for `tx_times(i)`.
+    pub(super) fn with<R>(
+        &mut self,
+        tx_times: impl Fn(usize) -> u64,
+        send: impl FnOnce(&mut [libc::mmsghdr]) -> R,
+    ) -> R {
+        let mut messages = Vec::with_capacity(self.parts.len());
+        let payloads = self.payloads.chunks_mut(self.payload_octets.max(1));
+        for (index, ((payload, control), part)) in
+            payloads.zip(&mut self.controls).zip(&mut self.parts).enumerate()
+        {
+            *part = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
+            // SAFETY: mmsghdr is plain data for which all-zero is valid.
+            let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            // SAFETY: CMSG_SPACE and CMSG_LEN only compute; msg_control points to 64 aligned octets, msg_controllen
+            // (24) is less, so the first header and its 8 octets of data lie inside.
+            unsafe {
+                message.msg_hdr.msg_controllen = libc::CMSG_SPACE(8) as _;
+                let header = libc::CMSG_FIRSTHDR(&raw const message.msg_hdr);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_TXTIME;
+                (*header).cmsg_len = libc::CMSG_LEN(8) as _;
+                std::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<u64>(), tx_times(index));
+            }
+            messages.push(message);
+        }
+        send(&mut messages)
+    }
+}
+
+pub(super) fn send_burst(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let count = u32::try_from(messages.len()).map_err(io::Error::other)?;
+    // SAFETY: the headers were made by `Burst::with`, whose buffers outlive this call; the kernel writes msg_len only.
+    let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, 0) };
+    octets(sent as isize)
+}
+
 pub(super) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; 64]);
