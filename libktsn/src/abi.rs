@@ -81,6 +81,7 @@ pub(crate) const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 pub(crate) const EPERM: c_int = 1;
 pub(crate) const EINTR: c_int = 4;
+pub(crate) const ENOMEM: c_int = 12;
 pub(crate) const EFAULT: c_int = 14;
 pub(crate) const EINVAL: c_int = 22;
 pub(crate) const EBADF: c_int = 9;

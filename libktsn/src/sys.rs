@@ -207,7 +207,11 @@ pub(crate) fn is_page_writable(page: usize) -> bool {
     const MADV_POPULATE_WRITE: usize = 23;
     // SAFETY: the kernel makes the page as present as a write would; its content stays.
     let result = unsafe { call(number::MADVISE, [page, 1, MADV_POPULATE_WRITE, 0, 0]) };
-    result == 0 || !crate::env::knows_populate()
+    // Anything else is a sandbox that forbids the question.
+    let is_no = [abi::EFAULT, abi::ENOMEM, abi::EINVAL]
+        .iter()
+        .any(|errno| result == (*errno as isize).wrapping_neg());
+    !is_no || !crate::env::knows_populate()
 }
 
 /// The kernel's version, major and minor; 0.0 where it cannot be read.
