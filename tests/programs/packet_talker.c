@@ -2,6 +2,7 @@
 // An ordinary program with timed packet sockets (AF_PACKET, SO_TXTIME). It knows nothing of KTSN.
 //
 // packet_talker IFACE DESTINATION frames KIND COUNT LEAD_US GAP_US   frames that a listener can check
+// packet_talker IFACE DESTINATION cost                               nanoseconds of a call, median
 // packet_talker IFACE DESTINATION errnos                             what each odd call answers
 //
 // A frame's payload: "KTSP", kind u32, number u64, TxTime u64 (CLOCK_MONOTONIC, ns), then octets that follow from the
@@ -236,6 +237,32 @@ static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
 	say("worst-us", (long)(worst / 1000));
 }
 
+static int by_value(const void *one, const void *other)
+{
+	return *(const int *)one - *(const int *)other;
+}
+
+static void cost(const char *what, int type)
+{
+	static int took[450];
+	struct sockaddr_ll to = name(0x22f0);
+	int fd = timed(type, 0);
+	uint8_t frame[64 + PAYLOAD];
+	size_t octets = type == SOCK_RAW ? headers(frame, RAW) : 0;
+
+	fill(frame + octets, 98, 0, 0);
+	octets += PAYLOAD;
+	for (int i = 0; i < 450; i++) {
+		uint64_t start = now();
+
+		if (send_to(fd, frame, octets, &to, sizeof(to), start + 2000000000) != (long)octets)
+			exit(5);
+		took[i] = (int)(now() - start);
+	}
+	qsort(took, 450, sizeof(took[0]), by_value);
+	say(what, took[225]);
+}
+
 static void odd_name(int fd, const uint8_t *frame, size_t octets)
 {
 	struct sockaddr_ll to = name(0x22f0);
@@ -368,6 +395,8 @@ int main(int argc, char **argv)
 		destination[i] = (uint8_t)strtoul(argv[2] + 3 * i, NULL, 16);
 	if (!strcmp(argv[3], "errnos"))
 		errnos(argv[1]);
+	else if (!strcmp(argv[3], "cost"))
+		cost("raw-ns", SOCK_RAW), cost("dgram-ns", SOCK_DGRAM);
 	else if (!strcmp(argv[3], "frames") && argc == 8)
 		frames((enum kind)atoi(argv[4]), strtoull(argv[5], NULL, 10), strtoull(argv[6], NULL, 10) * 1000,
 		       strtoull(argv[7], NULL, 10) * 1000);

@@ -240,6 +240,22 @@ fn every_odd_call_answers_as_on_the_kernel_alone() {
     assert_eq!(answers(hook::hooked(talker(), &run_dir), &bed.pod_a), alone, "never attached");
 }
 
+/// A send is a few hundred nanoseconds; the bound only tells it from a system call on a busy machine.
+#[test]
+fn a_send_costs_no_system_call() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let all = ["eth0", PEER, "cost"].map(str::to_owned);
+    let child = daemon.program(&bed.pod_a, talker(), &all);
+    let values = hook::values(&child.wait_with_output().expect("talker"));
+    println!(
+        "an intercepted sendmsg: SOCK_RAW {} ns, SOCK_DGRAM {} ns",
+        values["raw-ns"], values["dgram-ns"]
+    );
+    assert!(values["raw-ns"] < 2_000 && values["dgram-ns"] < 2_000, "{values:?}");
+    eventually("all were taken", SOON, || (daemon.control().counters(NAME).taken == 900).then_some(()));
+}
+
 /// The daemon is killed under a program: sends go on succeeding without waiting, nothing reaches the wire behind the
 /// schedule's back, and with a new daemon frames leave again.
 #[test]
