@@ -75,7 +75,7 @@ impl Daemon {
         directory: &Path,
         configuration: &str,
     ) -> Result<Self, LabError> {
-        tools.check_daemon()?;
+        tools.check_capture()?;
         let config = directory.join("ktsnd.toml");
         std::fs::write(&config, configuration).map_err(LabError::file(&config))?;
         let run_dir = directory.join("run");

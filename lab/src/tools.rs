@@ -26,7 +26,19 @@ impl Tools {
     /// # Errors
     /// [`LabError::Impossible`] when daemon or library are not there.
     pub fn check_daemon(&self) -> Result<(), LabError> {
-        for file in [&self.ktsnd, &self.libktsn] {
+        Self::check([&self.ktsnd, &self.libktsn].into_iter())
+    }
+
+    /// The same for captured programs, which need no library.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`] when ktsnd was not built.
+    pub fn check_capture(&self) -> Result<(), LabError> {
+        Self::check(std::iter::once(&self.ktsnd))
+    }
+
+    fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), LabError> {
+        for file in files {
             if !file.is_file() {
                 return Err(LabError::Impossible {
                     what: format!("{} does not exist", file.display()),

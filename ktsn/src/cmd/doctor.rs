@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn doctor
   ktsn doctor --program ./controller
+  ktsn doctor --capture
   ktsn doctor --program ./controller --json | jq .program
   ktsn doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
@@ -31,6 +32,10 @@ pub(crate) struct DoctorArgs {
     /// Also tell whether libktsn can serve this program.
     #[arg(long, value_name = "PROGRAM")]
     program: Option<OsString>,
+    /// Also measure how much earlier a program has to send that kernel capture serves: a second of traffic in network
+    /// namespaces of its own (root).
+    #[arg(long)]
+    capture: bool,
     /// JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -60,7 +65,7 @@ fn tell(args: &DoctorArgs) -> Result<u8, (u8, String)> {
             (2, format!("--program {}: {what}", name.display()))
         })?),
     };
-    let findings = doctor::look(&run_dir, program.as_deref());
+    let findings = doctor::look(&run_dir, program.as_deref(), args.capture);
     let text = if args.json { json_of(&run_dir, &findings, program.as_deref()) } else { text_of(&findings) };
     output::write(&text).map_err(|error| (1, format!("standard output: {error}; write to another place")))?;
     Ok(u8::from(count(&findings, State::Fail) > 0))

@@ -4,6 +4,7 @@
 //! In: the machine. Out: findings, each with what it means and what to do. Looks and tries; what a trial makes is
 //! gone when it ends, and no setting is changed.
 
+mod capture;
 mod elf;
 pub(crate) mod finding;
 mod machine;
@@ -18,12 +19,17 @@ use std::path::Path;
 use finding::Finding;
 
 /// Everything, in the order in which it should be repaired.
-pub(crate) fn look(run_dir: &Path, program: Option<&Path>) -> Vec<Finding> {
+///
+/// `measure_capture`: with a second of traffic that shows what kernel capture needs.
+pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool) -> Vec<Finding> {
     let place = place::look(run_dir);
     let mut findings = program.map(program::findings).unwrap_or_default();
     findings.extend(place.findings);
     findings.extend(rights::findings(place.is_served));
     findings.extend(network::findings(place.is_served));
     findings.extend(machine::findings());
+    if measure_capture {
+        findings.extend(capture::findings());
+    }
     findings
 }

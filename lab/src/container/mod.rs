@@ -142,8 +142,10 @@ impl Plan {
 pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
     plan.check()?;
     let is_served = plan.paths.iter().any(|path| path.is_served());
-    if is_served {
+    if plan.paths.contains(&Path::Ktsn) {
         plan.tools.check_daemon()?;
+    } else if is_served {
+        plan.tools.check_capture()?;
     }
     if !plan.functional {
         check_machine()?;
