@@ -24,6 +24,8 @@ pub(crate) const SO_TIMESTAMPING: c_int = 37;
 pub(crate) const SO_PROTOCOL: c_int = 38;
 pub(crate) const SO_DOMAIN: c_int = 39;
 pub(crate) const SO_COOKIE: c_int = 57;
+/// A control message only.
+pub(crate) const SCM_TS_OPT_ID: c_int = 81;
 /// Also the type of the control message, `SCM_TXTIME`.
 pub(crate) const SO_TXTIME: c_int = 61;
 pub(crate) const SO_BINDTOIFINDEX: c_int = 62;
@@ -31,6 +33,7 @@ pub(crate) const SO_BINDTOIFINDEX: c_int = 62;
 pub(crate) const IP_TOS: c_int = 1;
 pub(crate) const IP_TTL: c_int = 2;
 pub(crate) const IP_OPTIONS: c_int = 4;
+pub(crate) const IP_RECVERR: c_int = 11;
 pub(crate) const IP_MULTICAST_TTL: c_int = 33;
 pub(crate) const IP_UNICAST_IF: c_int = 50;
 pub(crate) const IP_MULTICAST_IF: c_int = 32;
@@ -38,6 +41,7 @@ pub(crate) const IP_MULTICAST_IF: c_int = 32;
 pub(crate) const IPV6_UNICAST_HOPS: c_int = 16;
 pub(crate) const IPV6_MULTICAST_IF: c_int = 17;
 pub(crate) const IPV6_MULTICAST_HOPS: c_int = 18;
+pub(crate) const IPV6_RECVERR: c_int = 25;
 pub(crate) const IPV6_V6ONLY: c_int = 26;
 pub(crate) const IPV6_FLOWINFO_SEND: c_int = 33;
 pub(crate) const IPV6_PKTINFO: c_int = 50;
@@ -71,9 +75,13 @@ pub(crate) const IPPROTO_UDP: c_int = 17;
 pub(crate) const CLOCK_MONOTONIC: c_int = 1;
 pub(crate) const CLOCK_TAI: c_int = 11;
 
+pub(crate) const MSG_CTRUNC: c_int = 0x8;
+pub(crate) const MSG_TRUNC: c_int = 0x20;
 pub(crate) const MSG_DONTWAIT: c_int = 0x40;
 pub(crate) const MSG_CONFIRM: c_int = 0x800;
+pub(crate) const MSG_ERRQUEUE: c_int = 0x2000;
 pub(crate) const MSG_NOSIGNAL: c_int = 0x4000;
+pub(crate) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
 
 pub(crate) const F_DUPFD: c_int = 0;
 pub(crate) const F_DUPFD_CLOEXEC: c_int = 1030;
@@ -92,8 +100,10 @@ pub(crate) const EOPNOTSUPP: c_int = 95;
 pub(crate) const ENOSYS: c_int = 38;
 pub(crate) const EPIPE: c_int = 32;
 pub(crate) const EPROTO: c_int = 71;
+pub(crate) const ENOMSG: c_int = 42;
 pub(crate) const ENETDOWN: c_int = 100;
 pub(crate) const ENOBUFS: c_int = 105;
+pub(crate) const ECANCELED: c_int = 125;
 
 /// The most segments that one send may have (UIO_MAXIOV).
 pub(crate) const SEGMENTS_MAX: usize = 1024;

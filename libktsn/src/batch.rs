@@ -191,9 +191,11 @@ fn fill(producer: &Producer, filling: &Filling<'_>) -> Result<Option<Run>, Full>
         let octets = left.min(filling.segment_octets);
         left = left.wrapping_sub(octets);
         pieces.begin(octets);
+        // One datagram is told of once: when its last frame is done.
+        let frame = if left == 0 { filling.frame } else { filling.frame.untold() };
         // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
         // address the program was never told.
-        if unsafe { producer.fill_raw(&claim, &filling.frame, &mut pieces) }.is_err() {
+        if unsafe { producer.fill_raw(&claim, &frame, &mut pieces) }.is_err() {
             producer.cancel(claim);
             if let Some(run) = run {
                 producer.cancel_run(run);

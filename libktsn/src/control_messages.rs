@@ -6,8 +6,8 @@
 //! cmsg(3); which levels count depends on the socket and the destination, so each has its own mark.
 
 use crate::abi::{
-    IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_TCLASS, SO_PRIORITY, SO_TIMESTAMPING, SO_TXTIME, SOL_IP, SOL_IPV6,
-    SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
+    IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_TCLASS, SCM_TS_OPT_ID, SO_PRIORITY, SO_TIMESTAMPING, SO_TXTIME,
+    SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
 };
 
 /// Priorities above this are one and the same to the daemon.
@@ -26,6 +26,8 @@ pub(crate) struct Parsed {
     pub(crate) segment_octets: Option<u16>,
     /// SO_TIMESTAMPING: what is to be recorded about this datagram, as the program wrote it.
     pub(crate) timestamping: Option<u32>,
+    /// SCM_TS_OPT_ID: the key of this datagram's timestamps.
+    pub(crate) key: Option<u32>,
     /// SO_PRIORITY, at most 15.
     pub(crate) priority: Option<u8>,
     /// The priority on the IPv4 path: there IP_TOS sets one too, and the last of both holds.
@@ -170,6 +172,10 @@ impl Parsed {
             SO_TXTIME => self.tx_time = Some(u64::from_le_bytes(item.data()?)),
             SO_TIMESTAMPING => match item.int() {
                 Some(flags) => self.timestamping = Some(flags.cast_unsigned()),
+                None => self.has_others = true,
+            },
+            SCM_TS_OPT_ID => match item.data() {
+                Some(key) => self.key = Some(u32::from_le_bytes(key)),
                 None => self.has_others = true,
             },
             SO_PRIORITY => match item.int() {

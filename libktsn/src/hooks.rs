@@ -8,12 +8,13 @@
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::abi::{
-    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, MessageHeader, MultipleHeader, SO_TXTIME, SOL_SOCKET,
+    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, MSG_ERRQUEUE, MessageHeader, MultipleHeader, SEGMENTS_MAX,
+    SO_TXTIME, SOL_SOCKET,
 };
 use crate::hwtstamp::Answer;
 use crate::send::Send;
 use crate::verdict::Verdict;
-use crate::{descriptors, env, fds, hwtstamp, multiple, originals, page, send, txtime};
+use crate::{descriptors, env, error_queue, fds, hwtstamp, multiple, originals, page, send, txtime};
 
 /// Fails with an errno.
 fn fail(errno: c_int) -> c_int {
@@ -185,6 +186,59 @@ pub unsafe extern "C" fn sendmmsg(
         // SAFETY: as above.
         _ => unsafe { originals::sendmmsg(fd, messages, count, flags) },
     }
+}
+
+/// `recvmsg(2)`: only the error queues of timed sockets are ours.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut MessageHeader, flags: c_int) -> isize {
+    if flags & MSG_ERRQUEUE != 0 {
+        // SAFETY: the program's arguments.
+        match unsafe { error_queue::recvmsg(fd, message, flags) } {
+            error_queue::Answer::Kernel => {}
+            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
+            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
+        }
+    }
+    // SAFETY: as above.
+    unsafe { originals::recvmsg(fd, message, flags) }
+}
+
+/// `recvmmsg(2)`: an error queue is read message by message, as the kernel does it; nobody ever waits there.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut MultipleHeader,
+    count: u32,
+    flags: c_int,
+    timeout: *mut c_void,
+) -> c_int {
+    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || send::stream_of(fd).is_none() {
+        // SAFETY: the program's arguments.
+        return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    let before = originals::errno();
+    let count = count.min(SEGMENTS_MAX as u32);
+    for index in 0..count {
+        let message = messages.wrapping_add(index as usize);
+        // SAFETY: within the program's array of `count` headers.
+        let octets = unsafe { recvmsg(fd, &raw mut (*message).header, flags) };
+        if octets < 0 {
+            if index == 0 {
+                return -1;
+            }
+            originals::set_errno(before);
+            return index.cast_signed();
+        }
+        // SAFETY: as above; recvmmsg reports lengths there.
+        unsafe { (&raw mut (*message).octets).write_unaligned(octets as u32) };
+    }
+    count.cast_signed()
 }
 
 /// `close(2)`.

@@ -115,6 +115,11 @@ originals! {
     /// `sendmmsg(2)`.
     sendmmsg(fd: c_int, messages: *mut MultipleHeader, count: u32, flags: c_int) -> c_int
         = c"sendmmsg", number::SENDMMSG;
+    /// `recvmsg(2)`.
+    recvmsg(fd: c_int, message: *mut MessageHeader, flags: c_int) -> isize = c"recvmsg", number::RECVMSG;
+    /// `recvmmsg(2)`.
+    recvmmsg(fd: c_int, messages: *mut MultipleHeader, count: u32, flags: c_int, timeout: *mut c_void) -> c_int
+        = c"recvmmsg", number::RECVMMSG;
     /// `close(2)`.
     close(fd: c_int) -> c_int = c"close", number::CLOSE;
     /// `close_range(2)`; musl and older C libraries have none.

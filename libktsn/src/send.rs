@@ -20,6 +20,7 @@ use crate::fds::{self, Entry};
 use crate::message::Message;
 use crate::page;
 use crate::region::Use;
+use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
 use crate::{attach, env, originals, packet, sys, txtime};
@@ -195,7 +196,8 @@ impl Send {
         } else {
             (control.priority, control.traffic_class.flatten().unwrap_or(options.traffic_class))
         };
-        let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT);
+        let asked = stamps::asked(stream, control)?;
+        let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT).with(asked);
         let mut frame = Frame {
             stream_index: stream.index,
             flags: if to.is_none() { flags.with(SlotFlags::CONNECTED) } else { flags },
@@ -204,6 +206,9 @@ impl Send {
             hop_limit,
             ..Frame::default()
         };
+        if asked != SlotFlags::NONE {
+            frame.descriptor = self.fd;
+        }
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
         }
@@ -253,6 +258,7 @@ impl Send {
                 count(BypassReason::NotAllowed);
                 return Verdict::Kernel;
             }
+            StreamCode::Registered if stamps::is_told(&frame) => stamps::begin(stream, held),
             StreamCode::Registered => {}
             StreamCode::NotAttached => return self.not_attached(),
             StreamCode::Refused => return leave(stream, BypassReason::NotAllowed),
@@ -271,9 +277,14 @@ impl Send {
             Err(reason) => return leave(stream, reason),
         };
         frame.token = status.token;
+        let key = stamps::key(stream, control);
+        frame.report_id = key.take(stream);
         match batch.push(Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => Verdict::Taken(message.octets),
-            Err(Full::Fail(errno)) => Verdict::Fail(errno),
+            Err(Full::Fail(errno)) => {
+                key.give_back(stream);
+                Verdict::Fail(errno)
+            }
             Err(Full::Gone) => batch.absent(message.octets),
             Err(Full::TooLong) => leave(stream, BypassReason::OverMtu),
         }
@@ -322,7 +333,6 @@ impl Send {
 /// Whether the control messages ask for something that only the kernel does, or may refuse.
 fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
     control.is_kernels(is_v4)
-        || control.timestamping.is_some()
         || (control.has_priority && !env::knows_priority_messages())
         || (control.is_privileged && !sys::may_prioritise())
 }

@@ -19,6 +19,7 @@ use crate::destination::Address;
 use crate::options::Options;
 use crate::packet::{self, Shape};
 use crate::region::Use;
+use crate::stamps::Telling;
 use crate::{clock, page, sys};
 
 /// Streams of a process; the region's table has no more.
@@ -75,6 +76,7 @@ struct Entry {
     options: AtomicU64,
     /// The second word of the options: UDP_SEGMENT.
     segment: AtomicU32,
+    telling: Telling,
     /// The token in the low half, the attachment's epoch and [`STALE`] in the high one; token 0 = never registered.
     registration: AtomicU64,
     /// The interface that a packet socket is bound to, 0 = none.
@@ -92,6 +94,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         txtime: AtomicU64::new(0),
         options: AtomicU64::new(0),
         segment: AtomicU32::new(0),
+        telling: Telling::new(),
         registration: AtomicU64::new(0),
         interface: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
@@ -135,6 +138,7 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.txtime.store(0, Relaxed);
             entry.options.store(0, Relaxed);
             entry.segment.store(0, Relaxed);
+            entry.telling.begin(TOKENS.load(Relaxed));
             entry.registration.store(0, Relaxed);
             entry.interface.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
@@ -164,6 +168,7 @@ pub(crate) fn release(index: u32) {
     if entry.references.fetch_update(AcqRel, Relaxed, less) != Ok(1) {
         return;
     }
+    entry.telling.end(index);
     let registration = entry.registration.swap(0, AcqRel);
     if let Some(held) = page::get().and_then(Use::current)
         && registration as u32 != 0
@@ -295,8 +300,13 @@ impl Stream {
         self.entry.options.store(word, Relaxed);
         self.entry.segment.store(segment, Relaxed);
     }
+    /// What its program wants to be told.
+    pub(crate) fn telling(self) -> &'static Telling {
+        &self.entry.telling
+    }
     /// Asks the socket for its options.
     pub(crate) fn read_options(self, fd: c_int) {
+        self.entry.telling.read_flags(fd);
         self.set_options(if self.is_packet() {
             packet::options(fd)
         } else {

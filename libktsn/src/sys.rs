@@ -32,6 +32,7 @@ pub(crate) mod number {
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 47;
     pub(crate) const IOCTL: usize = 16;
+    pub(crate) const RECVMMSG: usize = 299;
     pub(crate) const UNAME: usize = 63;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const MADVISE: usize = 28;
@@ -59,6 +60,7 @@ pub(crate) mod number {
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 212;
     pub(crate) const IOCTL: usize = 29;
+    pub(crate) const RECVMMSG: usize = 243;
     pub(crate) const UNAME: usize = 160;
     pub(crate) const RT_SIGPROCMASK: usize = 135;
     pub(crate) const MADVISE: usize = 233;
@@ -369,6 +371,15 @@ pub(crate) fn is_readable(fd: c_int) -> bool {
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)) != Ok(0)
+}
+
+/// `recvmsg`; the lengths and flags in `header` are the kernel's afterwards.
+pub(crate) fn recvmsg(fd: c_int, header: &mut MessageHeader, flags: c_int) -> Result<usize, c_int> {
+    let at: *mut MessageHeader = header;
+    // SAFETY: the kernel writes to the header, and to the buffers that it names: ours, which outlive the call, and the
+    // program's, which it gave for that.
+    let result = unsafe { call(number::RECVMSG, [word(fd), at as usize, word(flags), 0, 0]) };
+    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(result.cast_unsigned()) }
 }
 
 /// Sends one message, with a descriptor or without; never blocks, never raises SIGPIPE.

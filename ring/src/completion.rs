@@ -251,7 +251,7 @@ pub fn is_notified(words: &impl Words, stream: u32) -> bool {
     words.load32(layout::NOTIFYING, Acquire) == stream.wrapping_add(1)
 }
 
-/// The stream index is in use again.
+/// The stream index is in use again, and the daemon has answered its new registration.
 pub fn opened(words: &impl Words, stream: u32) {
     let (at, bit) = closing_bit(stream);
     let mut current = words.load64(at, Relaxed);
@@ -263,12 +263,13 @@ pub fn opened(words: &impl Words, stream: u32) {
     }
 }
 
-/// The daemon is about to take the socket of `stream`; false when the program closes it: hands off.
-pub fn notify_begin(words: &impl Words, stream: u32) -> bool {
+/// The daemon is about to take the socket of `stream`; false when the program closes it: hands off. `is_current` is
+/// asked behind the fence: the program takes the closing bit back only after it has seen another registration.
+pub fn notify_begin(words: &impl Words, stream: u32, is_current: impl FnOnce() -> bool) -> bool {
     words.store32(layout::NOTIFYING, stream.wrapping_add(1), Relaxed);
     words.fence(SeqCst);
     let (at, bit) = closing_bit(stream);
-    if words.load64(at, Relaxed) & bit == 0 {
+    if words.load64(at, Relaxed) & bit == 0 && is_current() {
         return true;
     }
     notify_end(words);

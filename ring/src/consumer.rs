@@ -19,7 +19,7 @@ use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::link::LinkFacts;
 use crate::region::{GuardedMapping, RegionError};
 use crate::tables::{
-    Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus,
+    Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus, read_stream,
 };
 use crate::words::{Mapping, Words};
 
@@ -147,11 +147,7 @@ impl Consumer {
     /// What a thread beside the worker needs to tell the program by its error queues.
     #[must_use]
     pub fn attention(&self) -> Attention {
-        Attention {
-            memory: self.memory.clone(),
-            nonce: self.nonce,
-            streams_count: self.layout.streams_count(),
-        }
+        Attention { memory: self.memory.clone(), nonce: self.nonce, layout: self.layout }
     }
 
     /// Slots in our hands: walked, ready, or taken and not released.
@@ -275,7 +271,7 @@ impl Consumer {
 pub struct Attention {
     memory: Arc<GuardedMapping>,
     nonce: u64,
-    streams_count: usize,
+    layout: Layout,
 }
 
 impl Attention {
@@ -285,11 +281,16 @@ impl Attention {
         self.nonce
     }
 
-    /// Before the socket of a stream is taken; `None` when the program is closing it. One thread per region.
+    /// Before the socket of a stream is taken; `None` when the program is closing it, or its registration is not the
+    /// one of this token any more. One thread per region.
     #[must_use]
-    pub fn begin(&self, stream: u32) -> Option<Holding<'_>> {
-        let is_free =
-            (stream as usize) < self.streams_count && completion::notify_begin(&self.memory.words(), stream);
+    pub fn begin(&self, stream: u32, token: u32) -> Option<Holding<'_>> {
+        let words = self.memory.words();
+        // The word is ours, and the worker's; a program that writes there gets no markers, or too many.
+        let is_current =
+            || read_stream(&words, &self.layout, stream).is_some_and(|status| status.token == token);
+        let is_free = (stream as usize) < self.layout.streams_count()
+            && completion::notify_begin(&words, stream, is_current);
         is_free.then_some(Holding(self))
     }
 }

@@ -126,6 +126,16 @@ pub struct Frame {
     pub descriptor: i32,
 }
 
+impl Frame {
+    /// The same without anything to be told afterwards.
+    #[must_use]
+    pub const fn untold(mut self) -> Self {
+        let told = SlotFlags::REPORT.with(SlotFlags::STAMP_SOFTWARE).with(SlotFlags::STAMP_SCHED);
+        self.flags = SlotFlags::from_bits(self.flags.bits() & !told.bits());
+        self
+    }
+}
+
 /// A frame with the length of its payload, as a slot holds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotHeader {

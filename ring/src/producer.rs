@@ -258,15 +258,15 @@ impl Producer {
         completion::take(&self.words, &self.layout, place, kinds)
     }
 
-    /// The completion of a stream that was posted first, if it has any.
+    /// The first posted of those completions whose frame is one of `which`.
     #[must_use]
-    pub fn oldest_completion(&self, stream: u32) -> Option<(Place, Completion, SlotHeader)> {
+    pub fn oldest_completion(
+        &self,
+        which: impl Fn(&Frame) -> bool,
+    ) -> Option<(Place, Completion, SlotHeader)> {
         let mut oldest: Option<(Place, Completion, SlotHeader)> = None;
         for slot in completion::done(&self.words, &self.layout) {
-            let Some(found) = self.completion(slot).filter(|found| found.2.frame.stream_index == stream)
-            else {
-                continue;
-            };
+            let Some(found) = self.completion(slot).filter(|found| which(&found.2.frame)) else { continue };
             let is_older =
                 |other: &(Place, _, _)| found.0.sequence.wrapping_sub(other.0.sequence).cast_signed() < 0;
             if oldest.as_ref().is_none_or(is_older) {
@@ -276,11 +276,11 @@ impl Producer {
         oldest
     }
 
-    /// Drops all completions of a stream.
-    pub fn drop_completions(&self, stream: u32) {
+    /// Drops the completions whose frame is one of `which`.
+    pub fn drop_completions(&self, which: impl Fn(&Frame) -> bool) {
         for slot in completion::done(&self.words, &self.layout) {
             if let Some((place, _, header)) = self.completion(slot)
-                && header.frame.stream_index == stream
+                && which(&header.frame)
             {
                 // Another thread may take it at the same time: then that one has it.
                 let _ = self.take(place, completion::kind::ALL);

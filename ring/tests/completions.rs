@@ -92,12 +92,18 @@ fn the_oldest_of_a_stream_is_found_and_a_stream_is_dropped() {
     for slot in slots.iter().rev() {
         consumer.complete(*slot, &completion(1)).expect("there is room");
     }
-    assert_eq!(producer.oldest_completion(0).expect("stream 0").2.frame.tx_time, 4);
-    assert_eq!(producer.oldest_completion(1).expect("stream 1").2.frame.tx_time, 5);
-    assert_eq!(producer.oldest_completion(2), None);
-    producer.drop_completions(1);
-    assert_eq!(producer.oldest_completion(1), None);
-    assert!(producer.oldest_completion(0).is_some());
+    assert_eq!(
+        producer.oldest_completion(|frame| frame.stream_index == 0).expect("stream 0").2.frame.tx_time,
+        4
+    );
+    assert_eq!(
+        producer.oldest_completion(|frame| frame.stream_index == 1).expect("stream 1").2.frame.tx_time,
+        5
+    );
+    assert_eq!(producer.oldest_completion(|frame| frame.stream_index == 2), None);
+    producer.drop_completions(|frame| frame.stream_index == 1);
+    assert_eq!(producer.oldest_completion(|frame| frame.stream_index == 1), None);
+    assert!(producer.oldest_completion(|frame| frame.stream_index == 0).is_some());
     let claims: Vec<_> = std::iter::from_fn(|| producer.claim()).collect();
     assert_eq!(claims.len(), SLOTS - 3, "three outcomes of stream 0 are left");
 }
@@ -119,7 +125,7 @@ fn a_program_that_never_reads_keeps_half_of_the_slots() {
     assert_eq!((told, dropped), (SLOTS / 2, 2_000 - SLOTS / 2));
     // What is read makes room, though nobody tells the daemon.
     for number in 0..3 * SLOTS as u64 {
-        client.producer().drop_completions(0);
+        client.producer().drop_completions(|frame| frame.stream_index == 0);
         push(&client, 0, number);
         let slot = take(&mut consumer);
         assert!(consumer.complete(slot, &completion(number)).is_some());
@@ -144,7 +150,7 @@ fn lies_about_slots_hurt_nobody() {
             0 => client.poke(layout::FREE, random.next()),
             1 => client.poke(layout::DONE, random.next()),
             2 => client.poke(client.producer().layout().slot(3).expect("slot 3") + 72, random.next()),
-            _ => client.producer().drop_completions(0),
+            _ => client.producer().drop_completions(|frame| frame.stream_index == 0),
         }
         if consumer.collect(64).is_err() {
             break;
@@ -168,18 +174,19 @@ fn a_closing_stream_is_left_alone() {
     let producer = client.producer();
     let attention = consumer.attention();
     assert_eq!((attention.nonce(), attention.nonce() & 1), (producer.nonce(), 1));
-    let held = attention.begin(2).expect("nobody closes it");
+    let held = attention.begin(2, support::TOKEN).expect("nobody closes it");
     assert!(producer.is_notified(2) && !producer.is_notified(1));
     producer.closing(2);
     assert!(producer.is_notified(2), "the program waits");
     drop(held);
     assert!(!producer.is_notified(2));
-    assert!(attention.begin(2).is_none() && !producer.is_notified(2));
-    assert!(attention.begin(1).is_some());
+    assert!(attention.begin(2, support::TOKEN).is_none() && !producer.is_notified(2));
+    assert!(attention.begin(1, support::TOKEN).is_some());
     producer.opened(2);
-    assert!(attention.begin(2).is_some());
-    assert!(attention.begin(4).is_none(), "no such stream");
+    assert!(attention.begin(2, support::TOKEN).is_some());
+    assert!(attention.begin(4, support::TOKEN).is_none(), "no such stream");
+    assert!(attention.begin(2, support::TOKEN + 1).is_none(), "another registration's");
     // The daemon's handle outlives its consumer.
     drop(consumer);
-    assert!(attention.begin(2).is_some());
+    assert!(attention.begin(2, support::TOKEN).is_some());
 }

@@ -397,7 +397,7 @@ fn closing(fences: bool) {
         let daemon = {
             let (arena, socket) = (Arc::clone(&arena), Arc::clone(&socket));
             thread::spawn(move || {
-                if completion::notify_begin(&*arena, 0) {
+                if completion::notify_begin(&*arena, 0, || true) {
                     socket.with_mut(|_| ());
                     completion::notify_end(&*arena);
                 }

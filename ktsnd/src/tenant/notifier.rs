@@ -77,7 +77,8 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
 }
 
 fn is_same_socket(one: &Notice, other: &Notice) -> bool {
-    let name = |notice: &Notice| (notice.client, notice.stream, notice.descriptor, notice.cookie);
+    let name =
+        |notice: &Notice| (notice.client, notice.stream, notice.token, notice.descriptor, notice.cookie);
     name(one) == name(other)
 }
 
@@ -89,7 +90,7 @@ fn notify(process: &Process, batch: &[Notice]) {
         return;
     }
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(_holding) = process.attention.begin(first.stream) else { return };
+    let Some(_holding) = process.attention.begin(first.stream, first.token) else { return };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
         return;
     };

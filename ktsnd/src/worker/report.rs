@@ -24,6 +24,8 @@ pub struct Notice {
     pub client: ClientKey,
     /// The stream's index in its region.
     pub stream: u32,
+    /// The token of the registration that its frame was sent under.
+    pub token: u32,
     /// Where the program had the socket when it sent.
     pub descriptor: i32,
     /// SO_COOKIE of the socket that was registered.
@@ -42,6 +44,7 @@ pub(super) struct Asked {
     /// [`kind`], bits; 0: nothing, and nothing else here holds.
     kinds: u8,
     stream: u32,
+    token: u32,
     descriptor: i32,
     cookie: u64,
     scheduled_at: u64,
@@ -112,6 +115,7 @@ impl Asked {
             *asked = Self {
                 kinds,
                 stream: taken.frame.stream_index,
+                token: taken.frame.token,
                 descriptor: taken.frame.descriptor,
                 cookie,
                 scheduled_at: realtime(),
@@ -187,8 +191,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return false;
         };
         count(&self.stats.reports);
-        let Asked { stream, descriptor, cookie, .. } = *asked;
-        let notice = Notice { client: client.key, stream, descriptor, cookie, slot, sequence, kinds };
+        let Asked { stream, token, descriptor, cookie, .. } = *asked;
+        let notice = Notice { client: client.key, stream, token, descriptor, cookie, slot, sequence, kinds };
         if let Some(notifier) = &self.notifier
             && let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = notifier.try_send(notice)
         {

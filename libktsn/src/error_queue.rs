@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `recvmsg(MSG_ERRQUEUE)` on a timed socket: the kernel's entries as they are, and for each marker the completion
+//! that it stands for (`docs/design/error-queue.md`).
+//!
+//! In: a descriptor and the program's header. Out: what the kernel would have answered had it sent the frame itself.
+//! An entry is read with a head and control data of our own, as the program's may be too small to show whose it is.
+//! It never waits: the error queue never makes anybody wait.
+
+use core::ffi::c_int;
+
+use ktsn_ring::completion::{Completion, Outcome, Place, kind};
+use ktsn_ring::marker::{self, Marker};
+use ktsn_ring::{Producer, SlotHeader};
+
+use crate::abi::{
+    EAGAIN, ECANCELED, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MessageHeader,
+    SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_SOCKET, Segment,
+};
+use crate::region::Use;
+use crate::reply::{Reply, SEGMENTS};
+use crate::stamps::{OPT_CMSG, OPT_ID, OPT_TSONLY, SOFTWARE};
+use crate::streams::Stream;
+use crate::{clock, env, originals, page, send, stamps, sys};
+
+/// Octets of an entry's data that are looked at: Ethernet, IPv6 with an option, UDP, a marker are 102.
+const HEAD: usize = 128;
+/// Octets of control messages that the kernel can make for one entry, generously.
+const CONTROL: usize = 1024;
+/// Where a marker lies in its frame: behind Ethernet and IPv4, IPv6, IPv6 with an option; or alone.
+const MARKERS_AT: [usize; 4] = [42, 62, 70, 14];
+/// A completion so old that no marker has told of has lost it, ns.
+const MARKERLESS: u64 = 50_000_000;
+/// Markers of no completion that one call passes over; the kernel's queue holds no more.
+const STRAY_MAX: u32 = 65_536;
+
+const ORIGIN_TIMESTAMPING: u8 = 4;
+const ORIGIN_TXTIME: u8 = 6;
+const CODE_INVALID_PARAM: u8 = 1;
+const CODE_MISSED: u8 = 2;
+/// ee_info of timestamps.
+const STAMP_SND: u32 = 0;
+const STAMP_SCHED: u32 = 1;
+
+/// What a read comes to.
+pub(crate) enum Answer {
+    /// The program's call goes to the kernel as it is.
+    Kernel,
+    /// An entry of so many octets.
+    Octets(usize),
+    /// Fails with this errno.
+    Fail(c_int),
+}
+
+/// One entry as the kernel gave it.
+#[repr(C, align(8))]
+struct Entry {
+    control: [u8; CONTROL],
+    head: [u8; HEAD],
+    octets: usize,
+    control_octets: usize,
+    name_octets: u32,
+    flags: c_int,
+}
+
+/// The parts of a `struct sock_extended_err` that matter here.
+struct ExtendedError {
+    origin: u8,
+    info: u32,
+    data: u32,
+}
+
+/// Reads one entry of the error queue.
+///
+/// # Safety
+/// `header` is what the program passed to `recvmsg`.
+pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int) -> Answer {
+    let Some(stream) = send::stream_of(fd) else { return Answer::Kernel };
+    originals::test_cancel();
+    // SAFETY: the caller's promise.
+    let Some(mut reply) = (unsafe { Reply::new(header, env::is_musl()) }) else { return Answer::Kernel };
+    let held = page::get().and_then(Use::current);
+    let reader = Reader { stream, producer: held.as_ref().map(Use::producer), flags };
+    for _ in 0..STRAY_MAX {
+        let mut entry = Entry {
+            control: [0; CONTROL],
+            head: [0; HEAD],
+            octets: 0,
+            control_octets: 0,
+            name_octets: 0,
+            flags: 0,
+        };
+        match entry.read(fd, &reply, flags) {
+            Err(EAGAIN) => {
+                return reader.markerless(&mut reply).map_or(Answer::Fail(EAGAIN), Answer::Octets);
+            }
+            Err(errno) => return Answer::Fail(errno),
+            Ok(()) => {}
+        }
+        let told = match reader.whose(&entry) {
+            Whose::Kernels => return Answer::Octets(entry.pass(&mut reply)),
+            Whose::Stray => None,
+            Whose::Ours(slot, sequence, kinds) => reader.tell(&mut reply, slot, sequence, kinds),
+        };
+        if let Some(octets) = told {
+            return Answer::Octets(octets);
+        }
+        reply.restart();
+    }
+    Answer::Fail(EAGAIN)
+}
+
+fn word32(octets: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(octets.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+impl Entry {
+    /// The next entry: its first octets to our head, the rest to the program's segments.
+    fn read(&mut self, fd: c_int, reply: &Reply, flags: c_int) -> Result<(), c_int> {
+        let nothing = Segment { base: core::ptr::null(), octets: 0 };
+        let mut segments = [nothing; SEGMENTS + 1];
+        segments[0] = Segment { base: self.head.as_mut_ptr().cast(), octets: HEAD };
+        for (to, from) in segments.iter_mut().skip(1).zip(reply.segments) {
+            *to = from;
+        }
+        let mut header = MessageHeader {
+            name: reply.program.name,
+            name_octets: reply.program.name_octets,
+            segments: segments.as_ptr(),
+            segments_count: reply.count.wrapping_add(1),
+            control: self.control.as_ptr().cast(),
+            control_octets: CONTROL,
+            flags: 0,
+        };
+        self.octets = sys::recvmsg(fd, &mut header, flags)?;
+        self.control_octets = header.control_octets.min(CONTROL);
+        self.name_octets = header.name_octets;
+        self.flags = header.flags;
+        Ok(())
+    }
+
+    /// The control messages: level, kind, data.
+    fn messages(&self) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
+        let mut rest = self.control.get(..self.control_octets).unwrap_or(&[]);
+        core::iter::from_fn(move || {
+            let octets = usize::try_from(u64::from_ne_bytes(rest.get(..8)?.try_into().ok()?)).ok()?;
+            let (level, kind) = (word32(rest, 8)?, word32(rest, 12)?);
+            let data = rest.get(16..octets)?;
+            rest = rest.get(octets.checked_add(7)? & !7..).unwrap_or(&[]);
+            Some((level.cast_signed(), kind.cast_signed(), data))
+        })
+    }
+
+    fn extended_error(&self) -> Option<ExtendedError> {
+        let is_error = |level, kind| matches!((level, kind), (SOL_IP, IP_RECVERR) | (SOL_IPV6, IPV6_RECVERR));
+        let (_, _, data) = self.messages().find(|(level, kind, _)| is_error(*level, *kind))?;
+        Some(ExtendedError { origin: *data.get(4)?, info: word32(data, 8)?, data: word32(data, 12)? })
+    }
+
+    /// Hands the kernel's own entry on.
+    fn pass(&self, reply: &mut Reply) -> usize {
+        let head = self.head.get(..self.octets.min(HEAD)).unwrap_or(&[]);
+        reply.put_in_front(head, self.octets);
+        for (level, kind, data) in self.messages() {
+            reply.control(level, kind, data);
+        }
+        // The kernel's word about our buffer, unless its control data did not fit even there.
+        let flags = if self.control_octets < CONTROL { self.flags & !MSG_CTRUNC } else { self.flags };
+        reply.finish(self.octets, flags, self.name_octets)
+    }
+}
+
+/// Whose an entry is.
+enum Whose {
+    Kernels,
+    /// A marker of nothing that this process knows.
+    Stray,
+    /// The entry of these kinds (the first that is left) of the completion in this slot, with this number if known.
+    Ours(u16, Option<u32>, u8),
+}
+
+/// One read on one stream.
+struct Reader<'a> {
+    stream: Stream,
+    producer: Option<&'a Producer>,
+    flags: c_int,
+}
+
+impl Reader<'_> {
+    fn whose(&self, entry: &Entry) -> Whose {
+        let Some(error) = entry.extended_error() else { return Whose::Kernels };
+        if error.origin != ORIGIN_TIMESTAMPING || error.info != STAMP_SCHED {
+            return Whose::Kernels;
+        }
+        if entry.octets != 0 {
+            let head = entry.head.get(..entry.octets.min(HEAD)).unwrap_or(&[]);
+            let found = MARKERS_AT
+                .iter()
+                .filter(|at| entry.octets == at.wrapping_add(marker::PAYLOAD_OCTETS))
+                .find_map(|at| Marker::parse(head.get(*at..)?));
+            return match (found, self.producer) {
+                (None, _) => Whose::Kernels,
+                (Some(found), Some(producer)) if found.nonce == producer.nonce() => {
+                    Whose::Ours(found.slot, Some(found.sequence), found.kind)
+                }
+                (Some(_), _) => Whose::Stray,
+            };
+        }
+        // Without data: the key names the completion; without keys the oldest is meant.
+        let flags = self.stream.telling().flags();
+        if flags & OPT_ID != 0 {
+            let Some((slot, sequence)) = marker::from_key(error.data) else { return Whose::Kernels };
+            let told = self.producer.and_then(|producer| producer.completion(slot));
+            return match told {
+                Some((place, ..)) if place.sequence & 0xfff == sequence => {
+                    Whose::Ours(slot, Some(place.sequence), kind::ALL)
+                }
+                _ => Whose::Stray,
+            };
+        }
+        let oldest = self
+            .producer
+            .and_then(|producer| producer.oldest_completion(|frame| stamps::sent(self.stream, frame)));
+        oldest.map_or(Whose::Kernels, |(place, ..)| Whose::Ours(place.slot, Some(place.sequence), kind::ALL))
+    }
+
+    /// A completion that no marker tells of.
+    fn markerless(&self, reply: &mut Reply) -> Option<usize> {
+        let producer = self.producer?;
+        loop {
+            let (place, completion, _) =
+                producer.oldest_completion(|frame| stamps::sent(self.stream, frame))?;
+            if clock::monotonic() < completion.done_at.saturating_add(MARKERLESS) {
+                return None;
+            }
+            if let Some(octets) = self.tell(reply, place.slot, Some(place.sequence), kind::ALL) {
+                return Some(octets);
+            }
+            reply.restart();
+        }
+    }
+
+    /// Writes the first of `kinds` that is left of a completion; `None` when there is none, or another reader has it.
+    fn tell(&self, reply: &mut Reply, slot: u16, sequence: Option<u32>, kinds: u8) -> Option<usize> {
+        let producer = self.producer?;
+        let (place, completion, header) = producer.completion(slot)?;
+        let kinds = completion.kinds & kinds;
+        let first = kinds & kinds.wrapping_neg();
+        if first == 0
+            || !stamps::sent(self.stream, &header.frame)
+            || sequence.is_some_and(|sequence| sequence != place.sequence)
+        {
+            return None;
+        }
+        let has_data = first == kind::ERROR || self.stream.telling().flags() & OPT_TSONLY == 0;
+        let octets = if has_data { write_frame(producer, reply, place, &completion, &header) } else { 0 };
+        self.write_control(reply, first, has_data, &completion, &header);
+        (producer.take(place, first) == first).then(|| reply.finish(octets, self.flags & MSG_CMSG_CLOEXEC, 0))
+    }
+
+    fn write_control(
+        &self,
+        reply: &mut Reply,
+        first: u8,
+        has_data: bool,
+        completion: &Completion,
+        header: &SlotHeader,
+    ) {
+        let flags = self.stream.telling().flags();
+        let (low, high) = (header.frame.tx_time as u32, (header.frame.tx_time >> 32) as u32);
+        let key = if flags & OPT_ID != 0 { header.frame.report_id } else { 0 };
+        let (errno, origin, code, info, data) = match (first, completion.outcome) {
+            (kind::SCHEDULED, _) => (ENOMSG, ORIGIN_TIMESTAMPING, 0, STAMP_SCHED, key),
+            (kind::SOFTWARE, _) => (ENOMSG, ORIGIN_TIMESTAMPING, 0, STAMP_SND, key),
+            (_, Outcome::Missed) => (ECANCELED, ORIGIN_TXTIME, CODE_MISSED, low, high),
+            _ => (EINVAL, ORIGIN_TXTIME, CODE_INVALID_PARAM, low, high),
+        };
+        let at = match first {
+            kind::SCHEDULED => Some(completion.scheduled_at),
+            kind::SOFTWARE => Some(completion.handed_at),
+            _ => None,
+        };
+        if let Some(at) = at.filter(|_| flags & SOFTWARE != 0) {
+            // struct scm_timestamping: three timespecs, the first is the software time.
+            let mut times = [0; 48];
+            put(&mut times, 0, &(at / 1_000_000_000).to_ne_bytes());
+            put(&mut times, 8, &(at % 1_000_000_000).to_ne_bytes());
+            reply.control(SOL_SOCKET, SO_TIMESTAMPING, &times);
+        }
+        // struct sock_extended_err, then the offender's address.
+        let mut value = [0; 44];
+        put(&mut value, 0, &errno.to_ne_bytes());
+        put(&mut value, 4, &[origin, 0, code, 0]);
+        put(&mut value, 8, &info.to_ne_bytes());
+        put(&mut value, 12, &data.to_ne_bytes());
+        let shows_source = at.is_some() && has_data && completion.interface != 0;
+        if self.stream.is_v6() {
+            if shows_source {
+                offender_v6(&mut value, completion);
+            }
+            reply.control(SOL_IPV6, IPV6_RECVERR, &value);
+        } else {
+            if shows_source && flags & OPT_CMSG != 0 {
+                put(&mut value, 16, &crate::abi::AF_INET.to_ne_bytes());
+                put(&mut value, 20, source(completion, 4));
+            }
+            reply.control(SOL_IP, IP_RECVERR, value.get(..32).unwrap_or(&[]));
+        }
+    }
+}
+
+/// Copies `from` into `to` from `at` on, as far as it fits.
+fn put(to: &mut [u8], at: usize, from: &[u8]) {
+    for (to, from) in to.iter_mut().skip(at).zip(from) {
+        *to = *from;
+    }
+}
+
+/// Where the IP header begins in a frame's headers, and whether it is IPv4.
+fn network(completion: &Completion) -> (usize, bool) {
+    let headers = &completion.headers;
+    let at = if headers[12..14] == [0x81, 0x00] { 18 } else { 14 };
+    (at, headers[at] >> 4 == 4)
+}
+
+/// The source address, `octets` long, of the frame's headers.
+fn source(completion: &Completion, octets: usize) -> &[u8] {
+    let (at, is_v4) = network(completion);
+    let at = at.wrapping_add(if is_v4 { 12 } else { 8 });
+    completion.headers.get(at..at.wrapping_add(octets)).unwrap_or(&[])
+}
+
+fn offender_v6(value: &mut [u8; 44], completion: &Completion) {
+    put(value, 16, &crate::abi::AF_INET6.to_ne_bytes());
+    if network(completion).1 {
+        put(value, 34, &[0xff, 0xff]);
+        put(value, 36, source(completion, 4));
+        return;
+    }
+    let address = source(completion, 16);
+    put(value, 24, address);
+    if address.starts_with(&[0xfe, 0x80]) {
+        put(value, 40, &completion.interface.to_ne_bytes());
+    }
+}
+
+/// Writes headers and payload; how many octets there are.
+fn write_frame(
+    producer: &Producer,
+    reply: &mut Reply,
+    place: Place,
+    completion: &Completion,
+    header: &SlotHeader,
+) -> usize {
+    let headers = completion.headers.get(..usize::from(completion.headers_octets)).unwrap_or(&[]);
+    reply.data(0, headers);
+    let octets = usize::from(header.payload_octets);
+    let mut chunk = [0; 64];
+    let mut at = 0usize;
+    while at < octets {
+        let part = octets.wrapping_sub(at).min(chunk.len());
+        let Some(chunk) = chunk.get_mut(..part) else { break };
+        producer.read_payload(place.slot, at, chunk);
+        reply.data(headers.len().wrapping_add(at), chunk);
+        at = at.wrapping_add(part);
+    }
+    headers.len().wrapping_add(octets)
+}
