@@ -143,9 +143,9 @@ impl Send {
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
     fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
-        let held = batch.current()?;
+        batch.current()?;
         let mut frame = self.asked(message, control)?;
-        let Registration::Known(status) = self.stream.registration(held, self.fd) else { return None };
+        let Registration::Known(status) = self.registration(batch)? else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
         {
             return None;
@@ -246,12 +246,13 @@ impl Send {
         if !stream.is_bound() {
             return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
-        let Some(held) = batch.current() else { return self.without_region(message.octets) };
-        let status = match stream.registration(held, self.fd) {
-            Registration::Known(status) => status,
-            Registration::NoRoom => return leave(stream, BypassReason::UnsupportedOption),
-            Registration::Unknown => return batch.absent(message.octets),
+        let status = match self.registration(batch) {
+            None => return self.without_region(message.octets),
+            Some(Registration::Known(status)) => status,
+            Some(Registration::NoRoom) => return leave(stream, BypassReason::UnsupportedOption),
+            Some(Registration::Unknown) => return batch.absent(message.octets),
         };
+        let Some(held) = batch.current() else { return self.without_region(message.octets) };
         match status.code {
             // As if SO_TXTIME had never been set: the kernel has the errno.
             StreamCode::Registered if stream.is_revoked(&status) => {
@@ -288,6 +289,16 @@ impl Send {
             Err(Full::Gone) => batch.absent(message.octets),
             Err(Full::TooLong) => leave(stream, BypassReason::OverMtu),
         }
+    }
+
+    /// What the daemon says about the stream; `None` without a region. What the batch holds goes first where that takes
+    /// a new registration: these frames carry the old one's token, and the daemon takes them before it hears of the new.
+    fn registration(self, batch: &mut Batch) -> Option<Registration> {
+        if let Some(known) = self.stream.known_registration(batch.current()?) {
+            return Some(known);
+        }
+        batch.publish();
+        Some(self.stream.registration(batch.current()?, self.fd))
     }
 
     /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more

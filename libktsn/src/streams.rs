@@ -393,6 +393,20 @@ impl Stream {
                 None => return Registration::Unknown,
             }
         }
+        self.answer(held, registration)
+    }
+
+    /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
+    pub(crate) fn known_registration(self, held: &Use) -> Option<Registration> {
+        let registration = self.entry.registration.load(Acquire);
+        if registration & STALE != 0 || epoch_of(registration) != held.epoch() & EPOCH_MASK {
+            return None;
+        }
+        Some(self.answer(held, registration))
+    }
+
+    /// Waits for the daemon's answer to a registration, as long as its program may.
+    fn answer(self, held: &Use, mut registration: u64) -> Registration {
         loop {
             match held.producer().stream(self.index) {
                 None => return Registration::NoRoom,

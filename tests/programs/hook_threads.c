@@ -122,6 +122,43 @@ static void cancelled(void)
 	say("after", send_text(shared_fd, "after"));
 }
 
+static void *connect_again(void *argument)
+{
+	struct sockaddr_in to = *(struct sockaddr_in *)argument;
+	while (!is_over) {
+		connect(shared_fd, (struct sockaddr *)&to, sizeof(to));
+		usleep(100);
+	}
+	return NULL;
+}
+
+// One thread sends in bursts, another one connects the same socket again and again.
+static void reconnected(void)
+{
+	static _Alignas(8) char control[64][CMSG_SPACE(8)];
+	struct sockaddr_in to = to4(port);
+	struct iovec piece = {(void *)"burst", 5};
+	static struct mmsghdr messages[64];
+	pthread_t thread;
+	long sent = 0;
+	uint64_t at = now(TAI) + 200000000;
+	for (int i = 0; i < 64; i++) {
+		struct msghdr *message = &messages[i].msg_hdr;
+		*message = (struct msghdr){.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = &piece, .msg_iovlen = 1,
+			.msg_control = control[i], .msg_controllen = sizeof(control[i])};
+		struct cmsghdr *item = CMSG_FIRSTHDR(message);
+		item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
+		memcpy(CMSG_DATA(item), &at, 8);
+	}
+	shared_fd = timed_socket(AF_INET, TAI);
+	pthread_create(&thread, NULL, connect_again, &to);
+	for (int i = 0; i < 200; i++)
+		sent += sendmmsg(shared_fd, messages, 64, 0);
+	is_over = 1;
+	pthread_join(thread, NULL);
+	say("sent", sent);
+}
+
 int run_thread_scenario(const char *name)
 {
 	if (!strcmp(name, "several"))
@@ -130,6 +167,8 @@ int run_thread_scenario(const char *name)
 		forked();
 	else if (!strcmp(name, "cancelled"))
 		cancelled();
+	else if (!strcmp(name, "reconnected"))
+		reconnected();
 	else
 		return 0;
 	return 1;

@@ -289,3 +289,12 @@ fn compile(
     assert!(command.status().expect(compiler).success());
     made
 }
+
+/// A burst in whose midst the socket is registered anew: what stands before it left under the old registration.
+#[test]
+fn a_burst_outlives_a_new_registration() {
+    run(Libc::Gnu, "reconnected", &[], |values, texts, events| {
+        assert_eq!(values["sent"], 200 * 64);
+        assert_eq!(texts.len() + events.counters[0][16] as usize, 200 * 64);
+    });
+}
