@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `make test-clients`: real programs under libktsn against the kernel.
+//!
+//! In: the built tree, root's rights; arguments: words that a cell's name must contain. Out: progress, a table,
+//! `out/test/clients.json`, and the closing line 'N passed, N failed, N skipped'. It measures nothing.
+
+mod cases;
+mod languages;
+mod report;
+mod table;
+mod world;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use languages::{Language, Languages};
+use report::Report;
+use world::World;
+
+fn run(filter: &str) -> anyhow::Result<bool> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    report::self_test()?;
+    let cases = cases::read(&root.join("tests/clients/cases"))?;
+    let mut report = Report::new(&root, filter.is_empty())?;
+    println!("test-clients: building the small programs");
+    let languages = Languages::build(&root)?;
+    let listener = languages.program(Language::Gnu).expect("always built")[0].clone();
+    let mut world = World::new(Path::new(&listener));
+    println!("test-clients: the table, {} small programs", cases.len());
+    table::run(&mut world, &languages, &cases, filter, &mut report);
+    report.finish()
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    match run(&filter) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("test-clients: {error:#}");
+            println!("0 passed, 1 failed, 0 skipped");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The differential table: each small program in each mode against what the kernel showed first.
+//!
+//! In: cases, built interpreters. Out: one cell for each case, language and mode.
+
+use crate::cases::{Case, line_number};
+use crate::languages::{Language, Languages};
+use crate::report::Report;
+use crate::world::{Mode, Peer, Seen, World};
+
+const MODES: [Mode; 3] = [Mode::Library, Mode::Daemon, Mode::Dies];
+
+/// Runs all cases whose cells contain `filter`.
+pub(crate) fn run(
+    world: &mut World,
+    languages: &Languages,
+    cases: &[Case],
+    filter: &str,
+    report: &mut Report,
+) {
+    for case in cases {
+        for language in languages.of(case) {
+            let stem = format!("table/{}/{}", case.name, language.name());
+            let is_wanted = |mode: Mode| {
+                let is_of_case =
+                    case.modes.as_ref().is_none_or(|modes| modes.iter().any(|name| name == mode.name()));
+                // A static program knows no library: with or without it nothing may change.
+                let is_possible = !language.is_static() || mode == Mode::Daemon;
+                is_of_case && is_possible && format!("{stem}/{}", mode.name()).contains(filter)
+            };
+            let modes: Vec<Mode> = MODES.into_iter().filter(|mode| is_wanted(*mode)).collect();
+            if modes.is_empty() {
+                continue;
+            }
+            let Some(program) = languages.program(language) else {
+                for mode in modes {
+                    let (word, reason) = language.missing();
+                    report.skip(&format!("{stem}/{}", mode.name()), word, reason);
+                }
+                continue;
+            };
+            let mut command = program.to_vec();
+            command.extend(case.arguments());
+            let peer = |expected| Peer { pod: &case.peer, group: case.group.as_deref(), expected };
+            let kernel = match record(world, &command, peer(0)) {
+                Ok(seen) => seen,
+                Err(error) => {
+                    report.add(&format!("{stem}/kernel"), Err(format!("on the kernel alone: {error}")));
+                    continue;
+                }
+            };
+            for mode in modes {
+                let expected = expect(case, language, mode, &kernel);
+                let seen = world.run(&command, mode, peer(expected.heard.len()));
+                let result = match seen {
+                    Ok(seen) => compare(case, language, mode, &expected, &seen),
+                    Err(error) => Err(format!("{error:#}")),
+                };
+                report.add(&format!("{stem}/{}", mode.name()), result);
+            }
+        }
+    }
+}
+
+/// What the kernel alone shows. Recorded twice: what differs from itself cannot be compared.
+fn record(world: &mut World, command: &[String], peer: Peer<'_>) -> anyhow::Result<Seen> {
+    let mut first = world.run(command, Mode::Kernel, peer)?;
+    let mut second = world.run(command, Mode::Kernel, Peer { expected: first.heard.len(), ..peer })?;
+    first.heard.sort();
+    second.heard.sort();
+    anyhow::ensure!(first.status == "exit status: 0", "{first:?}");
+    anyhow::ensure!(first == second, "two runs differ: {first:?}\n{second:?}");
+    Ok(first)
+}
+
+fn letter(line: &str) -> char {
+    line.split(' ').nth(1).and_then(|word| word.chars().next()).unwrap_or('?')
+}
+
+/// The kernel's behaviour with what the case says a scheduler changes.
+fn expect(case: &Case, language: Language, mode: Mode, kernel: &Seen) -> Seen {
+    let mut expected = kernel.clone();
+    if language.is_static() || mode == Mode::Library {
+        return expected;
+    }
+    for line in &case.daemon_says {
+        let number = line_number(line);
+        // One step may print several lines: all of them are replaced by all of the case's.
+        let at =
+            expected.says.iter().position(|old| line_number(old) >= number).unwrap_or(expected.says.len());
+        expected.says.retain(|old| line_number(old) != number || case.daemon_says.contains(old));
+        let already = case.daemon_says.iter().take_while(|other| *other != line);
+        let before = already.filter(|other| line_number(other) == number).count();
+        expected.says.insert(at + before, line.clone());
+    }
+    let lost = if mode == Mode::Dies { case.absent_letters() } else { String::new() };
+    expected.heard.retain(|line| !case.dropped.contains(letter(line)) && !lost.contains(letter(line)));
+    expected
+}
+
+fn compare(case: &Case, language: Language, mode: Mode, expected: &Seen, seen: &Seen) -> Result<(), String> {
+    let mut faults = Vec::new();
+    if seen.status != expected.status {
+        faults.push(format!("{} instead of {}", seen.status, expected.status));
+    }
+    if seen.errors != expected.errors {
+        faults.push(format!("standard error: {:?} instead of {:?}", seen.errors, expected.errors));
+    }
+    faults.extend(difference("says", &expected.says, &seen.says));
+    let mut heard = seen.heard.clone();
+    if let (Some(order), Mode::Daemon, false) = (&case.order, mode, language.is_static()) {
+        let found: String = heard.iter().map(|line| letter(line)).collect();
+        if found != *order {
+            faults.push(format!("arrived as {found} instead of {order}"));
+        }
+    }
+    heard.sort();
+    faults.extend(difference("heard", &expected.heard, &heard));
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+/// What is missing from `found` and what is too much in it.
+fn difference(what: &str, expected: &[String], found: &[String]) -> Vec<String> {
+    let mut left = found.to_vec();
+    let mut faults = Vec::new();
+    for line in expected {
+        match left.iter().position(|other| other == line) {
+            Some(at) => {
+                left.remove(at);
+            }
+            None => faults.push(format!("{what}, missing: {line}")),
+        }
+    }
+    faults.extend(left.iter().map(|line| format!("{what}, instead: {line}")));
+    faults
+}
