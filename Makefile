@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test demo bench bench-sched clean
+.PHONY: help setup build lint test test-clients demo bench bench-sched clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -26,6 +26,9 @@ lint: setup ## formatting, clippy, rustdoc, shellcheck, and the project's own ch
 
 test: setup build ## every test, the loom models and the list of allowed skips (root)
 	@scripts/test.sh
+
+test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells
+	@scripts/clients.sh $(ONLY)
 
 demo: setup build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
 	@scripts/demo.sh $(BIN)/ktsn

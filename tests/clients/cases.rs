@@ -107,7 +107,11 @@ impl Case {
         ensure!(!self.steps.is_empty(), "{}: no steps", self.name);
         ensure!(["b", "q"].contains(&self.peer.as_str()), "{}: peer {}", self.name, self.peer);
         for language in &self.languages {
-            ensure!(["c", "python", "go"].contains(&language.as_str()), "{}: language {language}", self.name);
+            ensure!(
+                ["c", "c-glibc", "python", "go"].contains(&language.as_str()),
+                "{}: language {language}",
+                self.name
+            );
         }
         for mode in self.modes.iter().flatten() {
             ensure!(["library", "daemon", "dies"].contains(&mode.as_str()), "{}: mode {mode}", self.name);

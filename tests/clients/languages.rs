@@ -129,7 +129,9 @@ impl Languages {
     pub(crate) fn of(&self, case: &Case) -> Vec<Language> {
         LANGUAGES
             .into_iter()
-            .filter(|language| case.languages.iter().any(|word| word == language.word()))
+            .filter(|language| {
+                case.languages.iter().any(|word| word == language.word() || word == language.name())
+            })
             .collect()
     }
 

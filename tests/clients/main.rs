@@ -6,7 +6,9 @@
 
 mod cases;
 mod languages;
+mod programs;
 mod report;
+mod selftests;
 mod table;
 mod world;
 
@@ -28,6 +30,10 @@ fn run(filter: &str) -> anyhow::Result<bool> {
     let mut world = World::new(Path::new(&listener));
     println!("test-clients: the table, {} small programs", cases.len());
     table::run(&mut world, &languages, &cases, filter, &mut report);
+    println!("test-clients: the kernel's own selftests");
+    selftests::run(&mut world, &root, filter, &mut report)?;
+    println!("test-clients: ordinary programs");
+    programs::run(&mut world, &root, filter, &mut report)?;
     report.finish()
 }
 

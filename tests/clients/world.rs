@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ktsn_tests::faults::bed::{Bed, within};
-use ktsn_tests::faults::daemon::{Attachment, Daemon};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, configuration};
 use ktsn_tests::hook::{self, Running};
 
 use crate::cases::PORT;
@@ -75,11 +75,22 @@ impl World {
     /// Sets it up; `listener` is the steps program.
     pub(crate) fn new(listener: &Path) -> Self {
         let bed = Bed::new();
+        // Refused datagrams are told each time, not once a second.
+        for key in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
+            bed.run(&format!("ip netns exec {} sysctl -qw {key}", bed.pod_b));
+        }
         Self { bed, daemon: None, nowhere: hook::open_directory(), listener: listener.to_owned() }
     }
 
     fn attachment(&self) -> Attachment {
-        let prefixes = ["10.244.0.0/16", "fd10:244::/62", "239.0.0.0/8", "ff05::/16"];
+        let prefixes = [
+            "10.244.0.0/16",
+            "fd10:244::/62",
+            "239.0.0.0/8",
+            "ff05::/16",
+            "02:00:00:00:99:01",
+            "ff:ff:ff:ff:ff:ff",
+        ];
         Attachment::pod_a(&self.bed).to(&prefixes)
     }
 
@@ -95,6 +106,15 @@ impl World {
             self.daemon = Some(Daemon::start(&self.bed, &[attachment]));
         }
         self.daemon.as_ref().expect("just started")
+    }
+
+    /// A daemon whose worker runs in real time, for what is timed.
+    pub(crate) fn restart_in_real_time(&mut self) {
+        let text = configuration(&[self.attachment()]).replace("priority = 0", "priority = 50");
+        self.daemon = None;
+        let mut daemon = Daemon::prepare(&self.bed.host_a, &text);
+        daemon.spawn();
+        self.daemon = Some(daemon);
     }
 
     /// Whatever runs is killed.
