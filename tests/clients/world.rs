@@ -127,12 +127,14 @@ impl World {
         if mode == Mode::Kernel {
             return;
         }
+        // Without a daemon a warning is right; with one, a program that has to tell of something is a fault.
+        let log = if mode == Mode::Library { "off" } else { "warn" };
         let run_dir = if mode == Mode::Library {
             self.nowhere.path().to_owned()
         } else {
             self.daemon().run_dir().to_owned()
         };
-        command.env("LD_PRELOAD", hook::library()).env("KTSN_RUN_DIR", run_dir).env("KTSN_LOG", "off");
+        command.env("LD_PRELOAD", hook::library()).env("KTSN_RUN_DIR", run_dir).env("KTSN_LOG", log);
     }
 
     /// Runs a program in pod A while a listener hears in another pod, until `expected` lines were heard and it is

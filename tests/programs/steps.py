@@ -3,6 +3,7 @@
 """The steps of steps_main.c in Python's own socket module: the same words in, the same lines out."""
 
 import errno
+import fcntl
 import os
 import select
 import socket
@@ -71,8 +72,8 @@ def packet(sock, key):
     mac = bytes(int(octet, 16) for octet in key["mac"].split(":"))
     header = b""
     if sock.type & 0xF == socket.SOCK_RAW:
-        with open("/sys/class/net/eth0/address", encoding="ascii") as file:
-            source = bytes(int(octet, 16) for octet in file.read().strip().split(":"))
+        # SIOCGIFHWADDR: /sys shows another network namespace.
+        source = fcntl.ioctl(sock, 0x8927, struct.pack("16s16x", b"eth0"))[18:24]
         header = mac + source + struct.pack(">H", PROTOCOL)
     halen = int(key.get("halen", 6))
     return ("eth0", int(key.get("proto", str(PROTOCOL)), 0), 0, 0, mac[:halen]), header
