@@ -79,6 +79,7 @@ pub(crate) const MSG_CTRUNC: c_int = 0x8;
 pub(crate) const MSG_TRUNC: c_int = 0x20;
 pub(crate) const MSG_DONTWAIT: c_int = 0x40;
 pub(crate) const MSG_CONFIRM: c_int = 0x800;
+pub(crate) const MSG_MORE: c_int = 0x8000;
 pub(crate) const MSG_ERRQUEUE: c_int = 0x2000;
 pub(crate) const MSG_NOSIGNAL: c_int = 0x4000;
 pub(crate) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
@@ -102,7 +103,9 @@ pub(crate) const EPIPE: c_int = 32;
 pub(crate) const EPROTO: c_int = 71;
 pub(crate) const ENOMSG: c_int = 42;
 pub(crate) const ENETDOWN: c_int = 100;
+pub(crate) const ECONNRESET: c_int = 104;
 pub(crate) const ENOBUFS: c_int = 105;
+pub(crate) const ENOTCONN: c_int = 107;
 pub(crate) const ECANCELED: c_int = 125;
 
 /// The most segments that one send may have (UIO_MAXIOV).

@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use ktsn_model::BypassReason;
 use ktsn_ring::{ClockId, DestinationVerdict, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_NOSIGNAL, MessageHeader};
+use crate::abi::{ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
 use crate::batch::{Batch, Filling, Full};
 use crate::control_messages::{self, Parsed};
 use crate::destination::{self, Address, Destination};
@@ -71,7 +71,9 @@ pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &m
         // Without SCM_TXTIME where the kernel never heard of SO_TXTIME: the errno is the payload's.
         return if send.stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped };
     }
+    let is_piece = !send.stream.is_packet() && send.stream.is_piece(send.flags & MSG_MORE != 0);
     match control.tx_time {
+        _ if is_piece => leave(send.stream, BypassReason::UnsupportedOption),
         Some(at) => send.at(&message, &control, at, batch),
         None => send.untimed(&message, &control, batch).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
@@ -318,7 +320,8 @@ impl Send {
             return Err(BypassReason::OverMtu);
         }
         let count_max = if env::takes_128_segments() { SEGMENTS_MAX_6_9 } else { SEGMENTS_MAX };
-        if octets.div_ceil(segment) > count_max.min(slots_count) {
+        // Unread outcomes may hold half of the slots for good: a datagram that needs more than the rest would wait for ever.
+        if octets.div_ceil(segment) > count_max.min((slots_count / 2).max(1)) {
             return Err(BypassReason::UnsupportedOption);
         }
         Ok(segment)

@@ -14,7 +14,7 @@ use core::sync::atomic::{
 use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
 use ktsn_ring::{StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{CLOCK_TAI, EAGAIN, EBADF, ENOBUFS, EPIPE, SockTxtime};
+use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, SockTxtime};
 use crate::destination::Address;
 use crate::options::Options;
 use crate::packet::{self, Shape};
@@ -57,6 +57,8 @@ const PINNED: u32 = 1 << 10;
 const PINNED_GROUP: u32 = 1 << 11;
 /// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
 const ASKS: u32 = 1 << 12;
+/// The kernel holds the beginning of a datagram (MSG_MORE): what follows belongs to it.
+const CORKED: u32 = 1 << 13;
 
 /// AF_PACKET, SOCK_RAW.
 const PACKET_FRAMES: u32 = 1 << 30;
@@ -317,6 +319,15 @@ impl Stream {
     pub(crate) fn set_packet(self, shape: Shape) {
         self.put(if shape == Shape::Frame { PACKET_FRAMES } else { PACKET_PAYLOADS }, true);
     }
+    /// Whether a send with or without MSG_MORE is the kernel's because it begins or continues a datagram there; it is
+    /// remembered for the next one.
+    pub(crate) fn is_piece(self, more: bool) -> bool {
+        let was = self.has(CORKED);
+        if was != more {
+            self.put(CORKED, more);
+        }
+        was || more
+    }
     /// Whether it is a packet socket.
     pub(crate) fn is_packet(self) -> bool {
         self.has(PACKET_FRAMES | PACKET_PAYLOADS)
@@ -452,7 +463,8 @@ impl Stream {
             }
             Err(error) => {
                 self.set_stale();
-                if !matches!(error, EAGAIN | EBADF | ENOBUFS)
+                // Anything else passes, also what others of this user cause (ETOOMANYREFS, ENOMEM).
+                if matches!(error, EPIPE | ECONNRESET | ENOTCONN)
                     && let Some(page) = page::get()
                 {
                     held.give_up(page);

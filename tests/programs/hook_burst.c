@@ -108,6 +108,20 @@ static void burst(void)
 	say("bad-second", send_many(fd, messages + 180, 4, 0));
 }
 
+// MSG_MORE: the pieces of one datagram belong together, wherever the first one went.
+static void corked(void)
+{
+	int fd = timed_socket(AF_INET, TAI);
+	struct sockaddr_in to = to4(port);
+	if (connect(fd, (struct sockaddr *)&to, sizeof(to)))
+		exit(3);
+	uint64_t at = now(TAI) + 200000000;
+	say("begun", send_at(fd, NULL, 0, "one-", at, MSG_MORE));
+	say("more", send_at(fd, NULL, 0, "and-", at, MSG_MORE));
+	say("ended", send_at(fd, NULL, 0, "the-same", at, 0));
+	say("whole", send_at(fd, NULL, 0, "another", at, 0));
+}
+
 static void segments(void)
 {
 	static char block[65536];
@@ -352,6 +366,8 @@ int run_burst_scenario(const char *name, int argc, char **argv)
 {
 	if (!strcmp(name, "burst"))
 		burst();
+	else if (!strcmp(name, "corked"))
+		corked();
 	else if (!strcmp(name, "segments"))
 		segments();
 	else if (!strcmp(name, "marks"))

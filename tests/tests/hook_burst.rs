@@ -61,6 +61,17 @@ fn a_burst_keeps_its_order_and_the_kernels_answers() {
     }
 }
 
+/// What MSG_MORE began in the kernel is ended there; the datagram after it is taken again.
+#[test]
+fn pieces_of_a_datagram_stay_together() {
+    for libc in LIBCS {
+        let (values, frames, counters) = differential(libc, &["corked"]);
+        assert_eq!((values["begun"], values["more"], values["ended"], values["whole"]), (4, 4, 8, 7));
+        assert_eq!(texts(&frames), ["another"]);
+        assert_eq!(counters[5], 3);
+    }
+}
+
 #[test]
 fn segments_leave_together() {
     for libc in LIBCS {
