@@ -393,6 +393,8 @@ fn an_entry_has_one_reader_and_is_whole() {
 fn closing(fences: bool) {
     model(None, move || {
         let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
+        // A model's threads take turns on one thread, and its cell reports who comes between.
+        #[allow(clippy::arc_with_non_send_sync)]
         let socket = Arc::new(loom::cell::UnsafeCell::new(()));
         let daemon = {
             let (arena, socket) = (Arc::clone(&arena), Arc::clone(&socket));
