@@ -4,7 +4,9 @@
 mod answer;
 mod connection;
 mod directory;
+mod examiner;
 mod granted;
+mod helper;
 mod marker;
 mod notifier;
 mod pace;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One client connection: Hello, then Register and Unregister until it ends.
 //!
-//! Messages come from an untrusted process. Anything unexpected ends the connection; nothing here waits.
+//! Messages come from an untrusted process. Anything unexpected ends the connection; nothing here waits,
+//! but for [`drain`], which the examiner does.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use rustix::net::{
     recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 
-use super::socket::examine;
+use super::examiner::Examine;
 use super::sys;
 
 /// A message is one struct of at most this many octets; a longer one is no message of ours.
@@ -52,14 +53,10 @@ pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), Er
     epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
 }
 
-/// Changes what is waited for on a connection.
-pub(super) fn listen_for(
-    epoll: &OwnedFd,
-    fd: &OwnedFd,
-    number: u64,
-    events: epoll::EventFlags,
-) -> Result<(), Errno> {
-    epoll::modify(epoll, fd, epoll::EventData::new_u64(number), events)
+/// Waits no more: not even a hang-up is told.
+pub(super) fn unwatch(epoll: &OwnedFd, fd: impl AsFd) {
+    // It may be unwatched already.
+    let _ = epoll::delete(epoll, fd);
 }
 
 /// One message with the descriptors that came with it.
@@ -137,13 +134,40 @@ pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ours, theirs))
 }
 
-/// Ends a connection: no more can be sent to it, and what was passed on it is closed where that may take its time.
-pub(super) fn end(connection: OwnedFd) {
-    let _ = shutdown(&connection, Shutdown::Both);
+/// Ends a connection for its peer: no more can be sent to it.
+pub(super) fn shut(connection: &OwnedFd) {
+    let _ = shutdown(connection, Shutdown::Both);
+}
+
+/// Closes what was passed on a connection that was shut, as `examine` does.
+pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
     while let Read::Message(message) = read(connection.as_fd()) {
         for descriptor in message.descriptors {
             let _ = examine(descriptor);
         }
     }
-    drop(connection);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hang-up is reported whatever is asked for: a paused connection would be served without end.
+    #[test]
+    fn a_connection_that_is_not_watched_does_not_wake_us() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (ours, theirs) = doorbell().unwrap();
+        watch(&epoll, &ours, 1).unwrap();
+        unwatch(&epoll, &ours);
+        drop(theirs);
+        let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let woken = || {
+            let mut events = Vec::with_capacity(4);
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)).unwrap();
+            events.len()
+        };
+        assert_eq!(woken(), 0);
+        watch(&epoll, &ours, 1).unwrap();
+        assert_eq!(woken(), 1);
+    }
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The registrar thread: accepts clients, looks at their sockets, tells the workers.
 //!
-//! It may be slow but never waits for a client. A connection is a process; when it closes, or the process
-//! ends, the client is over. Passed sockets are closed within the call that looked at them.
+//! It may be slow but never waits for a client: passed sockets are looked at, and closed, by the examiner, for a
+//! bounded time. A connection is a process; when it closes, or the process ends, the client is over.
+
+mod ending;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,12 +23,13 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use tracing::{debug, warn};
 
 use super::answer::{flags_of, judge, layout_for, link_status_of, offer, status_of};
-use super::connection::{self, Read, Received, listen_for, watch};
+use super::connection::{self, Read, Received, watch};
 use super::directory::{ClientView, Directory, Served, StreamView};
+use super::examiner::{Examine, Examiner};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
-use super::socket::{self, SocketFacts, can_close_unknown, examine};
+use super::socket::{self, SocketFacts, examine};
 use crate::limits;
 use crate::worker::{Client, ClientKey, Command, Offer, Outbox, StreamInfo};
 
@@ -50,7 +54,8 @@ pub struct RegistrarError {
 }
 
 struct Connection<P> {
-    fd: OwnedFd,
+    /// Shared with the examiner, who may have to close what lies in it.
+    fd: Arc<OwnedFd>,
     process: Option<OwnedFd>,
     pid: u32,
     since: Instant,
@@ -80,6 +85,15 @@ impl Registrar {
     /// # Errors
     /// [`RegistrarError`] when the socket cannot be made.
     pub fn start<P: Send + 'static>(path: &Path, directory: Directory<P>) -> Result<Self, RegistrarError> {
+        Self::start_with(path, directory, examine)
+    }
+
+    /// The same with another way to look at sockets.
+    pub(super) fn start_with<P: Send + 'static>(
+        path: &Path,
+        directory: Directory<P>,
+        examine: Examine,
+    ) -> Result<Self, RegistrarError> {
         let failed = |error: rustix::io::Errno| RegistrarError {
             path: path.display().to_string(),
             error: error.into(),
@@ -101,6 +115,7 @@ impl Registrar {
             generation: 0,
             granted: BTreeMap::new(),
             paused: Vec::new(),
+            examiner: Examiner::new(examine),
             quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
@@ -138,6 +153,7 @@ struct Service<P> {
     granted: BTreeMap<AttachmentIndex, Granted>,
     /// Connections that are not listened to for a moment.
     paused: Vec<u64>,
+    examiner: Examiner,
     quiet: Quiet,
 }
 
@@ -147,12 +163,10 @@ impl<P: Send + 'static> Service<P> {
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
             events.clear();
             let strangers = self.connections.values().any(|c| c.client.is_none());
-            let patience = match self.paused.is_empty() {
-                true => Duration::from_millis(200),
-                false => pace::WINDOW,
-            };
+            let soon = !self.paused.is_empty() || self.examiner.is_waiting();
+            let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
             let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
-            let timeout = (strangers || !self.paused.is_empty()).then_some(&patience);
+            let timeout = (strangers || soon).then_some(&patience);
             let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout);
             if waited.is_err() {
                 continue;
@@ -172,12 +186,19 @@ impl<P: Send + 'static> Service<P> {
             self.lose_patience();
         }
         // The daemon ends: regions are marked by the workers, processes live on.
-        for (_, connection) in std::mem::take(&mut self.connections) {
-            connection::end(connection.fd);
+        for number in self.connections.keys().copied().collect::<Vec<u64>>() {
+            if let Some(connection) = self.connections.remove(&number) {
+                self.close(connection.pid, connection.fd);
+            }
         }
     }
 
     fn accept(&mut self) {
+        if !self.can_listen() {
+            // They wait in the listener, which stays ready: don't ask it again and again.
+            std::thread::sleep(pace::WINDOW);
+            return;
+        }
         for _ in 0..MESSAGES_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fd = match acceptfrom_with(&self.listener, flags) {
@@ -199,10 +220,12 @@ impl<P: Send + 'static> Service<P> {
             }
             let number = self.next_number;
             self.next_number += 1;
-            if watch(&self.epoll, &fd, number).is_err() {
+            let (process, pid) = socket::process_of(&fd);
+            let fd = Arc::new(fd);
+            if self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
+                self.close(pid, fd);
                 continue;
             }
-            let (process, pid) = socket::process_of(&fd);
             if let Some(process) = &process {
                 let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
             }
@@ -220,61 +243,22 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Listens again to connections that had their share of an earlier window.
-    fn listen_again(&mut self) {
-        let now = Instant::now();
-        let is_paused = |number: &u64| self.connections.get(number).is_some_and(|c| !c.pace.is_over(now));
-        let (paused, over): (Vec<u64>, Vec<u64>) = self.paused.iter().partition(|number| is_paused(number));
-        self.paused = paused;
-        for number in over {
-            if let Some(connection) = self.connections.get(&number) {
-                let _ = listen_for(&self.epoll, &connection.fd, number, epoll::EventFlags::IN);
-            }
+    /// Whether anything can be read from clients; if not, that is told.
+    fn can_listen(&mut self) -> bool {
+        let can = self.examiner.is_ready();
+        if !can && self.quiet.may() {
+            warn!("too many passed descriptors that hang or take long to close: clients wait");
         }
-    }
-
-    fn lose_patience(&mut self) {
-        let silent = |c: &Connection<P>| c.client.is_none() && c.since.elapsed() > STRANGER_PATIENCE;
-        let silent: Vec<u64> = self.connections.iter().filter(|(_, c)| silent(c)).map(|(n, _)| *n).collect();
-        for number in silent {
-            self.end_if_silent(number);
-        }
-    }
-
-    /// Ends a connection without Hello; one whose Hello lies unread is served instead.
-    fn end_if_silent(&mut self, number: u64) {
-        self.serve(number);
-        if self.connections.get(&number).is_some_and(|c| c.client.is_none()) {
-            debug!(number, "a connection without Hello ends");
-            self.end(number);
-        }
-    }
-
-    /// The client is over: its worker takes over what is published, then forgets it.
-    fn end(&mut self, number: u64) {
-        let Some(connection) = self.connections.remove(&number) else { return };
-        let _ = epoll::delete(&self.epoll, &connection.fd);
-        if let Some(process) = &connection.process {
-            let _ = epoll::delete(&self.epoll, process);
-        }
-        if let Some(client) = connection.client {
-            // It counts until the worker has sent its last frame.
-            self.directory.ending(client.key);
-            if client.worker.send(Command::EndClient(client.key)).is_err() {
-                self.directory.over(client.key);
-            }
-            debug!(pid = connection.pid, "client ended");
-        }
-        connection::end(connection.fd);
+        can
     }
 
     fn serve(&mut self, number: u64) {
         for _ in 0..MESSAGES_A_TURN {
+            // What is not read is not ours to close.
+            let can_listen = self.can_listen();
             let Some(connection) = self.connections.get_mut(&number) else { return };
-            if !connection.pace.may_read(Instant::now()) {
-                let _ = listen_for(&self.epoll, &connection.fd, number, epoll::EventFlags::empty());
-                self.paused.push(number);
-                return;
+            if !can_listen || !connection.pace.may_read(Instant::now()) {
+                return self.pause(number);
             }
             match connection::read(connection.fd.as_fd()) {
                 Read::Nothing => return,
@@ -290,18 +274,14 @@ impl<P: Send + 'static> Service<P> {
 
     /// Handles one message; false ends the connection.
     fn handle(&mut self, number: u64, mut message: Received) -> bool {
-        if !can_close_unknown() {
-            if self.quiet.may() {
-                warn!("too many passed descriptors that take long to close: connection refused");
+        let facts = match self.examiner.look(std::mem::take(&mut message.descriptors)) {
+            Ok(facts) => facts,
+            Err(behind) => {
+                let pid = self.connections.get(&number).map_or(0, |c| c.pid);
+                self.leave(number, pid, behind);
+                return false;
             }
-            return false;
-        }
-        let descriptor = message.descriptors.pop();
-        // A second descriptor is not ours to look at, but it must not hold us when it is closed.
-        for other in message.descriptors.drain(..) {
-            let _ = examine(other);
-        }
-        let facts = descriptor.map(examine);
+        };
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
@@ -452,46 +432,5 @@ impl<P: Send + 'static> Service<P> {
             view.streams.remove(&index);
         }
         client.worker.send(Command::Unregister(client.key, index)).is_ok()
-    }
-
-    /// Clients of an attachment that is gone are over.
-    fn end_unserved(&mut self) {
-        let served: Vec<AttachmentIndex> = self.directory.lock().served.iter().map(|s| s.index).collect();
-        self.granted.retain(|index, _| served.contains(index));
-        let unserved = |c: &Connection<P>| c.client.as_ref().is_some_and(|c| !served.contains(&c.attachment));
-        let unserved: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| unserved(c)).map(|(n, _)| *n).collect();
-        for number in unserved {
-            self.end(number);
-        }
-    }
-
-    /// Tells every client what changed: its destination table, and the limits of its connected streams.
-    fn follow_tables(&mut self) {
-        self.end_unserved();
-        let tables = self.directory.lock().tables.clone();
-        if tables.generation() == self.generation {
-            return;
-        }
-        self.generation = tables.generation();
-        for connection in self.connections.values_mut() {
-            let Some(client) = connection.client.as_mut() else { continue };
-            let offer = offer(&tables, client.attachment);
-            if offer != client.offer {
-                client.offer.clone_from(&offer);
-                let _ = client.worker.send(Command::Offer(client.key, Box::new(offer)));
-            }
-            for (index, info) in &mut client.streams {
-                let (token, flags) = (info.token, info.status.flags);
-                let status = match info.link {
-                    Some(_) => link_status_of(token, flags, &tables, client.attachment),
-                    None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
-                };
-                if status != info.status {
-                    info.status = status;
-                    let _ = client.worker.send(Command::Register(client.key, *index, Box::new(info.clone())));
-                }
-            }
-        }
     }
 }

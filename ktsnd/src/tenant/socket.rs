@@ -2,7 +2,8 @@
 //! What a passed socket is: rights are shown, not claimed.
 //!
 //! In: a descriptor from a client, which may be anything. Out: facts read from the kernel, or what it is
-//! instead. It never touches the descriptor's file system and never waits in closing it.
+//! instead. It never touches the descriptor's file system and never waits in closing it; but
+//! a program that holds its socket's lock holds who asks for addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +16,8 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getpeername, getsock
 use super::sys;
 use crate::worker::LinkKind;
 
-/// Descriptors of unknown kind that are being closed; closing may block for as long as their file system likes.
+/// Descriptors of unknown kind that are being closed, and helpers left behind with a socket: that may take as long as
+/// their file system or their program likes.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 /// Most of them at once; above, descriptors are kept open rather than waited for.
 const CLOSING_MAX: usize = 32;
@@ -125,6 +127,16 @@ pub(super) fn close_elsewhere(fd: OwnedFd) {
 /// Whether a further descriptor of unknown kind could be closed.
 pub(super) fn can_close_unknown() -> bool {
     CLOSING.load(SeqCst) < CLOSING_MAX
+}
+
+/// Something else hangs on a program's descriptor, and counts as a closer.
+pub(super) fn one_hangs() {
+    CLOSING.fetch_add(1, SeqCst);
+}
+
+/// It went on.
+pub(super) fn one_hangs_no_more() {
+    CLOSING.fetch_sub(1, SeqCst);
 }
 
 /// A descriptor that is readable when the process at the other end of `connection` ends, and its pid.

@@ -63,6 +63,10 @@ fn collect(inbox: &Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBo
 }
 
 fn start(clients_max: u32) -> Running {
+    start_with(clients_max, examine)
+}
+
+fn start_with(clients_max: u32, look: examiner::Examine) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ktsn.sock");
     let (worker, inbox, _returned, _wake) = queues::<Memory>().unwrap();
@@ -81,7 +85,7 @@ fn start(clients_max: u32) -> Running {
         take_from: None,
         worker,
     });
-    let registrar = Registrar::start(&path, directory.clone()).unwrap();
+    let registrar = Registrar::start_with(&path, directory.clone(), look).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, known) = (stop.clone(), directory.clone());
     let commands = std::thread::spawn(move || collect(&inbox, &known, &stopped));
@@ -248,6 +252,74 @@ fn a_flood_of_registrations_is_slowed_down() {
     running.wait_for_clients(0);
     let registered = running.finish().iter().filter(|kind| *kind == "register").count();
     assert!(registered > 128 && registered <= 128 * windows as usize, "{registered} in {windows}");
+}
+
+/// A socket whose lock its program holds: a stream socket here.
+fn examine_a_held_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_type(&fd) == Ok(SocketType::STREAM) {
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    examine(fd)
+}
+
+/// Connects so often, passes a stream socket by each of its messages, waits for the ends, is refused then.
+const HOLDER: &str = r#"
+import socket, sys
+path, often = sys.argv[1], int(sys.argv[2])
+held = socket.socket()
+def begin():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(path)
+    return s
+def ended(s):
+    try:
+        return s.recv(64) == b""
+    except ConnectionResetError:
+        return True
+begun = [begin() for _ in range(often)]
+for s in begun:
+    for _ in range(3):
+        try:
+            socket.send_fds(s, [b"KTSN"], [held.fileno()] * 2)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+assert not [s for s in begun if not ended(s)]
+assert ended(begin())
+print("ended", flush=True)
+sys.stdin.read()
+"#;
+
+/// `getsockname` and others wait for the socket's lock, which a program holds as long as it likes.
+#[test]
+fn a_socket_that_hangs_ends_its_process_and_nothing_else() {
+    let running = start_with(8, examine_a_held_socket);
+    let (honest, reply) = running.hello(ABI as u16);
+    assert_eq!(reply.map(|r| r.status), Some(HelloStatus::Attached));
+    let mut holder = std::process::Command::new("python3")
+        .args(["-c", HOLDER, running.path.to_str().unwrap(), "40"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut says, mut said) = (holder.stdout.take().unwrap(), [0; 6]);
+    says.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"ended\n");
+    // Meanwhile everybody else is served.
+    let began = Instant::now();
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    write(&honest, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
+    while running.directory.clients()[0].streams.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(1));
+    }
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    drop(honest);
+    running.wait_for_clients(0);
+    let mut kinds = running.finish();
+    kinds.sort();
+    assert_eq!(kinds, ["add", "add", "end", "end", "register"]);
 }
 
 proptest! {
