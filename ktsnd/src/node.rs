@@ -279,6 +279,7 @@ impl Node {
             }
             Returned::BeyondHorizon(index, ahead) => self.beyond_horizon(index, ahead),
             Returned::PortFailed(index) => self.reopen(&uplink, index),
+            Returned::CaptureRefused(index) => self.end_capture(index),
             Returned::Ended => {
                 debug!(uplink, "worker ended");
                 if let Some(worker) = self.workers.get_mut(&uplink) {

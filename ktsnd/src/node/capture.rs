@@ -66,6 +66,19 @@ impl Node {
         Ok(())
     }
 
+    /// The worker cannot read what is captured: the program must not take it from the kernel.
+    pub(super) fn end_capture(&mut self, index: AttachmentIndex) {
+        let Some(Some(attached)) = self.attached.get_mut(usize::from(index.0)) else { return };
+        if let Some(mut capture) = attached.capture.take() {
+            capture.detach();
+            error!(
+                attachment = attached.attachment.name,
+                "kernel capture ends: the worker has no room to wait for it (limit of epoll watches or memory); detach and \
+                 attach again when there is"
+            );
+        }
+    }
+
     /// Frames take the kernel's way from here on; what was captured by now is sent.
     pub(super) fn end_captures(&mut self) {
         for attached in self.attached.iter_mut().flatten() {

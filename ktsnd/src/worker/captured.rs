@@ -235,7 +235,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let served = self.attachments.get(at).is_some_and(Option::is_some);
         let is_new = self.captured.get(at).is_some_and(Option::is_none);
         let number = (FIRST + at) as u64;
-        if !served || !is_new || self.draining || self.env.watch(new.source.descriptor(), number).is_err() {
+        // An attachment that is gone has taken its program with it.
+        if !served || !is_new || self.draining {
+            return self.inbox.give(Returned::Boxed(new));
+        }
+        if self.env.watch(new.source.descriptor(), number).is_err() {
+            self.inbox.give(Returned::CaptureRefused(new.attachment));
             return self.inbox.give(Returned::Boxed(new));
         }
         self.captured[at] = Some(new);

@@ -209,6 +209,8 @@ pub enum Returned<P> {
     PortFailed(PortIndex),
     /// A region had impossible links; the client has to come back with a new one.
     Retired(ClientKey, ktsn_ring::LinkError),
+    /// A source of captured frames cannot be waited for: what is put there is read by nobody.
+    CaptureRefused(AttachmentIndex),
     /// The gates of a port, as they were asked for; `false`: it has none.
     Gates(PortIndex, Box<GateView>, bool),
     /// The worker drained and ended.

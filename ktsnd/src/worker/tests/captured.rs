@@ -18,7 +18,7 @@ use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, diss
 
 use super::world::{AHEAD, POD, REMOTE, World, policy};
 use super::{MS, US, payload};
-use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Source};
+use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Returned, Source};
 
 type Waiting = Arc<Mutex<VecDeque<(Taken, Vec<u8>)>>>;
 
@@ -94,6 +94,16 @@ impl Pod {
         let taken = Taken { tx_time, clock, captured_at, octets, segment_octets };
         self.waiting.lock().unwrap().push_back((taken, frame));
     }
+}
+
+/// Else the program would go on taking frames that nobody reads.
+#[test]
+fn a_source_that_cannot_be_waited_for_is_told() {
+    let mut world = World::new(800);
+    world.clocks.refuses_watch.store(true, SeqCst);
+    let _pod = Pod::of(&mut world, 64);
+    let refused = |told: &Returned<_>| matches!(told, Returned::CaptureRefused(AttachmentIndex(0)));
+    assert_eq!(world.returned.try_iter().filter(refused).count(), 1);
 }
 
 #[test]

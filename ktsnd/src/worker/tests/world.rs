@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
@@ -50,6 +50,8 @@ pub(super) struct Clocks {
     pub stall: Arc<AtomicU64>,
     /// So long a port's system call takes.
     pub hand_over: Arc<AtomicU64>,
+    /// Nothing can be waited for.
+    pub refuses_watch: Arc<AtomicBool>,
 }
 
 impl Clocks {
@@ -95,7 +97,7 @@ impl Environment for Clocks {
         self.monotonic.fetch_max(until, SeqCst);
     }
     fn watch(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
-        Ok(())
+        if self.refuses_watch.load(SeqCst) { Err(Errno::NOSPC) } else { Ok(()) }
     }
     fn mute(&mut self, _: BorrowedFd<'_>, _: u64, _: bool) {}
     fn unwatch(&mut self, _: BorrowedFd<'_>) {}
