@@ -28,7 +28,9 @@ pub const COMMANDS_A_PASS: usize = 16;
 /// Commands that may wait for a worker.
 pub const COMMANDS_QUEUED: usize = 4096;
 /// Completions that may wait for the notifier; beyond, programs find them only when they look.
-pub const NOTICES_QUEUED: usize = 4096;
+pub const NOTICES_QUEUED: usize = 32_768;
+/// Of these, a client's in one second: it can't fill the queue alone.
+pub const NOTICES_A_SECOND: u32 = 20_000;
 /// Resolved (stream, destination) pairs kept ready; a power of two.
 pub const CACHE_ENTRIES: usize = 1024;
 

@@ -225,6 +225,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             intake::count_bypassed(client, &self.attachments);
             if new_second {
                 client.bells = 0;
+                client.notices = 0;
                 if client.muted {
                     client.muted = false;
                     self.muted_count -= 1;

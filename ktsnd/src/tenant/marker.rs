@@ -6,7 +6,7 @@
 //! (`docs/design/error-queue.md`).
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 
 use ktsn_ring::marker::Marker;
@@ -28,11 +28,18 @@ const SOF_TIMESTAMPING_TX_SCHED: u32 = 1 << 8;
 const SOF_TIMESTAMPING_OPT_ID: u32 = 1 << 7;
 const SCM_TS_OPT_ID: i32 = 81;
 
-/// The address that an IPv6 socket is bound to; where that is none of its own, the loopback address.
-fn local(socket: &OwnedFd) -> SocketAddrV6 {
-    let bound = rustix::net::getsockname(socket).ok().and_then(|any| SocketAddrV6::try_from(any).ok());
-    let own = bound.filter(|own| !own.ip().is_unspecified() && own.ip().to_ipv4_mapped().is_none());
-    own.unwrap_or(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 0, 0, 0))
+/// An address that an IPv6 datagram of this socket reaches `lo` by, now and for good: the loopback address. Where the
+/// socket is bound to a device, which has no way there, the address that it was bound to.
+fn loopback(socket: &OwnedFd, local: SocketAddr) -> SocketAddrV6 {
+    let is_bound = sys::bound_interface(socket).is_ok_and(|interface| interface != 0);
+    match local {
+        SocketAddr::V6(own)
+            if is_bound && !own.ip().is_unspecified() && own.ip().to_ipv4_mapped().is_none() =>
+        {
+            own
+        }
+        _ => SocketAddrV6::new(Ipv6Addr::LOCALHOST, 0, 0, 0),
+    }
 }
 
 /// Control messages one after the other.
@@ -62,11 +69,11 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The socket, if it is the one that was registered.
+    /// The socket, if it is the one that was registered, from `local`. Nothing here asks for the socket's lock.
     ///
     /// # Errors
     /// The descriptor, if it is another socket or none: closing it is the caller's, as it may take its time.
-    pub(super) fn new(socket: OwnedFd, cookie: u64) -> Result<Self, OwnedFd> {
+    pub(super) fn new(socket: OwnedFd, cookie: u64, local: SocketAddr) -> Result<Self, OwnedFd> {
         if sockopt::socket_cookie(&socket) != Ok(cookie) {
             return Err(socket);
         }
@@ -75,7 +82,7 @@ impl Target {
             is_v6,
             is_v6_only: is_v6 && sys::is_v6_only(&socket),
             has_keys: sys::timestamping(&socket).is_ok_and(|flags| flags & SOF_TIMESTAMPING_OPT_ID != 0),
-            local: local(&socket),
+            local: loopback(&socket, local),
             socket,
         })
     }

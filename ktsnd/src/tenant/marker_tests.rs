@@ -15,7 +15,7 @@ const OPT_TSONLY: u32 = 1 << 11;
 
 fn target(socket: &UdpSocket) -> Target {
     let copy = OwnedFd::from(socket.try_clone().unwrap());
-    Target::new(copy, sockopt::socket_cookie(socket).unwrap()).unwrap()
+    Target::new(copy, sockopt::socket_cookie(socket).unwrap(), socket.local_addr().unwrap()).unwrap()
 }
 
 fn has_error(socket: &UdpSocket) -> bool {
@@ -87,8 +87,9 @@ fn an_entry_without_data_is_named_by_its_key() {
 fn another_socket_is_left_alone() {
     let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let cookie = sockopt::socket_cookie(&one).unwrap();
-    assert!(Target::new(other.try_clone().unwrap().into(), cookie).is_err());
-    assert!(Target::new(std::fs::File::open("/dev/null").unwrap().into(), cookie).is_err());
+    let local = one.local_addr().unwrap();
+    assert!(Target::new(other.try_clone().unwrap().into(), cookie, local).is_err());
+    assert!(Target::new(std::fs::File::open("/dev/null").unwrap().into(), cookie, local).is_err());
 }
 
 /// The kernel appends to a datagram in the making whatever is sent, wherever it is to go.

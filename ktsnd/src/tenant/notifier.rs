@@ -3,10 +3,12 @@
 //!
 //! In: notices from the worker. Out: markers on the programs' own error queues. It holds a program's socket only
 //! while it sends, never while the program closes it, and no namespace beyond that. It may be slow; what it misses,
-//! programs find when they look.
+//! programs find when they look. A client whose socket hangs (its program holds the lock), or whose numbers are wrong
+//! again and again, is not told any more.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,9 +16,12 @@ use ktsn_ring::Attention;
 use ktsn_ring::completion::kind;
 use ktsn_ring::marker::Marker;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use tracing::warn;
 
+use super::helper::Helper;
 use super::marker::Target;
-use super::socket::{can_close_unknown, close_elsewhere};
+use super::quiet::Quiet;
+use super::socket::close_elsewhere;
 use crate::worker::{ClientKey, Notice};
 
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.
@@ -29,6 +34,39 @@ pub(super) struct Process {
     pub pidfd: OwnedFd,
     /// Its region's words for closing streams.
     pub attention: Attention,
+    /// How often its descriptors were wrong, lately.
+    wrong: AtomicU32,
+}
+
+/// What lay under a descriptor's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// The socket, or nothing.
+    Right,
+    /// Something else.
+    Wrong,
+}
+
+/// A wrong number counts as much as so many right ones.
+const WRONG_WEIGHT: u32 = 16;
+/// From here on a client is not told any more: each wrong number costs a thread that closes what was there.
+const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
+
+impl Process {
+    pub(super) fn new(pidfd: OwnedFd, attention: Attention) -> Self {
+        Self { pidfd, attention, wrong: AtomicU32::new(0) }
+    }
+
+    /// Whether it is told further. A program that uses its numbers again in the wrong instant is now and then wrong.
+    fn may_go_on(&self, found: Found) -> bool {
+        let wrong = self.wrong.load(Relaxed);
+        let wrong = match found {
+            Found::Right => wrong.saturating_sub(1),
+            Found::Wrong => wrong.saturating_add(WRONG_WEIGHT),
+        };
+        self.wrong.store(wrong, Relaxed);
+        wrong < WRONG_MAX
+    }
 }
 
 /// The clients whose sockets can be reached, shared with the registrar.
@@ -54,8 +92,14 @@ impl Processes {
     }
 }
 
+/// What the marking thread is given: notices of one socket.
+type Job = (Arc<Process>, Vec<Notice>);
+
 /// Answers notices until the worker has gone.
 pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
+    // A program that holds its socket's lock holds who marks it.
+    let mut helper = Helper::new("ktsn-marker", |(process, batch): Job| notify(&process, &batch));
+    let mut quiet = Quiet::default();
     let mut next = notices.recv().ok();
     while let Some(first) = next.take() {
         let process = processes.get(first.client);
@@ -67,8 +111,22 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
                 Err(_) => break,
             }
         }
-        if let Some(process) = process {
-            notify(&process, &batch);
+        // What lies under the number may have to be closed elsewhere.
+        if let Some(process) = process
+            && helper.is_ready()
+        {
+            let is_served = match helper.ask((process.clone(), batch)) {
+                Ok(found) => process.may_go_on(found),
+                Err(_) => false,
+            };
+            if !is_served {
+                processes.remove(first.client);
+                if quiet.may() {
+                    warn!(
+                        "a client's sockets hang or are not where it says: its error queues are not woken any more"
+                    );
+                }
+            }
         }
         if next.is_none() {
             next = notices.recv().ok();
@@ -83,23 +141,21 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
 }
 
 /// Marks a batch of one socket's notices.
-fn notify(process: &Process, batch: &[Notice]) {
-    let Some(first) = batch.first() else { return };
-    // What lies under the number may have to be closed elsewhere.
-    if !can_close_unknown() {
-        return;
-    }
+fn notify(process: &Process, batch: &[Notice]) -> Found {
+    let Some(first) = batch.first() else { return Found::Right };
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(_holding) = process.attention.begin(first.stream, first.token) else { return };
-    let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
-        return;
+    let Some(_holding) = process.attention.begin(first.stream, first.token) else {
+        return Found::Right;
     };
-    let target = match Target::new(descriptor, first.cookie) {
+    let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
+        return Found::Right;
+    };
+    let target = match Target::new(descriptor, first.cookie, first.local) {
         Ok(target) => target,
         Err(other) => {
             // Whatever lies under this number now: closing it may take as long as its file system likes.
             close_elsewhere(other);
-            return;
+            return Found::Wrong;
         }
     };
     for notice in batch {
@@ -113,4 +169,9 @@ fn notify(process: &Process, batch: &[Notice]) {
             }
         }
     }
+    Found::Right
 }
+
+#[cfg(test)]
+#[path = "notifier_tests.rs"]
+mod tests;

@@ -65,6 +65,8 @@ pub struct Client {
     /// The process is gone; to be handed back when `held` is zero.
     pub(super) ended: bool,
     pub(super) bells: u32,
+    /// Notices since the last look after clients.
+    pub(super) notices: u32,
     pub(super) muted: bool,
     pub(super) counters_seen: [u64; 32],
 }
@@ -98,6 +100,7 @@ impl Client {
             retired: false,
             ended: false,
             bells: 0,
+            notices: 0,
             muted: false,
             counters_seen: [0; 32],
         }

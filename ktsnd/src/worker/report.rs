@@ -5,6 +5,7 @@
 //! wake the program (`docs/design/error-queue.md`). A frame that asked for nothing costs one comparison. Nothing
 //! here allocates, waits for anybody or makes a system call, but for waking the notifier when it sleeps.
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use ktsn_model::DropReason;
@@ -15,6 +16,7 @@ use ktsn_ring::{SlotFlags, Taken};
 
 use super::client::Client;
 use super::{ClientKey, Environment, Worker};
+use crate::limits;
 use crate::stats::count;
 
 /// One completion that a program's error queue should tell of.
@@ -30,6 +32,8 @@ pub struct Notice {
     pub descriptor: i32,
     /// SO_COOKIE of the socket that was registered.
     pub cookie: u64,
+    /// Its local address as it was registered.
+    pub local: SocketAddr,
     /// The slot that tells it.
     pub slot: u16,
     /// The completion's number.
@@ -162,8 +166,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let kinds = kinds_at(asked.kinds, outcome);
         let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut) else { return false };
         // A socket that is closed has no reader, and its stream's index may be another one's by now.
-        let is_heard = client.stream(asked.stream).is_some_and(|stream| stream.cookie == asked.cookie);
-        if kinds == 0 || client.ended || !is_heard {
+        let heard = client.stream(asked.stream).filter(|stream| stream.cookie == asked.cookie);
+        let Some(local) = heard.map(|stream| stream.local) else { return false };
+        if kinds == 0 || client.ended {
             return false;
         }
         let mut completion = Completion {
@@ -192,9 +197,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         count(&self.stats.reports);
         let Asked { stream, token, descriptor, cookie, .. } = *asked;
-        let notice = Notice { client: client.key, stream, token, descriptor, cookie, slot, sequence, kinds };
+        let notice =
+            Notice { client: client.key, stream, token, descriptor, cookie, local, slot, sequence, kinds };
+        client.notices = client.notices.saturating_add(1);
+        // The queue is everybody's: who makes more notices than a program reads loses its own.
+        let is_its_share = client.notices <= limits::NOTICES_A_SECOND;
         if let Some(notifier) = &self.notifier
-            && let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = notifier.try_send(notice)
+            && (!is_its_share
+                || matches!(
+                    notifier.try_send(notice),
+                    Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
+                ))
         {
             count(&self.stats.notices_lost);
         }

@@ -138,3 +138,26 @@ fn nothing_is_told_of_a_stream_that_is_over() {
     assert!(app.producer.oldest_completion(|frame| frame.stream_index == 0).is_none());
     assert_eq!(std::iter::from_fn(|| app.producer.claim()).count(), 64);
 }
+
+/// The queue to the notifier is everybody's: one client's flood loses that client's notices, no other's.
+#[test]
+fn a_client_has_its_share_of_notices() {
+    let (mut world, flood, notices) = world();
+    let other = world.client(64);
+    // The first look after clients is past.
+    push(&flood, SlotFlags::NONE, ClockId::Monotonic, world.clocks.at(), world.clocks.at(), b"");
+    world.run_until(50, |w| w.sent().len() == 1);
+    let index = world.worker.clients.iter().flatten().position(|c| c.key == ClientKey(1)).unwrap();
+    world.worker.clients[index].as_mut().unwrap().notices = crate::limits::NOTICES_A_SECOND - 1;
+    let now = world.clocks.at();
+    for app in [&flood, &flood, &flood, &other] {
+        push(app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
+    }
+    world.run_until(50, |w| w.sent().len() == 5);
+    let whose: Vec<ClientKey> = notices.try_iter().map(|notice| notice.client).collect();
+    assert_eq!(whose.iter().filter(|key| **key == ClientKey(1)).count(), 1);
+    assert_eq!(whose.len(), 2);
+    assert_eq!(world.worker_stats.notices_lost.load(SeqCst), 2);
+    // All are told, and found by looking.
+    assert_eq!(world.worker_stats.reports.load(SeqCst), 4);
+}
