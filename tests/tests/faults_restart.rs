@@ -78,7 +78,7 @@ fn a_program_is_found_by_a_later_daemon() {
     let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     daemon.kill();
-    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=400 period_us=10000 lead_us=5000");
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=400 period_us=10000 lead_us=50000");
     eventually("the kernel's frames", SOON, || (tap.of(1).len() > 5).then_some(()));
     daemon.spawn();
     let (values, errors) = talker.finish();

@@ -56,7 +56,8 @@ fn a_panic_removes_it_and_two_stand_beside_each_other() {
 fn what_a_killed_process_left_is_swept() {
     // A number beyond pid_max: nobody has it.
     let left = vec![format!("{PREFIX}4999999-0-ha")];
-    run(None, &format!("ip netns add {}", left[0])).unwrap();
+    // Another testbed's sweep may find it half made: then it is made again.
+    assert!((0..20).any(|_| run(None, &format!("ip netns add {}", left[0])).is_ok()));
     sweep();
     assert!(gone(&left));
 }
