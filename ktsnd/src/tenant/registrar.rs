@@ -221,8 +221,14 @@ impl<P: Send + 'static> Service<P> {
             let number = self.next_number;
             self.next_number += 1;
             let (process, pid) = socket::process_of(&fd);
+            if self.examiner.is_hanging(pid) {
+                // Who looked at what lies in it would hang on the same socket; nobody waits for dropping it.
+                connection::shut(&fd);
+                socket::close_elsewhere(fd);
+                continue;
+            }
             let fd = Arc::new(fd);
-            if self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
+            if watch(&self.epoll, &fd, number).is_err() {
                 self.close(pid, fd);
                 continue;
             }
