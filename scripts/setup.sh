@@ -16,6 +16,8 @@ check_toolchain() {
     if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
         fail "cargo $found is too old: Rust $wanted or newer is needed"
     fi
+    # Only tests need it; tests are what everybody runs.
+    command -v go >/dev/null || fail "go is missing: install Go 1.21 or newer (https://go.dev/dl)"
     command -v gcc >/dev/null || fail "gcc is missing: apt-get install gcc libc6-dev"
 }
 
