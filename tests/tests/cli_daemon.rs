@@ -32,8 +32,9 @@ fn inside(arguments: &[&str]) -> Command {
 }
 
 /// A program under `run --with-daemon va` that says its run directory and its ktsnd's number, then goes on.
-fn started(script: &str) -> (Child, String, u32) {
-    let script = format!("echo $KTSN_RUN_DIR; cut -d' ' -f2 $KTSN_RUN_DIR/lock; {script}");
+/// `first` comes before it says so.
+fn started(first: &str, script: &str) -> (Child, String, u32) {
+    let script = format!("{first} echo $KTSN_RUN_DIR; cut -d' ' -f2 $KTSN_RUN_DIR/lock; {script}");
     let mut child = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .spawn()
@@ -97,12 +98,12 @@ fn timed_sends_are_taken_and_sent_by_it() {
 
 #[test]
 fn signals_reach_the_program_and_the_daemon_ends_after_it() {
-    let (mut child, run_dir, daemon) = started("trap 'exit 5' TERM; while :; do sleep 0.05; done");
+    let (mut child, run_dir, daemon) = started("trap 'exit 5' TERM;", "while :; do sleep 0.05; done");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(5), "the program's own answer to the signal");
     assert!(is_gone(daemon) && !Path::new(&run_dir).exists());
 
-    let (mut child, _, daemon) = started("exec sleep 60");
+    let (mut child, _, daemon) = started("", "exec sleep 60");
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130), "128 + SIGINT");
     assert!(is_gone(daemon));
@@ -110,7 +111,7 @@ fn signals_reach_the_program_and_the_daemon_ends_after_it() {
 
 #[test]
 fn a_killed_ktsn_leaves_no_daemon() {
-    let (mut child, run_dir, daemon) = started("echo $$; exec sleep 2");
+    let (mut child, run_dir, daemon) = started("", "echo $$; exec sleep 2");
     signal(&child, "KILL");
     child.wait().unwrap();
     assert!(is_gone(daemon), "ktsnd {daemon} still runs");
@@ -146,7 +147,7 @@ fn a_daemon_that_does_not_start_is_shown_with_its_log() {
 
 #[test]
 fn a_run_directory_in_use_is_refused() {
-    let (mut child, run_dir, _) = started("exec sleep 60");
+    let (mut child, run_dir, _) = started("", "exec sleep 60");
     let arguments = ["run", "--run-dir", &run_dir, "--with-daemon", "va", "--", "true"];
     let output = inside(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
@@ -157,7 +158,7 @@ fn a_run_directory_in_use_is_refused() {
 
 #[test]
 fn watching_goes_on_until_the_daemon_ends() {
-    let (mut child, run_dir, _) = started("exec sleep 60");
+    let (mut child, run_dir, _) = started("", "exec sleep 60");
     let mut watcher = cli_support::ktsn()
         .args(["status", "--watch", "--json", "--run-dir", &run_dir])
         .stdout(Stdio::piped())
