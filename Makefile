@@ -16,7 +16,7 @@ help: ## list the targets
 setup: ## install the Debian packages that are missing (root); a second run does nothing
 	@scripts/setup.sh
 
-build: ## build ktsn, ktsnd and libktsn.so into target/release
+build: setup ## build ktsn, ktsnd and libktsn.so into target/release
 	$(CARGO) build --release --locked
 	$(CARGO) build --profile hook -p libktsn --locked
 	@scripts/install-hook.sh $(TARGET_DIR)/hook/libktsn.so $(BIN)/libktsn.so
@@ -24,21 +24,21 @@ build: ## build ktsn, ktsnd and libktsn.so into target/release
 lint: setup ## formatting, clippy, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
-test: setup build ## every test, the loom models and the list of allowed skips (root)
+test: build ## every test, the loom models and the list of allowed skips (root)
 	@scripts/test.sh
 
 test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells
 	@scripts/clients.sh $(ONLY)
 
-demo: setup build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
+demo: build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
 	@scripts/demo.sh $(BIN)/ktsn
 
-bench: setup build ## micro-benchmarks into out/bench/micro.json (root)
+bench: build ## micro-benchmarks into out/bench/micro.json (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench micro --json out/bench/micro.json
 
-bench-sched: setup build ## what a gate decision costs, and the property suite, into out/bench/sched.json (root)
+bench-sched: build ## what a gate decision costs, and the property suite, into out/bench/sched.json (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
 	$(BIN)/ktsn bench sched --json out/bench/sched.json
