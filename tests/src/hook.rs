@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use crate::peer::{Behaviour, Events, Peer};
+
 /// libktsn.so, built once per test binary in its own profile.
 ///
 /// # Panics
@@ -128,6 +130,27 @@ pub fn values(output: &Output) -> BTreeMap<String, i64> {
         .filter_map(|line| line.split_once(' '))
         .map(|(what, value)| (what.to_owned(), value.parse().unwrap_or_else(|_| panic!("{what} {value}"))))
         .collect()
+}
+
+/// Runs a scenario under the library with a peer; `check` gets what it printed and what the peer saw.
+///
+/// # Panics
+/// When the program fails, or the peer got what is no frame.
+pub fn run(
+    libc: Libc,
+    name: &str,
+    more: &[&str],
+    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
+) -> Output {
+    let run_dir = open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let output = scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
+    let printed = values(&output);
+    let texts = peer.texts();
+    let events = peer.events();
+    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    check(&printed, &texts, &events);
+    output
 }
 
 /// A child process that is killed and waited for whatever happens to the test.

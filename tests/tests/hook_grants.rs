@@ -9,22 +9,15 @@ use std::time::Duration;
 use ktsn_tests::hook::{self, LIBCS, Libc};
 use ktsn_tests::peer::{Behaviour, Events, Peer};
 
-/// Runs a scenario; what it printed, and what the peer saw.
+/// Runs a scenario, which has nothing to complain about.
 fn run(
     libc: Libc,
     name: &str,
     more: &[&str],
     check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
 ) {
-    let run_dir = hook::open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour::default());
-    let output = hook::scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
-    let values = hook::values(&output);
-    let texts = peer.texts();
-    let events = peer.events();
-    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    let output = hook::run(libc, name, more, check);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    check(&values, &texts, &events);
 }
 
 fn txtime(values: &BTreeMap<String, i64>) -> (i64, i64, i64) {

@@ -1,27 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Descriptors, processes, threads and signal handlers under libktsn.so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use ktsn_tests::hook::{self, LIBCS, Libc};
-use ktsn_tests::peer::{Behaviour, Events, Peer};
-
-/// Runs a scenario; what it printed, and what the peer saw.
-fn run(
-    libc: Libc,
-    name: &str,
-    more: &[&str],
-    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
-) {
-    let run_dir = hook::open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour::default());
-    let output = hook::scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
-    let values = hook::values(&output);
-    let texts = peer.texts();
-    let events = peer.events();
-    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
-    check(&values, &texts, &events);
-}
+use ktsn_tests::hook::{LIBCS, Libc, run};
+use ktsn_tests::peer::Events;
 
 /// Frames whose registration a busy machine did not answer within 20 ms: they are counted, and few.
 fn of_busy(events: &Events) -> usize {
