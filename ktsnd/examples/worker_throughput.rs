@@ -17,7 +17,7 @@ use ktsn_model::{LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Via, Vxlan, VxlanRouted,
+    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame, Layout, Producer, SlotFlags,
@@ -86,11 +86,8 @@ fn link(
 fn tables() -> anyhow::Result<Tables> {
     let peer = Ipv4Addr::new(192, 168, 50, 2);
     let vxlan = Vxlan {
-        vni: Vni::new(1).context("VNI")?,
-        port: 8472,
-        local: IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1)),
+        tunnel: Tunnel::new(Vni::new(1).context("VNI")?, 8472, IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1))),
         device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
-        udp_checksum: true,
         peers: vec![Peer {
             prefix: "10.244.1.0/24".parse()?,
             vtep: IpAddr::V4(peer),

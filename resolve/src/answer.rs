@@ -3,23 +3,15 @@
 //!
 //! In: [`Tables`] and a [`Flow`]. Out: [`Resolved`] or [`Refusal`]. Must never allocate or panic: workers call it.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
-use ktsn_wire::template::{Ends, Outer};
-use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr};
+use ktsn_wire::HeaderTemplate;
 
-use crate::link::{LinkTable, Via};
-use crate::source;
-use crate::table::{AttachmentIndex, AttachmentTables, Peer, PortIndex, Tables, VxlanRouted};
+use crate::datagram::{Datagram, Leaves};
+use crate::link::LinkTable;
+use crate::table::{AttachmentIndex, PortIndex, Tables};
 use crate::way::{Way, payload_max, way};
-
-/// Hop limit of unicast when the program sets none (Linux's default).
-const HOP_LIMIT_UNICAST: u8 = 64;
-/// Hop limit of multicast when the program sets none (RFC 1112 6.1).
-const HOP_LIMIT_MULTICAST: u8 = 1;
-/// TTL of the outer header (default of Linux's VXLAN device).
-const HOP_LIMIT_TUNNEL: u8 = 64;
 
 /// A datagram's addresses and marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +54,22 @@ pub struct Resolved {
     pub payload_max: u16,
     /// How it leaves.
     pub egress: Egress,
+    /// Set when the datagram leaves as several frames: which of them this is. The next is [`next_replica`]'s.
+    pub replica: Option<Replica>,
+    /// Copies before this one that cannot leave, for want of a route or a neighbour.
+    pub skipped: u16,
+}
+
+/// One of the frames that a datagram to a group, or to a station that nobody knows, leaves as (head-end replication).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Replica {
+    /// The first that can leave, or the only one.
+    #[default]
+    First,
+    /// The copy to this tunnel end.
+    Vtep(IpAddr),
+    /// The copy for the stations on this node: by the interface, after all others.
+    Interface,
 }
 
 /// Which of an attachment's two links.
@@ -91,15 +99,23 @@ pub enum Refusal {
     Drop(DropReason, Option<NextHop>),
 }
 
-const NO_ROUTE: Refusal = Refusal::Drop(DropReason::NoRoute, None);
+pub(crate) const NO_ROUTE: Refusal = Refusal::Drop(DropReason::NoRoute, None);
 const NOT_ALLOWED: Refusal = Refusal::Bypass(BypassReason::NotAllowed);
 
-/// Applies the rules to one datagram.
+/// Applies the rules to one datagram. Where it leaves as several frames, this is the first that can leave.
 ///
 /// # Errors
 /// [`Refusal`]: `Bypass` for own, not allowed and foreign-scope destinations and for a bound address that is not the
 /// interface's; `Drop` with `no_route` (also: the hop limit ends here, no source of the family), `no_neighbour`.
 pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
+    resolve_replica(tables, flow, Replica::First)
+}
+
+/// The same for a certain one of several frames.
+///
+/// # Errors
+/// Those of [`resolve`]; `no_route` for a copy that the tables know no more.
+pub fn resolve_replica(tables: &Tables, flow: &Flow, replica: Replica) -> Result<Resolved, Refusal> {
     let Some(tables) = tables.attachment(flow.attachment) else {
         return Err(Refusal::Bypass(BypassReason::NotAttached));
     };
@@ -113,21 +129,38 @@ pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
     }
     let bound = bound_source(&tables.interface, flow.bound, destination)?;
     let datagram = Datagram { tables, flow, destination, bound };
-    let repr = match way {
-        Way::Group => datagram.group()?,
+    let leaves = match way {
+        Way::Group => datagram.group(replica)?,
+        Way::Unicast | Way::Bypass(_) => datagram.unicast(replica)?,
+        Way::Tunnel(..) | Way::Forwarded if replica != Replica::First => return Err(NO_ROUTE),
         Way::Tunnel(vxlan, peer) => datagram.tunnel(vxlan, peer)?,
-        Way::Unicast | Way::Bypass(_) => datagram.unicast()?,
+        Way::Forwarded => datagram.forwarded()?,
     };
-    let (port, egress) = match repr.outer {
-        Some(_) => (tables.uplink.port(), Egress::Uplink),
-        None => (tables.interface.port(), Egress::Interface),
+    let Leaves { egress, repr, replica, skipped } = leaves;
+    let port = match egress {
+        Egress::Uplink => tables.uplink.port(),
+        Egress::Interface => tables.interface.port(),
     };
     let template = HeaderTemplate::new(&repr).map_err(|_| Refusal::Drop(DropReason::Bug, None))?;
-    Ok(Resolved { port, template, payload_max: payload_max(tables, &way, destination.is_ipv4()), egress })
+    let payload_max = payload_max(tables, &way, destination.is_ipv4());
+    Ok(Resolved { port, template, payload_max, egress, replica, skipped })
+}
+
+/// The copy after this one of a frame that leaves as several. Each tunnel end gets one, even if the tables change between
+/// two copies: what counts is which ends come after the last one.
+#[must_use]
+pub fn next_replica(tables: &Tables, attachment: AttachmentIndex, after: Replica) -> Option<Replica> {
+    let bridged = tables.attachment(attachment)?.overlay.bridged()?;
+    let Replica::Vtep(last) = after else { return None };
+    let later = bridged.flood().partition_point(|&vtep| vtep <= last);
+    match bridged.flood().get(later) {
+        Some(&vtep) => Some(Replica::Vtep(vtep)),
+        None => bridged.flood_interface().then_some(Replica::Interface),
+    }
 }
 
 /// Destinations whose scope identifier counts in Linux (RFC 4007): link-local unicast, multicast of scopes 1 and 2.
-fn needs_scope(destination: IpAddr) -> bool {
+pub(crate) fn needs_scope(destination: IpAddr) -> bool {
     match destination {
         IpAddr::V4(_) => false,
         IpAddr::V6(a) => {
@@ -149,151 +182,5 @@ fn bound_source(
             Ok(Some(address))
         }
         Some(_) => Err(NOT_ALLOWED),
-    }
-}
-
-/// One datagram under rules 3 to 6.
-struct Datagram<'a> {
-    tables: &'a AttachmentTables,
-    flow: &'a Flow,
-    destination: IpAddr,
-    bound: Option<IpAddr>,
-}
-
-impl Datagram<'_> {
-    fn source(&self, preferred: Option<IpAddr>, next_hop: Option<IpAddr>) -> Result<IpAddr, Refusal> {
-        let choose = || source::choose(&self.tables.interface, preferred, next_hop, self.destination);
-        self.bound.or_else(choose).ok_or(NO_ROUTE)
-    }
-
-    fn hop_limit(&self, default: u8) -> u8 {
-        if self.flow.hop_limit == 0 { default } else { self.flow.hop_limit }
-    }
-
-    fn network(&self, source: IpAddr, hop_limit: u8) -> Result<Network, Refusal> {
-        network(source, self.destination, hop_limit, self.flow.traffic_class, true)
-            .ok_or(Refusal::Drop(DropReason::Bug, None))
-    }
-
-    fn udp(&self) -> Ends<u16> {
-        Ends { source: self.flow.source_port, destination: self.flow.destination_port }
-    }
-
-    fn by_interface(&self, mac: MacAddress, network: Network) -> TemplateRepr {
-        let ethernet = Ends { source: self.tables.interface.mac(), destination: mac };
-        TemplateRepr { outer: None, ethernet, vlan: self.tables.vlan, network, udp: self.udp() }
-    }
-
-    /// Rule 3: the MAC address follows from the destination.
-    fn group(&self) -> Result<TemplateRepr, Refusal> {
-        let (mac, hop_limit, next_hop) = match group_mac(self.destination) {
-            Some(mac) => (mac, HOP_LIMIT_MULTICAST, None),
-            None => {
-                let next_hop = match self.destination {
-                    IpAddr::V4(Ipv4Addr::BROADCAST) => None,
-                    subnet => Some(subnet),
-                };
-                (MacAddress::BROADCAST, HOP_LIMIT_UNICAST, next_hop)
-            }
-        };
-        let source = self.source(None, next_hop)?;
-        Ok(self.by_interface(mac, self.network(source, self.hop_limit(hop_limit))?))
-    }
-
-    /// Rule 4: what the pod's router and the node's VXLAN device would have made of it.
-    fn tunnel(&self, vxlan: &VxlanRouted, peer: &Peer) -> Result<TemplateRepr, Refusal> {
-        let route = self.tables.interface.route(self.destination);
-        let hop = match route.map(|route| route.via) {
-            Some(Via::Gateway(gateway)) => gateway,
-            _ => self.destination,
-        };
-        let source = self.source(route.and_then(|route| route.source), Some(hop))?;
-        let hop_limit = self.hop_limit(HOP_LIMIT_UNICAST) - 1;
-        // A router forwards neither an expired datagram (RFC 1812 5.3.1) nor a link-local source (RFC 4291 2.5.6).
-        if hop_limit == 0 || matches!(source, IpAddr::V6(source) if source.is_unicast_link_local()) {
-            return Err(NO_ROUTE);
-        }
-        let underlay = next_hop(&self.tables.uplink, peer.vtep)?;
-        let mac = neighbour(&self.tables.uplink, Side::Uplink, underlay)?;
-        let outer = Outer {
-            ethernet: Ends { source: self.tables.uplink.mac(), destination: mac },
-            network: network(vxlan.local, peer.vtep, HOP_LIMIT_TUNNEL, 0, false).ok_or(NO_ROUTE)?,
-            dscp_inherit: false,
-            vxlan_port: vxlan.port,
-            vni: vxlan.vni,
-            udp_checksum: vxlan.udp_checksum,
-        };
-        Ok(TemplateRepr {
-            outer: Some(outer),
-            ethernet: Ends { source: vxlan.device_mac, destination: peer.mac },
-            vlan: None,
-            network: self.network(source, hop_limit)?,
-            udp: self.udp(),
-        })
-    }
-
-    /// Rules 5 and 6.
-    fn unicast(&self) -> Result<TemplateRepr, Refusal> {
-        let interface = &self.tables.interface;
-        let (hop, preferred) = if needs_scope(self.destination) {
-            (self.destination, None) // link-local is on link by definition
-        } else {
-            let preferred = interface.route(self.destination).and_then(|route| route.source);
-            (next_hop(interface, self.destination)?, preferred)
-        };
-        let source = self.source(preferred, Some(hop))?;
-        let mac = neighbour(interface, Side::Interface, hop)?;
-        Ok(self.by_interface(mac, self.network(source, self.hop_limit(HOP_LIMIT_UNICAST))?))
-    }
-}
-
-/// The router or the destination itself.
-fn next_hop(link: &LinkTable, destination: IpAddr) -> Result<IpAddr, Refusal> {
-    match link.route(destination).map(|route| route.via) {
-        Some(Via::OnLink) => Ok(destination),
-        Some(Via::Gateway(gateway)) => Ok(gateway.to_canonical()),
-        Some(Via::Elsewhere) | None => Err(NO_ROUTE),
-    }
-}
-
-/// Rule 6: the MAC address, or the request to resolve it.
-fn neighbour(link: &LinkTable, side: Side, address: IpAddr) -> Result<MacAddress, Refusal> {
-    let missing = Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address }));
-    link.neighbour(address).ok_or(missing)
-}
-
-/// Rule 3: RFC 1112 6.4 (IPv4), RFC 2464 7 (IPv6); `None` for what is no multicast.
-fn group_mac(destination: IpAddr) -> Option<MacAddress> {
-    match destination {
-        IpAddr::V4(address) if address.is_multicast() => {
-            let [_, b, c, d] = address.octets();
-            Some(MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
-        }
-        IpAddr::V6(address) if address.is_multicast() => {
-            let [.., c, d, e, f] = address.octets();
-            Some(MacAddress([0x33, 0x33, c, d, e, f]))
-        }
-        _ => None,
-    }
-}
-
-/// The network header; `None` when the addresses are of different families.
-fn network(
-    source: IpAddr,
-    destination: IpAddr,
-    hop_limit: u8,
-    traffic_class: u8,
-    dont_fragment: bool,
-) -> Option<Network> {
-    let ds = DsField(traffic_class);
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            Some(Network::V4 { source, destination, ttl: hop_limit, ds, dont_fragment })
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            // No label (RFC 6437 3 allows that); Linux draws one from a secret hash.
-            Some(Network::V6 { source, destination, hop_limit, ds, flow_label: 0 })
-        }
-        _ => None,
     }
 }

@@ -10,10 +10,11 @@
 //! [`resolve`], which runs in the worker.
 //!
 //! ```text
-//!              own? ─► allowed? ─► group? ─► peer? ─► route
-//! rule          1        2          3         4        5
-//! bypass   own_address  not_allowed                 (elsewhere: not_allowed)
-//! leaves by                       interface  uplink  interface
+//!              own? ─► allowed? ─► group? ─► peer? ─► node's route? ─► route
+//! rule          1        2          3         4           4b            5
+//! bypass   own_address  not_allowed                            (elsewhere: not_allowed)
+//! leaves by                       interface  uplink    uplink        interface
+//!                                     └── 4c: or, in a bridged overlay, uplink ──┘
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,20 +22,25 @@
 extern crate alloc;
 
 mod answer;
+mod datagram;
 mod destinations;
 pub mod limits;
 mod link;
 mod link_frame;
+mod overlay;
 mod prefixes;
 mod source;
 mod table;
 mod way;
 
-pub use answer::{Egress, Flow, NextHop, Refusal, Resolved, Side, resolve};
+pub use answer::{
+    Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_replica,
+};
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
 pub use link::{Link, LinkTable, Neighbour, Route, Via};
 pub use link_frame::{LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link};
-pub use table::{
-    Attachment, AttachmentIndex, AttachmentTables, Overlay, Peer, PortIndex, TableError, Tables, Vxlan,
+pub use overlay::{
+    Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Overlay, Peer, Tunnel, Vxlan, VxlanBridged,
     VxlanRouted,
 };
+pub use table::{Attachment, AttachmentIndex, AttachmentTables, Forwarding, PortIndex, TableError, Tables};

@@ -11,6 +11,8 @@ pub const ROUTES_MAX: usize = 8192;
 pub const NEIGHBOURS_MAX: usize = 8192;
 /// Peers of one overlay.
 pub const PEERS_MAX: usize = 4096;
+/// Tunnel ends that get a copy of a segment's group frames: a datagram is no more frames on the wire than this and one.
+pub const FLOOD_MAX: usize = 256;
 /// Allowed prefixes of one attachment; the peers' prefixes are the default, so as many fit.
 pub const ALLOWED_MAX: usize = PEERS_MAX;
 /// MAC addresses that one attachment's list may name: a part of the client's table.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All tables of a node, one entry an attachment.
 //!
-//! In: plain descriptions ([`Attachment`], [`Vxlan`]). Out: checked, sorted values that workers share read-only.
+//! In: plain descriptions ([`Attachment`], [`Forwarding`]). Out: checked, sorted values that workers share read-only.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use ktsn_model::IpPrefix;
-use ktsn_wire::{MacAddress, Tci, Vni};
+use ktsn_wire::{MacAddress, Tci};
 
-use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, PEERS_MAX};
+use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX};
 use crate::link::LinkTable;
+use crate::overlay::Overlay;
 use crate::prefixes::PrefixMap;
 
 /// Which port, in the daemon's list of ports.
@@ -50,6 +51,9 @@ pub enum TableError {
         /// Ours.
         local: IpAddr,
     },
+    /// A group address as a station of a segment.
+    #[error("{0} is a group address, no station's")]
+    GroupMember(MacAddress),
     /// VLAN identifier 4095 is reserved (802.1Q 9.6).
     #[error("VLAN identifier 4095 is reserved")]
     ReservedVlan,
@@ -58,98 +62,6 @@ pub enum TableError {
 impl TableError {
     pub(crate) fn bound(what: &'static str, count: usize, count_max: usize) -> Result<(), Self> {
         if count <= count_max { Ok(()) } else { Err(Self::TooMany { what, count, count_max }) }
-    }
-}
-
-/// One remote end of an overlay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
-    /// The pods behind it.
-    pub prefix: IpPrefix,
-    /// Its tunnel end on the underlay. Our own `local` address marks a prefix of this node: rule 5, not rule 4.
-    pub vtep: IpAddr,
-    /// MAC address of its VXLAN device.
-    pub mac: MacAddress,
-}
-
-/// What a [`VxlanRouted`] is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vxlan {
-    /// Network identifier.
-    pub vni: Vni,
-    /// UDP destination port (Flannel: 8472). The source port is a hash of the inner flow, 49152 to 65535.
-    pub port: u16,
-    /// Source address on the underlay.
-    pub local: IpAddr,
-    /// MAC address of this node's VXLAN device.
-    pub device_mac: MacAddress,
-    /// Compute the outer UDP checksum (Linux's device does unless `noudpcsum`; IPv6 needs it, RFC 6935).
-    pub udp_checksum: bool,
-    /// Remote ends.
-    pub peers: Vec<Peer>,
-}
-
-/// VXLAN in routed mode, as Flannel's VXLAN backend sets it up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VxlanRouted {
-    pub(crate) vni: Vni,
-    pub(crate) port: u16,
-    pub(crate) local: IpAddr,
-    pub(crate) device_mac: MacAddress,
-    pub(crate) udp_checksum: bool,
-    pub(crate) peers: PrefixMap<Peer>,
-}
-
-impl VxlanRouted {
-    /// Sorts and checks.
-    ///
-    /// # Errors
-    /// `TooMany` peers, `TunnelFamily`.
-    pub fn new(vxlan: Vxlan) -> Result<Self, TableError> {
-        TableError::bound("peers", vxlan.peers.len(), PEERS_MAX)?;
-        let local = vxlan.local.to_canonical();
-        let mut peers = vxlan.peers;
-        for peer in &mut peers {
-            peer.vtep = peer.vtep.to_canonical();
-            if peer.vtep.is_ipv4() != local.is_ipv4() {
-                return Err(TableError::TunnelFamily { vtep: peer.vtep, local });
-            }
-        }
-        Ok(Self {
-            vni: vxlan.vni,
-            port: vxlan.port,
-            local,
-            device_mac: vxlan.device_mac,
-            udp_checksum: vxlan.udp_checksum,
-            peers: PrefixMap::new(peers.into_iter().map(|peer| (peer.prefix, peer))),
-        })
-    }
-    /// Remote ends: longest prefixes first within a family.
-    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().map(|(_, peer)| peer)
-    }
-    /// The remote end for everything in `at`; `None` for a prefix of this node.
-    pub(crate) fn peer_at(&self, at: IpPrefix) -> Option<&Peer> {
-        self.peers.longest(at).filter(|peer| peer.vtep != self.local)
-    }
-}
-
-/// The overlay network of an attachment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Overlay {
-    /// There is none: everything leaves by the interface.
-    #[default]
-    None,
-    /// VXLAN in routed mode.
-    VxlanRouted(VxlanRouted),
-}
-
-impl Overlay {
-    pub(crate) fn vxlan(&self) -> Option<&VxlanRouted> {
-        match self {
-            Self::None => None,
-            Self::VxlanRouted(vxlan) => Some(vxlan),
-        }
     }
 }
 
@@ -162,12 +74,23 @@ pub struct Attachment {
     pub uplink: LinkTable,
     /// The overlay network.
     pub overlay: Overlay,
-    /// Allowed destinations; `None`: the peers' prefixes.
+    /// Allowed destinations; `None`: the prefixes that the overlay names.
     pub destinations: Option<Vec<IpPrefix>>,
     /// Addresses of the namespace's other devices (the interface's own need not be repeated).
     pub own: Vec<IpAddr>,
     /// Tag of frames that leave by the interface.
     pub vlan: Option<Tci>,
+}
+
+/// The node as its pods' router.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// Addresses of the node, of all its devices; none: it is no router for this attachment.
+    pub own: Vec<IpAddr>,
+    /// It forwards IPv4 that comes from the pod (`net.ipv4.conf.DEVICE.forwarding`).
+    pub is_v4: bool,
+    /// It forwards IPv6 that comes from the pod.
+    pub is_v6: bool,
 }
 
 /// All that is known for one attachment.
@@ -179,6 +102,7 @@ pub struct AttachmentTables {
     pub(crate) allowed: PrefixMap<()>,
     pub(crate) own: Vec<IpAddr>,
     pub(crate) vlan: Option<Tci>,
+    pub(crate) forwarding: Forwarding,
     is_listed: bool,
     named: Vec<MacAddress>,
 }
@@ -193,11 +117,7 @@ impl AttachmentTables {
         if vlan.is_some_and(|tci| tci.vid.is_reserved()) {
             return Err(TableError::ReservedVlan);
         }
-        let destinations = match (destinations, overlay.vxlan()) {
-            (Some(destinations), _) => destinations,
-            (None, Some(vxlan)) => vxlan.peers().map(|peer| peer.prefix).collect(),
-            (None, None) => Vec::new(),
-        };
+        let destinations = destinations.unwrap_or_else(|| overlay.prefixes().collect());
         TableError::bound("destinations", destinations.len(), ALLOWED_MAX)?;
         own.extend(interface.addresses().iter().map(|&(address, _)| address));
         for address in &mut own {
@@ -207,7 +127,27 @@ impl AttachmentTables {
         own.dedup();
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
-        Ok(Self { interface, uplink, overlay, allowed, own, vlan, is_listed: false, named: Vec::new() })
+        let (forwarding, named) = (Forwarding::default(), Vec::new());
+        Ok(Self { interface, uplink, overlay, allowed, own, vlan, is_listed: false, named, forwarding })
+    }
+    /// The same tables on a node that forwards for the pod (rule 4b).
+    ///
+    /// # Errors
+    /// `TooMany` addresses.
+    pub fn forwarded(mut self, mut forwarding: Forwarding) -> Result<Self, TableError> {
+        for address in &mut forwarding.own {
+            *address = address.to_canonical();
+        }
+        forwarding.own.sort_unstable();
+        forwarding.own.dedup();
+        TableError::bound("addresses of the node", forwarding.own.len(), 2 * ADDRESSES_MAX)?;
+        self.forwarding = forwarding;
+        Ok(self)
+    }
+    /// What the node forwards for the pod.
+    #[must_use]
+    pub fn forwarding(&self) -> &Forwarding {
+        &self.forwarding
     }
     /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
     /// Without it they may send to everything but the reserved groups.

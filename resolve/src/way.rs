@@ -11,19 +11,25 @@ use ktsn_model::{BypassReason, IpPrefix};
 
 use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
 use crate::link::Via;
+use crate::overlay::{Overlay, Peer, VxlanRouted};
 use crate::prefixes::canonical;
-use crate::table::{AttachmentTables, Peer, VxlanRouted};
+use crate::table::AttachmentTables;
+
+/// Octets of an 802.1Q tag.
+const TAG_OCTETS: u32 = 4;
 
 /// Which way a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way<'a> {
     /// The kernel's business.
     Bypass(BypassReason),
-    /// Multicast or broadcast, by the interface.
+    /// Multicast or broadcast, on the interface's link.
     Group,
     /// Through the tunnel, by the uplink.
     Tunnel(&'a VxlanRouted, &'a Peer),
-    /// One host, by the interface.
+    /// As the node's own routing would send it on, by the uplink.
+    Forwarded,
+    /// One host on the interface's link: by the interface or, in a bridged overlay, to where its station is.
     Unicast,
 }
 
@@ -102,10 +108,13 @@ pub(crate) fn way(tables: &AttachmentTables, at: IpPrefix) -> Way<'_> {
     if is_link_local(at) {
         return Way::Unicast; // never routed, so rule 4 does not apply
     }
-    if let Some(vxlan) = tables.overlay.vxlan()
+    if let Some(vxlan) = tables.overlay.routed()
         && let Some(peer) = vxlan.peer_at(at)
     {
         return Way::Tunnel(vxlan, peer); // rule 4
+    }
+    if is_forwarded(tables, at) {
+        return Way::Forwarded; // rule 4b
     }
     match tables.interface.route_at(at) {
         Some(route) if route.via == Via::Elsewhere => Way::Bypass(BypassReason::NotAllowed),
@@ -113,34 +122,75 @@ pub(crate) fn way(tables: &AttachmentTables, at: IpPrefix) -> Way<'_> {
     }
 }
 
-/// The largest UDP payload on a way, octets: what the interface's MTU allows (the kernel would fragment more) and,
-/// in a tunnel, what the uplink's MTU leaves.
-pub(crate) fn payload_max(tables: &AttachmentTables, way: &Way<'_>, is_v4: bool) -> u16 {
-    let packet_max = match way {
-        Way::Tunnel(_, peer) => {
-            let tunnel = if peer.vtep.is_ipv4() { VXLAN_OVER_IPV4_OCTETS } else { VXLAN_OVER_IPV6_OCTETS };
-            tables.interface.mtu().min(tables.uplink.mtu().saturating_sub(tunnel))
+/// Rule 4b: whether the pod's next hop for all of `at` is this node, which sends it on by the uplink.
+fn is_forwarded(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    let node = &tables.forwarding;
+    let forwards = if at.address().is_ipv4() { node.is_v4 } else { node.is_v6 };
+    if !forwards || tables.overlay != Overlay::None || is_nodes(tables, at) {
+        return false;
+    }
+    let Some(Via::Gateway(gateway)) = tables.interface.route_at(at).map(|route| route.via) else {
+        return false;
+    };
+    // A link-local gateway says nothing of which device has it.
+    let gateway = gateway.to_canonical();
+    let is_node = node.own.binary_search(&gateway).is_ok() && !is_link_local(IpPrefix::host(gateway));
+    // Where the node's default route leads may be anywhere, and its address is translated as a rule.
+    let route = tables.uplink.route_at(at).filter(|route| route.prefix.bits() > 0);
+    is_node && route.is_some_and(|route| route.via != Via::Elsewhere)
+}
+
+/// Whether `at` is an address that the node does not send on: its own, or the broadcast address of the uplink's network.
+fn is_nodes(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    let is_own = |address: IpAddr| tables.forwarding.own.binary_search(&address).is_ok();
+    let is_broadcast = |address: IpAddr| tables.uplink.broadcasts().any(|own| IpAddr::V4(own) == address);
+    at == IpPrefix::host(at.address()) && (is_own(at.address()) || is_broadcast(at.address()))
+}
+
+/// The tunnel that frames on this way may take: its octets within the uplink's MTU, and whether it is over IPv4.
+fn tunnel_octets(tables: &AttachmentTables, way: &Way<'_>) -> Option<(u32, bool)> {
+    let (local, tag) = match way {
+        Way::Tunnel(vxlan, _) => (vxlan.tunnel.local, 0),
+        // One answer for the whole segment, wherever a station is: it may move.
+        Way::Group | Way::Unicast => {
+            (tables.overlay.bridged()?.tunnel.local, if tables.vlan.is_some() { TAG_OCTETS } else { 0 })
         }
-        _ => tables.interface.mtu(),
+        Way::Forwarded | Way::Bypass(_) => return None,
+    };
+    let headers = if local.is_ipv4() { VXLAN_OVER_IPV4_OCTETS } else { VXLAN_OVER_IPV6_OCTETS };
+    Some((headers + tag, local.is_ipv4()))
+}
+
+/// The largest UDP payload on a way, octets: what the interface's MTU allows (the kernel would fragment more) and,
+/// on the uplink, what its MTU leaves.
+pub(crate) fn payload_max(tables: &AttachmentTables, way: &Way<'_>, is_v4: bool) -> u16 {
+    let interface = tables.interface.mtu();
+    let (packet_max, tunnel_limit) = match (tunnel_octets(tables, way), way) {
+        (Some((octets, over_v4)), _) => {
+            let limit = if over_v4 { 65_535 } else { 65_535 + 40 };
+            (interface.min(tables.uplink.mtu().saturating_sub(octets)), limit - octets)
+        }
+        (None, Way::Forwarded) => (interface.min(tables.uplink.mtu()), u32::MAX),
+        (None, _) => (interface, u32::MAX),
     };
     // The length fields: 16 bits over IP header (IPv4) or behind it (IPv6).
     let (headers, packet_limit) = if is_v4 { (20 + 8, 65_535) } else { (40 + 8, 65_535 + 40) };
-    let tunnel_limit = match way {
-        Way::Tunnel(_, peer) if peer.vtep.is_ipv4() => 65_535 - VXLAN_OVER_IPV4_OCTETS,
-        Way::Tunnel(..) => 65_535 + 40 - VXLAN_OVER_IPV6_OCTETS,
-        _ => u32::MAX,
-    };
     let payload = packet_max.min(packet_limit).min(tunnel_limit).saturating_sub(headers);
     u16::try_from(payload).unwrap_or(u16::MAX)
 }
 
 /// Every prefix at which [`way`] or its payload may change within `tables`.
 pub(crate) fn prefixes_that_matter(tables: &AttachmentTables) -> impl Iterator<Item = IpPrefix> {
+    let node = &tables.forwarding;
+    let forwards = tables.overlay == Overlay::None && (node.is_v4 || node.is_v6);
+    let nodes = node.own.iter().copied().chain(tables.uplink.broadcasts().map(IpAddr::V4));
+    let nodes = nodes.filter(move |_| forwards);
     let hosts = tables.own.iter().copied().chain(tables.interface.broadcasts().map(IpAddr::V4));
-    let peers = tables.overlay.vxlan().into_iter().flat_map(|vxlan| vxlan.peers.iter().map(|entry| entry.0));
-    // Routes matter only where some of them lead elsewhere.
+    let peers = tables.overlay.routed().into_iter().flat_map(|vxlan| vxlan.peers.iter().map(|entry| entry.0));
+    // Routes matter only where some of them lead elsewhere, or to the node.
     let elsewhere = tables.interface.routes().any(|route| route.via == Via::Elsewhere);
-    let routes = tables.interface.routes().filter(move |_| elsewhere).map(|route| route.prefix);
+    let routes = tables.interface.routes().filter(move |_| elsewhere || forwards);
+    let routes = routes.chain(tables.uplink.routes().filter(move |_| forwards)).map(|route| route.prefix);
     let listed = tables.allowed().chain(peers).chain(routes).map(canonical);
-    special_prefixes().chain(hosts.map(IpPrefix::host)).chain(listed)
+    special_prefixes().chain(hosts.chain(nodes).map(IpPrefix::host)).chain(listed)
 }

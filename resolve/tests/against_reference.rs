@@ -9,8 +9,8 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::DESTINATION_RULES_MAX;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, Link, LinkTable, Neighbour,
-    Overlay, Peer, PortIndex, Refusal, Route, Tables, Verdict, Via, Vxlan, VxlanRouted, destination_table,
-    resolve,
+    Overlay, Peer, PortIndex, Refusal, Route, Tables, Tunnel, Verdict, Via, Vxlan, VxlanRouted,
+    destination_table, resolve,
 };
 use ktsn_wire::{HeaderTemplate, MacAddress, Pcp, Tci, Vid, Vni};
 use proptest::collection::vec;
@@ -130,11 +130,11 @@ fn plain() -> impl Strategy<Value = Plain> {
 
 fn tables(plain: &Plain) -> Tables {
     let overlay = VxlanRouted::new(Vxlan {
-        vni: plain.vni,
-        port: plain.vxlan_port,
-        local: plain.local,
+        tunnel: Tunnel {
+            udp_checksum: plain.udp_checksum,
+            ..Tunnel::new(plain.vni, plain.vxlan_port, plain.local)
+        },
         device_mac: plain.device_mac,
-        udp_checksum: plain.udp_checksum,
         peers: plain.peers.clone(),
     });
     let attachment = AttachmentTables::new(Attachment {

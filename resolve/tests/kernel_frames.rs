@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Egress, Flow, Link, LinkTable, Neighbour, Overlay, Peer,
-    PortIndex, Resolved, Route, Tables, Via, Vxlan, VxlanRouted, resolve,
+    PortIndex, Resolved, Route, Tables, Tunnel, Via, Vxlan, VxlanRouted, resolve,
 };
 use ktsn_wire::{MacAddress, UdpChecksum, Vni, dissect};
 
@@ -70,11 +70,8 @@ fn topology(is_v4: bool) -> Tables {
         ("2001:db8:77::1", "2001:db8:77::2", "fd00:244:1::/64", 0xf6)
     };
     let overlay = VxlanRouted::new(Vxlan {
-        vni: Vni::new(1).unwrap(),
-        port: 8472,
-        local: ip(local),
+        tunnel: Tunnel::new(Vni::new(1).unwrap(), 8472, ip(local)),
         device_mac: mac([octet, 1]),
-        udp_checksum: true,
         peers: vec![Peer { prefix: prefix.parse().unwrap(), vtep: ip(vtep), mac: mac([octet, 2]) }],
     });
     let tables = AttachmentTables::new(Attachment {

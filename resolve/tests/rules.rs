@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, Link, LinkTable, Neighbour,
-    NextHop, Overlay, Peer, PortIndex, Refusal, Route, Side, TableError, Tables, Verdict, Via, Vxlan,
+    NextHop, Overlay, Peer, PortIndex, Refusal, Route, Side, TableError, Tables, Tunnel, Verdict, Via, Vxlan,
     VxlanRouted, destinations, resolve,
 };
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni};
@@ -35,11 +35,8 @@ fn attachment(local: &str, vtep: &str) -> Attachment {
     let mut uplink = link(1500, local, &[("0.0.0.0/0", Via::OnLink), ("::/0", Via::OnLink)]);
     uplink.neighbours.push(Neighbour { address: ip(vtep), mac: MAC });
     let overlay = VxlanRouted::new(Vxlan {
-        vni: Vni::new(1).unwrap(),
-        port: 8472,
-        local: ip(local),
+        tunnel: Tunnel { udp_checksum: false, ..Tunnel::new(Vni::new(1).unwrap(), 8472, ip(local)) },
         device_mac: MAC,
-        udp_checksum: false,
         peers: vec![Peer { prefix: "10.244.1.0/24".parse().unwrap(), vtep: ip(vtep), mac: MAC }],
     });
     let interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::Gateway(ip("10.244.0.1")))]);
@@ -154,11 +151,8 @@ fn impossible_tables_are_refused() {
     many.routes = vec![Route { prefix: "::/0".parse().unwrap(), via: Via::OnLink, source: None }; 8193];
     assert!(matches!(LinkTable::new(many), Err(TableError::TooMany { what: "routes", .. })));
     let mixed = VxlanRouted::new(Vxlan {
-        vni: Vni::new(1).unwrap(),
-        port: 8472,
-        local: ip("10.0.0.1"),
+        tunnel: Tunnel::new(Vni::new(1).unwrap(), 8472, ip("10.0.0.1")),
         device_mac: MAC,
-        udp_checksum: true,
         peers: vec![Peer { prefix: "10.1.0.0/16".parse().unwrap(), vtep: ip("2001:db8::1"), mac: MAC }],
     });
     assert_eq!(mixed, Err(TableError::TunnelFamily { vtep: ip("2001:db8::1"), local: ip("10.0.0.1") }));

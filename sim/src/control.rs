@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ktsn_model::{IpPrefix, LatePolicy};
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Via, Vxlan, VxlanRouted,
+    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{ClientMapping, Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus};
 use ktsn_sched::policing::{
@@ -70,11 +70,11 @@ fn attachment(tenant: u16, known: bool) -> Result<AttachmentTables, Unmade> {
         Route { prefix: "0.0.0.0/0".parse()?, via: Via::Gateway(IpAddr::V4(gateway)), source: None };
     let vtep_known = if known { vec![neighbour(REMOTE_VTEP, 1)] } else { Vec::new() };
     let vxlan = Vxlan {
-        vni: Vni::new(1).ok_or("VNI 1")?,
-        port: VXLAN_PORT,
-        local: IpAddr::V4(UPLINK),
+        tunnel: Tunnel {
+            udp_checksum: false,
+            ..Tunnel::new(Vni::new(1).ok_or("VNI 1")?, VXLAN_PORT, IpAddr::V4(UPLINK))
+        },
         device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
-        udp_checksum: false,
         peers: vec![Peer {
             prefix: "10.244.1.0/24".parse()?,
             vtep: IpAddr::V4(REMOTE_VTEP),

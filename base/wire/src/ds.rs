@@ -50,14 +50,10 @@ impl DsField {
         }
     }
 
-    /// The outer field of a tunnel: this DSCP, and the inner packet's ECN with CE turned into ECT(0)
-    /// (RFC 3168 9.1.1, full functionality; what Linux's VXLAN device does).
+    /// The outer field of a tunnel: this DSCP, and the inner packet's ECN (RFC 6040 4.1, normal mode). Linux's VXLAN
+    /// device still turns CE into ECT(0) there (RFC 3168 9.1.1); what arrives behind the tunnel is the same.
     #[must_use]
     pub const fn encapsulating(self, inner: Self) -> Self {
-        let ecn = match inner.ecn() {
-            Ecn::Ce => Ecn::Ect0,
-            ecn => ecn,
-        };
-        Self::new(self.dscp(), ecn)
+        Self::new(self.dscp(), inner.ecn())
     }
 }

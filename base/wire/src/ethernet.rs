@@ -33,6 +33,8 @@ pub struct MacAddress(pub [u8; 6]);
 impl MacAddress {
     /// All stations.
     pub const BROADCAST: Self = Self([0xff; 6]);
+    /// All zeros: no station has it; Linux's tables mean "none" or "any" by it.
+    pub const ZERO: Self = Self([0; 6]);
 
     /// A group address, broadcast included (the I/G bit).
     #[must_use]

@@ -113,7 +113,7 @@ pub struct Ends<T> {
 pub struct Outer {
     /// Ethernet addresses on the underlay.
     pub ethernet: Ends<MacAddress>,
-    /// Network header. Of its DS field only the DSCP counts: the ECN is the inner packet's, with CE made ECT(0).
+    /// Network header. Of its DS field only the DSCP counts: the ECN is the inner packet's.
     /// Linux's VXLAN device uses TTL 64 and clears don't-fragment unless told otherwise.
     pub network: Network,
     /// Take the DSCP from the inner packet as well (`tos inherit` of Linux's device; not its default).

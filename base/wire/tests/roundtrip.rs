@@ -240,14 +240,14 @@ fn writers_refuse_what_the_fields_cannot_say() {
     assert_eq!(mixed, Err(WireError::Invalid { header: Header::Udp, field: "pair of address families" }));
 }
 
-/// [RFC 3168 9.1.1] DSCP and ECN of a tunnel's outer header.
+/// [RFC 6040 4.1] DSCP and ECN of a tunnel's outer header.
 #[test]
-fn tunnels_copy_ecn_but_not_congestion() {
+fn tunnels_copy_ecn_congestion_too() {
     let outer = DsField::new(10, Ecn::Ce);
     let ecn = |inner| outer.encapsulating(DsField::new(46, inner));
     assert_eq!(ecn(Ecn::NotEct), DsField::new(10, Ecn::NotEct));
     assert_eq!(ecn(Ecn::Ect0), DsField::new(10, Ecn::Ect0));
     assert_eq!(ecn(Ecn::Ect1), DsField::new(10, Ecn::Ect1));
-    assert_eq!(ecn(Ecn::Ce), DsField::new(10, Ecn::Ect0));
+    assert_eq!(ecn(Ecn::Ce), DsField::new(10, Ecn::Ce));
     assert_eq!(DsField::new(46, Ecn::Ect1).0, 0xb9);
 }

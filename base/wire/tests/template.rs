@@ -21,11 +21,7 @@ fn slow(
     VxlanRepr { vni: outer.vni }.emit(&mut tunnelled).expect("room");
     tunnelled.extend_from_slice(&inner);
     let dscp = if outer.dscp_inherit { repr.network.ds().dscp() } else { outer.network.ds().dscp() };
-    let ecn = match repr.network.ds().ecn() {
-        Ecn::Ce => Ecn::Ect0,
-        ecn => ecn,
-    };
-    let network = outer.network.with_ds(DsField::new(dscp, ecn));
+    let network = outer.network.with_ds(DsField::new(dscp, repr.network.ds().ecn()));
     slow_stack(outer.ethernet, None, &network, ports, identification, outer.udp_checksum, &tunnelled)
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
-    Attachment, AttachmentTables, Link, LinkTable, Overlay, Peer, Side, Via, Vxlan, VxlanRouted,
+    Attachment, AttachmentTables, Link, LinkTable, Overlay, Peer, Side, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_wire::{MacAddress, Vni};
 
@@ -69,13 +69,14 @@ fn overlay(spec: &AttachmentSpec, host: &Snapshot) -> Result<Overlay, TablesErro
     let Some((_, device)) = host.device(&vxlan.device) else { return Ok(Overlay::None) };
     let Some(device_mac) = device.mac else { return Ok(Overlay::None) };
     let peer = |peer: &crate::config::VxlanPeer| Peer { prefix: peer.prefix, vtep: peer.vtep, mac: peer.mac };
+    let vni = Vni::new(vxlan.vni).ok_or(TablesError::Vni(vxlan.vni))?;
     Ok(Overlay::VxlanRouted(VxlanRouted::new(Vxlan {
-        vni: Vni::new(vxlan.vni).ok_or(TablesError::Vni(vxlan.vni))?,
-        port: vxlan.port,
-        local: vxlan.local,
+        tunnel: Tunnel {
+            // The device's own attribute speaks of IPv4 only (ip-link(8)); over IPv6 the checksum is the rule.
+            udp_checksum: vxlan.local.is_ipv6() || device.udp_checksum.unwrap_or(true),
+            ..Tunnel::new(vni, vxlan.port, vxlan.local)
+        },
         device_mac,
-        // The device's own attribute speaks of IPv4 only (ip-link(8)); over IPv6 the checksum is the rule.
-        udp_checksum: vxlan.local.is_ipv6() || device.udp_checksum.unwrap_or(true),
         peers: vxlan.peers.iter().map(peer).collect(),
     })?))
 }
@@ -115,13 +116,11 @@ fn unplugged(spec: &AttachmentSpec) -> Link {
 /// The neighbours that an attachment's frames will need: next hops of the tunnel ends, gateways of the pod.
 pub(super) fn next_hops(tables: &AttachmentTables) -> Vec<(Side, IpAddr)> {
     let mut hops = Vec::new();
-    if let Overlay::VxlanRouted(vxlan) = tables.overlay() {
-        for peer in vxlan.peers() {
-            match tables.uplink().route(peer.vtep).map(|route| route.via) {
-                Some(Via::OnLink) => hops.push((Side::Uplink, peer.vtep)),
-                Some(Via::Gateway(gateway)) => hops.push((Side::Uplink, gateway)),
-                Some(Via::Elsewhere) | None => {}
-            }
+    for end in tables.overlay().ends() {
+        match tables.uplink().route(end).map(|route| route.via) {
+            Some(Via::OnLink) => hops.push((Side::Uplink, end)),
+            Some(Via::Gateway(gateway)) => hops.push((Side::Uplink, gateway)),
+            Some(Via::Elsewhere) | None => {}
         }
     }
     let gateways = tables.interface().routes().filter_map(gateway).take(GATEWAYS_MAX);

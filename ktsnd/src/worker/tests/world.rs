@@ -11,7 +11,7 @@ use ktsn_model::{LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Via, Vxlan, VxlanRouted,
+    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame as SlotFrame, Layout, Producer,
@@ -172,11 +172,11 @@ fn attachment(with_neighbour: bool) -> Attachment {
         Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::Gateway(IpAddr::V4(gateway)), source: None };
     let vtep = Ipv4Addr::new(192, 168, 50, if with_neighbour { 2 } else { 3 });
     let vxlan = Vxlan {
-        vni: Vni::new(1).unwrap(),
-        port: 8472,
-        local: IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1)),
+        tunnel: Tunnel {
+            udp_checksum: false,
+            ..Tunnel::new(Vni::new(1).unwrap(), 8472, IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1)))
+        },
         device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
-        udp_checksum: false,
         peers: vec![Peer {
             prefix: "10.244.1.0/24".parse().unwrap(),
             vtep: IpAddr::V4(vtep),

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules 3 to 6 for one datagram: the headers of the frame that it leaves as.
+//!
+//! In: an attachment's tables, a [`Flow`] whose way is known. Out: the headers and the egress, or a [`Refusal`]. Must never
+//! allocate or panic: workers call it.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use ktsn_model::DropReason;
+use ktsn_wire::template::{Ends, Outer};
+use ktsn_wire::{DsField, MacAddress, Network, TemplateRepr};
+
+use crate::answer::{Egress, Flow, NO_ROUTE, NextHop, Refusal, Replica, Side, needs_scope};
+use crate::link::{LinkTable, Via};
+use crate::overlay::{OuterDf, OuterDs, OuterTtl, Peer, Station, Tunnel, VxlanRouted};
+use crate::source;
+use crate::table::AttachmentTables;
+
+/// Hop limit of unicast when the program sets none (Linux's default).
+const HOP_LIMIT_UNICAST: u8 = 64;
+/// Hop limit of multicast when the program sets none (RFC 1112 6.1).
+const HOP_LIMIT_MULTICAST: u8 = 1;
+
+/// One datagram under rules 3 to 6.
+pub(crate) struct Datagram<'a> {
+    pub(crate) tables: &'a AttachmentTables,
+    pub(crate) flow: &'a Flow,
+    /// Canonical.
+    pub(crate) destination: IpAddr,
+    /// The socket's own address, which is the interface's.
+    pub(crate) bound: Option<IpAddr>,
+}
+
+/// A frame of it.
+pub(crate) struct Leaves {
+    pub(crate) egress: Egress,
+    pub(crate) repr: TemplateRepr,
+    /// See [`crate::Resolved`].
+    pub(crate) replica: Option<Replica>,
+    pub(crate) skipped: u16,
+}
+
+impl Leaves {
+    fn one(egress: Egress, repr: TemplateRepr) -> Self {
+        Self { egress, repr, replica: None, skipped: 0 }
+    }
+}
+
+impl Datagram<'_> {
+    fn source(&self, preferred: Option<IpAddr>, next_hop: Option<IpAddr>) -> Result<IpAddr, Refusal> {
+        let choose = || source::choose(&self.tables.interface, preferred, next_hop, self.destination);
+        self.bound.or_else(choose).ok_or(NO_ROUTE)
+    }
+
+    fn hop_limit(&self, default: u8) -> u8 {
+        if self.flow.hop_limit == 0 { default } else { self.flow.hop_limit }
+    }
+
+    fn network(&self, source: IpAddr, hop_limit: u8) -> Result<Network, Refusal> {
+        network(source, self.destination, hop_limit, self.flow.traffic_class, true)
+            .ok_or(Refusal::Drop(DropReason::Bug, None))
+    }
+
+    fn udp(&self) -> Ends<u16> {
+        Ends { source: self.flow.source_port, destination: self.flow.destination_port }
+    }
+
+    fn by_interface(&self, mac: MacAddress, network: Network) -> TemplateRepr {
+        let ethernet = Ends { source: self.tables.interface.mac(), destination: mac };
+        TemplateRepr { outer: None, ethernet, vlan: self.tables.vlan, network, udp: self.udp() }
+    }
+
+    /// Rule 3: the MAC address follows from the destination.
+    pub(crate) fn group(&self, replica: Replica) -> Result<Leaves, Refusal> {
+        let (mac, hop_limit, next_hop) = match group_mac(self.destination) {
+            Some(mac) => (mac, HOP_LIMIT_MULTICAST, None),
+            None => {
+                let next_hop = match self.destination {
+                    IpAddr::V4(Ipv4Addr::BROADCAST) => None,
+                    subnet => Some(subnet),
+                };
+                (MacAddress::BROADCAST, HOP_LIMIT_UNICAST, next_hop)
+            }
+        };
+        let source = self.source(None, next_hop)?;
+        let inner = self.by_interface(mac, self.network(source, self.hop_limit(hop_limit))?);
+        self.on_segment(inner, None, replica)
+    }
+
+    /// What the pod's router would pass on: with which source and hop limit.
+    fn passed_on(&self) -> Result<Network, Refusal> {
+        let route = self.tables.interface.route(self.destination);
+        let hop = match route.map(|route| route.via) {
+            Some(Via::Gateway(gateway)) => gateway,
+            _ => self.destination,
+        };
+        let source = self.source(route.and_then(|route| route.source), Some(hop))?;
+        let hop_limit = self.hop_limit(HOP_LIMIT_UNICAST) - 1;
+        // A router forwards neither an expired datagram (RFC 1812 5.3.1) nor a link-local source (RFC 4291 2.5.6).
+        if hop_limit == 0 || matches!(source, IpAddr::V6(source) if source.is_unicast_link_local()) {
+            return Err(NO_ROUTE);
+        }
+        self.network(source, hop_limit)
+    }
+
+    /// Rule 4: what the pod's router and the node's VXLAN device would have made of it.
+    pub(crate) fn tunnel(&self, vxlan: &VxlanRouted, peer: &Peer) -> Result<Leaves, Refusal> {
+        let network = self.passed_on()?;
+        if !peer.is_reachable() {
+            return Err(Refusal::Drop(DropReason::NoNeighbour, None));
+        }
+        let repr = TemplateRepr {
+            outer: Some(outer(&vxlan.tunnel, &self.tables.uplink, peer.vtep, &network)?),
+            ethernet: Ends { source: vxlan.device_mac, destination: peer.mac },
+            vlan: None,
+            network,
+            udp: self.udp(),
+        };
+        Ok(Leaves::one(Egress::Uplink, repr))
+    }
+
+    /// Rule 4b: what the node's own routing would have made of it.
+    pub(crate) fn forwarded(&self) -> Result<Leaves, Refusal> {
+        let network = self.passed_on()?;
+        let uplink = &self.tables.uplink;
+        let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, self.destination)?)?;
+        let ethernet = Ends { source: uplink.mac(), destination: mac };
+        let repr = TemplateRepr { outer: None, ethernet, vlan: None, network, udp: self.udp() };
+        Ok(Leaves::one(Egress::Uplink, repr))
+    }
+
+    /// Rule 4c: a frame as the interface would send it; in a bridged overlay, where on the segment it goes. `hop`: the next
+    /// hop that it is for, of groups none.
+    fn on_segment(
+        &self,
+        inner: TemplateRepr,
+        hop: Option<IpAddr>,
+        replica: Replica,
+    ) -> Result<Leaves, Refusal> {
+        let by_interface = |replica| Leaves { egress: Egress::Interface, repr: inner, replica, skipped: 0 };
+        let Some(vxlan) = self.tables.overlay.bridged() else {
+            return if replica == Replica::First { Ok(by_interface(None)) } else { Err(NO_ROUTE) };
+        };
+        let to = |vtep, replica, skipped| {
+            let outer = outer(&vxlan.tunnel, &self.tables.uplink, vtep, &inner.network)?;
+            let repr = TemplateRepr { outer: Some(outer), ..inner };
+            Ok(Leaves { egress: Egress::Uplink, repr, replica, skipped })
+        };
+        match replica {
+            Replica::Vtep(vtep) if vxlan.flood().binary_search(&vtep).is_ok() => {
+                return to(vtep, Some(replica), 0);
+            }
+            Replica::Interface if vxlan.flood_interface() => return Ok(by_interface(Some(replica))),
+            Replica::Vtep(_) | Replica::Interface => return Err(NO_ROUTE),
+            Replica::First => {}
+        }
+        match vxlan.station(inner.ethernet.destination, hop) {
+            Station::Remote(vtep) => return to(vtep, None, 0),
+            Station::Here => return Ok(by_interface(None)),
+            Station::Unknown => {}
+        }
+        let mut refusal = None;
+        for (&vtep, skipped) in vxlan.flood().iter().zip(0..) {
+            match to(vtep, Some(Replica::Vtep(vtep)), skipped) {
+                Ok(leaves) => return Ok(leaves),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        match refusal {
+            Some(refusal) if !vxlan.flood_interface() => Err(refusal),
+            Some(_) => {
+                Ok(Leaves { skipped: vxlan.flood().len() as u16, ..by_interface(Some(Replica::Interface)) })
+            }
+            // Nobody to send copies to: the node's bridge knows where it goes.
+            None => Ok(by_interface(None)),
+        }
+    }
+
+    /// Rules 5 and 6.
+    pub(crate) fn unicast(&self, replica: Replica) -> Result<Leaves, Refusal> {
+        let interface = &self.tables.interface;
+        let (hop, preferred) = if needs_scope(self.destination) {
+            (self.destination, None) // link-local is on link by definition
+        } else {
+            let preferred = interface.route(self.destination).and_then(|route| route.source);
+            (next_hop(interface, self.destination)?, preferred)
+        };
+        let source = self.source(preferred, Some(hop))?;
+        let mac = neighbour(interface, Side::Interface, hop)?;
+        let inner = self.by_interface(mac, self.network(source, self.hop_limit(HOP_LIMIT_UNICAST))?);
+        self.on_segment(inner, Some(hop), replica)
+    }
+}
+
+/// The headers of the tunnel to `vtep` around a packet.
+fn outer(tunnel: &Tunnel, uplink: &LinkTable, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
+    let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, vtep)?)?;
+    let (inner_ttl, inner_df) = match *inner {
+        Network::V4 { ttl, dont_fragment, .. } => (ttl, dont_fragment),
+        Network::V6 { hop_limit, .. } => (hop_limit, true),
+    };
+    let ttl = match tunnel.ttl {
+        OuterTtl::Fixed(ttl) => ttl,
+        OuterTtl::Inherit => inner_ttl,
+    };
+    let dont_fragment = match tunnel.df {
+        OuterDf::Unset => false,
+        OuterDf::Set => true,
+        OuterDf::Inherit => inner_df,
+    };
+    let (ds, dscp_inherit) = match tunnel.ds {
+        OuterDs::Fixed(ds) => (ds.0, false),
+        OuterDs::Inherit => (0, true),
+    };
+    Ok(Outer {
+        ethernet: Ends { source: uplink.mac(), destination: mac },
+        network: network(tunnel.local, vtep, ttl, ds, dont_fragment).ok_or(NO_ROUTE)?,
+        dscp_inherit,
+        vxlan_port: tunnel.port,
+        vni: tunnel.vni,
+        udp_checksum: tunnel.udp_checksum,
+    })
+}
+
+/// The router or the destination itself.
+fn next_hop(link: &LinkTable, destination: IpAddr) -> Result<IpAddr, Refusal> {
+    match link.route(destination).map(|route| route.via) {
+        Some(Via::OnLink) => Ok(destination),
+        Some(Via::Gateway(gateway)) => Ok(gateway.to_canonical()),
+        Some(Via::Elsewhere) | None => Err(NO_ROUTE),
+    }
+}
+
+/// Rule 6: the MAC address, or the request to resolve it.
+fn neighbour(link: &LinkTable, side: Side, address: IpAddr) -> Result<MacAddress, Refusal> {
+    let missing = Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address }));
+    link.neighbour(address).ok_or(missing)
+}
+
+/// Rule 3: RFC 1112 6.4 (IPv4), RFC 2464 7 (IPv6); `None` for what is no multicast.
+fn group_mac(destination: IpAddr) -> Option<MacAddress> {
+    match destination {
+        IpAddr::V4(address) if address.is_multicast() => {
+            let [_, b, c, d] = address.octets();
+            Some(MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+        }
+        IpAddr::V6(address) if address.is_multicast() => {
+            let [.., c, d, e, f] = address.octets();
+            Some(MacAddress([0x33, 0x33, c, d, e, f]))
+        }
+        _ => None,
+    }
+}
+
+/// The network header; `None` when the addresses are of different families.
+fn network(
+    source: IpAddr,
+    destination: IpAddr,
+    hop_limit: u8,
+    traffic_class: u8,
+    dont_fragment: bool,
+) -> Option<Network> {
+    let ds = DsField(traffic_class);
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            Some(Network::V4 { source, destination, ttl: hop_limit, ds, dont_fragment })
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            // No label (RFC 6437 3 allows that); Linux draws one from a secret hash.
+            Some(Network::V6 { source, destination, hop_limit, ds, flow_label: 0 })
+        }
+        _ => None,
+    }
+}
