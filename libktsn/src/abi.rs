@@ -60,10 +60,8 @@ pub(crate) const UDP_SEGMENT: c_int = 103;
 pub(crate) const PACKET_TX_RING: c_int = 13;
 pub(crate) const PACKET_LOSS: c_int = 14;
 pub(crate) const PACKET_VNET_HDR: c_int = 15;
+pub(crate) const PACKET_TX_TIMESTAMP: c_int = 16;
 pub(crate) const PACKET_QDISC_BYPASS: c_int = 20;
-
-/// The flags of SO_TIMESTAMPING that ask for something about sent datagrams (hardware, software, scheduler, ack).
-pub(crate) const TIMESTAMPING_TX: c_int = 1 | 2 | (1 << 8) | (1 << 9);
 
 pub(crate) const AF_INET: u16 = 2;
 pub(crate) const AF_INET6: u16 = 10;

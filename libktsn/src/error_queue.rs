@@ -14,7 +14,7 @@ use ktsn_ring::{Producer, SlotHeader};
 
 use crate::abi::{
     EAGAIN, ECANCELED, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MessageHeader,
-    SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_SOCKET, Segment,
+    PACKET_TX_TIMESTAMP, SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, Segment,
 };
 use crate::region::Use;
 use crate::reply::{Reply, SEGMENTS};
@@ -151,7 +151,12 @@ impl Entry {
     }
 
     fn extended_error(&self) -> Option<ExtendedError> {
-        let is_error = |level, kind| matches!((level, kind), (SOL_IP, IP_RECVERR) | (SOL_IPV6, IPV6_RECVERR));
+        let is_error = |level, kind| {
+            matches!(
+                (level, kind),
+                (SOL_IP, IP_RECVERR) | (SOL_IPV6, IPV6_RECVERR) | (SOL_PACKET, PACKET_TX_TIMESTAMP)
+            )
+        };
         let (_, _, data) = self.messages().find(|(level, kind, _)| is_error(*level, *kind))?;
         Some(ExtendedError { origin: *data.get(4)?, info: word32(data, 8)?, data: word32(data, 12)? })
     }
@@ -193,13 +198,18 @@ impl Reader<'_> {
         }
         if entry.octets != 0 {
             let head = entry.head.get(..entry.octets.min(HEAD)).unwrap_or(&[]);
-            let found = MARKERS_AT
-                .iter()
-                .filter(|at| entry.octets == at.wrapping_add(marker::PAYLOAD_OCTETS))
-                .find_map(|at| Marker::parse(head.get(*at..)?));
+            let (found, known) = if self.stream.is_packet() {
+                (Marker::parse_frame(head), u64::from(u32::MAX))
+            } else {
+                let found = MARKERS_AT
+                    .iter()
+                    .filter(|at| entry.octets == at.wrapping_add(marker::PAYLOAD_OCTETS))
+                    .find_map(|at| Marker::parse(head.get(*at..)?));
+                (found, u64::MAX)
+            };
             return match (found, self.producer) {
                 (None, _) => Whose::Kernels,
-                (Some(found), Some(producer)) if found.nonce == producer.nonce() => {
+                (Some(found), Some(producer)) if found.nonce == producer.nonce() & known => {
                     Whose::Ours(found.slot, Some(found.sequence), found.kind)
                 }
                 (Some(_), _) => Whose::Stray,
@@ -292,6 +302,9 @@ impl Reader<'_> {
         put(&mut value, 4, &[origin, 0, code, 0]);
         put(&mut value, 8, &info.to_ne_bytes());
         put(&mut value, 12, &data.to_ne_bytes());
+        if self.stream.is_packet() {
+            return reply.control(SOL_PACKET, PACKET_TX_TIMESTAMP, value.get(..16).unwrap_or(&[]));
+        }
         let shows_source = at.is_some() && has_data && completion.interface != 0;
         if self.stream.is_v6() {
             if shows_source {

@@ -12,15 +12,15 @@ use ktsn_model::{BypassReason, LinkHead, LinkRules};
 use ktsn_ring::{DestinationVerdict, Frame, LinkFacts, SlotFlags, StreamStatus};
 
 use crate::abi::{
-    AF_PACKET, PACKET_LOSS, PACKET_QDISC_BYPASS, PACKET_VNET_HDR, SO_DOMAIN, SO_MARK, SO_TIMESTAMPING,
-    SO_TYPE, SOCK_DGRAM, SOCK_RAW, SOL_PACKET, SOL_SOCKET, TIMESTAMPING_TX,
+    AF_PACKET, PACKET_LOSS, PACKET_QDISC_BYPASS, PACKET_VNET_HDR, SO_DOMAIN, SO_MARK, SO_TYPE, SOCK_DGRAM,
+    SOCK_RAW, SOL_PACKET, SOL_SOCKET,
 };
 use crate::control_messages::Parsed;
 use crate::message::Message;
 use crate::options::{self, Options};
 use crate::region::Use;
 use crate::streams::Stream;
-use crate::{env, sys};
+use crate::{env, stamps, sys};
 
 /// How often facts that are being written are read again, and the pause, ns.
 const ATTEMPTS: u32 = 20;
@@ -64,8 +64,7 @@ pub(crate) fn options(fd: c_int) -> Options {
     ];
     let is_set =
         |&(level, name): &(c_int, c_int)| sys::option_int(fd, level, name).is_some_and(|set| set != 0);
-    let stamps = sys::option_int(fd, SOL_SOCKET, SO_TIMESTAMPING).unwrap_or(0) & TIMESTAMPING_TX != 0;
-    let is_unsupported = UNSUPPORTED.iter().any(is_set) || stamps;
+    let is_unsupported = UNSUPPORTED.iter().any(is_set);
     options::with_priority(Options { is_unsupported, ..Options::default() }, fd)
 }
 
@@ -102,21 +101,25 @@ pub(crate) fn bound_interface(fd: c_int) -> u32 {
     name.and_then(|name| octets(&name.octets, 4)).map_or(0, u32::from_ne_bytes)
 }
 
-/// The frame that a message asks for; `None` when only the kernel can judge it.
-pub(crate) fn frame(stream: Stream, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+/// The frame that a message asks for, sent on `fd`; `None` when only the kernel can judge it.
+pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
     let options = stream.options();
     if options.is_unsupported || stream.is_pinned(false) || (control.is_any && is_kernels(control)) {
         return None;
     }
+    let asked = stamps::asked(stream, control)?;
     let mut frame = Frame {
         stream_index: stream.index,
         priority: control.priority.unwrap_or(options.priority),
         ..Frame::default()
     };
+    if asked != SlotFlags::NONE {
+        frame.descriptor = fd;
+    }
     let name = if message.name.is_empty() { None } else { Some(Name::parse(message.name)?) };
     match (stream.packet_shape()?, name) {
         (Shape::Frame, name) => {
-            frame.flags = SlotFlags::LINK_FRAME;
+            frame.flags = SlotFlags::LINK_FRAME.with(asked);
             // The address is not used, but the kernel looks at its length.
             frame.scope = match name {
                 Some(name) if usize::from(name.address_octets) > 8 => return None,
@@ -131,7 +134,7 @@ pub(crate) fn frame(stream: Stream, message: &Message<'_>, control: &Parsed) -> 
             if message.octets == 0 {
                 return None;
             }
-            frame.flags = SlotFlags::LINK_PAYLOAD;
+            frame.flags = SlotFlags::LINK_PAYLOAD.with(asked);
             (frame.scope, frame.port) = (name.if_index, name.protocol);
             let [a, b, c, d, e, f] = name.address;
             frame.address = [a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -145,7 +148,6 @@ pub(crate) fn frame(stream: Stream, message: &Message<'_>, control: &Parsed) -> 
 /// here, to the kernel neither.
 fn is_kernels(control: &Parsed) -> bool {
     control.has_others
-        || control.timestamping.is_some()
         || control.segment_octets.is_some()
         || (control.has_priority && !env::knows_priority_messages())
         || (control.is_privileged && !sys::may_prioritise())

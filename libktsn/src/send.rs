@@ -163,7 +163,7 @@ impl Send {
         }
         let stream = self.stream;
         if stream.is_packet() {
-            return packet::frame(stream, message, control);
+            return packet::frame(stream, self.fd, message, control);
         }
         match destination::parse(message.name, stream.is_v6(), stream.is_v6_only()) {
             Destination::To(address) => self.frame(Some(address), control),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An ordinary program that asks what became of its datagrams: SO_TXTIME reports, SO_TIMESTAMPING stamps.
- * In: a scenario, an address and a port, KEY=VALUE. Out: lines "what value", or a dump of every entry of its error
+ * In: a scenario, an address and a port, KEY=VALUE. A MAC address means a packet socket on eth0 (raw=1: whole frames). Out: lines "what value", or a dump of every entry of its error
  * queue. It knows nothing of KTSN: the same calls work on a kernel alone.
  */
 #define _GNU_SOURCE
@@ -9,13 +9,16 @@
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -60,7 +63,13 @@ static socklen_t to_octets;
 static void address(const char *text, int port) {
     struct sockaddr_in *v4 = (void *)&to;
     struct sockaddr_in6 *v6 = (void *)&to;
-    if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
+    unsigned mac[6];
+    if (sscanf(text, "%x:%x:%x:%x:%x:%x", mac, mac + 1, mac + 2, mac + 3, mac + 4, mac + 5) == 6) {
+        struct sockaddr_ll *link = (void *)&to;
+        *link = (struct sockaddr_ll){.sll_family = AF_PACKET, .sll_protocol = htons(0x88b5), .sll_halen = 6};
+        link->sll_ifindex = (int)if_nametoindex("eth0"), to_octets = sizeof *link;
+        for (int at = 0; at < 6; at++) link->sll_addr[at] = (unsigned char)mac[at];
+    } else if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
         v4->sin_family = AF_INET, v4->sin_port = htons((uint16_t)port), to_octets = sizeof *v4;
         if (key("mapped", 0)) {
             struct in_addr own = v4->sin_addr;
@@ -77,7 +86,8 @@ static void address(const char *text, int port) {
 
 /* A socket with SO_TXTIME and SO_TIMESTAMPING as the keys say. */
 static int timed(void) {
-    int fd = socket(to.ss_family, SOCK_DGRAM, 0), flags = (int)key("flags", 0);
+    int protocol = to.ss_family == AF_PACKET ? htons((uint16_t)key("protocol", 0)) : 0;
+    int fd = socket(to.ss_family, key("raw", 0) ? SOCK_RAW : SOCK_DGRAM, protocol), flags = (int)key("flags", 0);
     check(fd, "socket");
     struct txtime txtime = {(int)key("clock", CLOCK_MONOTONIC), (uint32_t)key("txtime", 0)};
     check(setsockopt(fd, SOL_SOCKET, SO_TXTIME, &txtime, sizeof txtime), "SO_TXTIME");
@@ -115,6 +125,13 @@ static int send_at(int fd, uint64_t at, const void *data, size_t octets) {
 static int send_soon(int fd, int number) {
     char data[1400];
     memset(data, 'a' + number % 26, sizeof data);
+    if (key("raw", 0)) {
+        memcpy(data, ((struct sockaddr_ll *)&to)->sll_addr, 6);
+        struct ifreq own = {.ifr_name = "eth0"};
+        check(ioctl(fd, SIOCGIFHWADDR, &own), "SIOCGIFHWADDR");
+        memcpy(data + 6, own.ifr_hwaddr.sa_data, 6);
+        memcpy(data + 12, "\x88\xb5", 2);
+    }
     int clock = (int)key("clock", CLOCK_MONOTONIC);
     uint64_t at = now_of(clock) + (uint64_t)key("lead_us", 1000) * 1000u;
     return send_at(fd, at, data, (size_t)key("size", 20));
@@ -155,7 +172,7 @@ static void dump(struct entry *entry, int octets) {
            message->msg_namelen, message->msg_controllen);
     unsigned char *data = (void *)entry->data;
     static const int v4[] = {18, 19, 24, 25, 40, 41, 0}, v6[] = {15, 16, 17, 60, 61, 0};
-    for (const int *mask = octets > 12 && data[12] == 8 ? v4 : v6; *mask; mask++) {
+    for (const int *mask = octets > 12 && data[12] == 8 ? v4 : v6; *mask && to.ss_family != AF_PACKET; mask++) {
         if (*mask < octets) data[*mask] = 0;
     }
     printf("data ");

@@ -16,6 +16,8 @@ use ktsn_tests::hook;
 
 const POD_Q6: &str = "fd10:244:0:0::6";
 const PORT: u16 = 7788;
+/// Nobody's: the bridge floods it.
+const LINK: &str = "02:00:00:00:99:01";
 const SOON: Duration = Duration::from_secs(5);
 
 // SOF_TIMESTAMPING_*
@@ -63,6 +65,7 @@ impl World {
             "fd10:244:0:0::/64",
             "10.244.1.0/24",
             "fd10:244:0:1::/64",
+            LINK,
         ]);
         let daemon = Daemon::start(&bed, &[attachment]);
         let _listeners = within(&bed.pod_q, || {
@@ -136,6 +139,73 @@ fn entries_are_the_kernels_octet_by_octet() {
             assert_eq!(found.matches("entry ").count(), 3 * per, "{found}");
         }
     }
+}
+
+/// Packet sockets, whole frames and payloads, also one that hears every frame of every interface.
+#[test]
+fn entries_of_packet_sockets_are_the_kernels_octet_by_octet() {
+    let world = World::new();
+    // On a bridge the kernel tells of a packet socket's frame once more for each further device, as the frame keeps its socket.
+    world.bed.run(&format!("ip -n {} link set pod5 nomaster", world.bed.host_a));
+    for shape in ["raw=1", "raw=0", "raw=1 protocol=3"] {
+        for (flags, per) in [
+            (BOTH, 2),
+            (TX_SOFTWARE, 1),
+            (TX_SCHED | SOFTWARE, 1),
+            (BOTH | OPT_ID | OPT_CMSG, 2),
+            (BOTH | OPT_ID | OPT_TSONLY, 2),
+            (BOTH | OPT_TSONLY, 2),
+        ] {
+            let found = world.alike("dump", LINK, &format!("{shape} flags={flags} per={per} count=3 name=1"));
+            assert_eq!(found.matches("entry ").count(), 3 * per, "{found}");
+        }
+        for record in [TX_SOFTWARE, TX_SCHED] {
+            world.alike(
+                "dump",
+                LINK,
+                &format!("{shape} flags={} record={record} count=2", SOFTWARE | OPT_ID),
+            );
+        }
+        for (room, control) in [(0, 0), (10, 40), (19, 31), (33, 32), (34, 100)] {
+            world.alike(
+                "dump",
+                LINK,
+                &format!("{shape} flags={BOTH} per=2 count=1 room={room} control={control}"),
+            );
+        }
+        for mode in ["poll", "select", "edge"] {
+            let found = world.alike(
+                &format!("ready-{mode}"),
+                LINK,
+                &format!("{shape} flags={}", TX_SOFTWARE | SOFTWARE),
+            );
+            assert_eq!(
+                ["woken", "read", "stray"].map(|name| value(&found, name)),
+                [20, 20, 0],
+                "{mode}: {found}"
+            );
+        }
+    }
+}
+
+/// etf's reports (sch_etf), as a packet socket shows them.
+#[test]
+fn missed_and_invalid_frames_are_reported() {
+    let world = World::new();
+    let found = world.by_ktsn("report", LINK, "clock=11 txtime=2");
+    let lines = |start: &str| found.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>();
+    assert_eq!(lines("events "), ["events 8"; 3], "POLLERR: {found}");
+    assert_eq!(lines("entry "), ["entry 20 flags 2000 name 0 control 32"; 3], "{found}");
+    assert!(
+        lines("data ").iter().all(|line| line.ends_with("88b57265706f7274.")),
+        "the whole frame: {found}"
+    );
+    let reports = [
+        "report 125 origin 6 code 2 time right",
+        "report 22 origin 6 code 1 time right",
+        "report 22 origin 6 code 1 time right",
+    ];
+    assert_eq!(lines("report "), reports, "{found}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The marker: a datagram on a program's own socket that reaches nobody and leaves an entry on its error queue.
+//! The marker: a datagram, or a packet socket's frame, on a program's own socket that reaches nobody and leaves an entry
+//! on its error queue.
 //!
 //! In: a socket, and which completion is to be found by the program. Out: one `sendmsg`. It touches no option of the
 //! socket: destination, interface (`lo`), hop limit or option, and timestamp are all asked for this one message
@@ -9,8 +10,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 
-use ktsn_ring::marker::Marker;
-use rustix::net::{AddressFamily, sockopt};
+use ktsn_ring::marker::{FRAME_HEADER_OCTETS, FRAME_TYPE, Marker};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::sys;
 
@@ -61,11 +62,27 @@ impl Control {
 #[derive(Debug)]
 pub(super) struct Target {
     socket: OwnedFd,
-    is_v6: bool,
-    is_v6_only: bool,
+    family: Family,
     has_keys: bool,
-    /// An address that an IPv6 datagram of this socket reaches lo by.
-    local: SocketAddrV6,
+}
+
+/// What a socket sends.
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    /// AF_INET.
+    V4,
+    /// AF_INET6, with an address that an IPv6 datagram of this socket reaches `lo` by.
+    V6 { is_only: bool, local: SocketAddrV6 },
+    /// AF_PACKET, whole frames or what follows the header.
+    Packet { is_whole: bool },
+}
+
+/// The three kinds of marker.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    V4,
+    V6,
+    Frame,
 }
 
 impl Target {
@@ -77,14 +94,17 @@ impl Target {
         if sockopt::socket_cookie(&socket) != Ok(cookie) {
             return Err(socket);
         }
-        let is_v6 = sockopt::socket_domain(&socket) == Ok(AddressFamily::INET6);
-        Ok(Self {
-            is_v6,
-            is_v6_only: is_v6 && sys::is_v6_only(&socket),
-            has_keys: sys::timestamping(&socket).is_ok_and(|flags| flags & SOF_TIMESTAMPING_OPT_ID != 0),
-            local: loopback(&socket, local),
-            socket,
-        })
+        let family = match sockopt::socket_domain(&socket) {
+            Ok(AddressFamily::PACKET) => {
+                Family::Packet { is_whole: sockopt::socket_type(&socket) == Ok(SocketType::RAW) }
+            }
+            Ok(AddressFamily::INET6) => {
+                Family::V6 { is_only: sys::is_v6_only(&socket), local: loopback(&socket, local) }
+            }
+            _ => Family::V4,
+        };
+        let has_keys = sys::timestamping(&socket).is_ok_and(|flags| flags & SOF_TIMESTAMPING_OPT_ID != 0);
+        Ok(Self { socket, family, has_keys })
     }
 
     /// Sends one marker.
@@ -93,60 +113,81 @@ impl Target {
     /// The kernel's, or `WouldBlock` while the program has a datagram in the making: this program finds the completion
     /// only when it looks.
     pub(super) fn mark(&self, marker: &Marker) -> io::Result<()> {
-        // Whatever is sent now would become a part of that datagram, and would wait for the socket's lock.
-        if sys::is_corked(&self.socket) {
+        // Whatever is sent now would become a part of that datagram, and would wait for the socket's lock. Frames are
+        // never made of pieces.
+        if !matches!(self.family, Family::Packet { .. }) && sys::is_corked(&self.socket) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
-        let send = |is_v6: bool| {
-            let result = self.send(marker, is_v6, self.has_keys);
+        let send = |form: Form| {
+            let result = self.send(marker, form, self.has_keys);
             // Before Linux 6.13 the key is the socket's own next one.
             if self.has_keys && result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
-                return self.send(marker, is_v6, false);
+                return self.send(marker, form, false);
             }
             result
         };
-        if !self.is_v6 {
-            return send(false);
+        match self.family {
+            Family::Packet { .. } => send(Form::Frame),
+            Family::V4 => send(Form::V4),
+            // IPv4-mapped first: IPv6 refuses another interface where the socket is bound to one.
+            Family::V6 { is_only: false, .. } if send(Form::V4).is_ok() => Ok(()),
+            Family::V6 { .. } => send(Form::V6),
         }
-        // IPv4-mapped first: IPv6 refuses another interface where the socket is bound to one.
-        if !self.is_v6_only && send(false).is_ok() { Ok(()) } else { send(true) }
     }
 
-    fn send(&self, marker: &Marker, is_v6: bool, has_key: bool) -> io::Result<()> {
+    fn send(&self, marker: &Marker, form: Form, has_key: bool) -> io::Result<()> {
         let mut control = Control::default();
         control.push(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &SOF_TIMESTAMPING_TX_SCHED.to_ne_bytes());
-        if is_v6 {
-            control.push(libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, &DISCARD);
-        } else {
-            let mut info = [0; 12]; // struct in_pktinfo: interface, two addresses
-            info[..4].copy_from_slice(&LOOPBACK.to_ne_bytes());
-            control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-            control.push(libc::IPPROTO_IP, libc::IP_TTL, &1i32.to_ne_bytes());
+        match form {
+            Form::V6 => control.push(libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, &DISCARD),
+            Form::V4 => {
+                let mut info = [0; 12]; // struct in_pktinfo: interface, two addresses
+                info[..4].copy_from_slice(&LOOPBACK.to_ne_bytes());
+                control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+                control.push(libc::IPPROTO_IP, libc::IP_TTL, &1i32.to_ne_bytes());
+            }
+            Form::Frame => {}
         }
         if has_key {
             control.push(libc::SOL_SOCKET, SCM_TS_OPT_ID, &marker.key().to_ne_bytes());
         }
-        let address = self.destination(is_v6);
-        sys::send_marker(self.socket.as_fd(), &address, &marker.payload(), &control.0)
+        let (payload, frame) = (marker.payload(), marker.frame());
+        let octets = match self.family {
+            Family::Packet { is_whole: true } => &frame[..],
+            Family::Packet { is_whole: false } => &frame[FRAME_HEADER_OCTETS..],
+            Family::V4 | Family::V6 { .. } => &payload[..],
+        };
+        sys::send_marker(self.socket.as_fd(), &self.destination(form, &frame), octets, &control.0)
     }
 
     /// A socket address of the socket's family.
-    fn destination(&self, is_v6: bool) -> Vec<u8> {
+    fn destination(&self, form: Form, frame: &[u8]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(28);
-        if self.is_v6 {
+        match self.family {
             // Multicast has no route to lo in IPv6; an own address has, and the option keeps it from everybody.
-            let mapped = SocketAddrV6::new(GROUP_V4.to_ipv6_mapped(), PORT, 0, 0);
-            let group = if is_v6 { self.local } else { mapped };
-            octets.extend_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-            octets.extend_from_slice(&PORT.to_be_bytes());
-            octets.extend_from_slice(&[0; 4]);
-            octets.extend_from_slice(&group.ip().octets());
-            octets.extend_from_slice(&group.scope_id().to_ne_bytes());
-        } else {
-            octets.extend_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-            octets.extend_from_slice(&PORT.to_be_bytes());
-            octets.extend_from_slice(&GROUP_V4.octets());
-            octets.extend_from_slice(&[0; 8]);
+            Family::V6 { local, .. } => {
+                let mapped = SocketAddrV6::new(GROUP_V4.to_ipv6_mapped(), PORT, 0, 0);
+                let group = if matches!(form, Form::V6) { local } else { mapped };
+                octets.extend_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+                octets.extend_from_slice(&PORT.to_be_bytes());
+                octets.extend_from_slice(&[0; 4]);
+                octets.extend_from_slice(&group.ip().octets());
+                octets.extend_from_slice(&group.scope_id().to_ne_bytes());
+            }
+            Family::V4 => {
+                octets.extend_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+                octets.extend_from_slice(&PORT.to_be_bytes());
+                octets.extend_from_slice(&GROUP_V4.octets());
+                octets.extend_from_slice(&[0; 8]);
+            }
+            Family::Packet { .. } => {
+                octets.extend_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
+                octets.extend_from_slice(&FRAME_TYPE.to_be_bytes());
+                octets.extend_from_slice(&LOOPBACK.to_ne_bytes());
+                octets.extend_from_slice(&[0, 0, 0, 6]); // type, class, octets of the address
+                octets.extend_from_slice(&frame[..6]);
+                octets.extend_from_slice(&[0; 2]);
+            }
         }
         octets
     }

@@ -129,3 +129,38 @@ fn a_datagram_in_the_making_stays_the_programs() {
         assert!(ends_with_payload(&mark(&socket, 0).0));
     }
 }
+
+/// A frame too short for the tag that its type promises is nobody's: the kernel looks for the tag before it shows a frame
+/// to any packet socket, also to one that hears every interface.
+#[test]
+fn every_kind_of_packet_socket_can_be_marked() {
+    use rustix::net::{Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+    // Root's rights to packet sockets; `lo` is up wherever tests run.
+    let all = Protocol::from_raw(std::num::NonZeroU32::new(u32::from(3u16.to_be())).unwrap());
+    for (kind, protocol) in
+        [(SocketType::RAW, Some(all)), (SocketType::DGRAM, Some(all)), (SocketType::RAW, None)]
+    {
+        let socket = socket_with(AddressFamily::PACKET, kind, SocketFlags::NONBLOCK, protocol).unwrap();
+        let cookie = sockopt::socket_cookie(&socket).unwrap();
+        let nowhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+        for flags in [0, SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_OPT_ID | OPT_TSONLY] {
+            sys::tests::set_timestamping(&socket, flags);
+            let target = Target::new(socket.try_clone().unwrap(), cookie, nowhere).unwrap();
+            target.mark(&MARKER).unwrap();
+            let (data, key) = sys::tests::read_error(&socket);
+            if flags & OPT_TSONLY == 0 {
+                let read = Marker { nonce: u64::from(MARKER.nonce as u32), ..MARKER };
+                assert_eq!(Marker::parse_frame(&data), Some(read), "{kind:?} {data:02x?}");
+            } else {
+                assert!(data.is_empty());
+            }
+            assert!(flags == 0 || key == 0xa545_6234 || key == 0, "{key:#x}");
+            assert_eq!(sys::timestamping(&socket).unwrap(), flags, "no option is touched");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut octets = [0; 2048];
+        while let Ok((_, length)) = recv(&socket, &mut octets[..], RecvFlags::empty()) {
+            assert_eq!(Marker::parse_frame(&octets[..length]), None, "nobody receives it");
+        }
+    }
+}

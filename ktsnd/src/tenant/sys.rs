@@ -154,7 +154,7 @@ pub(super) mod tests {
         let mut at = 0;
         while at + 16 <= message.msg_controllen {
             let word = |at: usize| u32::from_ne_bytes(octets[at..at + 4].try_into().unwrap());
-            if [(0, 11), (41, 25)].contains(&(word(at + 8), word(at + 12))) {
+            if [(0, 11), (41, 25), (263, 16)].contains(&(word(at + 8), word(at + 12))) {
                 return (data, word(at + 28));
             }
             at += (word(at) as usize).next_multiple_of(8);

@@ -87,7 +87,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let payload_octets = taken.payload_octets;
         client.keep_payload(slot, &self.scratch[..payload_octets]);
         let env = &mut self.env;
-        Asked::remember(client, taken, cookie, sending.datagram(), || env.realtime());
+        Asked::remember(client, taken, cookie, sending, || env.realtime());
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };

@@ -10,11 +10,11 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 use ktsn_model::DropReason;
 use ktsn_port::Port;
-use ktsn_resolve::Flow;
 use ktsn_ring::completion::{Completion, HEADERS_MAX, Outcome, kind};
 use ktsn_ring::{SlotFlags, Taken};
 
 use super::client::Client;
+use super::sending::Sending;
 use super::{ClientKey, Environment, Worker};
 use crate::limits;
 use crate::stats::count;
@@ -53,7 +53,7 @@ pub(super) struct Asked {
     cookie: u64,
     scheduled_at: u64,
     payload_octets: u16,
-    flow: Option<Flow>,
+    sending: Option<Sending>,
 }
 
 /// How a frame ended.
@@ -108,7 +108,7 @@ impl Asked {
         client: &mut Client,
         taken: &Taken,
         cookie: u64,
-        flow: Option<Flow>,
+        sending: Sending,
         realtime: impl FnOnce() -> u64,
     ) {
         let kinds = kinds_of(taken.frame.flags);
@@ -124,7 +124,7 @@ impl Asked {
                 cookie,
                 scheduled_at: realtime(),
                 payload_octets: taken.payload_octets as u16, // it fitted into a slot
-                flow,
+                sending: Some(sending),
             };
         }
     }
@@ -181,11 +181,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             ..Completion::default()
         };
         // The headers are written again: nobody kept them, as hardly anybody asks. Without a route there are none.
-        if let Some(flow) = &asked.flow
-            && let Ok(way) = self.routes.find(&self.tables, flow)
+        if let Some(sending) = &asked.sending
             && let payload = client.payload(slot, asked.payload_octets)
-            && let Ok(_) = way.template.write_frame(payload, &mut self.scratch)
-            && let Some(headers) = self.scratch.get(way.template.outer_octets()..way.template.header_octets())
+            && let Some(place) = sending.headers(&mut self.routes, &self.tables, payload, &mut self.scratch)
+            && let Some(headers) = self.scratch.get(place)
             && headers.len() <= HEADERS_MAX
         {
             completion.headers[..headers.len()].copy_from_slice(headers);

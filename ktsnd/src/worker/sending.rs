@@ -6,6 +6,7 @@
 //! can: a UDP socket no frames of its own making, a packet socket no datagrams.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ktsn_model::{DropReason, Priority};
 use ktsn_resolve::{
@@ -74,11 +75,32 @@ impl Sending {
         }
     }
 
-    /// The flow of a datagram.
-    pub(super) fn datagram(&self) -> Option<Flow> {
+    /// Writes the frame to `scratch` as its own interface would carry it; where the headers before `payload` lie there.
+    /// A packet socket's frame has none but what the program left to others, and no tag that is not its own.
+    pub(super) fn headers(
+        &self,
+        routes: &mut Routes,
+        tables: &Tables,
+        payload: &[u8],
+        scratch: &mut [u8],
+    ) -> Option<Range<usize>> {
         match self {
-            Self::Datagram(flow) => Some(*flow),
-            Self::Link(_) => None,
+            Self::Datagram(flow) => {
+                let template = &routes.find(tables, flow).ok()?.template;
+                template.write_frame(payload, scratch).ok()?;
+                Some(template.outer_octets()..template.header_octets())
+            }
+            Self::Link(flow) => match flow.shape {
+                LinkShape::Frame => Some(0..0),
+                LinkShape::Payload { destination, ether_type } => {
+                    let own = tables.attachment(flow.attachment)?.interface().mac();
+                    let header = scratch.get_mut(..14)?;
+                    header[..6].copy_from_slice(&destination.0);
+                    header[6..12].copy_from_slice(&own.0);
+                    header[12..].copy_from_slice(&ether_type.0.to_be_bytes());
+                    Some(0..14)
+                }
+            },
         }
     }
 
