@@ -7,6 +7,7 @@
 mod attach_flag;
 mod capture;
 mod checked;
+mod overlay;
 mod policing;
 mod port;
 mod raw;
@@ -14,8 +15,10 @@ mod schedule;
 
 pub use attach_flag::parse_attach;
 pub use capture::CaptureMode;
-pub use checked::{Attachment, Config, Daemon, Vxlan, VxlanPeer};
+pub use checked::{Attachment, Config, Daemon};
 pub use ktsn_schedule::Schedule;
+pub use overlay::{Vxlan, VxlanPeer};
+pub(crate) use overlay::{check_peers, check_vni};
 pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
 pub use raw::{RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};

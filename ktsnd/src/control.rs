@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
-pub(crate) use translate::{attachment_message, histogram_message, queue_max_sdu_messages};
+pub(crate) use translate::{attachment_message, histogram_message, peer_message, queue_max_sdu_messages};
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -94,6 +94,18 @@ impl NodeService for Control {
         let name = request.into_inner().name;
         self.ask(|reply| Question::Detach(name, reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::DetachReply {}))
+    }
+
+    async fn set_peers(&self, request: Request<v1::SetPeersRequest>) -> Reply<v1::SetPeersReply> {
+        let (target, peers) = translate::peers(request.into_inner()).map_err(|e| invalid(&e))?;
+        self.ask(|reply| Question::SetPeers(target, peers, reply)).await?.map_err(|e| status(&e))?;
+        Ok(Response::new(v1::SetPeersReply {}))
+    }
+
+    async fn get_peers(&self, request: Request<v1::GetPeersRequest>) -> Reply<v1::GetPeersReply> {
+        let name = request.into_inner().attachment;
+        let peers = self.ask(|reply| Question::GetPeers(name, reply)).await?.map_err(|e| status(&e))?;
+        Ok(Response::new(v1::GetPeersReply { peers }))
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {

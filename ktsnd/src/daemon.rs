@@ -67,6 +67,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         ));
     }
     node.restore_schedules(kept.schedules);
+    node.restore_peers(kept.peers).await;
     for attachment in configured {
         let name = attachment.name.clone();
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;

@@ -6,6 +6,7 @@
 
 mod attach;
 mod capture;
+mod peers;
 mod policing;
 mod schedule;
 mod view;
@@ -22,13 +23,14 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use crate::capture::HostEnd;
-use crate::config::{Attachment, Config, RawAttachment, Schedule, write_schedule};
+use crate::config::{Attachment, Config, RawAttachment, Schedule, VxlanPeer, write_schedule};
 use crate::limits;
 use crate::run_dir::{KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
-use crate::tables;
+use crate::tables::{self, OverlayNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
+pub(crate) use peers::PeersTarget;
 use schedule::{Looked, States};
 use worker_thread::WorkerThread;
 
@@ -73,6 +75,10 @@ pub enum Question {
     Attach(Box<Attachment>, oneshot::Sender<Result<bool, NodeError>>),
     /// Detach by name.
     Detach(String, oneshot::Sender<Result<(), NodeError>>),
+    /// Set overlay peers.
+    SetPeers(PeersTarget, Vec<VxlanPeer>, oneshot::Sender<Result<(), NodeError>>),
+    /// The overlay peers of an attachment.
+    GetPeers(String, oneshot::Sender<Result<Vec<v1::PeerState>, NodeError>>),
     /// Everything there is.
     List(oneshot::Sender<v1::ListReply>),
     /// Counters, of one attachment or (empty) of all.
@@ -99,6 +105,8 @@ struct Attached {
     interface_port: PortIndex,
     stats: Arc<AttachmentStats>,
     capture: Option<HostEnd>,
+    /// Its overlay as it is in force.
+    overlay: Option<OverlayNews>,
     /// Whether it came by the control API and belongs into the state file.
     kept: bool,
 }
@@ -140,6 +148,8 @@ pub struct Node {
     waiting: Vec<RawAttachment>,
     /// Gate schedules applied by the control API, by device.
     applied: BTreeMap<String, Schedule>,
+    /// Overlay peers given by the control API.
+    given: BTreeMap<PeersTarget, Vec<VxlanPeer>>,
     /// Questions about gates that workers have not answered yet.
     looks: BTreeMap<u64, oneshot::Sender<Looked>>,
     looks_count: u64,
@@ -173,6 +183,7 @@ impl Node {
             restoring: false,
             waiting: Vec::new(),
             applied: BTreeMap::new(),
+            given: BTreeMap::new(),
             looks: BTreeMap::new(),
             looks_count: 0,
         }
@@ -228,6 +239,12 @@ impl Node {
             Question::Detach(name, reply) => {
                 let _ = reply.send(self.detach(&name).await);
             }
+            Question::SetPeers(target, peers, reply) => {
+                let _ = reply.send(self.set_peers(target, peers).await);
+            }
+            Question::GetPeers(name, reply) => {
+                let _ = reply.send(self.get_peers(&name));
+            }
             Question::List(reply) => {
                 let _ = reply.send(self.list());
             }
@@ -255,6 +272,7 @@ impl Node {
                     }
                 }
             }
+            Event::Tables(tables::Event::Overlay(news)) => self.note_overlay(news),
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
             Event::Worker(_, Returned::Gates(_, view, is_there)) => {
                 if let Some(waiting) = self.looks.remove(&view.number) {
@@ -375,6 +393,6 @@ impl Node {
             .iter()
             .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
             .collect();
-        self.run_dir.save(&State { attachments, schedules })
+        self.run_dir.save(&State { attachments, schedules, peers: peers::kept(&self.given) })
     }
 }

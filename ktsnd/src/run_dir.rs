@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::config::RawAttachment;
+use crate::config::{RawAttachment, RawVxlanPeer};
 
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,21 @@ pub struct State {
     /// Gate schedules that came by it.
     #[serde(default)]
     pub schedules: Vec<KeptSchedule>,
+    /// Overlay peers that came by it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<KeptPeers>,
+}
+
+/// The overlay peers of one attachment or of one VNI.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptPeers {
+    /// The attachment's name; none: the VNI's.
+    pub attachment: Option<String>,
+    /// The VNI, where no attachment is named.
+    pub vni: Option<u32>,
+    /// As they came.
+    pub peers: Vec<RawVxlanPeer>,
 }
 
 /// The gate schedule of one port.
@@ -54,8 +69,13 @@ pub struct KeptSchedule {
     pub schedule: serde_json::Value,
 }
 
-/// The form of the file that is written, and the highest that is read. It goes up when an older ktsnd would misread it.
-const VERSION: u64 = 1;
+/// The highest form of the file that is read. It goes up when an older ktsnd would misread it.
+const VERSION: u64 = 2;
+
+/// The form in which a state is written: 2 with overlay peers, else 1, so that an older ktsnd reads what it knows.
+fn form_of(state: &State) -> u64 {
+    if state.peers.is_empty() { 1 } else { 2 }
+}
 
 /// Why a state file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -183,7 +203,7 @@ impl RunDir {
         let written = (|| {
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             let mut value = serde_json::to_value(state)?;
-            value["version"] = VERSION.into();
+            value["version"] = form_of(state).into();
             file.write_all(&serde_json::to_vec_pretty(&value)?)?;
             file.sync_all()?;
             fs::rename(&new, self.path.join("state.json"))
@@ -220,8 +240,17 @@ mod tests {
         let state = State {
             attachments: vec![kept.clone()],
             schedules: vec![KeptSchedule { port: "eth1".into(), schedule }],
+            peers: Vec::new(),
         };
         run.save(&state).unwrap();
+        let text = || fs::read_to_string(dir.path().join("state.json")).unwrap();
+        assert!(text().contains("\"version\": 1") && !text().contains("peers\""), "an older ktsnd reads it");
+        assert_eq!(run.load(), (state.clone(), None));
+        let peer = RawVxlanPeer { prefix: Some("10.244.1.0/24".into()), ..RawVxlanPeer::default() };
+        let peers = vec![KeptPeers { attachment: None, vni: Some(1), peers: vec![peer] }];
+        let state = State { peers, ..state };
+        run.save(&state).unwrap();
+        assert!(text().contains("\"version\": 2"));
         assert_eq!(run.load(), (state, None));
         // The form that had attachments only.
         fs::write(dir.path().join("state.json"), serde_json::to_string(&[&kept]).unwrap()).unwrap();
@@ -241,12 +270,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::take(dir.path()).unwrap();
         let path = dir.path().join("state.json");
-        let newer = b"{\"version\":2,\"attachments\":[{\"name\":\"a\"}],\"later\":[]}";
+        let newer = b"{\"version\":3,\"attachments\":[{\"name\":\"a\"}],\"later\":[]}";
         fs::write(&path, newer).unwrap();
         let (none, warning) = run.load();
         let warning = warning.unwrap();
         assert_eq!(none, State::default());
-        for part in ["state.json: it has form 2", "reads up to 1", "newer ktsnd", "state.json.newer"] {
+        for part in ["state.json: it has form 3", "reads up to 2", "newer ktsnd", "state.json.newer"] {
             assert!(warning.contains(part), "{warning}");
         }
         assert_eq!(fs::read(dir.path().join("state.json.newer")).unwrap(), newer);

@@ -66,6 +66,11 @@ fn mac() -> impl Strategy<Value = MacAddress> {
     any::<u8>().prop_map(|last| MacAddress([2, 0, 0, 0, 0, last]))
 }
 
+/// Of a tunnel end: now and then nobody knows it.
+fn tunnel_mac() -> impl Strategy<Value = MacAddress> {
+    prop_oneof![5 => mac(), 1 => Just(MacAddress::ZERO)]
+}
+
 fn unique<T, K: PartialEq>(list: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let mut unique: Vec<T> = Vec::new();
     for entry in list {
@@ -103,7 +108,7 @@ fn link(port: u16) -> impl Strategy<Value = Link> {
 
 fn plain() -> impl Strategy<Value = Plain> {
     let peers = |v4: bool| {
-        let peer = (prefix(), unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), mac())
+        let peer = (prefix(), unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), tunnel_mac())
             .prop_map(|(prefix, vtep, mac)| Peer { prefix, vtep, mac });
         (unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), vec(peer, 0..5))
     };

@@ -182,3 +182,25 @@ fn broadcast_and_multicast_end_where_the_standards_say() {
         assert_eq!(refusal(&tables, &flow(host)), expected, "{host}");
     }
 }
+
+#[test]
+fn a_peer_without_a_known_tunnel_end_is_dropped_and_never_leaves_by_the_interface() {
+    let mut at = attachment("192.168.0.1", "192.168.0.2");
+    let overlay = VxlanRouted::new(Vxlan {
+        tunnel: Tunnel::new(Vni::new(1).unwrap(), 8472, ip("192.168.0.1")),
+        device_mac: MAC,
+        peers: vec![Peer {
+            prefix: "10.244.1.0/24".parse().unwrap(),
+            vtep: ip("0.0.0.0"),
+            mac: MacAddress::ZERO,
+        }],
+    });
+    at.overlay = Overlay::VxlanRouted(overlay.unwrap());
+    let tables = tables(at);
+    let missing = Some(Refusal::Drop(DropReason::NoNeighbour, None));
+    assert_eq!(refusal(&tables, &flow("10.244.1.5")), missing);
+    // The client takes it all the same: it must not go to the kernel behind the schedule's back.
+    let rules = destinations(&tables, AttachmentIndex(0));
+    let covers = |rule: &&DestinationRule| rule.prefix.contains(ip("10.244.1.5"));
+    assert!(matches!(rules.iter().find(covers).unwrap().verdict, Verdict::Take { .. }));
+}

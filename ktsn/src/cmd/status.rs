@@ -19,6 +19,7 @@ use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
+mod overlay;
 mod policing;
 
 /// How often `--watch` looks.
@@ -31,6 +32,7 @@ Examples:
   ktsn status
   ktsn status --run-dir /run/ktsn-test --json | jq .statistics
   ktsn status --watch
+  ktsn status --peers
 
 Exit status: 0 ktsnd answered; 1 no ktsnd answers there; 2 wrong usage.";
 
@@ -47,6 +49,9 @@ pub(crate) struct StatusArgs {
     /// Again each second, until interrupted.
     #[arg(long)]
     watch: bool,
+    /// The peers of each overlay too.
+    #[arg(long)]
+    peers: bool,
 }
 
 /// Everything that was answered.
@@ -57,6 +62,8 @@ struct Answers {
     list: v1::ListReply,
     statistics: v1::StatisticsReply,
     gates: Vec<v1::ScheduleState>,
+    /// Where they were asked for.
+    peers: Option<overlay::Peers>,
 }
 
 /// Asks and shows.
@@ -74,7 +81,7 @@ fn show(args: &StatusArgs) -> Result<(), String> {
     let run_dir = control::run_dir(args.run_dir.as_deref()).map_err(|error| format!("--run-dir: {error}"))?;
     let runtime = control::runtime().map_err(|error| error.to_string())?;
     loop {
-        let answers = runtime.block_on(ask(&run_dir)).map_err(|error| error.to_string())?;
+        let answers = runtime.block_on(ask(&run_dir, args.peers)).map_err(|error| error.to_string())?;
         let text = match (args.json, args.watch) {
             (true, true) => format!("{}\n", json_of(&run_dir, &answers)),
             (true, false) => format!("{:#}\n", json_of(&run_dir, &answers)),
@@ -91,15 +98,26 @@ fn show(args: &StatusArgs) -> Result<(), String> {
     }
 }
 
-async fn ask(run_dir: &Path) -> Result<Answers, ControlError> {
+async fn ask(run_dir: &Path, with_peers: bool) -> Result<Answers, ControlError> {
     let mut client = control::connect(run_dir).await?;
-    Ok(Answers {
+    let mut answers = Answers {
+        peers: None,
         version: control::answer(run_dir, client.version(v1::VersionRequest {})).await?,
         health: control::answer(run_dir, client.health(v1::HealthRequest {})).await?,
         list: control::answer(run_dir, client.list(v1::ListRequest {})).await?,
         statistics: control::answer(run_dir, client.statistics(v1::StatisticsRequest::default())).await?,
         gates: control::answer(run_dir, client.get_schedule(v1::GetScheduleRequest::default())).await?.ports,
-    })
+    };
+    if with_peers {
+        let overlaid = answers.list.attachments.iter().filter(|state| state.overlay.is_some());
+        let mut all = Vec::new();
+        for name in overlaid.filter_map(|state| Some(state.attachment.as_ref()?.name.clone())) {
+            let request = v1::GetPeersRequest { attachment: name.clone() };
+            all.push((name, control::answer(run_dir, client.get_peers(request)).await?.peers));
+        }
+        answers.peers = Some(all);
+    }
+    Ok(answers)
 }
 
 fn text_of(run_dir: &Path, answers: &Answers) -> String {
@@ -107,6 +125,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     put_head(&mut text, run_dir, answers);
     put_ports(&mut text, answers);
     put_attachments(&mut text, answers);
+    text.push_str(&overlay::text(&answers.list.attachments, answers.peers.as_ref()));
     put_clients(&mut text, &answers.list.attachments);
     put_counters(&mut text, &answers.statistics.attachments);
     text.push_str(&policing::text(&answers.statistics.ports));
@@ -331,7 +350,7 @@ fn reasons<'a>(counters: &Counters, known: impl Iterator<Item = &'a str>) -> Str
 }
 
 fn json_of(run_dir: &Path, answers: &Answers) -> Value {
-    let Answers { version, health, list, statistics, .. } = answers;
+    let Answers { version, health, list, statistics, peers, .. } = answers;
     json!({
         "run_dir": run_dir.to_string_lossy(),
         "version": {
@@ -352,6 +371,9 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
             "gates": gates_of(answers, port).map(schedule::status::json_of_port),
         })).collect::<Vec<_>>(),
         "attachments": list.attachments.iter().map(json_of_attachment).collect::<Vec<_>>(),
+        "peers": peers.iter().flatten().map(|(name, peers)| {
+            (name.clone(), overlay::json_of_peers(peers))
+        }).collect::<serde_json::Map<_, _>>(),
         "statistics": {
             "at_monotonic_ns": statistics.at_monotonic_ns,
             "attachments": statistics.attachments.iter().map(json_of_counters).collect::<Vec<_>>(),
@@ -381,6 +403,7 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
                 "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac,
             })).collect::<Vec<_>>(),
         })),
+        "overlay": state.overlay.as_ref().map(overlay::json_of),
         "clients": state.clients.iter().map(|client| json!({
             "pid": client.pid,
             "streams": client.streams.iter().map(|stream| json!({

@@ -56,7 +56,7 @@ fn made() -> Answers {
                 schedule: "three-classes".into(),
                 ..Default::default()
             }],
-            attachments: vec![v1::AttachmentState { attachment: Some(attachment), clients }],
+            attachments: vec![v1::AttachmentState { attachment: Some(attachment), clients, overlay: None }],
         },
         statistics: v1::StatisticsReply {
             attachments: vec![statistics],
@@ -80,6 +80,7 @@ fn made() -> Answers {
             transmission_overrun: vec![0, 0, 0, 0, 0, 0, 5, 0],
             ..Default::default()
         }],
+        peers: None,
     }
 }
 

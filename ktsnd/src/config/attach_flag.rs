@@ -4,7 +4,7 @@
 use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
 const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
-                    destination (repeatable), vni, port, local, device, peer=PREFIX@VTEP@MAC (repeatable)";
+                    destination (repeatable), vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable)";
 
 /// Parses the value of one `--attach`.
 ///
@@ -62,6 +62,7 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "port" => vxlan.port = Some(parsed(key, value, "a UDP port")?),
         "local" => vxlan.local = text(),
         "device" => vxlan.device = text(),
+        "learn_from" => vxlan.learn_from = text(),
         "peer" => {
             let mut parts = value.split('@').map(str::to_owned);
             vxlan.peers.push(RawVxlanPeer { prefix: parts.next(), vtep: parts.next(), mac: parts.next() });

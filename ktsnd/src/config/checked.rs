@@ -12,9 +12,10 @@ use ktsn_wire::{MacAddress, Pcp, Tci, Vid};
 
 use super::ConfigError;
 use super::capture::CaptureMode;
+use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
 use super::port::Port;
-use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
+use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake};
 use super::schedule;
 
 /// The whole configuration.
@@ -45,32 +46,6 @@ impl Default for Daemon {
     fn default() -> Self {
         Self { run_dir: None, mlock: true }
     }
-}
-
-/// `overlay = { vxlan = … }` in routed mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vxlan {
-    /// Network identifier, 24 bit.
-    pub vni: u32,
-    /// UDP destination port.
-    pub port: u16,
-    /// This node's address.
-    pub local: IpAddr,
-    /// This node's VXLAN device.
-    pub device: String,
-    /// The other nodes.
-    pub peers: Vec<VxlanPeer>,
-}
-
-/// One remote node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VxlanPeer {
-    /// Its pods.
-    pub prefix: IpPrefix,
-    /// Its address.
-    pub vtep: IpAddr,
-    /// Its VXLAN device's MAC address.
-    pub mac: MacAddress,
 }
 
 /// `[[attachment]]`.
@@ -235,14 +210,11 @@ impl Attachment {
         is_listed.then(|| self.destination_macs.clone())
     }
 
-    /// The prefixes that frames may go to.
+    /// The prefixes that frames may go to; `None` = those of the peers there are.
     #[must_use]
-    pub fn allowed(&self) -> Vec<IpPrefix> {
-        if self.destinations.is_empty() && self.destination_macs.is_empty() {
-            self.overlay.iter().flat_map(|o| o.peers.iter().map(|p| p.prefix)).collect()
-        } else {
-            self.destinations.clone()
-        }
+    pub fn allowed(&self) -> Option<Vec<IpPrefix>> {
+        let is_listed = !self.destinations.is_empty() || !self.destination_macs.is_empty();
+        is_listed.then(|| self.destinations.clone())
     }
 }
 
@@ -297,50 +269,6 @@ fn take(field: &str, raw: Option<&RawTake>) -> Checked<Option<u8>> {
     }
 }
 
-fn check_vxlan(field: &str, raw: &RawVxlan) -> Checked<Vxlan> {
-    let path = |name: &str| format!("{field}.{name}");
-    if let Some(mode) = raw.mode.as_deref().filter(|m| *m != "routed") {
-        return Err(ConfigError::value(&path("mode"), mode, "routed"));
-    }
-    let vni = raw.vni.unwrap_or(1);
-    if vni == 0 || vni >= 1 << 24 {
-        return Err(ConfigError::value(&path("vni"), vni, "1 to 16777215"));
-    }
-    if raw.port == Some(0) {
-        return Err(ConfigError::value(&path("port"), 0, "a UDP port, 1 to 65535"));
-    }
-    let local = address(&path("local"), raw.local.as_deref())?;
-    let mut peers: Vec<VxlanPeer> = Vec::new();
-    for (i, peer) in raw.peers.iter().enumerate() {
-        let peer = check_peer(&format!("{field}.peers[{i}]"), peer)?;
-        if peer.vtep.is_ipv4() != local.is_ipv4() {
-            let field = format!("{field}.peers[{i}].vtep");
-            return Err(ConfigError::value(&field, peer.vtep, "an address of the same family as `local`"));
-        }
-        if peers.iter().any(|p| p.prefix == peer.prefix) {
-            let value = peer.prefix.to_string();
-            return Err(ConfigError::Duplicate { field: format!("{field}.peers[{i}].prefix"), value });
-        }
-        peers.push(peer);
-    }
-    let device = device_name(&path("device"), Some(raw.device.as_deref().unwrap_or("flannel.1")))?;
-    Ok(Vxlan { vni, port: raw.port.unwrap_or(8472), local, device, peers })
-}
-
-fn check_peer(field: &str, raw: &RawVxlanPeer) -> Checked<VxlanPeer> {
-    let prefix_field = format!("{field}.prefix");
-    let text = required(&prefix_field, raw.prefix.as_deref(), "the peer's pods, for example 10.244.1.0/24")?;
-    let mac_field = format!("{field}.mac");
-    let mac = required(&mac_field, raw.mac.as_deref(), "the MAC address of the peer's VXLAN device")?;
-    Ok(VxlanPeer {
-        prefix: prefix(&prefix_field, text)?,
-        vtep: address(&format!("{field}.vtep"), raw.vtep.as_deref())?,
-        mac: mac
-            .parse()
-            .map_err(|_| ConfigError::value(&mac_field, mac, "six octets such as 02:00:00:00:00:01"))?,
-    })
-}
-
 pub(super) fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
     value
         .filter(|v| !v.is_empty())
@@ -360,7 +288,7 @@ pub(super) fn device_name(field: &str, value: Option<&str>) -> Checked<String> {
     }
 }
 
-fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
+pub(super) fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
     let text = required(field, value, "an IP address")?;
     text.parse().map_err(|_| ConfigError::value(field, text, "an IP address"))
 }

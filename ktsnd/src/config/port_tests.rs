@@ -169,6 +169,7 @@ fn the_guide_is_right() {
             panic!("{error}\n{block}");
         }
     }
-    let config = Config::parse(blocks[1]).unwrap();
+    let scheduled = blocks.iter().find(|block| block.contains("[[schedule]]")).unwrap();
+    let config = Config::parse(scheduled).unwrap();
     assert_eq!(config.schedules[0].admin.control_list[0].states, GateStates::from_bits(128));
 }

@@ -109,6 +109,7 @@ pub struct RawVxlan {
     pub port: Option<u16>,
     pub local: Option<String>,
     pub device: Option<String>,
+    pub learn_from: Option<String>,
     #[serde(default)]
     pub peers: Vec<RawVxlanPeer>,
 }

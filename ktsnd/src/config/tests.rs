@@ -32,7 +32,8 @@ fn a_whole_document() {
     assert_eq!(attachment.netns.to_str(), Some("/run/netns/pod-a"));
     assert_eq!(attachment.late, LatePolicy::Drop);
     assert_eq!(attachment.horizon, Nanos::from_seconds(5));
-    assert_eq!(attachment.allowed(), vec!["10.244.1.0/24".parse().unwrap()]);
+    assert_eq!(attachment.allowed(), None, "the peers'");
+    assert_eq!(attachment.overlay.as_ref().unwrap().peers[0].prefix.to_string(), "10.244.1.0/24");
 }
 
 /// Each wrong value is named with its field.
@@ -93,7 +94,7 @@ fn the_attach_flag_makes_the_same_values() {
     )
     .unwrap();
     assert_eq!((a.name.as_str(), a.interface.as_str(), a.slots), ("x/eth0", "eth0", 64));
-    assert_eq!(a.overlay.as_ref().map(|o| (o.vni, o.port, o.peers.len())), Some((1, 8472, 1)));
+    assert_eq!(a.overlay.as_ref().map(|o| (o.vni, o.port, o.peers.len())), Some((Some(1), Some(8472), 1)));
     for (text, message) in [
         ("eth0", "NETNS:INTERFACE"),
         ("a:eth0,slots", "key=value"),
@@ -126,14 +127,40 @@ fn a_tag_and_mac_addresses() {
         assert!(error.contains(message), "{text}: {error}");
     }
     let listed = of(",destination=10.0.0.0/8,destination=01:80:c2:00:00:0e").unwrap();
-    assert_eq!(listed.allowed(), ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(listed.allowed(), Some(vec!["10.0.0.0/8".parse().unwrap()]));
     assert_eq!(listed.listed(), Some(vec!["01:80:c2:00:00:0e".parse().unwrap()]));
     assert_eq!(of("").unwrap().listed(), None);
     let only_macs =
         of(",destination=02:00:00:00:00:01,local=10.0.0.1,peer=10.1.0.0/16@10.0.0.2@02:00:00:00:00:02");
-    assert!(only_macs.unwrap().allowed().is_empty(), "a list is the whole list");
+    assert_eq!(only_macs.unwrap().allowed(), Some(Vec::new()), "a list is the whole list");
     let many: String = (0..17).map(|i| format!(",destination=02:00:00:00:00:{i:02x}")).collect();
     assert!(of(&many).unwrap_err().to_string().contains("at most 16 MAC addresses"));
+}
+
+/// What a device knows need not be written; what is written is kept to hold the device against.
+#[test]
+fn a_learnt_overlay() {
+    let of = |options: &str| parse_attach(&format!("a:eth0,{options}"));
+    let vxlan = of("learn_from=flannel.1").unwrap().overlay.unwrap();
+    assert!(vxlan.is_learnt && vxlan.peers.is_empty());
+    assert_eq!((vxlan.vni, vxlan.port, vxlan.local, vxlan.device.as_str()), (None, None, None, "flannel.1"));
+    let vxlan = of("learn_from=vx0,device=vx0,vni=7,local=fd00::1").unwrap().overlay.unwrap();
+    assert_eq!((vxlan.vni, vxlan.local), (Some(7), Some("fd00::1".parse().unwrap())));
+    for (text, message) in [
+        ("device=flannel.1", "local: missing"),
+        ("learn_from=vx0,device=vx1", "device: \"vx1\": expected vx0, which `learn_from` names"),
+        ("learn_from=a/b", "learn_from: \"a/b\": expected a device name"),
+        ("learn_from=vx0,vni=0", "vni: \"0\": expected 1 to 16777215"),
+        ("learn_from=vx0,peer=10.1.0.0/16@10.0.0.2@00:00:00:00:00:00", "peers[0].mac: \"00:00:00"),
+        ("learn_from=vx0,peer=10.1.0.0/16@0.0.0.0@02:00:00:00:00:01", "peers[0].vtep: \"0.0.0.0\""),
+        (
+            "learn_from=vx0,peer=10.1.0.0/16@10.0.0.1@02:00:00:00:00:01,peer=10.2.0.0/16@fd00::1@02:00:00:00:00:02",
+            "peers[1].vtep: \"fd00::1\": expected an address of the same family as the others",
+        ),
+    ] {
+        let error = of(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{text}: {error}");
+    }
 }
 
 mod hostile {

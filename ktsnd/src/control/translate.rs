@@ -6,9 +6,12 @@ use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
 
 use crate::config::{
-    Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule, gate_fault,
+    Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule, Vxlan,
+    VxlanPeer, check_peers, check_vni, gate_fault,
 };
+use crate::node::PeersTarget;
 use crate::stats::Spans;
+use crate::tables::OverlayState;
 
 fn text(value: String) -> Option<String> {
     (!value.is_empty()).then_some(value)
@@ -56,22 +59,52 @@ fn raw_vxlan(message: v1::Vxlan) -> RawVxlan {
         port: count(message.port).map(|p| u16::try_from(p).unwrap_or(0)),
         local: text(message.local),
         device: text(message.device),
-        peers: message
-            .peers
-            .into_iter()
-            .map(|p| RawVxlanPeer { prefix: text(p.prefix), vtep: text(p.vtep), mac: text(p.mac) })
-            .collect(),
+        learn_from: text(message.learn_from),
+        peers: raw_peers(message.peers),
     }
 }
 
-fn listed_destinations(attachment: &Attachment) -> Vec<String> {
-    let macs = attachment.destination_macs.iter().map(ToString::to_string);
-    attachment.allowed().iter().map(ToString::to_string).chain(macs).collect()
+fn raw_peers(messages: Vec<v1::VxlanPeer>) -> Vec<RawVxlanPeer> {
+    let raw =
+        |p: v1::VxlanPeer| RawVxlanPeer { prefix: text(p.prefix), vtep: text(p.vtep), mac: text(p.mac) };
+    messages.into_iter().map(raw).collect()
 }
 
-/// An attachment as it is listed: with every default filled in.
-pub(crate) fn attachment_message(attachment: &Attachment) -> v1::Attachment {
+/// A list of overlay peers as it came in, checked.
+pub(super) fn peers(message: v1::SetPeersRequest) -> Result<(PeersTarget, Vec<VxlanPeer>), ConfigError> {
+    use v1::set_peers_request::Target;
+    let target = match message.target {
+        Some(Target::Attachment(name)) if !name.is_empty() => PeersTarget::Attachment(name),
+        Some(Target::Vni(vni)) => PeersTarget::Vni(check_vni("vni", vni)?),
+        _ => {
+            let expected = "the name of an attachment, or a `vni`".to_owned();
+            return Err(ConfigError::Missing { field: "attachment".to_owned(), expected });
+        }
+    };
+    Ok((target, check_peers("peers", &raw_peers(message.peers))?))
+}
+
+/// A peer as it is shown.
+pub(crate) fn peer_message(peer: &VxlanPeer) -> v1::VxlanPeer {
+    v1::VxlanPeer { prefix: peer.prefix.to_string(), vtep: peer.vtep.to_string(), mac: peer.mac.to_string() }
+}
+
+/// Most prefixes of peers that stand for an attachment's destinations in a listing.
+const LISTED_MAX: usize = 64;
+
+fn listed_destinations(attachment: &Attachment, overlay: Option<&OverlayState>) -> Vec<String> {
+    let macs = attachment.destination_macs.iter().map(ToString::to_string);
+    let allowed = attachment.allowed().unwrap_or_else(|| {
+        let peers = overlay.into_iter().flat_map(|overlay| &overlay.peers);
+        peers.take(LISTED_MAX).map(|peer| peer.prefix).collect()
+    });
+    allowed.iter().map(ToString::to_string).chain(macs).collect()
+}
+
+/// An attachment as it is listed: with every default filled in, and what its overlay's device says.
+pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&OverlayState>) -> v1::Attachment {
     let nanos = |n: ktsn_time::Nanos| n.get().unsigned_abs();
+    let local = |v: &Vxlan| v.local.or_else(|| overlay.map(|o| o.local).filter(|a| !a.is_unspecified()));
     v1::Attachment {
         name: attachment.name.clone(),
         netns: attachment.netns.display().to_string(),
@@ -79,21 +112,14 @@ pub(crate) fn attachment_message(attachment: &Attachment) -> v1::Attachment {
         uplink: attachment.uplink.clone().unwrap_or_default(),
         vxlan: attachment.overlay.as_ref().map(|v| v1::Vxlan {
             mode: "routed".to_owned(),
-            vni: v.vni,
-            port: u32::from(v.port),
-            local: v.local.to_string(),
+            vni: v.vni.or(overlay.map(|o| o.vni)).unwrap_or(0),
+            port: u32::from(v.port.or(overlay.map(|o| o.port)).unwrap_or(0)),
+            local: local(v).map(|local| local.to_string()).unwrap_or_default(),
             device: v.device.clone(),
-            peers: v
-                .peers
-                .iter()
-                .map(|p| v1::VxlanPeer {
-                    prefix: p.prefix.to_string(),
-                    vtep: p.vtep.to_string(),
-                    mac: p.mac.to_string(),
-                })
-                .collect(),
+            learn_from: if v.is_learnt { v.device.clone() } else { String::new() },
+            peers: v.peers.iter().map(peer_message).collect(),
         }),
-        destinations: listed_destinations(attachment),
+        destinations: listed_destinations(attachment, overlay),
         classes: (0..8).filter(|c| attachment.classes & (1 << c) != 0).collect(),
         late: attachment.late.word().to_owned(),
         overrun_limit_ns: nanos(attachment.overrun_limit),

@@ -60,18 +60,7 @@ impl Node {
                 return Err(error);
             }
         };
-        let spec = tables::AttachmentSpec {
-            index,
-            netns: attachment.netns.clone(),
-            interface: attachment.interface.clone(),
-            interface_port,
-            uplink: uplink.clone(),
-            uplink_port,
-            overlay: attachment.overlay.clone(),
-            destinations: attachment.allowed(),
-            listed: attachment.listed(),
-            tag: attachment.tag,
-        };
+        let spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
         let added = match self.manager.add(spec).await {
             Ok(added) => added,
             Err(error) => {
@@ -87,14 +76,16 @@ impl Node {
                 return Err(precondition("attachment.capture", &error));
             }
         };
+        let overlay = added.overlay.clone();
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
         let slot = usize::from(index.0);
         if self.attached.len() <= slot {
             self.attached.resize_with(slot + 1, || None);
         }
-        let attached = Attached { attachment, uplink, interface_port, stats, capture: None, kept };
+        let attached = Attached { attachment, uplink, interface_port, stats, capture: None, overlay, kept };
         self.attached[slot] = Some(attached);
+        self.give_peers(index).await;
         self.begin_capture(index, loaded).await?;
         if kept && !self.restoring {
             self.save();
@@ -150,6 +141,7 @@ impl Node {
             if self.waiting.len() == waiting {
                 return Err(NodeError::Unknown(name.to_owned()));
             }
+            self.forget_peers(name);
             self.save();
             return Ok(());
         };
@@ -166,7 +158,8 @@ impl Node {
         }
         self.manager.remove(index).await;
         info!(attachment = name, "detached");
-        if attached.kept {
+        let had_peers = self.forget_peers(name);
+        if attached.kept || had_peers {
             self.save();
         }
         Ok(())
@@ -340,6 +333,27 @@ impl Node {
                 }
             }
         }
+    }
+}
+
+/// What an attachment's tables are made from.
+fn spec_of(
+    attachment: &Attachment,
+    index: AttachmentIndex,
+    interface_port: PortIndex,
+    (uplink, uplink_port): (&str, PortIndex),
+) -> tables::AttachmentSpec {
+    tables::AttachmentSpec {
+        index,
+        netns: attachment.netns.clone(),
+        interface: attachment.interface.clone(),
+        interface_port,
+        uplink: uplink.to_owned(),
+        uplink_port,
+        overlay: attachment.overlay.clone(),
+        destinations: attachment.allowed(),
+        listed: attachment.listed(),
+        tag: attachment.tag,
     }
 }
 

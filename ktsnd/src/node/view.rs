@@ -54,8 +54,12 @@ impl Node {
                     .collect(),
             });
             Some(v1::AttachmentState {
-                attachment: Some(attachment_message(&attached.attachment)),
+                attachment: Some(attachment_message(
+                    &attached.attachment,
+                    attached.overlay.as_ref().map(|news| &*news.state),
+                )),
                 clients: clients.collect(),
+                overlay: super::peers::overlay_message(attached),
             })
         });
         v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }

@@ -4,55 +4,60 @@
 //! In: an [`AttachmentSpec`], the snapshots of the pod's and of the daemon's namespace. Out: [`AttachmentTables`], or
 //! why not; and which neighbours this attachment needs.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
-use ktsn_resolve::{
-    Attachment, AttachmentTables, Link, LinkTable, Overlay, Peer, Side, Tunnel, Via, Vxlan, VxlanRouted,
-};
-use ktsn_wire::{MacAddress, Vni};
+use ktsn_resolve::{Attachment, AttachmentTables, Link, LinkTable, Overlay, Side, Via};
+use ktsn_wire::MacAddress;
 
+use super::overlay::{self, OverlayState, Told};
 use super::snapshot::Snapshot;
 use super::{AttachmentSpec, TablesError};
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
 
-/// The tables of `spec`, whose interface has the number `interface` in the pod's namespace.
+/// The tables of `spec`, whose interface has the number `interface` in the pod's namespace; and its overlay to show.
 pub(super) fn attachment(
     spec: &AttachmentSpec,
     interface: u32,
     pod: &Snapshot,
     host: &Snapshot,
-) -> Result<AttachmentTables, TablesError> {
+    told: Told<'_>,
+) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
     let missing =
         |field, device: &str, place: String| TablesError::Device { field, device: device.to_owned(), place };
     let link = pod
         .link(interface, spec.interface_port)
         .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
+    let state = spec.overlay.as_ref();
+    let state = state.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
     let uplink = match host.device(&spec.uplink).and_then(|(index, _)| host.link(index, spec.uplink_port)) {
-        Some(uplink) => for_tunnel_ends(uplink, spec),
+        Some(uplink) => for_tunnel_ends(uplink, state.as_ref()),
         None => unplugged(spec),
     };
     let is_up = pod.is_up(interface);
     let tables = AttachmentTables::new(Attachment {
         interface: LinkTable::new(link)?.with_state(is_up),
         uplink: LinkTable::new(uplink)?,
-        overlay: overlay(spec, host)?,
-        destinations: Some(spec.destinations.clone()),
+        overlay: state.as_ref().map_or(Ok(Overlay::None), |state| overlay::tables(state, host))?,
+        destinations: spec.destinations.clone(),
         own: pod.own().collect(),
         vlan: spec.tag,
     })?;
-    Ok(match &spec.listed {
+    let tables = match &spec.listed {
         Some(macs) => tables.listed(macs.clone())?,
         None => tables,
-    })
+    };
+    Ok((tables, state))
 }
 
 /// Checks at the time of attaching what later is only waited for.
 pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<(), TablesError> {
-    let devices =
-        [("uplink", Some(&spec.uplink)), ("overlay.vxlan.device", spec.overlay.as_ref().map(|o| &o.device))];
+    // A device to learn from is waited for.
+    let vxlan = spec.overlay.as_ref().filter(|overlay| !overlay.is_learnt).map(|overlay| &overlay.device);
+    let devices = [("uplink", Some(&spec.uplink)), ("overlay.vxlan.device", vxlan)];
     for (field, device) in devices {
         let Some(device) = device else { continue };
         if host.device(device).is_none_or(|(_, found)| found.mac.is_none()) {
@@ -63,33 +68,16 @@ pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<()
     Ok(())
 }
 
-/// Without its VXLAN device a node has no overlay: the kernel could not send either.
-fn overlay(spec: &AttachmentSpec, host: &Snapshot) -> Result<Overlay, TablesError> {
-    let Some(vxlan) = &spec.overlay else { return Ok(Overlay::None) };
-    let Some((_, device)) = host.device(&vxlan.device) else { return Ok(Overlay::None) };
-    let Some(device_mac) = device.mac else { return Ok(Overlay::None) };
-    let peer = |peer: &crate::config::VxlanPeer| Peer { prefix: peer.prefix, vtep: peer.vtep, mac: peer.mac };
-    let vni = Vni::new(vxlan.vni).ok_or(TablesError::Vni(vxlan.vni))?;
-    Ok(Overlay::VxlanRouted(VxlanRouted::new(Vxlan {
-        tunnel: Tunnel {
-            // The device's own attribute speaks of IPv4 only (ip-link(8)); over IPv6 the checksum is the rule.
-            udp_checksum: vxlan.local.is_ipv6() || device.udp_checksum.unwrap_or(true),
-            ..Tunnel::new(vni, vxlan.port, vxlan.local)
-        },
-        device_mac,
-        peers: vxlan.peers.iter().map(peer).collect(),
-    })?))
-}
-
 /// Where a node's tables are larger than ours, only what leads to tunnel ends matters on the uplink.
-fn for_tunnel_ends(mut uplink: Link, spec: &AttachmentSpec) -> Link {
+fn for_tunnel_ends(mut uplink: Link, overlay: Option<&OverlayState>) -> Link {
     if uplink.routes.len() <= ROUTES_MAX && uplink.neighbours.len() <= NEIGHBOURS_MAX {
         return uplink;
     }
-    let ends = || spec.overlay.iter().flat_map(|overlay| overlay.peers.iter().map(|peer| peer.vtep));
-    uplink.routes.retain(|route| ends().any(|vtep| route.prefix.contains(vtep)));
-    let gateways: Vec<IpAddr> = uplink.routes.iter().filter_map(gateway).collect();
-    uplink.neighbours.retain(|n| gateways.contains(&n.address) || ends().any(|vtep| vtep == n.address));
+    let ends = overlay.into_iter().flat_map(|overlay| &overlay.peers);
+    let ends: HashSet<IpAddr> = ends.filter_map(|peer| Some(peer.end.as_ref().ok()?.0)).collect();
+    uplink.routes.retain(|route| ends.iter().any(|vtep| route.prefix.contains(*vtep)));
+    let gateways: HashSet<IpAddr> = uplink.routes.iter().filter_map(gateway).collect();
+    uplink.neighbours.retain(|n| gateways.contains(&n.address) || ends.contains(&n.address));
     uplink
 }
 
@@ -116,7 +104,8 @@ fn unplugged(spec: &AttachmentSpec) -> Link {
 /// The neighbours that an attachment's frames will need: next hops of the tunnel ends, gateways of the pod.
 pub(super) fn next_hops(tables: &AttachmentTables) -> Vec<(Side, IpAddr)> {
     let mut hops = Vec::new();
-    for end in tables.overlay().ends() {
+    // An end that nobody knows now is the unspecified address.
+    for end in tables.overlay().ends().filter(|end| !end.is_unspecified()) {
         match tables.uplink().route(end).map(|route| route.via) {
             Some(Via::OnLink) => hops.push((Side::Uplink, end)),
             Some(Via::Gateway(gateway)) => hops.push((Side::Uplink, gateway)),

@@ -4,7 +4,9 @@
 //! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
 //! to a dump.
 
-use std::collections::{BTreeMap, VecDeque};
+mod overlays;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,11 +17,14 @@ use std::task::{Context, Poll};
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
 use tokio::io::unix::AsyncFd;
 
+use super::manager::PeersOf;
 use super::namespace::{self, Identity};
 use super::netlink::{Hints, Netlink};
 use super::snapshot::{Snapshot, use_neighbour};
 use super::watch::Watch;
-use super::{Added, AttachmentSpec, Event, TablesError, build, sys};
+use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, sys};
+use crate::config::VxlanPeer;
+use overlays::Overlays;
 
 /// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
 const WANTED_MAX: usize = 64;
@@ -39,6 +44,8 @@ struct Space {
     ready: AsyncFd<OwnedFd>,
     snapshot: Snapshot,
     hints: Hints,
+    /// VXLAN devices whose forwarding tables are learnt.
+    learnt: BTreeSet<String>,
 }
 
 impl Space {
@@ -47,7 +54,7 @@ impl Space {
         let ready = ready.map_err(|source| TablesError::Netlink { what: "socket", source })?;
         let snapshot = Snapshot::take(&mut netlink)?;
         let hints = netlink.take_hints();
-        Ok(Self { netlink, ready, snapshot, hints })
+        Ok(Self { netlink, ready, snapshot, hints, learnt: BTreeSet::new() })
     }
 
     /// Reads announcements; ready when the first one came that matters.
@@ -72,8 +79,7 @@ impl Space {
             return Ok(false);
         }
         let mut next = self.snapshot.clone();
-        let layout = if hints.layout { next.take_layout(netlink) } else { Ok(()) };
-        let taken = layout.and_then(|()| next.take_neighbours(netlink));
+        let taken = dump(netlink, &mut next, hints, &self.learnt);
         // What was announced while dumping may or may not be in the dump.
         self.hints = netlink.take_hints();
         if let Err(error) = taken {
@@ -88,6 +94,26 @@ impl Space {
     fn ask(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
         self.netlink.ask(use_neighbour(device, address))
     }
+}
+
+/// Takes what was hinted at. A device's number may be another one after each change of the layout.
+fn dump(
+    netlink: &mut Netlink,
+    next: &mut Snapshot,
+    hints: Hints,
+    learnt: &BTreeSet<String>,
+) -> Result<(), TablesError> {
+    if hints.layout {
+        next.take_layout(netlink)?;
+    }
+    if hints.layout || hints.neighbours {
+        next.take_neighbours(netlink)?;
+    }
+    if hints.layout || hints.forwarding {
+        let devices = next.take_forwarding(netlink, learnt.iter().map(String::as_str))?;
+        netlink.watch_forwarding(devices);
+    }
+    Ok(())
 }
 
 /// A pod's namespace.
@@ -111,6 +137,7 @@ pub(super) struct Keeper {
     host: Space,
     pods: BTreeMap<PathBuf, Pod>,
     attached: BTreeMap<u16, Attached>,
+    overlays: Overlays,
     watch: Option<Watch>,
     generation: u64,
 }
@@ -123,7 +150,8 @@ impl Keeper {
             report(Event::Warning(format!("inotify: {error}; removed namespaces are noticed within 250 ms")));
         });
         let (pods, attached) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { report, host, pods, attached, watch: watch.ok(), generation: 0 })
+        let overlays = Overlays::default();
+        Ok(Self { report, host, pods, attached, overlays, watch: watch.ok(), generation: 0 })
     }
 
     /// Waits until something changed somewhere.
@@ -166,10 +194,26 @@ impl Keeper {
             .iter_mut()
             .filter_map(|(path, pod)| refreshed(&mut pod.space).then(|| path.clone()))
             .collect();
+        if host_changed {
+            self.learn();
+        }
         if host_changed || !changed.is_empty() {
             self.rebuild(|spec| host_changed || changed.contains(&spec.netns));
         }
         whole
+    }
+
+    /// Takes over what the node's snapshot shows of the devices that attachments learn from.
+    fn learn(&mut self) {
+        let specs = self.attached.values().map(|attached| &attached.spec);
+        self.overlays.learn(specs, &self.host.snapshot);
+    }
+
+    /// See [`super::Manager::set_peers`].
+    pub(super) fn set_peers(&mut self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
+        self.overlays.give(of, peers);
+        self.rebuild(|spec| spec.overlay.is_some());
+        self.overlays.shown()
     }
 
     /// Builds attachments anew; those whose interface is gone end here.
@@ -195,8 +239,12 @@ impl Keeper {
                     Some(format!("uplink {}: no such device; nothing leaves by it", attached.spec.uplink));
             }
             let pods = &pod.space.snapshot;
-            let built = build::attachment(&attached.spec, attached.interface, pods, &self.host.snapshot);
-            let tables = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
+            let told = self.overlays.told(&attached.spec);
+            let built =
+                build::attachment(&attached.spec, attached.interface, pods, &self.host.snapshot, told);
+            let built = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
+            let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
+            self.overlays.show(*index, overlay, &*self.report);
             if warning != attached.warned {
                 if let Some(text) = &warning {
                     (self.report)(Event::Warning(text.clone()));
@@ -219,6 +267,7 @@ impl Keeper {
     fn end(&mut self, ended: &[AttachmentIndex]) {
         for index in ended {
             self.attached.remove(&index.0);
+            self.overlays.forget(index.0);
         }
         self.release();
         self.publish();
@@ -227,8 +276,14 @@ impl Keeper {
         }
     }
 
-    /// Lets go of namespaces that no attachment needs.
+    fn specs(&self) -> impl Iterator<Item = &AttachmentSpec> {
+        self.attached.values().map(|attached| &attached.spec)
+    }
+
+    /// Lets go of namespaces and forwarding tables that no attachment needs.
     fn release(&mut self) {
+        self.host.learnt = overlays::names(self.specs());
+        self.learn();
         self.pods.retain(|path, _| self.attached.values().any(|attached| attached.spec.netns == *path));
         if let Some(watch) = &mut self.watch {
             watch.set(self.pods.keys().map(PathBuf::as_path));
@@ -261,6 +316,7 @@ impl Keeper {
     /// See [`super::Manager::add`].
     pub(super) fn add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
         let before = self.attached.remove(&spec.index.0);
+        self.overlays.forget(spec.index.0);
         let added = self.try_add(spec);
         self.release();
         if before.is_some() && added.is_err() {
@@ -271,8 +327,11 @@ impl Keeper {
 
     fn try_add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
         self.look();
+        self.host.learnt = overlays::names(self.specs().chain([&spec]));
         self.host.hints = Hints::all();
         self.host.refresh()?;
+        let specs = self.attached.values().map(|attached| &attached.spec);
+        self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         build::check_devices(&spec, &self.host.snapshot)?;
         let pod = open_pod(&mut self.pods, &spec.netns)?;
         let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
@@ -281,20 +340,25 @@ impl Keeper {
             return Err(TablesError::Device { field: "interface", device: spec.interface, place });
         };
         let (cookie, mtu) = (pod.cookie, device.mtu);
-        let tables = build::attachment(&spec, interface, &pod.space.snapshot, &self.host.snapshot)?;
+        let told = self.overlays.told(&spec);
+        let (tables, overlay) =
+            build::attachment(&spec, interface, &pod.space.snapshot, &self.host.snapshot, told)?;
         let index = spec.index;
+        self.overlays.show(index.0, overlay, &*self.report);
         let (tables, wanted) = (Some(tables), VecDeque::new());
         self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
         // The host's refresh above may have changed the others' tables as well.
         self.rebuild(|other| other.index != index);
         self.probe_for(index);
         let tables = self.publish().ok_or(TablesError::Ended)?;
-        Ok(Added { tables, netns_cookie: cookie, interface_index: interface, mtu })
+        let overlay = self.overlays.shown_of(index);
+        Ok(Added { tables, netns_cookie: cookie, interface_index: interface, mtu, overlay })
     }
 
     /// See [`super::Manager::remove`].
     pub(super) fn remove(&mut self, index: AttachmentIndex) {
         if self.attached.remove(&index.0).is_some() {
+            self.overlays.forget(index.0);
             self.release();
             self.publish();
         }
@@ -331,6 +395,15 @@ impl Keeper {
 
     /// Has the kernel probe what it does not know, or what nobody confirmed for a while.
     pub(super) fn probe(&mut self) {
+        if self.overlays.is_due() {
+            self.learn();
+            self.rebuild(|spec| spec.overlay.is_some());
+        }
+        for (device, gateway) in self.overlays.gateways(&self.host.snapshot) {
+            if let Err(error) = self.host.ask(device, gateway) {
+                (self.report)(Event::Warning(format!("neighbour {gateway}: {error}")));
+            }
+        }
         let all: Vec<AttachmentIndex> = self.attached.keys().copied().map(AttachmentIndex).collect();
         for index in all {
             self.probe_for(index);

@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::keeper::{Keeper, Wake};
-use super::{Added, AttachmentSpec, Event, TablesError};
+use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
+use crate::config::VxlanPeer;
 
 /// Changes that come so close together make one new generation.
 const COALESCE: Duration = Duration::from_millis(20);
@@ -22,10 +23,20 @@ const PROBE: Duration = Duration::from_secs(5);
 /// When to try again what the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Whose peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeersOf {
+    /// Those of one attachment.
+    Attachment(AttachmentIndex),
+    /// Those of every attachment whose overlay has this network identifier.
+    Vni(u32),
+}
+
 enum Command {
     Add(Box<AttachmentSpec>, oneshot::Sender<Result<Added, TablesError>>),
     Remove(AttachmentIndex, oneshot::Sender<()>),
     Neighbour(AttachmentIndex, NextHop),
+    Peers(PeersOf, Vec<VxlanPeer>, oneshot::Sender<Vec<OverlayNews>>),
 }
 
 /// Keeps the tables; ends when it is dropped.
@@ -68,6 +79,15 @@ impl Manager {
     /// Makes the kernel resolve a neighbour and keeps it fresh as long as the attachment stands.
     pub fn ensure_neighbour(&self, index: AttachmentIndex, next_hop: NextHop) {
         self.send(Command::Neighbour(index, next_hop));
+    }
+
+    /// Replaces the peers that were given before; none: forgets them. In force when this returns, with all overlays as
+    /// they are then. An attachment's go with it.
+    pub async fn set_peers(&self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Peers(of, peers, answer));
+        // A task that has ended serves nobody.
+        answered.await.unwrap_or_default()
     }
 
     fn send(&self, command: Command) {
@@ -113,6 +133,9 @@ fn execute(keeper: &mut Keeper, command: Command) {
         Command::Remove(index, answer) => {
             keeper.remove(index);
             let _ = answer.send(());
+        }
+        Command::Peers(of, peers, answer) => {
+            let _ = answer.send(keeper.set_peers(of, peers));
         }
         Command::Neighbour(index, next_hop) => keeper.ensure_neighbour(index, next_hop),
     }

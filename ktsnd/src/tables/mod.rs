@@ -19,12 +19,16 @@
 mod build;
 mod host_end;
 mod keeper;
+mod learn;
 mod manager;
 mod namespace;
 mod netlink;
+mod overlay;
+mod peers;
 mod snapshot;
 #[allow(unsafe_code)]
 mod sys;
+mod vxlan_device;
 mod watch;
 
 use std::io;
@@ -35,7 +39,9 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::{AttachmentIndex, PortIndex, TableError, Tables};
 
 pub(crate) use host_end::host_end;
-pub use manager::Manager;
+pub use manager::{Manager, PeersOf};
+pub use overlay::OverlayState;
+pub use peers::{PeerState, Source};
 
 use crate::config::Vxlan;
 use ktsn_wire::{MacAddress, Tci};
@@ -57,8 +63,8 @@ pub struct AttachmentSpec {
     pub uplink_port: PortIndex,
     /// The overlay network.
     pub overlay: Option<Vxlan>,
-    /// Allowed destinations.
-    pub destinations: Vec<IpPrefix>,
+    /// Allowed destinations; `None`: the peers'.
+    pub destinations: Option<Vec<IpPrefix>>,
     /// MAC addresses that packet sockets may send to, where there is a list of destinations.
     pub listed: Option<Vec<MacAddress>>,
     /// Tag of frames that leave by the interface and bring none.
@@ -76,6 +82,21 @@ pub struct Added {
     pub interface_index: u32,
     /// Largest IP packet of the pod's interface, octets.
     pub mtu: u32,
+    /// Its overlay, when it has one.
+    pub overlay: Option<OverlayNews>,
+}
+
+/// An attachment's overlay as it is in force.
+#[derive(Clone, Debug)]
+pub struct OverlayNews {
+    /// Which attachment.
+    pub index: AttachmentIndex,
+    /// Its overlay.
+    pub state: Arc<OverlayState>,
+    /// Conflicts among its peers that have appeared so far.
+    pub conflicts_count: u64,
+    /// Grows with each change: who has a higher one knows better.
+    pub revision: u64,
 }
 
 /// What happens by itself.
@@ -85,6 +106,8 @@ pub enum Event {
     Tables(Arc<Tables>),
     /// An attachment's namespace or its interface is gone. Nothing of it is held any more; it does not come back.
     NamespaceGone(AttachmentIndex),
+    /// An attachment's overlay is another one now.
+    Overlay(OverlayNews),
     /// Something that an operator should know.
     Warning(String),
 }

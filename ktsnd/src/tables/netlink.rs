@@ -41,24 +41,31 @@ pub(super) struct Hints {
     pub(super) layout: bool,
     /// A neighbour.
     pub(super) neighbours: bool,
+    /// An entry of a forwarding table that is learnt.
+    pub(super) forwarding: bool,
 }
 
 impl Hints {
     pub(super) fn any(self) -> bool {
-        self.layout || self.neighbours
+        self.layout || self.neighbours || self.forwarding
     }
     pub(super) fn all() -> Self {
-        Self { layout: true, neighbours: true }
+        Self { layout: true, neighbours: true, forwarding: true }
     }
     pub(super) fn join(&mut self, other: Self) {
         self.layout |= other.layout;
         self.neighbours |= other.neighbours;
+        self.forwarding |= other.forwarding;
     }
-    fn note(&mut self, message: &RouteNetlinkMessage) {
+    fn note(&mut self, message: &RouteNetlinkMessage, learnt: &[u32]) {
         match message {
             RouteNetlinkMessage::NewNeighbour(m) | RouteNetlinkMessage::DelNeighbour(m) => {
-                // Forwarding entries of bridges come here as well.
-                self.neighbours |= matches!(m.header.family, AddressFamily::Inet | AddressFamily::Inet6);
+                match m.header.family {
+                    AddressFamily::Inet | AddressFamily::Inet6 => self.neighbours = true,
+                    // Forwarding entries of bridges come here as well.
+                    AddressFamily::Bridge => self.forwarding |= learnt.contains(&m.header.ifindex),
+                    _ => {}
+                }
             }
             _ => self.layout = true,
         }
@@ -73,6 +80,8 @@ pub(super) struct Netlink {
     sequence: u32,
     buffer: Vec<u8>,
     hints: Hints,
+    /// Devices whose forwarding tables matter.
+    learnt: Vec<u32>,
 }
 
 impl AsFd for Netlink {
@@ -106,7 +115,13 @@ impl Netlink {
             sequence: 0,
             buffer: vec![0; BUFFER_OCTETS],
             hints: Hints::default(),
+            learnt: Vec::new(),
         })
+    }
+
+    /// Devices whose forwarding tables matter from now on.
+    pub(super) fn watch_forwarding(&mut self, devices: Vec<u32>) {
+        self.learnt = devices;
     }
 
     /// What changed since the last call, as far as it was read.
@@ -239,7 +254,7 @@ impl Netlink {
             match NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).map(NetlinkMessage::into_parts)
             {
                 Ok((header, payload)) if is_answer => take(&header, payload),
-                Ok((_, NetlinkPayload::InnerMessage(announced))) => self.hints.note(&announced),
+                Ok((_, NetlinkPayload::InnerMessage(announced))) => self.hints.note(&announced, &self.learnt),
                 Ok((_, NetlinkPayload::Overrun(_))) => self.hints = Hints::all(),
                 // An answer to an earlier request that was given up, or a refusal.
                 Ok(_) => {}

@@ -12,7 +12,7 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::{Link, Neighbour, PortIndex, Route, Via};
 use ktsn_wire::MacAddress;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
 };
@@ -24,6 +24,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::TablesError;
 use super::netlink::Netlink;
+use super::vxlan_device::{self, Forwarding, VxlanDevice};
 
 /// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
@@ -39,8 +40,8 @@ pub(super) struct Device {
     pub(super) mtu: u32,
     /// Administratively up.
     pub(super) up: bool,
-    /// Of a VXLAN device: whether it computes outer UDP checksums over IPv4.
-    pub(super) udp_checksum: Option<bool>,
+    /// Of a VXLAN device.
+    pub(super) vxlan: Option<VxlanDevice>,
 }
 
 /// An address of a device.
@@ -56,18 +57,18 @@ struct Address {
 
 /// A way that a route may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hop {
-    device: u32,
-    gateway: Option<IpAddr>,
+pub(super) struct Hop {
+    pub(super) device: u32,
+    pub(super) gateway: Option<IpAddr>,
 }
 
 /// A route of the main table; no hops: unreachable, blackhole, prohibit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct MainRoute {
-    prefix: IpPrefix,
+pub(super) struct MainRoute {
+    pub(super) prefix: IpPrefix,
     metric: u32,
     source: Option<IpAddr>,
-    hops: Vec<Hop>,
+    pub(super) hops: Vec<Hop>,
 }
 
 /// A neighbour in whatever state.
@@ -84,6 +85,8 @@ pub(super) struct Snapshot {
     addresses: Vec<Address>,
     routes: Vec<MainRoute>,
     neighbours: BTreeMap<(u32, IpAddr), Known>,
+    /// Of the VXLAN devices whose tables are learnt.
+    forwarding: Vec<Forwarding>,
 }
 
 fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
@@ -142,6 +145,61 @@ impl Snapshot {
         }
         self.neighbours = all.into_iter().collect();
         Ok(())
+    }
+
+    /// Forwarding tables of the VXLAN devices with these names anew; their numbers.
+    pub(super) fn take_forwarding<'a>(
+        &mut self,
+        netlink: &mut Netlink,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<u32>, TablesError> {
+        let is_vxlan = |(index, device): (u32, &Device)| device.vxlan.is_some().then_some(index);
+        let devices: Vec<u32> = names.filter_map(|name| self.device(name).and_then(is_vxlan)).collect();
+        self.forwarding.clear();
+        if !devices.is_empty() {
+            let mut request = NeighbourMessage::default();
+            request.header.family = AddressFamily::Bridge;
+            let entries =
+                netlink.dump(&RouteNetlinkMessage::GetNeighbour(request), |message| match message {
+                    RouteNetlinkMessage::NewNeighbour(message) => vxlan_device::forwarding(&message),
+                    _ => None,
+                });
+            let entries = entries.map_err(netlink_error("forwarding tables"))?;
+            self.forwarding.extend(entries.into_iter().filter(|entry| devices.contains(&entry.device)));
+        }
+        Ok(devices)
+    }
+
+    /// Forwarding entries of the VXLAN devices whose tables are learnt, in the kernel's order.
+    pub(super) fn forwarding(&self) -> impl Iterator<Item = &Forwarding> {
+        self.forwarding.iter()
+    }
+
+    /// Routes of the main table, the preferred of equal prefixes first.
+    pub(super) fn routes(&self) -> impl Iterator<Item = &MainRoute> {
+        self.routes.iter()
+    }
+
+    /// The MAC address of a device's neighbour, when the kernel may use it.
+    pub(super) fn mac_of(&self, device: u32, address: IpAddr) -> Option<MacAddress> {
+        let known = self.neighbours.get(&(device, address))?;
+        known.mac.filter(|_| known.state & NUD_VALID != 0)
+    }
+
+    /// A device's neighbours whose MAC address is known.
+    pub(super) fn resolved(&self, device: u32) -> impl Iterator<Item = IpAddr> {
+        let all = self.neighbours.range((device, IpAddr::from([0; 4]))..);
+        all.take_while(move |((of, _), _)| *of == device)
+            .filter(|(_, known)| known.mac.is_some() && known.state & NUD_VALID != 0)
+            .map(|((_, address), _)| *address)
+    }
+
+    /// The first usable address of a device, IPv4 before IPv6.
+    pub(super) fn first_address(&self, device: u32) -> Option<IpAddr> {
+        let is_usable = |entry: &&Address| entry.device == device && !entry.unusable;
+        let usable = || self.addresses.iter().filter(is_usable).map(|entry| entry.address);
+        let is_global = |address: &IpAddr| matches!(address, IpAddr::V6(a) if !a.is_unicast_link_local());
+        usable().find(IpAddr::is_ipv4).or_else(|| usable().find(is_global))
     }
 
     /// The device of this name.
@@ -217,28 +275,17 @@ impl Snapshot {
 
 fn device(link: LinkMessage) -> (u32, Device) {
     let up = link.header.flags.contains(LinkFlags::Up);
-    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, udp_checksum: None };
+    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, vxlan: None };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
             LinkAttribute::Address(octets) => device.mac = mac(&octets),
-            LinkAttribute::LinkInfo(infos) => device.udp_checksum = vxlan_udp_checksum(&infos),
+            LinkAttribute::LinkInfo(infos) => device.vxlan = vxlan_device::of_link(&infos),
             _ => {}
         }
     }
     (link.header.index, device)
-}
-
-fn vxlan_udp_checksum(infos: &[LinkInfo]) -> Option<bool> {
-    let vxlan = infos.iter().find_map(|info| match info {
-        LinkInfo::Data(InfoData::Vxlan(vxlan)) => Some(vxlan),
-        _ => None,
-    })?;
-    vxlan.iter().find_map(|info| match info {
-        InfoVxlan::UDPCsum(is_on) => Some(*is_on),
-        _ => None,
-    })
 }
 
 fn mac(octets: &[u8]) -> Option<MacAddress> {

@@ -204,6 +204,9 @@ fn tunnel(plain: &Plain, flow: &Flow, to: IpAddr, peer: Peer) -> Result<Template
     if hop_limit <= 1 || is_link_local(from) {
         return Err(Refusal::Drop(DropReason::NoRoute, None));
     }
+    if peer.mac.0 == [0; 6] {
+        return Err(Refusal::Drop(DropReason::NoNeighbour, None));
+    }
     let underlay = next_hop(&plain.uplink, peer.vtep)?;
     let mac = rule_6_mac(&plain.uplink, Side::Uplink, underlay)?;
     let outer = Outer {

@@ -4,4 +4,5 @@
 mod changes;
 mod content;
 mod gone;
+mod learn;
 mod place;

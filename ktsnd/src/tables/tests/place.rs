@@ -18,7 +18,7 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::mpsc;
 
-use super::super::{AttachmentSpec, Event, Manager};
+use super::super::{AttachmentSpec, Event, Manager, OverlayState};
 use crate::config::{Vxlan, VxlanPeer};
 
 pub(super) const INDEX: AttachmentIndex = AttachmentIndex(2);
@@ -47,14 +47,32 @@ pub(super) fn path_of(namespace: &str) -> PathBuf {
 
 /// `ip …`, which must work.
 pub(super) fn ip(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip runs");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("ip writes UTF-8")
+    run("ip", arguments)
+}
+
+/// `bridge …`, which must work.
+pub(super) fn bridge(arguments: &str) -> String {
+    run("bridge", arguments)
+}
+
+fn run(program: &str, arguments: &str) -> String {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().expect("it runs");
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("it writes UTF-8")
 }
 
 /// Many commands at once.
 pub(super) fn ip_batch(namespace: &str, commands: &str) {
-    let mut child = Command::new("ip")
+    batch("ip", namespace, commands);
+}
+
+/// Many commands of `bridge` at once.
+pub(super) fn bridge_batch(namespace: &str, commands: &str) {
+    batch("bridge", namespace, commands);
+}
+
+fn batch(program: &str, namespace: &str, commands: &str) {
+    let mut child = Command::new(program)
         .args(["-n", namespace, "-batch", "-"])
         .stdin(Stdio::piped())
         .spawn()
@@ -109,9 +127,10 @@ impl Place {
             mac: "02:00:00:00:f4:02".parse().unwrap(),
         };
         let overlay = Vxlan {
-            vni: 1,
-            port: 8472,
-            local: "192.168.77.1".parse().unwrap(),
+            vni: Some(1),
+            port: Some(8472),
+            local: Some("192.168.77.1".parse().unwrap()),
+            is_learnt: false,
             device: "flannel.1".to_owned(),
             peers: vec![peer],
         };
@@ -123,7 +142,7 @@ impl Place {
             uplink: "up0".to_owned(),
             uplink_port: PortIndex(0),
             overlay: Some(overlay),
-            destinations: vec!["10.244.0.0/16".parse().unwrap()],
+            destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
             listed: None,
             tag: None,
         }
@@ -142,7 +161,17 @@ impl Place {
                 let manager = Manager::start(move |event| {
                     let _ = sender.send(event);
                 });
-                test(&place, Seen { manager: manager.await.unwrap(), events, latest: None }).await;
+                test(
+                    &place,
+                    Seen {
+                        manager: manager.await.unwrap(),
+                        events,
+                        latest: None,
+                        overlay: None,
+                        warnings: Vec::new(),
+                    },
+                )
+                .await;
             });
         };
         std::thread::scope(|scope| scope.spawn(inside).join())
@@ -155,18 +184,46 @@ pub(super) struct Seen {
     pub(super) manager: Manager,
     pub(super) events: mpsc::UnboundedReceiver<Event>,
     pub(super) latest: Option<Arc<Tables>>,
+    /// The attachment's overlay as it was told last, and how many conflicts there were.
+    pub(super) overlay: Option<(Arc<OverlayState>, u64)>,
+    /// All warnings so far.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Seen {
-    /// The next event; a generation must be the last one plus one.
+    /// The next event but those of overlays; a generation must be the last one plus one.
     pub(super) async fn next(&mut self, patience: Duration) -> Option<Event> {
-        let event = tokio::time::timeout(patience, self.events.recv()).await.ok()?.expect("the task runs");
-        if let Event::Tables(tables) = &event {
-            let before = self.latest.as_ref().map_or(0, |latest| latest.generation());
-            assert_eq!(tables.generation(), before + 1);
-            self.latest = Some(tables.clone());
+        loop {
+            let event =
+                tokio::time::timeout(patience, self.events.recv()).await.ok()?.expect("the task runs");
+            match &event {
+                Event::Tables(tables) => {
+                    let before = self.latest.as_ref().map_or(0, |latest| latest.generation());
+                    assert_eq!(tables.generation(), before + 1);
+                    self.latest = Some(tables.clone());
+                }
+                Event::Overlay(news) => {
+                    self.overlay = Some((news.state.clone(), news.conflicts_count));
+                    continue;
+                }
+                Event::Warning(text) => self.warnings.push(text.clone()),
+                Event::NamespaceGone(_) => {}
+            }
+            return Some(event);
         }
-        Some(event)
+    }
+
+    /// The overlay of now: what was told up to this moment.
+    pub(super) fn overlay(&mut self) -> &OverlayState {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Tables(tables) => self.latest = Some(tables),
+                Event::Overlay(news) => self.overlay = Some((news.state, news.conflicts_count)),
+                Event::Warning(text) => self.warnings.push(text),
+                Event::NamespaceGone(_) => {}
+            }
+        }
+        &self.overlay.as_ref().expect("an overlay").0
     }
 
     pub(super) fn attachment(&self) -> Option<&AttachmentTables> {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Overlays in `ktsn status`: who is on the other side, what is missing, what contradicts.
+//!
+//! In: the listing, and with `--peers` the peers of each attachment. Out: text or JSON.
+
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+use crate::output::columns;
+
+/// An attachment's name with its peers.
+pub(super) type Peers = Vec<(String, Vec<v1::PeerState>)>;
+
+fn named(states: &[v1::AttachmentState]) -> impl Iterator<Item = (&str, &v1::OverlayState)> {
+    states.iter().filter_map(|state| {
+        let name = state.attachment.as_ref().map_or("-", |attachment| attachment.name.as_str());
+        Some((name, state.overlay.as_ref()?))
+    })
+}
+
+/// Overlays of all attachments and what is wrong with them; empty when there are none.
+pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> String {
+    let rows: Vec<Vec<String>> = named(states)
+        .map(|(name, overlay)| {
+            vec![
+                name.to_owned(),
+                overlay.device.clone(),
+                known(overlay.vni),
+                known(overlay.port),
+                or_dash(&overlay.local),
+                overlay.mac.clone(),
+                counts(overlay),
+                overlay.peers_missing.to_string(),
+                overlay.conflicts_count.to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        "attachment",
+        "device",
+        "VNI",
+        "port",
+        "local",
+        "MAC",
+        "peers",
+        "without tunnel end",
+        "conflicts so far",
+    ];
+    let mut text = format!("\nOverlays\n{}", columns(&head, &rows));
+    for (name, overlay) in named(states) {
+        if !overlay.fault.is_empty() {
+            text.push_str(&format!("{name}: nothing leaves through the tunnel: {}\n", overlay.fault));
+        }
+        for conflict in &overlay.conflicts {
+            text.push_str(&format!("{name}: conflict: {conflict}\n"));
+        }
+    }
+    for (name, peers) in peers.into_iter().flatten() {
+        let row = |state: &v1::PeerState| {
+            let peer = state.peer.clone().unwrap_or_default();
+            vec![
+                peer.prefix,
+                or_dash(&peer.vtep),
+                or_dash(&peer.mac),
+                state.source.clone(),
+                or_dash(&state.missing),
+            ]
+        };
+        let rows: Vec<Vec<String>> = peers.iter().map(row).collect();
+        text.push_str(&format!("\nPeers of {name}: {}\n", rows.len()));
+        if !rows.is_empty() {
+            text.push_str(&columns(&["prefix", "tunnel end", "MAC", "source", "missing"], &rows));
+        }
+    }
+    text
+}
+
+/// How many, by source, the most first.
+fn counts(overlay: &v1::OverlayState) -> String {
+    let mut by_source: Vec<(&String, &u32)> = overlay.peers.iter().collect();
+    by_source.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    let parts: Vec<String> = by_source.iter().map(|(source, count)| format!("{count} {source}")).collect();
+    if parts.is_empty() { "0".to_owned() } else { parts.join(", ") }
+}
+
+fn known(number: u32) -> String {
+    if number == 0 { "-".to_owned() } else { number.to_string() }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+}
+
+/// The same for programs.
+pub(super) fn json_of(overlay: &v1::OverlayState) -> Value {
+    json!({
+        "device": overlay.device, "vni": overlay.vni, "port": overlay.port, "local": overlay.local,
+        "mac": overlay.mac, "fault": overlay.fault, "peers": overlay.peers,
+        "peers_missing": overlay.peers_missing, "conflicts": overlay.conflicts,
+        "conflicts_count": overlay.conflicts_count,
+    })
+}
+
+/// The peers in force.
+pub(super) fn json_of_peers(peers: &[v1::PeerState]) -> Value {
+    let one = |state: &v1::PeerState| {
+        let peer = state.peer.clone().unwrap_or_default();
+        json!({
+            "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac, "source": state.source,
+            "missing": state.missing,
+        })
+    };
+    peers.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlays_their_faults_and_their_peers_are_shown() {
+        let overlay = v1::OverlayState {
+            device: "flannel.1".into(),
+            vni: 1,
+            port: 8472,
+            mac: "02:00:00:00:01:01".into(),
+            fault: "flannel.1: no such device".into(),
+            peers: [("learnt".to_owned(), 40), ("configuration".to_owned(), 2)].into(),
+            peers_missing: 42,
+            conflicts: vec!["10.244.1.0/24 is claimed twice".into()],
+            conflicts_count: 3,
+            ..Default::default()
+        };
+        let attachment = v1::Attachment { name: "pod/eth0".into(), ..Default::default() };
+        let state = v1::AttachmentState {
+            attachment: Some(attachment),
+            overlay: Some(overlay),
+            ..Default::default()
+        };
+        let peer = v1::VxlanPeer { prefix: "10.244.1.0/24".into(), ..Default::default() };
+        let missing = "no neighbour entry for 10.244.1.0".to_owned();
+        let peer = v1::PeerState { peer: Some(peer), source: "learnt".into(), missing };
+        let peers = vec![("pod/eth0".to_owned(), vec![peer])];
+        let shown = text(std::slice::from_ref(&state), Some(&peers));
+        for part in [
+            "Overlays",
+            "40 learnt, 2 configuration",
+            "pod/eth0: nothing leaves through the tunnel: flannel.1: no such device",
+            "pod/eth0: conflict: 10.244.1.0/24 is claimed twice",
+            "Peers of pod/eth0: 1",
+            "no neighbour entry for 10.244.1.0",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert_eq!(json_of(state.overlay.as_ref().unwrap())["peers"]["learnt"], 40);
+        assert_eq!(json_of_peers(&peers[0].1)[0]["source"], "learnt");
+        assert_eq!(text(&[v1::AttachmentState::default()], None), "");
+    }
+}
