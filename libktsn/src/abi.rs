@@ -74,6 +74,7 @@ pub(crate) const CLOCK_MONOTONIC: c_int = 1;
 pub(crate) const CLOCK_TAI: c_int = 11;
 
 pub(crate) const MSG_CTRUNC: c_int = 0x8;
+pub(crate) const MSG_PROBE: c_int = 0x10;
 pub(crate) const MSG_TRUNC: c_int = 0x20;
 pub(crate) const MSG_DONTWAIT: c_int = 0x40;
 pub(crate) const MSG_CONFIRM: c_int = 0x800;

@@ -219,29 +219,39 @@ pub(crate) fn parse(control: &[u8], is_musl: bool) -> Option<Parsed> {
     Some(parsed)
 }
 
-/// Control data without SCM_TXTIME, on the stack.
+/// A program's control data with changes, on the stack.
 #[repr(C, align(8))]
-pub(crate) struct Stripped {
-    octets: [u8; Stripped::MAX],
+pub(crate) struct Changed {
+    octets: [u8; Changed::MAX],
     len: usize,
 }
 
-impl Stripped {
+impl Changed {
     /// The most that is copied. More fails with ENOBUFS, the kernel's own answer to too much control data:
     /// dropping what the program asked for would be worse.
     const MAX: usize = 1024;
 
-    /// Copies everything but SCM_TXTIME; `None` when it does not fit or is malformed.
-    pub(crate) fn of(control: &[u8], is_musl: bool) -> Option<Self> {
+    /// Copies everything, where said without SCM_TXTIME, and adds a key; `None` when it does not fit or is malformed.
+    pub(crate) fn of(control: &[u8], is_musl: bool, is_stripped: bool, key: Option<u32>) -> Option<Self> {
         let mut copy = Self { octets: [0; Self::MAX], len: 0 };
         for item in (Walk { rest: control, is_musl }) {
             let item = item?;
-            if item.is_txtime() {
+            if is_stripped && item.is_txtime() {
                 continue;
             }
             let end = copy.len.checked_add(item.octets.len())?;
             copy.octets.get_mut(copy.len..end)?.copy_from_slice(item.octets);
             copy.len = padded(end);
+        }
+        if let Some(key) = key {
+            let end = copy.len.checked_add(HEADER.wrapping_add(size_of::<u32>()))?;
+            let [a, b, c, d, e, f, g, h] = (HEADER.wrapping_add(size_of::<u32>()) as u64).to_ne_bytes();
+            let [i, j, k, l] = SOL_SOCKET.to_ne_bytes();
+            let [m, n, o, p] = SCM_TS_OPT_ID.to_ne_bytes();
+            let [q, r, s, t] = key.to_ne_bytes();
+            let message = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t];
+            copy.octets.get_mut(copy.len..end)?.copy_from_slice(&message);
+            copy.len = end;
         }
         copy.len = copy.len.min(Self::MAX);
         Some(copy)

@@ -2,7 +2,7 @@
 extern crate std;
 use std::vec::Vec;
 
-use super::{Parsed, Stripped, parse};
+use super::{Changed, Parsed, parse};
 
 fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     let mut octets = Vec::new();
@@ -112,12 +112,15 @@ fn padding_of_musl_is_ignored() {
 fn stripping_keeps_everything_else() {
     let (first, second) = (message(17, 103, &[1, 0]), message(0, 8, &[7; 12]));
     let all = [first.clone(), txtime(5), second.clone(), txtime(6)].concat();
-    let stripped = Stripped::of(&all, false).unwrap();
+    let stripped = Changed::of(&all, false, true, None).unwrap();
     assert_eq!(stripped.as_slice(), [first, second].concat());
-    assert!(Stripped::of(&txtime(1), false).unwrap().as_slice().is_empty());
-    assert!(Stripped::of(&message(0, 8, &[7; 1000]), false).is_some());
-    assert!(Stripped::of(&message(0, 8, &[7; 1010]), false).is_none());
-    assert!(Stripped::of(&[message(0, 8, &[7; 600]), message(0, 8, &[7; 600])].concat(), false).is_none());
+    assert!(Changed::of(&txtime(1), false, true, None).unwrap().as_slice().is_empty());
+    assert!(Changed::of(&message(0, 8, &[7; 1000]), false, true, None).is_some());
+    assert!(Changed::of(&message(0, 8, &[7; 1010]), false, true, None).is_none());
+    assert!(
+        Changed::of(&[message(0, 8, &[7; 600]), message(0, 8, &[7; 600])].concat(), false, true, None)
+            .is_none()
+    );
 }
 
 #[test]
@@ -133,6 +136,6 @@ fn no_octets_can_make_it_panic() {
             })
             .collect();
         let _ = (parse(&octets, false), parse(&octets, true));
-        let _ = Stripped::of(&octets, false);
+        let _ = Changed::of(&octets, false, true, None);
     }
 }

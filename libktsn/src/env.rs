@@ -70,6 +70,11 @@ pub(crate) fn knows_priority_messages() -> bool {
     is_kernel(6, 14)
 }
 
+/// Whether the kernel takes SCM_TS_OPT_ID; an older one refuses it.
+pub(crate) fn knows_key_messages() -> bool {
+    is_kernel(6, 13)
+}
+
 /// Whether the kernel says by MADV_POPULATE_WRITE that a page cannot be written.
 pub(crate) fn knows_populate() -> bool {
     is_kernel(5, 14)

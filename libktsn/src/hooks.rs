@@ -149,6 +149,15 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
         }
         // SAFETY: as above.
         Verdict::KernelStripped => unsafe { multiple::sendmsg_stripped(fd, message, flags) },
+        Verdict::KernelCounted { is_stripped } => match send::stream_of(fd) {
+            // SAFETY: as above.
+            Some(stream) => unsafe {
+                multiple::sendmsg_counted(Send { stream, fd, flags }, message, is_stripped)
+            },
+            // Closed by another thread meanwhile: the kernel says so.
+            // SAFETY: as above.
+            None => unsafe { originals::sendmsg(fd, message, flags) },
+        },
         Verdict::Taken(octets) => octets.cast_signed(),
         Verdict::Fail(errno) => fail(errno) as isize,
     }

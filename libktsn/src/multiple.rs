@@ -9,12 +9,12 @@ use core::ffi::c_int;
 
 use crate::abi::{EFAULT, ENOBUFS, MessageHeader, MultipleHeader, SEGMENTS_MAX};
 use crate::batch::Batch;
-use crate::control_messages::Stripped;
+use crate::control_messages::{self, Changed};
 use crate::message::Message;
 use crate::page::Page;
 use crate::send::{self, Send};
 use crate::verdict::Verdict;
-use crate::{env, memory, originals};
+use crate::{env, memory, originals, stamps};
 
 /// One `sendmmsg` with `errno`.
 ///
@@ -62,6 +62,11 @@ unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> is
             // SAFETY: as above.
             unsafe { sendmsg_stripped(send.fd, header, send.flags) }
         }
+        Verdict::KernelCounted { is_stripped } => {
+            batch.end();
+            // SAFETY: as above.
+            unsafe { sendmsg_counted(send, header, is_stripped) }
+        }
         Verdict::Taken(octets) => octets.cast_signed(),
         Verdict::Fail(errno) => {
             originals::set_errno(errno);
@@ -88,16 +93,60 @@ unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> is
 pub(crate) unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let stripped =
-        unsafe { Message::read(message, is_musl) }.and_then(|message| Stripped::of(message.control, is_musl));
+    let stripped = unsafe { Message::read(message, is_musl) }
+        .and_then(|read| Changed::of(read.control, is_musl, true, None));
     let Some(stripped) = stripped else {
         originals::set_errno(ENOBUFS);
         return -1;
     };
     // SAFETY: readable, as it just was.
+    unsafe { sendmsg_changed(fd, message, flags, &stripped) }
+}
+
+/// The original `sendmsg` of a datagram whose timestamps have the socket's next key: with it, once the kernel's count
+/// is another than ours. Where the kernel takes no key (Linux before 6.13), or there is no room, only we count.
+///
+/// # Safety
+/// `message` is what the program passed.
+pub(crate) unsafe fn sendmsg_counted(send: Send, message: *const MessageHeader, is_stripped: bool) -> isize {
+    let is_musl = env::is_musl();
+    // SAFETY: the caller's promise.
+    let read = unsafe { Message::read(message, is_musl) };
+    let key = read
+        .and_then(|read| control_messages::parse(read.control, is_musl))
+        .map_or(stamps::Key::Is(0), |control| stamps::key(send.stream, &control));
+    let number = key.pass(send.stream).filter(|_| env::knows_key_messages());
+    let changed = number
+        .zip(read)
+        .and_then(|(number, read)| Changed::of(read.control, is_musl, is_stripped, Some(number)));
+    let sent = match changed {
+        // SAFETY: the caller's promise, and readable, as it just was.
+        Some(changed) => unsafe { sendmsg_changed(send.fd, message, send.flags, &changed) },
+        // SAFETY: the caller's promise.
+        None if is_stripped => unsafe { sendmsg_stripped(send.fd, message, send.flags) },
+        // SAFETY: as above.
+        None => unsafe { originals::sendmsg(send.fd, message, send.flags) },
+    };
+    if sent < 0 {
+        key.give_back(send.stream);
+    }
+    sent
+}
+
+/// The original `sendmsg` with other control data.
+///
+/// # Safety
+/// `message` is what the program passed, and can be read.
+unsafe fn sendmsg_changed(
+    fd: c_int,
+    message: *const MessageHeader,
+    flags: c_int,
+    control: &Changed,
+) -> isize {
+    // SAFETY: the caller's promise.
     let mut header = unsafe { message.read_unaligned() };
-    header.control = stripped.as_slice().as_ptr().cast();
-    header.control_octets = stripped.as_slice().len();
+    header.control = control.as_slice().as_ptr().cast();
+    header.control_octets = control.as_slice().len();
     // SAFETY: the program's header with our own control data, which outlives the call.
     unsafe { originals::sendmsg(fd, &raw const header, flags) }
 }

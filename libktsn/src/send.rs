@@ -63,6 +63,19 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
 /// # Safety
 /// As [`sendmsg`].
 pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
+    // SAFETY: the caller's promise.
+    match unsafe { judge(send, header, batch) } {
+        Verdict::Kernel if send.stream.telling().has_keys() => Verdict::KernelCounted { is_stripped: false },
+        Verdict::KernelStripped if send.stream.telling().has_keys() => {
+            Verdict::KernelCounted { is_stripped: true }
+        }
+        verdict => verdict,
+    }
+}
+
+/// # Safety
+/// As [`sendmsg`].
+unsafe fn judge(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
@@ -136,7 +149,7 @@ impl Send {
             let _ = txtime::register(stream, self.fd);
         }
         if batch.region(self.fd).is_none() {
-            return self.without_region(message.octets);
+            return self.without_region(message);
         }
         self.into_region(message, control, clock, frame, batch)
     }
@@ -219,13 +232,22 @@ impl Send {
     }
 
     /// No daemon: before the first attachment the kernel sends (or nobody, if the policy says so); after it, the
-    /// datagram is lost as on a link without carrier, and counted.
-    fn without_region(self, octets: usize) -> Verdict {
+    /// datagram is lost as on a link without carrier, and counted. What has no way, or is a broadcast without
+    /// SO_BROADCAST, has the kernel's errno; the daemon's table would have left it to the kernel.
+    fn without_region(self, message: &Message<'_>) -> Verdict {
         if attach::was_attached() {
-            attach::count_absent(1);
-            return Verdict::Taken(octets);
+            return self.refusal(message).unwrap_or_else(|| {
+                attach::count_absent(1);
+                Verdict::Taken(message.octets)
+            });
         }
         self.not_attached()
+    }
+
+    /// What the kernel would say to a datagram that nobody takes, before it would make it.
+    fn refusal(self, message: &Message<'_>) -> Option<Verdict> {
+        let errno = if self.stream.is_packet() { 0 } else { sys::refusal(self.fd, message.name) };
+        (errno != 0).then_some(Verdict::Fail(errno))
     }
 
     fn not_attached(self) -> Verdict {
@@ -249,12 +271,14 @@ impl Send {
             return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
         let status = match self.registration(batch) {
-            None => return self.without_region(message.octets),
+            None => return self.without_region(message),
             Some(Registration::Known(status)) => status,
             Some(Registration::NoRoom) => return leave(stream, BypassReason::UnsupportedOption),
-            Some(Registration::Unknown) => return batch.absent(message.octets),
+            Some(Registration::Unknown) => {
+                return self.refusal(message).unwrap_or_else(|| batch.absent(message.octets));
+            }
         };
-        let Some(held) = batch.current() else { return self.without_region(message.octets) };
+        let Some(held) = batch.current() else { return self.without_region(message) };
         match status.code {
             // As if SO_TXTIME had never been set: the kernel has the errno.
             StreamCode::Registered if stream.is_revoked(&status) => {

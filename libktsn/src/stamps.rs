@@ -49,6 +49,8 @@ pub(crate) struct Telling {
     born: AtomicU32,
     /// The daemon may tell something by its error queue.
     is_told: AtomicBool,
+    /// A key was given to a datagram that the kernel has not seen: its count is another now.
+    has_own_keys: AtomicBool,
 }
 
 impl Telling {
@@ -59,6 +61,7 @@ impl Telling {
             key: AtomicU32::new(0),
             born: AtomicU32::new(0),
             is_told: AtomicBool::new(false),
+            has_own_keys: AtomicBool::new(false),
         }
     }
 
@@ -68,6 +71,7 @@ impl Telling {
         self.key.store(0, Relaxed);
         self.born.store(born, Relaxed);
         self.is_told.store(false, Relaxed);
+        self.has_own_keys.store(false, Relaxed);
     }
 
     /// SO_TIMESTAMPING.
@@ -81,7 +85,13 @@ impl Telling {
         let before = self.flags.swap(flags, Relaxed);
         if flags & !before & OPT_ID != 0 {
             self.key.store(0, Relaxed);
+            self.has_own_keys.store(false, Relaxed);
         }
+    }
+
+    /// Whether its datagrams have keys.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.flags() & OPT_ID != 0
     }
 
     fn next_key(&self) -> u32 {
@@ -175,7 +185,24 @@ impl Key {
     pub(crate) fn take(self, stream: Stream) -> u32 {
         match self {
             Self::Is(key) => key,
-            Self::Next => stream.telling().next_key(),
+            Self::Next => {
+                let telling = stream.telling();
+                telling.has_own_keys.store(true, Relaxed);
+                telling.next_key()
+            }
+        }
+    }
+
+    /// What the kernel has to be told with a datagram that goes there: the number, where it does not count as we do; the
+    /// socket counts on. [`Self::give_back`] if the datagram failed.
+    pub(crate) fn pass(self, stream: Stream) -> Option<u32> {
+        match self {
+            Self::Is(_) => None,
+            Self::Next => {
+                let telling = stream.telling();
+                let key = telling.next_key();
+                telling.has_own_keys.load(Relaxed).then_some(key)
+            }
         }
     }
 

@@ -382,6 +382,21 @@ pub(crate) fn recvmsg(fd: c_int, header: &mut MessageHeader, flags: c_int) -> Re
     if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(result.cast_unsigned()) }
 }
 
+/// The errno that the kernel has for a datagram to this address (empty: the peer) before it would make it; 0 = none.
+/// Nothing is sent: MSG_CONFIRM with MSG_PROBE and no octets ends behind the route.
+pub(crate) fn refusal(fd: c_int, name: &[u8]) -> c_int {
+    // SAFETY: all zeros are a header of nothing.
+    let mut header: MessageHeader = unsafe { core::mem::zeroed() };
+    if !name.is_empty() {
+        (header.name, header.name_octets) = (name.as_ptr().cast(), name.len() as u32);
+    }
+    let flags = abi::MSG_CONFIRM | abi::MSG_PROBE | abi::MSG_DONTWAIT | abi::MSG_NOSIGNAL;
+    // SAFETY: the header is ours; the name was found readable when the message was read.
+    let result =
+        unsafe { call(number::SENDMSG, [word(fd), (&raw const header) as usize, word(flags), 0, 0]) };
+    if result < 0 { result.wrapping_neg() as c_int } else { 0 }
+}
+
 /// Sends one message, with a descriptor or without; never blocks, never raises SIGPIPE.
 pub(crate) fn send(socket: c_int, message: &[u8], passed: Option<c_int>) -> Result<(), c_int> {
     let rights = Rights {

@@ -10,6 +10,11 @@ pub(crate) enum Verdict {
     Kernel,
     /// The kernel gets the call without SCM_TXTIME: its socket never got SO_TXTIME.
     KernelStripped,
+    /// The kernel gets the call, and its timestamps' key has to be counted; without SCM_TXTIME where said.
+    KernelCounted {
+        /// As [`Self::KernelStripped`].
+        is_stripped: bool,
+    },
     /// It is KTSN's; so many octets were sent.
     Taken(usize),
     /// It fails with this errno, as the kernel's own call would.

@@ -3,6 +3,9 @@
 //!
 //! Pod A sends to pod Q on the same bridge, so KTSN's frames are the kernel's own, octet by octet.
 
+#[allow(dead_code)]
+mod cli_support;
+
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -302,6 +305,22 @@ fn who_never_reads_goes_on_sending() {
     let found = world.by_ktsn("never", POD_B, &format!("flags={BOTH} txtime=2 count=2000"));
     assert_eq!(value(&found, "sent"), 2000);
     eventually("all are sent", SOON, || (world.sent() - before == 2000).then_some(()));
+    let statistics = world.daemon.control().statistics_of("").expect("statistics");
+    let reports: u64 = statistics.workers.iter().map(|worker| worker.reports).sum();
+    let dropped: u64 = statistics.workers.iter().map(|worker| worker.reports_dropped).sum();
+    assert!(reports > 0 && dropped > 0 && reports + dropped == 2000, "{reports} told, {dropped} not");
+    let place = world.daemon.run_dir().display().to_string();
+    let status: serde_json::Value =
+        serde_json::from_str(&text(&cli_support::run(&["status", "--json", "--run-dir", &place])))
+            .expect("JSON");
+    let worker = &status["statistics"]["workers"][0];
+    assert_eq!(
+        (&worker["reports"], &worker["reports_dropped"]),
+        (&reports.into(), &dropped.into()),
+        "{status}"
+    );
+    assert!(worker["notices_lost"].is_u64(), "{status}");
+    assert!(text(&cli_support::run(&["status", "--run-dir", &place])).contains("notices lost"));
     drop(tap);
 }
 
@@ -335,7 +354,8 @@ fn the_daemon_is_killed_in_between() {
     assert_eq!(value(&found, "failed"), 0);
     assert!(value(&found, "read") > 500, "{found}");
     assert!(value(&found, "last") > 2000, "attached again, and told again: {found}");
-    assert!(value(&found, "worst-us") < 20_000, "{found}");
+    // It waits for no daemon; others may have the processor for a while.
+    assert!(value(&found, "worst-us") < 200_000, "{found}");
 }
 
 /// What is taken of a program to tell it is given back.

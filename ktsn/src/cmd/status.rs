@@ -299,6 +299,9 @@ fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
                 worker.doorbells_muted.to_string(),
                 worker.regions_retired.to_string(),
                 worker.bugs.to_string(),
+                worker.reports.to_string(),
+                worker.reports_dropped.to_string(),
+                worker.notices_lost.to_string(),
             ]
         })
         .collect();
@@ -312,6 +315,9 @@ fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
         "muted",
         "regions retired",
         "bugs",
+        "reports",
+        "dropped",
+        "notices lost",
     ];
     put_table(text, &head, &rows);
 }
@@ -381,7 +387,8 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
                 "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
                 "spin_budget_spent": worker.spin_budget_spent, "spin_margin_ns": worker.spin_margin_ns,
                 "clock_steps": worker.clock_steps, "doorbells_muted": worker.doorbells_muted,
-                "regions_retired": worker.regions_retired, "bugs": worker.bugs,
+                "regions_retired": worker.regions_retired, "bugs": worker.bugs, "reports": worker.reports,
+                "reports_dropped": worker.reports_dropped, "notices_lost": worker.notices_lost,
             })).collect::<Vec<_>>(),
             "ports": statistics.ports.iter().map(|port| json!({
                 "device": port.device, "netns": port.netns, "frames": port.frames,

@@ -87,6 +87,9 @@ impl Node {
                     doorbells_muted: get(&w.stats.doorbells_muted),
                     regions_retired: get(&w.stats.regions_retired),
                     bugs: get(&w.stats.bugs),
+                    reports: get(&w.stats.reports),
+                    reports_dropped: get(&w.stats.reports_dropped),
+                    notices_lost: get(&w.stats.notices_lost),
                 })
                 .collect(),
             ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),

@@ -209,6 +209,8 @@ fn read(frame: &[u8], taken: &Taken, attachment: AttachmentIndex) -> Option<Rest
     })
 }
 
+/// Datagrams that lie in a ring at its end and are looked at, to be counted.
+const LEFT_MAX: usize = 65_536;
 /// Captured frames are numbered behind all clients.
 const FIRST: usize = limits::CLIENTS_MAX;
 
@@ -248,7 +250,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.captured_end = self.captured_end.max(at + 1);
     }
 
-    /// What was captured by now is taken over; then the source is let go.
+    /// What was captured by now is taken over, as far as there is room, the rest counted; then the source is let go.
     pub(super) fn close_captured(&mut self, attachment: AttachmentIndex) {
         let at = usize::from(attachment.0);
         // More than its slots cannot be queued, and what comes after them is dropped as `queue_full`.
@@ -257,6 +259,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.intake_captured(at, limits::INTAKE_BUDGET);
         }
         let Some(Some(captured)) = self.captured.get_mut(at) else { return };
+        let left = (0..LEFT_MAX).map_while(|_| captured.next()).count() as u64;
+        if let Some(Some(policy)) = self.attachments.get(at) {
+            add(&policy.stats.dropped[usize::from(DropReason::Detached.number())], left);
+        }
         count_captured(captured, &self.attachments);
         if !captured.is_closed {
             captured.is_closed = true;

@@ -256,6 +256,22 @@ fn a_detached_attachments_frames_are_dropped_and_a_draining_worker_sends_them() 
     assert_eq!((world.sent().len(), world.worker.captured_count), (3, 0));
 }
 
+/// What lies in the ring and finds no room when the attachment goes is counted, each datagram of it.
+#[test]
+fn captured_frames_that_are_lost_at_detach_are_counted() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 4);
+    let now = world.clocks.at();
+    for _ in 0..200 {
+        pod.send(Clock::Monotonic, now + 5 * MS, now, &[0; 100], 50);
+    }
+    world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
+    world.run_until(10, |_| false);
+    let drops = [DropReason::Detached, DropReason::QueueFull].map(|reason| world.dropped(reason));
+    assert!(drops[0] > 300 && world.sent().is_empty(), "{drops:?}");
+    assert_eq!(drops[0] + drops[1], 400);
+}
+
 /// [802.1Q 8.6.5.5] A program that is captured is no way around its tenant's meter: every segment counts.
 #[test]
 fn clause_8_6_5_5_captured_frames_are_metered() {
