@@ -79,9 +79,13 @@ impl Spans {
 pub struct AttachmentStats {
     /// Frames taken over from rings.
     pub taken: AtomicU64,
-    /// Frames handed to a port.
+    /// Datagrams and frames handed to a port; of several copies the first.
     pub sent: AtomicU64,
-    /// Their octets, without FCS.
+    /// Further copies of them that were handed to a port (head-end replication).
+    pub copies: AtomicU64,
+    /// Copies that did not leave, while another one of the same datagram did or was still to.
+    pub copies_lost: AtomicU64,
+    /// Octets of all these, without FCS.
     pub sent_octets: AtomicU64,
     /// Frames sent although their transmit time had passed when the program sent them.
     pub late: AtomicU64,

@@ -14,6 +14,7 @@ mod apply;
 mod captured;
 mod client;
 mod command;
+mod copies;
 mod environment;
 mod hand_over;
 mod intake;
@@ -260,6 +261,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Counts a frame that does not leave, then releases it.
     fn drop_frame(&mut self, id: FrameId, tenant: u32, reason: DropReason) {
+        if let Some(waiting) = self.waiting(id).filter(|waiting| waiting.copies.is_one_of_several())
+            && let Some(at) = waiting.copies.sent
+        {
+            self.count_lost(tenant, self.copies_left(waiting));
+            return self.release(id, End::Sent(at));
+        }
         if let Some(Some(policy)) = self.attachments.get(tenant as usize) {
             policy.stats.drop_frame(reason);
         }

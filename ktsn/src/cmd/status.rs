@@ -424,6 +424,7 @@ fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
     let error = of.transmit_error.clone().unwrap_or_default();
     json!({
         "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
+        "copies": of.copies, "copies_lost": of.copies_lost,
         "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
         "doorbells": of.doorbells,
         "transmit_error_ns": {

@@ -164,6 +164,8 @@ fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {
         name: attached.attachment.name.clone(),
         taken: get(&stats.taken),
         sent: get(&stats.sent),
+        copies: get(&stats.copies),
+        copies_lost: get(&stats.copies_lost),
         sent_octets: get(&stats.sent_octets),
         late: get(&stats.late),
         overrun: get(&stats.overrun),

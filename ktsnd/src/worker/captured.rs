@@ -18,6 +18,7 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use rustix::fd::{AsFd, BorrowedFd};
 
 use super::command::{AttachmentPolicy, Returned};
+use super::copies::{Copies, Waiting};
 use super::intake::is_too_greedy;
 use super::sending::Sending;
 use super::{Environment, Worker, frame_id};
@@ -86,6 +87,7 @@ struct Queued {
     flow: Flow,
     port: PortIndex,
     payload_octets: u16,
+    copies: Copies,
 }
 
 /// Why a datagram was not queued.
@@ -172,6 +174,12 @@ impl Captured {
         }
     }
 
+    /// The port that a slot is queued for, and which copy of it.
+    pub(super) fn place(&mut self, slot: u16) -> Option<(&mut PortIndex, &mut Copies)> {
+        let queued = self.queued.get_mut(usize::from(slot))?.as_mut()?;
+        Some((&mut queued.port, &mut queued.copies))
+    }
+
     fn payload(&self, slot: u16, octets: u16) -> &[u8] {
         let start = usize::from(slot) * self.payload_octets_max;
         &self.payloads[start..start + usize::from(octets)]
@@ -224,10 +232,11 @@ pub(super) fn captured_frame(
     all: &[Option<Box<Captured>>],
     at: usize,
     slot: u16,
-) -> Option<(Sending, PortIndex, &[u8])> {
+) -> Option<(Waiting, PortIndex, &[u8])> {
     let captured = all.get(at)?.as_ref()?;
     let queued = (*captured.queued.get(usize::from(slot))?)?;
-    Some((Sending::Datagram(queued.flow), queued.port, captured.payload(slot, queued.payload_octets)))
+    let waiting = Waiting { sending: Sending::Datagram(queued.flow), copies: queued.copies };
+    Some((waiting, queued.port, captured.payload(slot, queued.payload_octets)))
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -347,12 +356,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let offered = self.offer_captured(at, slot, asked, piece, now);
         let Some(Some(captured)) = self.captured.get_mut(at) else { return };
         match offered {
-            Ok(port) => {
+            Ok((port, copies)) => {
                 let start = usize::from(slot) * captured.payload_octets_max;
                 captured.payloads[start..start + piece.octets]
                     .copy_from_slice(&captured.buffer[piece.at..piece.at + piece.octets]);
                 let payload_octets = piece.octets as u16; // no more than payload_max, which is a u16
-                captured.queued[usize::from(slot)] = Some(Queued { flow: piece.flow, port, payload_octets });
+                captured.queued[usize::from(slot)] =
+                    Some(Queued { flow: piece.flow, port, payload_octets, copies });
             }
             Err(blocked) => {
                 captured.free.push(slot);
@@ -370,7 +380,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         asked: Priority,
         piece: &Piece,
         now: Now,
-    ) -> Result<PortIndex, Blocked> {
+    ) -> Result<(PortIndex, Copies), Blocked> {
         let attachment = piece.flow.attachment;
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return Err(Blocked::By(DropReason::Detached));
@@ -384,6 +394,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         let (port, wire_octets) = (way.port, way.template.wire_octets(piece.octets));
         let sdu_octets = way.template.sdu_octets(piece.octets);
+        let (copies, skipped) = (Copies::of(way.replica), way.skipped);
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return Err(Blocked::By(DropReason::LinkDown));
         };
@@ -409,7 +420,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         state.sched.offer(offered, now).map_err(|refused| Blocked::By(refused.reason))?;
         policy.queued += 1;
-        Ok(port)
+        self.count_lost(u32::from(attachment.0), u64::from(skipped));
+        Ok((port, copies))
     }
 
     /// Passes news on; the drop's reason.

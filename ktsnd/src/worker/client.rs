@@ -9,6 +9,7 @@ use ktsn_ring::{Consumer, Frame as SlotFrame, SlotFlags};
 use rustix::fd::OwnedFd;
 
 use super::command::ClientKey;
+use super::copies::Copies;
 use super::report::Asked;
 use super::sending::{LinkKind, Sending};
 use crate::limits::STREAMS_MAX;
@@ -38,6 +39,7 @@ pub(super) struct Queued {
     pub sending: Sending,
     pub port: PortIndex,
     pub payload_octets: u16,
+    pub copies: Copies,
 }
 
 /// One process.
@@ -126,6 +128,12 @@ impl Client {
 
     pub(super) fn streams(&self) -> impl Iterator<Item = &StreamInfo> {
         self.streams.iter().flatten()
+    }
+
+    /// The port that a slot is queued for, and which copy of it.
+    pub(super) fn place(&mut self, slot: u16) -> Option<(&mut PortIndex, &mut Copies)> {
+        let queued = self.queued.get_mut(usize::from(slot))?.as_mut()?;
+        Some((&mut queued.port, &mut queued.copies))
     }
 
     pub(super) fn payload(&self, slot: u16, octets: u16) -> &[u8] {

@@ -3,13 +3,14 @@
 
 use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
+use ktsn_resolve::{AttachmentIndex, NextHop, Refusal, Replica};
 use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued};
 use super::command::{AttachmentPolicy, Returned};
+use super::copies::Copies;
 use super::report::Asked;
 use super::sending::Sending;
 use super::{Environment, Policing, PortState, Worker, frame_id};
@@ -93,12 +94,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         count(&policy.stats.taken);
         let payload = &self.scratch[..payload_octets];
-        let way = match sending.way(&mut self.routes, &self.tables, payload) {
+        let way = match sending.way(&mut self.routes, &self.tables, payload, Replica::First) {
             Ok(way) => way,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
         let (port, priority) = (way.port(), way.priority(frame.priority));
         let (wire_octets, sdu_octets) = way.lengths(payload);
+        let (replica, skipped) = way.replica();
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
@@ -129,7 +131,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 policy.queued += 1;
                 client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
-                client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets });
+                let copies = Copies::of(replica);
+                client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
+                self.count_lost(u32::from(attachment.0), u64::from(skipped));
             }
             Err(refused) => {
                 if refused.reason == DropReason::BeyondHorizon {

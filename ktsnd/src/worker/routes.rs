@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use ktsn_resolve::{AttachmentIndex, Flow, Refusal, Resolved, Tables, resolve};
+use ktsn_resolve::{AttachmentIndex, Flow, Refusal, Replica, Resolved, Tables, resolve_replica};
 use ktsn_sched::policing::{StreamHandle, StreamIdentification};
 
 use super::policing::stream_of;
@@ -15,6 +15,7 @@ use crate::limits::CACHE_ENTRIES;
 struct Entry {
     generation: u64,
     flow: Flow,
+    replica: Replica,
     resolved: Resolved,
     /// Its stream, if there is one; `None` until it is asked for.
     stream: Option<Option<StreamHandle>>,
@@ -28,11 +29,17 @@ pub(super) struct Routes {
 
 /// A cheap hash: the cache is private, direct-mapped and bounded, so a client that provokes collisions only slows
 /// its own frames down to an uncached resolve.
-fn slot_of(flow: &Flow) -> usize {
-    let address = match flow.destination {
+fn slot_of(flow: &Flow, replica: Replica) -> usize {
+    let bits = |address| match address {
         IpAddr::V4(a) => u64::from(a.to_bits()),
         IpAddr::V6(a) => (a.to_bits() >> 64) as u64 ^ a.to_bits() as u64,
     };
+    let copy = match replica {
+        Replica::First => 0,
+        Replica::Vtep(vtep) => bits(vtep).rotate_left(17),
+        Replica::Interface => 1 << 16,
+    };
+    let address = bits(flow.destination) ^ copy;
     let ports = u64::from(flow.destination_port) << 32 | u64::from(flow.source_port) << 48;
     let mixed = (address ^ ports ^ u64::from(flow.attachment.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40) as usize & (CACHE_ENTRIES - 1)
@@ -45,12 +52,24 @@ impl Routes {
 
     /// Where `flow` leaves under `tables`.
     pub(super) fn find(&mut self, tables: &Tables, flow: &Flow) -> Result<&Resolved, Refusal> {
-        let index = slot_of(flow);
-        let entry = &mut self.entries[index];
-        let fits = entry.as_ref().is_some_and(|e| e.generation == tables.generation() && e.flow == *flow);
+        self.find_replica(tables, flow, Replica::First)
+    }
+
+    /// The same for one of the frames that it leaves as.
+    pub(super) fn find_replica(
+        &mut self,
+        tables: &Tables,
+        flow: &Flow,
+        replica: Replica,
+    ) -> Result<&Resolved, Refusal> {
+        let entry = &mut self.entries[slot_of(flow, replica)];
+        let generation = tables.generation();
+        let fits = entry
+            .as_ref()
+            .is_some_and(|e| e.generation == generation && e.replica == replica && e.flow == *flow);
         if !fits {
-            let resolved = resolve(tables, flow)?;
-            *entry = Some(Entry { generation: tables.generation(), flow: *flow, resolved, stream: None });
+            let resolved = resolve_replica(tables, flow, replica)?;
+            *entry = Some(Entry { generation, flow: *flow, replica, resolved, stream: None });
         }
         // Filled just now when it was not.
         entry.as_ref().map(|e| &e.resolved).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
@@ -63,7 +82,7 @@ impl Routes {
         streams: &StreamIdentification,
     ) -> Option<StreamHandle> {
         self.find(tables, flow).ok()?;
-        let Entry { resolved, stream, .. } = self.entries[slot_of(flow)].as_mut()?;
+        let Entry { resolved, stream, .. } = self.entries[slot_of(flow, Replica::First)].as_mut()?;
         *stream.get_or_insert_with(|| stream_of(streams, flow, resolved))
     }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use ktsn_model::{DropReason, Priority};
 use ktsn_resolve::{
-    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, PortIndex, Refusal, Resolved, Tables,
+    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, PortIndex, Refusal, Replica, Resolved, Tables,
     resolve_link,
 };
 use ktsn_ring::{Frame as SlotFrame, SlotFlags};
@@ -127,7 +127,7 @@ impl Sending {
         }
     }
 
-    /// Where `payload` would leave now.
+    /// Where `payload`, or this copy of it, would leave now.
     ///
     /// # Errors
     /// [`Refusal`]; a payload that is too long for the way is a drop.
@@ -137,11 +137,12 @@ impl Sending {
         routes: &'a mut Routes,
         tables: &Tables,
         payload: &[u8],
+        replica: Replica,
     ) -> Result<Way<'a>, Refusal> {
         let drop = |reason| Refusal::Drop(reason, None);
         match self {
             Self::Datagram(flow) => {
-                let way = routes.find(tables, flow)?;
+                let way = routes.find_replica(tables, flow, replica)?;
                 let fits = payload.len() <= usize::from(way.payload_max);
                 if fits { Ok(Way::Datagram(way)) } else { Err(drop(DropReason::TooLong)) }
             }
@@ -181,6 +182,15 @@ impl Way<'_> {
         match self {
             Self::Datagram(way) => way.port,
             Self::Link(way) => way.port,
+        }
+    }
+
+    /// Which of several copies this is, if there are several; and how many before it cannot leave.
+    #[inline]
+    pub(super) fn replica(&self) -> (Option<Replica>, u16) {
+        match self {
+            Self::Datagram(way) => (way.replica, way.skipped),
+            Self::Link(_) => (None, 0),
         }
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod captured;
+mod copies;
 mod flood;
 mod gates;
 mod link;

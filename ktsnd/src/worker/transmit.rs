@@ -9,8 +9,8 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::captured::{captured_frame, captured_index};
 use super::client::Client;
+use super::copies::{Copies, Waiting};
 use super::report::End;
-use super::sending::Sending;
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
 use crate::stats::{add, count};
@@ -27,6 +27,8 @@ pub(super) struct Ready {
     pub frame: Frame,
     pub late: bool,
     pub octets: usize,
+    /// Which copy it is, where it is one of several.
+    copies: Option<Copies>,
     stage: StageId,
     /// No hand-over before these, by their own clocks: TxTime, opening of the gate, instant of the decision.
     monotonic_at: Option<Monotonic>,
@@ -51,6 +53,13 @@ struct Chosen<'a> {
     at: Option<TxTime>,
 }
 
+/// A frame in a port's buffer.
+struct Staged {
+    stage: StageId,
+    octets: usize,
+    copies: Option<Copies>,
+}
+
 /// What the clocks say about a frame that lies ready.
 pub(super) enum Moment {
     /// It is too early by so much.
@@ -70,15 +79,16 @@ pub(super) struct Kicked {
 
 impl Ready {
     #[inline]
-    fn new(chosen: &Chosen<'_>, stage: StageId, octets: usize) -> Self {
+    fn new(chosen: &Chosen<'_>, staged: Staged) -> Self {
         let frame = *chosen.frame;
         let is_deadline = frame.late == LatePolicy::Deadline;
         let due = if chosen.late { None } else { frame.not_before() };
         let mut ready = Self {
             frame,
             late: chosen.late,
-            octets,
-            stage,
+            octets: staged.octets,
+            copies: staged.copies,
+            stage: staged.stage,
             monotonic_at: None,
             tai_at: chosen.window.map(|window| window.opens_at),
             latest: chosen.window.map(|window| window.latest),
@@ -171,14 +181,15 @@ impl Ready {
 }
 
 /// A client's queued frame: what is sent, the port it was queued for, and its payload.
-fn client_frame(
+pub(super) fn client_frame(
     clients: &[Option<Box<Client>>],
     index: usize,
     slot: u16,
-) -> Option<(Sending, PortIndex, &[u8])> {
+) -> Option<(Waiting, PortIndex, &[u8])> {
     let client = clients.get(index)?.as_ref()?;
     let queued = (*client.queued.get(usize::from(slot))?)?;
-    Some((queued.sending, queued.port, client.payload(slot, queued.payload_octets)))
+    let waiting = Waiting { sending: queued.sending, copies: queued.copies };
+    Some((waiting, queued.port, client.payload(slot, queued.payload_octets)))
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -262,22 +273,23 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
         let frame = chosen.frame;
         match self.stage(port, frame.id) {
-            Ok((stage, octets)) => Some(Ready::new(chosen, stage, octets)),
+            Ok(staged) => Some(Ready::new(chosen, staged)),
             Err(reason) => {
-                self.drop_frame(frame.id, frame.tenant, reason);
+                self.drop_copy(frame, reason);
                 None
             }
         }
     }
 
-    fn stage(&mut self, port: usize, id: FrameId) -> Result<(StageId, usize), DropReason> {
+    fn stage(&mut self, port: usize, id: FrameId) -> Result<Staged, DropReason> {
         let (index, slot) = split(id);
-        let (sending, queued_for, payload) = match captured_index(index) {
+        let (Waiting { sending, copies }, queued_for, payload) = match captured_index(index) {
             Some(at) => captured_frame(&self.captured, at, slot),
             None => client_frame(&self.clients, index, slot),
         }
         .ok_or(DropReason::Bug)?;
-        let way = sending.way(&mut self.routes, &self.tables, payload).map_err(|refusal| match refusal {
+        let way = sending.way(&mut self.routes, &self.tables, payload, copies.replica);
+        let way = way.map_err(|refusal| match refusal {
             Refusal::Bypass(_) => DropReason::NoRoute,
             Refusal::Drop(reason, _) => reason,
         })?;
@@ -300,7 +312,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             staged = state.port.stage(&mut build);
         }
         match staged {
-            Ok(stage) => Ok((stage, octets)),
+            Ok(stage) => Ok(Staged { stage, octets, copies: Some(copies).filter(|c| c.is_one_of_several()) }),
             Err(StageError::TooLong { .. }) => Err(DropReason::TooLong),
             Err(_) => Err(DropReason::PortError),
         }
@@ -342,6 +354,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     }
                 }
                 self.count_sent(ready, error);
+                if let Some(copies) = ready.copies {
+                    return self.sent_copy(&ready.frame, copies, stamp);
+                }
                 self.release(ready.frame.id, End::Sent(stamp));
             }
             Err(send_error) => {
@@ -371,8 +386,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn count_sent(&self, ready: &Ready, error: Nanos) {
         let Some(Some(policy)) = self.attachments.get(ready.frame.tenant as usize) else { return };
         let stats = &policy.stats;
-        count(&stats.sent);
         add(&stats.sent_octets, ready.octets as u64);
+        if ready.copies.is_some_and(|copies| copies.sent.is_some()) {
+            return count(&stats.copies);
+        }
+        count(&stats.sent);
         if ready.late {
             count(&stats.late);
         } else if ready.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {

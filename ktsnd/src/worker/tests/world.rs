@@ -125,7 +125,7 @@ pub(super) struct App {
     _doorbell: OwnedFd,
 }
 
-fn link(
+pub(super) fn link(
     port: u16,
     mac: u8,
     address: Ipv4Addr,
@@ -165,7 +165,7 @@ fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
     AttachmentTables::new(attachment(with_neighbour)).unwrap()
 }
 
-fn attachment(with_neighbour: bool) -> Attachment {
+pub(super) fn attachment(with_neighbour: bool) -> Attachment {
     let on_link = |text: &str| Route { prefix: text.parse().unwrap(), via: Via::OnLink, source: None };
     let gateway = Ipv4Addr::new(10, 244, 0, 1);
     let default =
