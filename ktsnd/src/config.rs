@@ -12,6 +12,7 @@ mod policing;
 mod port;
 mod raw;
 mod schedule;
+mod segment;
 
 pub use attach_flag::parse_attach;
 pub use capture::CaptureMode;
@@ -21,8 +22,9 @@ pub use overlay::{Vxlan, VxlanPeer};
 pub(crate) use overlay::{check_peers, check_vni};
 pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
-pub use raw::{RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
+pub use raw::{RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
+pub(crate) use segment::prefixes_of;
 
 /// What is wrong with a configuration, told by field path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control API on RUN_DIR/ktsnd.sock: translates messages, asks the node, translates back.
 
+mod segment;
 mod translate;
 
 use std::path::Path;

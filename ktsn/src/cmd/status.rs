@@ -198,8 +198,7 @@ fn put_attachments(text: &mut String, answers: &Answers) {
         .map(|state| {
             let attachment = state.attachment.clone().unwrap_or_default();
             let streams: usize = state.clients.iter().map(|client| client.streams.len()).sum();
-            let overlay =
-                attachment.vxlan.map_or_else(|| "none".into(), |vxlan| format!("vxlan {}", vxlan.vni));
+            let overlay = attachment.vxlan.map_or_else(|| "none".into(), |vxlan| overlay_text(&vxlan));
             vec![
                 attachment.name,
                 attachment.netns,
@@ -399,6 +398,14 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
     })
 }
 
+/// `vxlan 7`, and what a segment adds.
+fn overlay_text(vxlan: &v1::Vxlan) -> String {
+    match vxlan.mode.as_str() {
+        "bridged" => format!("vxlan {} bridged, flood {}", vxlan.vni, vxlan.flood.len()),
+        _ => format!("vxlan {}", vxlan.vni),
+    }
+}
+
 fn json_of_attachment(state: &v1::AttachmentState) -> Value {
     let attachment = state.attachment.clone().unwrap_or_default();
     json!({
@@ -406,6 +413,8 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
         "uplink": attachment.uplink, "destinations": attachment.destinations, "late": attachment.late,
         "vxlan": attachment.vxlan.map(|vxlan| json!({
             "mode": vxlan.mode, "vni": vxlan.vni, "port": vxlan.port, "local": vxlan.local, "device": vxlan.device,
+            "flood": vxlan.flood, "flood_interface": vxlan.flood_interface, "ttl": vxlan.ttl, "tos": vxlan.tos,
+            "df": vxlan.df, "udp_checksum": vxlan.udp_checksum,
             "peers": vxlan.peers.iter().map(|peer| json!({
                 "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac,
             })).collect::<Vec<_>>(),

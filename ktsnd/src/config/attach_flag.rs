@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `--attach NETNS:IFACE[,key=value…]`.
 
-use super::{Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
+use super::{Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
 const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
-                    destination (repeatable), vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable)";
+                    destination (repeatable), mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
+                    (repeatable), flood_interface, ttl, tos, df, udp_checksum";
 
 /// Parses the value of one `--attach`.
 ///
@@ -32,7 +33,7 @@ pub fn parse_attach(text: &str) -> Result<Attachment, ConfigError> {
         set(&mut raw, &mut vxlan, key, value)?;
     }
     if vxlan != RawVxlan::default() {
-        raw.overlay = Some(RawOverlay::Vxlan(vxlan));
+        raw.overlay = Some(RawOverlay::Vxlan(Box::new(vxlan)));
     }
     Attachment::check("--attach", raw)
 }
@@ -63,13 +64,29 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "local" => vxlan.local = text(),
         "device" => vxlan.device = text(),
         "learn_from" => vxlan.learn_from = text(),
-        "peer" => {
-            let mut parts = value.split('@').map(str::to_owned);
-            vxlan.peers.push(RawVxlanPeer { prefix: parts.next(), vtep: parts.next(), mac: parts.next() });
-        }
+        "mode" => vxlan.mode = text(),
+        "peer" => vxlan.peers.push(peer(value)),
+        "flood" => vxlan.flood.get_or_insert_default().push(value.to_owned()),
+        "flood_interface" => vxlan.flood_interface = Some(parsed(key, value, "true or false")?),
+        "ttl" => vxlan.ttl = Some(RawOuter::Word(value.to_owned())),
+        "tos" => vxlan.tos = Some(RawOuter::Word(value.to_owned())),
+        "df" => vxlan.df = text(),
+        "udp_checksum" => vxlan.udp_checksum = Some(parsed(key, value, "true or false")?),
         _ => return Err(ConfigError::value("--attach", key, format!("one of {KEYS}"))),
     }
     Ok(())
+}
+
+/// `PREFIX@VTEP@MAC`; of a segment `PREFIX@VTEP` or `MAC@VTEP`.
+fn peer(text: &str) -> RawVxlanPeer {
+    let mut parts = text.split('@').map(str::to_owned);
+    let (who, vtep, mac) = (parts.next(), parts.next(), parts.next());
+    let is_mac = who.as_ref().is_some_and(|who| who.parse::<ktsn_wire::MacAddress>().is_ok());
+    if is_mac && mac.is_none() {
+        RawVxlanPeer { mac: who, vtep, prefix: None }
+    } else {
+        RawVxlanPeer { prefix: who, vtep, mac }
+    }
 }
 
 fn parsed<T: std::str::FromStr>(key: &str, value: &str, expected: &str) -> Result<T, ConfigError> {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
+use ktsn_resolve::Bridged;
 use ktsn_resolve::limits::NAMED_MAX;
 use ktsn_schedule::Schedule;
 use ktsn_time::Nanos;
@@ -16,7 +17,7 @@ use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
 use super::port::Port;
 use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake};
-use super::schedule;
+use super::{schedule, segment};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,6 +62,8 @@ pub struct Attachment {
     pub uplink: Option<String>,
     /// Overlay, or none.
     pub overlay: Option<Vxlan>,
+    /// Overlay in bridged mode, or none.
+    pub segment: Option<Bridged>,
     /// Allowed prefixes; empty, without MAC addresses = the peers' prefixes.
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
@@ -158,12 +161,24 @@ impl Attachment {
             if netns.contains('/') { PathBuf::from(netns) } else { PathBuf::from("/run/netns").join(netns) };
         let interface = device_name(&path("interface"), raw.interface.as_deref())?;
         let uplink = raw.uplink.as_deref().map(|u| device_name(&path("uplink"), Some(u))).transpose()?;
-        let overlay = match &raw.overlay {
-            None | Some(RawOverlay::None) => None,
-            Some(RawOverlay::Vxlan(vxlan)) => Some(check_vxlan(&path("overlay.vxlan"), vxlan)?),
+        let field_of_vxlan = path("overlay.vxlan");
+        let (overlay, segment) = match &raw.overlay {
+            None | Some(RawOverlay::None) => (None, None),
+            Some(RawOverlay::Vxlan(vxlan)) if vxlan.mode.as_deref() == Some(segment::MODE) => {
+                (None, Some(segment::check(&field_of_vxlan, vxlan)?))
+            }
+            Some(RawOverlay::Vxlan(vxlan)) => (Some(check_vxlan(&field_of_vxlan, vxlan)?), None),
         };
         let (destinations, destination_macs) =
             check_destinations(&path("destinations"), raw.destinations.as_deref().unwrap_or_default())?;
+        if let Some(segment) = &segment
+            && raw.destinations.as_ref().is_none_or(Vec::is_empty)
+            && segment::prefixes_of(segment).next().is_none()
+        {
+            let expected =
+                "prefixes or MAC addresses; peers that are named by MAC address give none".to_owned();
+            return Err(ConfigError::Missing { field: path("destinations"), expected });
+        }
         let late = match raw.late.as_deref() {
             None => LatePolicy::default(),
             Some(word) => LatePolicy::from_word(word)
@@ -194,6 +209,7 @@ impl Attachment {
             interface,
             uplink,
             overlay,
+            segment,
             destinations,
             destination_macs,
             tag: tag(field, raw.vlan, raw.pcp)?,

@@ -10,9 +10,9 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::PEERS_MAX;
 use ktsn_wire::MacAddress;
 
-use super::ConfigError;
 use super::checked::{Checked, address, device_name, prefix, required};
 use super::raw::{RawVxlan, RawVxlanPeer};
+use super::{ConfigError, segment};
 
 /// Flannel's network identifier, port and device.
 const VNI: u32 = 1;
@@ -50,7 +50,11 @@ pub struct VxlanPeer {
 pub(super) fn check_vxlan(field: &str, raw: &RawVxlan) -> Checked<Vxlan> {
     let path = |name: &str| format!("{field}.{name}");
     if let Some(mode) = raw.mode.as_deref().filter(|m| *m != "routed") {
-        return Err(ConfigError::value(&path("mode"), mode, "routed"));
+        return Err(ConfigError::value(&path("mode"), mode, "routed or bridged"));
+    }
+    if let Some(name) = segment::foreign_field(raw) {
+        let expected = "nothing in routed mode, which does as its VXLAN device does";
+        return Err(ConfigError::value(&path(name), "", expected));
     }
     if let Some(vni) = raw.vni {
         check_vni(&path("vni"), vni)?;

@@ -97,7 +97,7 @@ pub enum RawTake {
 #[allow(missing_docs)]
 pub enum RawOverlay {
     None,
-    Vxlan(RawVxlan),
+    Vxlan(Box<RawVxlan>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -112,6 +112,30 @@ pub struct RawVxlan {
     pub learn_from: Option<String>,
     #[serde(default)]
     pub peers: Vec<RawVxlanPeer>,
+    pub flood: Option<Vec<String>>,
+    pub flood_interface: Option<bool>,
+    pub ttl: Option<RawOuter>,
+    pub tos: Option<RawOuter>,
+    pub df: Option<String>,
+    pub udp_checksum: Option<bool>,
+}
+
+/// A number or `"inherit"`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum RawOuter {
+    Number(u64),
+    Word(String),
+}
+
+impl std::fmt::Display for RawOuter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Word(word) => word.fmt(f),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -67,9 +67,14 @@ fn faults_name_field_value_and_expectation() {
         (
             "mode = \"routed\"",
             "mode = \"magic\"",
-            "attachment[0].overlay.vxlan.mode: \"magic\": expected routed",
+            "attachment[0].overlay.vxlan.mode: \"magic\": expected routed or bridged",
         ),
         ("10.244.1.0/24", "10.244.1.1/24", "attachment[0].overlay.vxlan.peers[0].prefix: \"10.244.1.1/24\""),
+        (
+            "vni = 1,",
+            "vni = 1, ttl = 9,",
+            "attachment[0].overlay.vxlan.ttl: \"\": expected nothing in routed",
+        ),
         ("vtep = \"192.168.50.2\"", "vtep = \"fd00::2\"", "attachment[0].overlay.vxlan.peers[0].vtep"),
         ("02:00:00:00:00:02", "02:00", "attachment[0].overlay.vxlan.peers[0].mac: \"02:00\""),
     ];
@@ -210,6 +215,97 @@ mod hostile {
             let text = serde_json::to_string(&first.raw).unwrap();
             let again = Attachment::check("a", serde_json::from_str(&text).unwrap()).unwrap();
             prop_assert_eq!(first, again);
+        }
+    }
+}
+
+mod segments {
+    use super::*;
+    use ktsn_resolve::{MemberAt, OuterDf, OuterDs, OuterTtl};
+    use ktsn_wire::DsField;
+
+    const SEGMENT: &str = r#"
+[[attachment]]
+name = "a"
+netns = "pod-a"
+interface = "eth0"
+vlan = 7
+overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.50.1", ttl = "inherit", tos = 184, df = "set", udp_checksum = false,
+  peers = [ { prefix = "10.9.0.0/28", vtep = "192.168.50.2" }, { mac = "02:00:00:00:00:03", vtep = "192.168.50.3" } ],
+  flood = ["192.168.50.2", "192.168.50.3"], flood_interface = true } }
+"#;
+
+    #[test]
+    fn a_whole_segment() {
+        let config = Config::parse(SEGMENT).unwrap();
+        let attachment = &config.attachments[0];
+        let segment = attachment.segment.as_ref().unwrap();
+        let tunnel = &segment.tunnel;
+        assert_eq!((tunnel.vni.get(), tunnel.port, tunnel.udp_checksum), (42, 4789, false));
+        assert_eq!((tunnel.ttl, tunnel.ds), (OuterTtl::Inherit, OuterDs::Fixed(DsField(184))));
+        assert_eq!((tunnel.df, segment.flood.len(), segment.flood_interface), (OuterDf::Set, 2, true));
+        assert!(matches!(segment.members[1].at, MemberAt::Mac(_)));
+        assert_eq!(attachment.allowed(), None, "those of the peers");
+        assert!(prefixes_of(segment).eq(["10.9.0.0/28".parse().unwrap()]));
+        assert_eq!(attachment.overlay, None);
+        // What it is attached by again after a restart.
+        let text = serde_json::to_string(&attachment.raw).unwrap();
+        assert_eq!(Attachment::check("a", serde_json::from_str(&text).unwrap()).as_ref(), Ok(attachment));
+        let flag = "pod-a:eth0,name=a,vlan=7,mode=bridged,vni=42,port=4789,local=192.168.50.1,ttl=inherit,tos=184,df=set,\
+                    udp_checksum=false,peer=10.9.0.0/28@192.168.50.2,peer=02:00:00:00:00:03@192.168.50.3,flood=192.168.50.2,\
+                    flood=192.168.50.3,flood_interface=true";
+        let by_flag = parse_attach(flag).unwrap();
+        assert_eq!((by_flag.segment, by_flag.tag), (attachment.segment.clone(), attachment.tag));
+    }
+
+    #[test]
+    fn faults_name_field_value_and_expectation() {
+        for (from, to, message) in [
+            ("vni = 42, ", "", "vxlan.vni: missing"),
+            ("vni = 42", "vni = 0", "vxlan.vni: \"0\": expected 1 to 16777215"),
+            (
+                "vni = 42",
+                "device = \"vx0\", vni = 42",
+                "vxlan.device: \"vx0\": expected nothing in bridged mode",
+            ),
+            ("ttl = \"inherit\"", "ttl = 256", "vxlan.ttl: \"256\": expected 0 (64) to 255, or inherit"),
+            ("tos = 184", "tos = 185", "vxlan.tos: \"185\": expected a multiple of 4"),
+            ("df = \"set\"", "df = \"maybe\"", "vxlan.df: \"maybe\": expected unset, set or inherit"),
+            (
+                "mac = \"02:00:00:00:00:03\"",
+                "mac = \"33:33:00:00:00:01\"",
+                "peers[1].mac: \"33:33:00:00:00:01\": expected a station's",
+            ),
+            (
+                "mac = \"02",
+                "prefix = \"::/0\", mac = \"02",
+                "peers[1].mac: \"02:00:00:00:00:03\": expected either",
+            ),
+            ("{ mac = \"02:00:00:00:00:03\", ", "{ ", "peers[1].prefix: missing"),
+            (
+                "flood = [\"192.168.50.2\"",
+                "flood = [\"fd00::2\"",
+                "flood[0]: \"fd00::2\": expected an address of the same family",
+            ),
+            (
+                "flood = [\"192.168.50.2\"",
+                "flood = [\"224.0.0.1\"",
+                "flood[0]: \"224.0.0.1\": expected the address of one node",
+            ),
+            (
+                "prefix = \"10.9.0.0/28\"",
+                "mac = \"02:00:00:00:00:03\"",
+                "peers[1].mac: \"02:00:00:00:00:03\" is used twice",
+            ),
+            (
+                "prefix = \"10.9.0.0/28\"",
+                "mac = \"02:00:00:00:00:02\"",
+                "attachment[0].destinations: missing",
+            ),
+        ] {
+            assert!(SEGMENT.contains(from), "{from}");
+            let error = Config::parse(&SEGMENT.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(message), "{to}: {error}");
         }
     }
 }

@@ -5,9 +5,10 @@ use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, Priorit
 use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
 
+use super::segment::segment_message;
 use crate::config::{
-    Attachment, ConfigError, RawAttachment, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule, Vxlan,
-    VxlanPeer, check_peers, check_vni, gate_fault,
+    Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule,
+    Vxlan, VxlanPeer, check_peers, check_vni, gate_fault, prefixes_of,
 };
 use crate::node::PeersTarget;
 use crate::stats::Spans;
@@ -33,7 +34,7 @@ pub(super) fn raw_attachment(message: v1::Attachment) -> RawAttachment {
         netns: text(message.netns),
         interface: text(message.interface),
         uplink: text(message.uplink),
-        overlay: message.vxlan.map(|v| RawOverlay::Vxlan(raw_vxlan(v))),
+        overlay: message.vxlan.map(|v| RawOverlay::Vxlan(Box::new(raw_vxlan(v)))),
         destinations: (!message.destinations.is_empty()).then_some(message.destinations),
         classes: (!classes.is_empty()).then_some(classes),
         late: text(message.late),
@@ -61,6 +62,12 @@ fn raw_vxlan(message: v1::Vxlan) -> RawVxlan {
         device: text(message.device),
         learn_from: text(message.learn_from),
         peers: raw_peers(message.peers),
+        flood: (!message.flood.is_empty()).then_some(message.flood),
+        flood_interface: message.flood_interface,
+        ttl: text(message.ttl).map(RawOuter::Word),
+        tos: text(message.tos).map(RawOuter::Word),
+        df: text(message.df),
+        udp_checksum: message.udp_checksum,
     }
 }
 
@@ -95,8 +102,8 @@ const LISTED_MAX: usize = 64;
 fn listed_destinations(attachment: &Attachment, overlay: Option<&OverlayState>) -> Vec<String> {
     let macs = attachment.destination_macs.iter().map(ToString::to_string);
     let allowed = attachment.allowed().unwrap_or_else(|| {
-        let peers = overlay.into_iter().flat_map(|overlay| &overlay.peers);
-        peers.take(LISTED_MAX).map(|peer| peer.prefix).collect()
+        let peers = overlay.into_iter().flat_map(|overlay| &overlay.peers).map(|peer| peer.prefix);
+        peers.chain(attachment.segment.iter().flat_map(prefixes_of)).take(LISTED_MAX).collect()
     });
     allowed.iter().map(ToString::to_string).chain(macs).collect()
 }
@@ -105,20 +112,23 @@ fn listed_destinations(attachment: &Attachment, overlay: Option<&OverlayState>) 
 pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&OverlayState>) -> v1::Attachment {
     let nanos = |n: ktsn_time::Nanos| n.get().unsigned_abs();
     let local = |v: &Vxlan| v.local.or_else(|| overlay.map(|o| o.local).filter(|a| !a.is_unspecified()));
+    let routed = |v: &Vxlan| v1::Vxlan {
+        mode: "routed".to_owned(),
+        vni: v.vni.or(overlay.map(|o| o.vni)).unwrap_or(0),
+        port: u32::from(v.port.or(overlay.map(|o| o.port)).unwrap_or(0)),
+        local: local(v).map(|local| local.to_string()).unwrap_or_default(),
+        device: v.device.clone(),
+        learn_from: if v.is_learnt { v.device.clone() } else { String::new() },
+        peers: v.peers.iter().map(peer_message).collect(),
+        ..v1::Vxlan::default()
+    };
+    let segment = attachment.segment.as_ref();
     v1::Attachment {
         name: attachment.name.clone(),
         netns: attachment.netns.display().to_string(),
         interface: attachment.interface.clone(),
         uplink: attachment.uplink.clone().unwrap_or_default(),
-        vxlan: attachment.overlay.as_ref().map(|v| v1::Vxlan {
-            mode: "routed".to_owned(),
-            vni: v.vni.or(overlay.map(|o| o.vni)).unwrap_or(0),
-            port: u32::from(v.port.or(overlay.map(|o| o.port)).unwrap_or(0)),
-            local: local(v).map(|local| local.to_string()).unwrap_or_default(),
-            device: v.device.clone(),
-            learn_from: if v.is_learnt { v.device.clone() } else { String::new() },
-            peers: v.peers.iter().map(peer_message).collect(),
-        }),
+        vxlan: attachment.overlay.as_ref().map(routed).or_else(|| segment.map(segment_message)),
         destinations: listed_destinations(attachment, overlay),
         classes: (0..8).filter(|c| attachment.classes & (1 << c) != 0).collect(),
         late: attachment.late.word().to_owned(),

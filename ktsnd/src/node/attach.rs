@@ -351,6 +351,7 @@ fn spec_of(
         uplink: uplink.to_owned(),
         uplink_port,
         overlay: attachment.overlay.clone(),
+        segment: attachment.segment.clone(),
         destinations: attachment.allowed(),
         listed: attachment.listed(),
         tag: attachment.tag,

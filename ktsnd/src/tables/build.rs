@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
-use ktsn_resolve::{Attachment, AttachmentTables, Link, LinkTable, Overlay, Side, Via};
+use ktsn_resolve::{
+    Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Side, Via, VxlanBridged,
+};
 use ktsn_wire::MacAddress;
 
 use super::overlay::{self, OverlayState, Told};
@@ -34,14 +36,18 @@ pub(super) fn attachment(
     let state = spec.overlay.as_ref();
     let state = state.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
     let uplink = match host.device(&spec.uplink).and_then(|(index, _)| host.link(index, spec.uplink_port)) {
-        Some(uplink) => for_tunnel_ends(uplink, state.as_ref()),
+        Some(uplink) => for_tunnel_ends(uplink, state.as_ref(), spec.segment.as_ref()),
         None => unplugged(spec),
     };
     let is_up = pod.is_up(interface);
     let tables = AttachmentTables::new(Attachment {
         interface: LinkTable::new(link)?.with_state(is_up),
         uplink: LinkTable::new(uplink)?,
-        overlay: state.as_ref().map_or(Ok(Overlay::None), |state| overlay::tables(state, host))?,
+        overlay: match (&spec.segment, &state) {
+            (Some(segment), _) => Overlay::VxlanBridged(VxlanBridged::new(segment.clone())?),
+            (None, Some(state)) => overlay::tables(state, host)?,
+            (None, None) => Overlay::None,
+        },
         destinations: spec.destinations.clone(),
         own: pod.own().collect(),
         vlan: spec.tag,
@@ -69,12 +75,16 @@ pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<()
 }
 
 /// Where a node's tables are larger than ours, only what leads to tunnel ends matters on the uplink.
-fn for_tunnel_ends(mut uplink: Link, overlay: Option<&OverlayState>) -> Link {
+fn for_tunnel_ends(mut uplink: Link, overlay: Option<&OverlayState>, segment: Option<&Bridged>) -> Link {
     if uplink.routes.len() <= ROUTES_MAX && uplink.neighbours.len() <= NEIGHBOURS_MAX {
         return uplink;
     }
     let ends = overlay.into_iter().flat_map(|overlay| &overlay.peers);
-    let ends: HashSet<IpAddr> = ends.filter_map(|peer| Some(peer.end.as_ref().ok()?.0)).collect();
+    let ends = ends.filter_map(|peer| Some(peer.end.as_ref().ok()?.0));
+    let of_segment = segment.into_iter().flat_map(|segment| {
+        segment.members.iter().map(|member| member.vtep).chain(segment.flood.iter().copied())
+    });
+    let ends: HashSet<IpAddr> = ends.chain(of_segment).collect();
     uplink.routes.retain(|route| ends.iter().any(|vtep| route.prefix.contains(*vtep)));
     let gateways: HashSet<IpAddr> = uplink.routes.iter().filter_map(gateway).collect();
     uplink.neighbours.retain(|n| gateways.contains(&n.address) || ends.contains(&n.address));

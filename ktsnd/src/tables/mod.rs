@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ktsn_model::IpPrefix;
-use ktsn_resolve::{AttachmentIndex, PortIndex, TableError, Tables};
+use ktsn_resolve::{AttachmentIndex, Bridged, PortIndex, TableError, Tables};
 
 pub(crate) use host_end::host_end;
 pub use manager::{Manager, PeersOf};
@@ -61,8 +61,10 @@ pub struct AttachmentSpec {
     pub uplink: String,
     /// The port that sends on it.
     pub uplink_port: PortIndex,
-    /// The overlay network.
+    /// The overlay network in routed mode.
     pub overlay: Option<Vxlan>,
+    /// The overlay network in bridged mode.
+    pub segment: Option<Bridged>,
     /// Allowed destinations; `None`: the peers'.
     pub destinations: Option<Vec<IpPrefix>>,
     /// MAC addresses that packet sockets may send to, where there is a list of destinations.

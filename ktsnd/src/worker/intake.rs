@@ -10,7 +10,6 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::client::{Client, Queued};
 use super::command::{AttachmentPolicy, Returned};
-use super::copies::Copies;
 use super::report::Asked;
 use super::sending::Sending;
 use super::{Environment, Policing, PortState, Worker, frame_id};
@@ -100,7 +99,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let (port, priority) = (way.port(), way.priority(frame.priority));
         let (wire_octets, sdu_octets) = way.lengths(payload);
-        let (replica, skipped) = way.replica();
+        let (copies, skipped) = way.copies();
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
@@ -131,7 +130,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 policy.queued += 1;
                 client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
-                let copies = Copies::of(replica);
                 client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
             }

@@ -19,6 +19,7 @@ use ktsn_wire::ipv4::PROTOCOL_UDP;
 use ktsn_wire::{EtherType, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
 
 use super::client::{StreamInfo, flow_of};
+use super::copies::Copies;
 use super::routes::Routes;
 
 /// What a packet socket's payloads are.
@@ -187,10 +188,10 @@ impl Way<'_> {
 
     /// Which of several copies this is, if there are several; and how many before it cannot leave.
     #[inline]
-    pub(super) fn replica(&self) -> (Option<Replica>, u16) {
+    pub(super) fn copies(&self) -> (Copies, u16) {
         match self {
-            Self::Datagram(way) => (way.replica, way.skipped),
-            Self::Link(_) => (None, 0),
+            Self::Datagram(way) => (Copies::of(way.replica), way.skipped),
+            Self::Link(_) => (Copies::default(), 0),
         }
     }
 

@@ -54,6 +54,7 @@ struct Chosen<'a> {
 }
 
 /// A frame in a port's buffer.
+#[derive(Clone, Copy)]
 struct Staged {
     stage: StageId,
     octets: usize,

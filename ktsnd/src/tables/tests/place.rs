@@ -142,6 +142,7 @@ impl Place {
             uplink: "up0".to_owned(),
             uplink_port: PortIndex(0),
             overlay: Some(overlay),
+            segment: None,
             destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
             listed: None,
             tag: None,

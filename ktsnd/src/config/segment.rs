@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `overlay = { vxlan = { mode = "bridged", … } }`: a segment of its own.
+//!
+//! In: untrusted text. Out: what resolve makes a segment's tables from ([`Bridged`]). Nothing is taken from a device of the
+//! node: a segment needs none here.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::limits::{FLOOD_MAX, PEERS_MAX};
+use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Tunnel};
+use ktsn_wire::{DsField, MacAddress, Vni};
+
+use super::ConfigError;
+use super::checked::{Checked, address, prefix, required};
+use super::raw::{RawOuter, RawVxlan, RawVxlanPeer};
+
+/// The word of this mode.
+pub(super) const MODE: &str = "bridged";
+/// Linux's default, and Flannel's.
+const PORT: u16 = 8472;
+
+/// Fields that only this mode has; the first that is set, for the error.
+pub(super) fn foreign_field(raw: &RawVxlan) -> Option<&'static str> {
+    let set = [
+        (raw.flood.is_some(), "flood"),
+        (raw.flood_interface.is_some(), "flood_interface"),
+        (raw.ttl.is_some(), "ttl"),
+        (raw.tos.is_some(), "tos"),
+        (raw.df.is_some(), "df"),
+        (raw.udp_checksum.is_some(), "udp_checksum"),
+    ];
+    set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
+}
+
+/// The hosts that a segment's table names by prefix.
+pub(crate) fn prefixes_of(segment: &Bridged) -> impl Iterator<Item = IpPrefix> {
+    segment.members.iter().filter_map(|member| match member.at {
+        MemberAt::Prefix(prefix) => Some(prefix),
+        MemberAt::Mac(_) => None,
+    })
+}
+
+/// Checks a segment; `field` is the path that errors begin with.
+pub(super) fn check(field: &str, raw: &RawVxlan) -> Checked<Bridged> {
+    let path = |name: &str| format!("{field}.{name}");
+    let vni = raw.vni.ok_or_else(|| ConfigError::Missing {
+        field: path("vni"),
+        expected: "the segment's network identifier, 1 to 16777215".to_owned(),
+    })?;
+    let vni = Vni::new(vni)
+        .filter(|vni| vni.get() != 0)
+        .ok_or_else(|| ConfigError::value(&path("vni"), vni, "1 to 16777215"))?;
+    if raw.port == Some(0) {
+        return Err(ConfigError::value(&path("port"), 0, "a UDP port, 1 to 65535"));
+    }
+    if let Some(device) = &raw.learn_from {
+        let expected = "nothing in bridged mode: name stations in `peers` and tunnel ends in `flood`";
+        return Err(ConfigError::value(&path("learn_from"), device, expected));
+    }
+    if let Some(device) = &raw.device {
+        let expected = "nothing in bridged mode: a segment needs no VXLAN device of this node";
+        return Err(ConfigError::value(&path("device"), device, expected));
+    }
+    let local = end(&path("local"), raw.local.as_deref(), None)?;
+    let flood = raw.flood.as_deref().unwrap_or_default();
+    let bounds = [("peers", raw.peers.len(), PEERS_MAX), ("flood", flood.len(), FLOOD_MAX)];
+    for (name, count, most) in bounds {
+        if count > most {
+            return Err(ConfigError::value(&path(name), count, format!("at most {most} entries")));
+        }
+    }
+    let (mut members, mut known) = (Vec::new(), HashSet::new());
+    for (i, peer) in raw.peers.iter().enumerate() {
+        let field = path(&format!("peers[{i}]"));
+        let member = member(&field, peer, local)?;
+        if !known.insert(member.at) {
+            let (name, value) = match member.at {
+                MemberAt::Mac(mac) => ("mac", mac.to_string()),
+                MemberAt::Prefix(prefix) => ("prefix", prefix.to_string()),
+            };
+            return Err(ConfigError::Duplicate { field: format!("{field}.{name}"), value });
+        }
+        members.push(member);
+    }
+    let flood = flood
+        .iter()
+        .enumerate()
+        .map(|(i, text)| end(&path(&format!("flood[{i}]")), Some(text), Some(local)))
+        .collect::<Checked<_>>()?;
+    Ok(Bridged {
+        tunnel: Tunnel {
+            ttl: ttl(&path("ttl"), raw.ttl.as_ref())?,
+            ds: tos(&path("tos"), raw.tos.as_ref())?,
+            df: df(&path("df"), raw.df.as_deref())?,
+            udp_checksum: raw.udp_checksum.unwrap_or(true),
+            ..Tunnel::new(vni, raw.port.unwrap_or(PORT), local)
+        },
+        members,
+        flood,
+        flood_interface: raw.flood_interface.unwrap_or(false),
+    })
+}
+
+/// The address of a node, of the family of `local`.
+fn end(field: &str, text: Option<&str>, local: Option<IpAddr>) -> Checked<IpAddr> {
+    let end = address(field, text)?;
+    if end.is_unspecified() || end.is_multicast() {
+        return Err(ConfigError::value(field, end, "the address of one node"));
+    }
+    match local {
+        Some(local) if local.is_ipv4() != end.is_ipv4() => {
+            Err(ConfigError::value(field, end, "an address of the same family as `local`"))
+        }
+        _ => Ok(end),
+    }
+}
+
+fn member(field: &str, raw: &RawVxlanPeer, local: IpAddr) -> Checked<Member> {
+    let path = |name: &str| format!("{field}.{name}");
+    let vtep = end(&path("vtep"), raw.vtep.as_deref(), Some(local))?;
+    let at = match (&raw.mac, &raw.prefix) {
+        (Some(mac), Some(_)) => {
+            let expected =
+                "either `mac` or `prefix`: in bridged mode a peer is a station, or the hosts of a prefix";
+            return Err(ConfigError::value(&path("mac"), mac, expected));
+        }
+        (Some(text), None) => {
+            let expected = "a station's MAC address, such as 02:00:00:00:00:01";
+            let mac =
+                text.parse().ok().filter(|mac: &MacAddress| !mac.is_multicast() && *mac != MacAddress::ZERO);
+            MemberAt::Mac(mac.ok_or_else(|| ConfigError::value(&path("mac"), text, expected))?)
+        }
+        (None, text) => {
+            let expected = "the hosts behind it, for example 10.9.0.0/28, or `mac`, one station";
+            let text = required(&path("prefix"), text.as_deref(), expected)?;
+            MemberAt::Prefix(prefix(&path("prefix"), text)?)
+        }
+    };
+    Ok(Member { at, vtep })
+}
+
+fn number(raw: &RawOuter) -> Option<u8> {
+    match raw {
+        RawOuter::Number(number) => u8::try_from(*number).ok(),
+        RawOuter::Word(word) => word.parse().ok(),
+    }
+}
+
+fn is_inherit(raw: &RawOuter) -> bool {
+    matches!(raw, RawOuter::Word(word) if word == "inherit")
+}
+
+fn ttl(field: &str, raw: Option<&RawOuter>) -> Checked<OuterTtl> {
+    match raw {
+        None => Ok(OuterTtl::linux(0)),
+        Some(raw) if is_inherit(raw) => Ok(OuterTtl::Inherit),
+        Some(raw) => {
+            let ttl = number(raw).map(OuterTtl::linux);
+            ttl.ok_or_else(|| ConfigError::value(field, raw, "0 (64) to 255, or inherit"))
+        }
+    }
+}
+
+fn tos(field: &str, raw: Option<&RawOuter>) -> Checked<OuterDs> {
+    match raw {
+        None => Ok(OuterDs::Fixed(DsField(0))),
+        Some(raw) if is_inherit(raw) => Ok(OuterDs::Inherit),
+        Some(raw) => {
+            // The two ECN bits are the inner packet's.
+            let tos = number(raw).filter(|tos| tos & 0b11 == 0).map(|tos| OuterDs::Fixed(DsField(tos)));
+            tos.ok_or_else(|| ConfigError::value(field, raw, "a multiple of 4, 0 to 252, or inherit"))
+        }
+    }
+}
+
+fn df(field: &str, raw: Option<&str>) -> Checked<OuterDf> {
+    match raw {
+        None | Some("unset") => Ok(OuterDf::Unset),
+        Some("set") => Ok(OuterDf::Set),
+        Some("inherit") => Ok(OuterDf::Inherit),
+        Some(word) => Err(ConfigError::value(field, word, "unset, set or inherit")),
+    }
+}
