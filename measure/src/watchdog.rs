@@ -9,6 +9,16 @@
 //! link and still be off it when its gate closes. A worker whose own reserve is longer begins no hand-over after such
 //! a look, so a frame that overruns was under way across it.
 //!
+//! Two rules say what proves that the machine stood still, each with a count of how often it would hold by accident:
+//!
+//! | rule | evidence | chance by accident |
+//! |---|---|---|
+//! | 1 | a look that was late by more than [`GAP_MIN`] | share of such looks among all |
+//! | 2 | a hand-over in which the kernel did nothing else for [`STALL_MIN`] and never left the CPU, by its own trace; and a look within that span that was answered only after the frame was out | share of hand-overs that long; above [`STALL_SHARE_MAX_PERMILLE`] the rule proves nothing |
+//!
+//! A shorter look is no proof anywhere: even where the watched thread had the CPU in user mode, a third of them come more than 25 µs late
+//! on a busy host.
+//!
 //! What it costs: where a look interrupts a thread in user mode, that thread goes on some 20 µs later (2 virtual CPUs, Linux
 //! 6.18, three looks a millisecond: 3.8 % of one CPU). With the looks right at the close, the first frame of the next
 //! window left 20.0 µs after its opening instead of 0.6 µs (p50); that is why they come before it.
@@ -20,10 +30,11 @@ use ktsn_time::{Nanos, Tai, TxTime};
 /// A wake-up later than this is a gap. Most wake-ups here, from an idle CPU included, take less than 35 µs; how many are
 /// gaps by this rule is counted, and that share is the chance that one proves something by accident.
 pub const GAP_MIN: Nanos = Nanos::from_micros(50);
-/// The same where the look falls into a system call of whoever is watched that has lasted longer than [`GAP_MIN`]: the CPU
-/// was not idle. Alone it says little (a third of the looks that fall into any call come this late); with the trace's length
-/// of the call it confirms that the time passed in the kernel, after the watched program had done its part.
-pub const GAP_MIN_BUSY: Nanos = Nanos::from_micros(25);
+/// From the beginning of a system call that hands one frame over to the frame's stamp on the wire lie some 2 µs of copying (p99:
+/// 6 µs). One that takes longer than this stood still on the way: an interrupt, a page that the hypervisor had taken, a stolen CPU.
+pub const STALL_MIN: Nanos = Nanos::from_micros(25);
+/// Where more of all hand-overs take [`STALL_MIN`], in parts per thousand, it is nothing unusual and proves nothing.
+pub const STALL_SHARE_MAX_PERMILLE: u64 = 10;
 /// How long before the last instant to begin a look should be: it is over when the next window opens.
 pub const AHEAD: Nanos = Nanos::from_micros(25);
 /// After a gap a thread that was stopped in the middle goes on within this.
@@ -61,6 +72,15 @@ impl Look {
     }
 }
 
+/// What shows that the machine stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A look that came late by itself: rule 1.
+    Gap,
+    /// A look that came late within a hand-over that stood still: rule 2.
+    Stall,
+}
+
 /// What the watchdog saw.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -89,16 +109,16 @@ impl Outcome {
 pub struct Gaps(Vec<Look>);
 
 impl Gaps {
-    /// Those among `looks`.
+    /// Those among `looks`: late enough to say something, if only together with the trace of a hand-over.
     #[must_use]
     pub fn of(looks: &[Look]) -> Self {
-        let late = |look: &Look| look.late_by() > GAP_MIN_BUSY;
+        let late = |look: &Look| look.late_by() > STALL_MIN;
         let mut gaps: Vec<Look> = looks.iter().copied().filter(late).collect();
         gaps.sort_unstable_by_key(|gap| gap.due_at);
         Self(gaps)
     }
 
-    /// How many there are, wherever they fall.
+    /// How many there are that say something by themselves, wherever they fall.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.iter().filter(|gap| gap.late_by() > GAP_MIN).count()
@@ -108,21 +128,22 @@ impl Gaps {
     /// at `from` or later, and went on no more than [`RESUME_MAX`] before `to`.
     #[must_use]
     pub fn explain(&self, from: Tai, to: Tai) -> bool {
-        self.find(from, to).any(|gap| gap.late_by() > GAP_MIN)
+        self.until(to).iter().any(|gap| {
+            let goes_on = gap.woke_at >= from && gap.woke_at.saturating_add(RESUME_MAX) >= to;
+            goes_on && gap.late_by() > GAP_MIN
+        })
     }
 
-    /// The same for what was done by a system call that began at `called_at` and was not over at `to`. Of a call of usual length
-    /// only a gap of [`GAP_MIN`] says anything.
+    /// Rule 2, for a frame that was on the wire at `to` while the kernel did nothing but hand it over since `since`, on a CPU
+    /// that it never left: a look within that span that nobody answered before the frame was out.
     #[must_use]
-    pub fn explain_call(&self, called_at: Tai, from: Tai, to: Tai) -> bool {
-        let is_long = to.since(called_at) > GAP_MIN;
-        self.explain(from, to) || is_long && self.find(from, to).any(|gap| gap.due_at >= called_at)
+    pub fn explain_call(&self, since: Tai, to: Tai) -> bool {
+        let within = |gap: &Look| gap.due_at >= since && gap.woke_at >= to;
+        to.since(since) > STALL_MIN && self.until(to).iter().any(within)
     }
 
-    fn find(&self, from: Tai, to: Tai) -> impl Iterator<Item = &Look> {
-        let until = self.0.partition_point(|gap| gap.due_at <= to);
-        let goes_on = move |gap: &&Look| gap.woke_at >= from && gap.woke_at.saturating_add(RESUME_MAX) >= to;
-        self.0[..until].iter().filter(goes_on)
+    fn until(&self, to: Tai) -> &[Look] {
+        &self.0[..self.0.partition_point(|gap| gap.due_at <= to)]
     }
 }
 
@@ -197,17 +218,20 @@ mod tests {
     }
 
     #[test]
-    fn within_a_call_a_shorter_gap_counts() {
-        let gaps = Gaps::of(&[look(964_000, 993_000)]);
+    fn within_a_hand_over_that_stands_still_a_shorter_gap_counts() {
+        let gaps = Gaps::of(&[look(964_000, 1_004_000)]);
         assert_eq!(gaps.count(), 0);
-        assert!(!gaps.explain(at(989_000), at(993_350)));
-        assert!(gaps.explain_call(at(901_000), at(989_000), at(993_350)));
-        // A call of usual length.
-        assert!(!gaps.explain_call(at(950_000), at(989_000), at(993_350)));
-        // The look came before the call: the CPU may have been idle.
-        assert!(!gaps.explain_call(at(964_001), at(989_000), at(993_350)));
-        // As late as a call may make it.
-        assert!(!Gaps::of(&[look(964_000, 989_000)]).explain_call(at(901_000), at(980_000), at(989_000)));
+        assert!(!gaps.explain(at(989_000), at(990_000)));
+        assert!(gaps.explain_call(at(950_000), at(990_000)));
+        assert!(gaps.explain_call(at(964_000), at(989_001)));
+        // A hand-over that was not long, and one that began after the look: the CPU may have been idle then.
+        assert!(!gaps.explain_call(at(964_000), at(989_000)));
+        assert!(!gaps.explain_call(at(964_001), at(990_000)));
+        // The watchdog ran before the frame was out: the CPU was to be had, the call waited for something else.
+        assert!(!gaps.explain_call(at(950_000), at(1_004_001)));
+        // It woke as late as it does without a stall.
+        assert!(!Gaps::of(&[look(964_000, 989_000)]).explain_call(at(950_000), at(988_000)));
+        assert!(!Gaps::default().explain_call(at(0), at(1_000_000)));
     }
 
     #[test]

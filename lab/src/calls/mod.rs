@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a thread's `sendto` calls began and ended, by the kernel's own trace: nobody has to take the daemon's word.
+//! When a thread's `sendto` calls began and ended, and when it had a CPU, by the kernel's own trace: nobody has to take the
+//! daemon's word.
 //!
-//! In: a thread. Out: its calls, in order, on CLOCK_MONOTONIC, to the nanosecond. An instance of ftrace of its own
+//! In: a thread. Out: its calls and runs, in order, on CLOCK_MONOTONIC, to the nanosecond. An instance of ftrace of its own
 //! (tracefs, mounted privately), with a filter on the thread; removed on drop. Lost events are an error, never a gap.
 //!
-//! What it costs: about 0.3 µs at each end of a call, and a slower entry into every system call of the machine.
+//! What it costs: about 0.3 µs at each end of a call and of a run, and a slower entry into every system call of the machine.
 
 mod pages;
+mod timeline;
+
+pub(crate) use timeline::Mark;
+pub use timeline::{Call, Run, Timeline};
 
 use crate::command::run;
 use crate::error::LabError;
 use crate::sys;
-use ktsn_time::Monotonic;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "ktsnlab-";
-const EVENTS: [&str; 2] = ["sys_enter_sendto", "sys_exit_sendto"];
-/// Octets that one call takes in the buffer: both events.
-const CALL_OCTETS: u64 = 100;
-
-/// One call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// It begins.
-    pub began_at: Monotonic,
-    /// It has returned.
-    pub ended_at: Monotonic,
-}
+/// What is traced. The first two bear the thread's number, the third those of the thread that leaves a CPU and of the next.
+const EVENTS: [&str; 3] = ["syscalls/sys_enter_sendto", "syscalls/sys_exit_sendto", SWITCH];
+const SWITCH: &str = "sched/sched_switch";
+/// Octets that one call takes in the buffer: its two events, and on average a little more than one run.
+const CALL_OCTETS: u64 = 300;
 
 /// A running trace.
 #[derive(Debug)]
 pub struct Trace {
     tracefs: PathBuf,
     instance: PathBuf,
-    ids: [u16; 2],
+    thread: u32,
+    ids: [u16; 3],
+    /// Where in a switch the number of the thread that leaves the CPU stands.
+    leaves: usize,
     page_octets: usize,
 }
 
@@ -56,14 +56,17 @@ impl Trace {
             .map_err(|error| impossible(format!("the kernel's trace of system calls: {error}")))?;
         let instance = tracefs.join("instances").join(format!("{PREFIX}{}-{thread}", std::process::id()));
         // From here on drop undoes what exists.
-        let mut trace = Self { tracefs, instance, ids: [0; 2], page_octets: 4096 };
+        let mut trace = Self { tracefs, instance, thread, ids: [0; 3], leaves: 0, page_octets: 4096 };
         trace.sweep();
         std::fs::create_dir(&trace.instance).map_err(LabError::file(&trace.instance))?;
         for (index, event) in EVENTS.iter().enumerate() {
-            let id = trace.read(&format!("events/syscalls/{event}/id"));
+            let id = trace.read(&format!("events/{event}/id"));
             let id = id.ok().and_then(|text| text.trim().parse().ok());
             trace.ids[index] = id.ok_or_else(|| impossible(format!("no trace event {event}")))?;
         }
+        let format = trace.read(&format!("events/{SWITCH}/format")).unwrap_or_default();
+        trace.leaves = offset_of(&format, "prev_pid")
+            .ok_or_else(|| impossible(format!("{SWITCH} does not say which thread leaves the CPU")))?;
         let sub_buffer =
             trace.read("buffer_subbuf_size_kb").ok().and_then(|text| text.trim().parse::<usize>().ok());
         trace.page_octets = sub_buffer.map_or(4096, |kib| kib * 1024);
@@ -71,18 +74,22 @@ impl Trace {
         trace.write("trace_clock", "mono")?;
         trace.write("buffer_size_kb", &(calls * CALL_OCTETS / 1024 + 64).to_string())?;
         for event in EVENTS {
-            trace.write(&format!("events/syscalls/{event}/filter"), &format!("common_pid == {thread}"))?;
-            trace.write(&format!("events/syscalls/{event}/enable"), "1")?;
+            let filter = match event {
+                SWITCH => format!("prev_pid == {thread} || next_pid == {thread}"),
+                _ => format!("common_pid == {thread}"),
+            };
+            trace.write(&format!("events/{event}/filter"), &filter)?;
+            trace.write(&format!("events/{event}/enable"), "1")?;
         }
         trace.write("tracing_on", "1")?;
         Ok(trace)
     }
 
-    /// Ends it and gives its calls.
+    /// Ends it and gives what it saw.
     ///
     /// # Errors
     /// The kernel lost events, or gave what cannot be read.
-    pub fn finish(self) -> Result<Vec<Call>, LabError> {
+    pub fn finish(self) -> Result<Timeline, LabError> {
         self.write("tracing_on", "0")?;
         let mut marks = Vec::new();
         let per_cpu = self.instance.join("per_cpu");
@@ -96,7 +103,7 @@ impl Trace {
             self.check_lost(&cpu)?;
             self.read_cpu(&cpu, &mut marks)?;
         }
-        Ok(calls(marks))
+        Ok(Timeline::of(marks))
     }
 
     fn check_lost(&self, cpu: &Path) -> Result<(), LabError> {
@@ -115,7 +122,7 @@ impl Trace {
         }
     }
 
-    fn read_cpu(&self, cpu: &Path, marks: &mut Vec<(u64, bool)>) -> Result<(), LabError> {
+    fn read_cpu(&self, cpu: &Path, marks: &mut Vec<(u64, Mark)>) -> Result<(), LabError> {
         let path = cpu.join("trace_pipe_raw");
         let failed = || LabError::file(&path);
         let mut file: File =
@@ -129,15 +136,25 @@ impl Trace {
                 Err(error) => return Err(failed()(error)),
             };
             pages::events(&page[..octets], &mut |event| {
-                let id = event.data.first_chunk().map(|id| u16::from_ne_bytes(*id));
-                if let Some(place) = self.ids.iter().position(|&known| Some(known) == id) {
-                    marks.push((event.nanos, place == 0));
-                }
+                marks.extend(self.mark(event.data).map(|mark| (event.nanos, mark)));
             })
             .ok_or_else(|| LabError::Contents {
                 path: path.clone(),
                 problem: "a page of another layout than expected".to_owned(),
             })?;
+        }
+    }
+
+    /// What an event says of the thread.
+    fn mark(&self, data: &[u8]) -> Option<Mark> {
+        let id = u16::from_ne_bytes(*data.first_chunk()?);
+        match self.ids.iter().position(|&known| known == id)? {
+            0 => Some(Mark::Enter),
+            1 => Some(Mark::Exit),
+            _ => {
+                let left = u32::from_ne_bytes(*data.get(self.leaves..)?.first_chunk()?);
+                Some(if left == self.thread { Mark::Off } else { Mark::On })
+            }
         }
     }
 
@@ -174,34 +191,13 @@ impl Drop for Trace {
     }
 }
 
-/// Entries and exits of one thread, on whichever CPU, as calls. An exit whose entry lies before the trace, and an entry
-/// whose exit lies after it, are none.
-fn calls(mut marks: Vec<(u64, bool)>) -> Vec<Call> {
-    // An exit and the next entry never share an instant with their order unclear: exits first.
-    marks.sort_unstable_by_key(|&(nanos, is_entry)| (nanos, is_entry));
-    let mut calls = Vec::with_capacity(marks.len() / 2);
-    let mut began = None;
-    for (nanos, is_entry) in marks {
-        if is_entry {
-            began = Some(nanos);
-        } else if let Some(began) = began.take() {
-            calls.push(Call {
-                began_at: Monotonic::from_nanos(began),
-                ended_at: Monotonic::from_nanos(nanos),
-            });
-        }
-    }
-    calls
-}
-
-/// The call that a frame was handed over by: the one within which `seen_at` lies (on a veth the far end sees the frame
-/// before the call returns), else the last one that ended no more than 50 µs before.
-#[must_use]
-pub fn call_of(calls: &[Call], seen_at: Monotonic) -> Option<Call> {
-    const AFTER_MAX: ktsn_time::Nanos = ktsn_time::Nanos::from_micros(50);
-    let after = calls.partition_point(|call| call.began_at <= seen_at);
-    let call = *calls.get(after.checked_sub(1)?)?;
-    (seen_at.since(call.ended_at) <= AFTER_MAX).then_some(call)
+/// Where `field` stands in an event, by the kernel's description of it.
+fn offset_of(format: &str, field: &str) -> Option<usize> {
+    let line = format.lines().find(|line| {
+        let name = line.split(';').next().unwrap_or_default();
+        line.trim_start().starts_with("field:") && name.rsplit(' ').next() == Some(field)
+    })?;
+    line.split(';').find_map(|part| part.trim().strip_prefix("offset:"))?.parse().ok()
 }
 
 /// The thread of process `pid` that is called `name`.
@@ -227,26 +223,13 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn entries_and_exits_become_calls() {
-        let marks = vec![(5, false), (10, true), (14, false), (14, true), (20, false), (30, true)];
-        let at = Monotonic::from_nanos;
-        let expected =
-            [Call { began_at: at(10), ended_at: at(14) }, Call { began_at: at(14), ended_at: at(20) }];
-        assert_eq!(calls(marks), expected);
-    }
-
-    #[test]
-    fn a_frame_belongs_to_the_call_that_it_was_seen_in() {
-        let at = Monotonic::from_nanos;
-        let call = |began, ended| Call { began_at: at(began), ended_at: at(ended) };
-        let calls = [call(100, 200), call(300, 400), call(100_000, 100_010)];
-        assert_eq!(call_of(&calls, at(99)), None);
-        assert_eq!(call_of(&calls, at(100)), Some(calls[0]));
-        assert_eq!(call_of(&calls, at(250)), Some(calls[0]));
-        assert_eq!(call_of(&calls, at(350)), Some(calls[1]));
-        assert_eq!(call_of(&calls, at(50_400)), Some(calls[1]));
-        assert_eq!(call_of(&calls, at(50_401)), None);
-        assert_eq!(call_of(&[], at(1)), None);
+    fn the_place_of_a_field_is_read_not_guessed() {
+        let format = "name: sched_switch\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\n\n\
+                      \tfield:char prev_comm[16];\toffset:8;\tsize:16;\n\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\n\
+                      print fmt: \"prev_pid=%d\", REC->prev_pid\n";
+        assert_eq!(offset_of(format, "prev_pid"), Some(24));
+        assert_eq!(offset_of(format, "pid"), None);
+        assert_eq!(offset_of("", "prev_pid"), None);
     }
 
     #[test]
@@ -267,11 +250,21 @@ mod tests {
                 scope.spawn(|| other.send_to(b"y", to).unwrap());
             });
         }
-        let calls = trace.finish().unwrap();
-        assert_eq!(calls.len(), brackets.len());
-        for (call, (before, after)) in calls.iter().zip(brackets) {
+        let slept_from = monotonic_now();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let slept_to = monotonic_now();
+        socket.send_to(b"x", to).unwrap();
+        // Its run ends within the trace.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let seen = trace.finish().unwrap();
+        assert_eq!(seen.calls().len(), brackets.len() + 1);
+        for (call, (before, after)) in seen.calls().iter().zip(brackets) {
             assert!(before <= call.began_at && call.began_at < call.ended_at && call.ended_at <= after);
         }
+        // A thread that sleeps leaves its CPU, and the trace says so.
+        assert!(!seen.kept_cpu(slept_from, slept_to));
+        let last = seen.calls()[seen.calls().len() - 1];
+        assert!(seen.runs().iter().any(|run| run.from <= last.began_at && last.ended_at <= run.to));
         assert!(!instance.exists() && !directory.path().join("tracefs/instances").exists());
         assert!(thread_named(std::process::id(), "no such thread").is_err());
     }

@@ -6,9 +6,10 @@
 //! ```
 //! `handed_at` is the worker thread's system call that the far end's stamp lies in, by the kernel's trace.
 
+use super::evidence::Evidence;
 use super::traffic::{self, CYCLE_TIME, STREAMS, Stream};
 use super::{DEADLINE, Plan};
-use crate::calls::{Call, Trace, call_of, thread_named};
+use crate::calls::{Timeline, Trace, thread_named};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
@@ -60,8 +61,8 @@ pub(super) struct Observed {
     pub(super) watchdog: watchdog::Outcome,
     /// What the daemon says of its port; shown beside the verdicts, never used for them.
     pub(super) port: v1::PortStatistics,
-    /// How late the looks were that fell into a system call of the worker.
-    pub(super) in_calls: Vec<Nanos>,
+    /// How long the kernel took to put each frame on the wire.
+    pub(super) to_wire: Vec<Nanos>,
     /// How long a hand-over took: the worker's system calls.
     pub(super) calls: Vec<Nanos>,
     /// Why the observation is at fault.
@@ -72,7 +73,7 @@ pub(super) struct Observed {
 struct Seen {
     tapped: Vec<ArrivalRecord>,
     listened: Vec<ArrivalRecord>,
-    calls: Vec<Call>,
+    line: Timeline,
     offset: Offset,
     listen: listener::Summary,
     tap: tap::Summary,
@@ -140,7 +141,7 @@ impl Bench<'_> {
         let seen = Seen {
             tapped: observers.records("tap", records::load_arrivals)?,
             listened: observers.records("listen", records::load_arrivals)?,
-            calls: trace.finish()?,
+            line: trace.finish()?,
             offset: Offset::between(now.tai, now.monotonic),
             listen: observers.json("listen")?,
             tap: observers.json("tap")?,
@@ -195,6 +196,7 @@ impl Bench<'_> {
 
     fn judge(&self, round: u32, seen: &Seen, watchdog: watchdog::Outcome) -> Result<Observed, LabError> {
         let observers = self.observers();
+        let evidence = Evidence::new(&seen.line, seen.offset, &seen.tapped);
         let gaps = watchdog.gaps();
         let mut broken = broken(seen);
         let mut classes = Vec::new();
@@ -204,8 +206,7 @@ impl Bench<'_> {
             let (tapped, listened) = (of_class(&seen.tapped, index), of_class(&seen.listened, index));
             let (mut joined, counts) = records::join(&talked, &tapped, &listened, false);
             for record in &mut joined {
-                let call = record.wire_at.and_then(|at| call_of(&seen.calls, seen.offset.monotonic(at)));
-                record.handed_at = call.map(|call| seen.offset.tai(call.began_at));
+                record.handed_at = record.wire_at.and_then(|at| evidence.handed_at(at));
             }
             if told.clock_stepped {
                 broken = Some("a clock was stepped".to_owned());
@@ -220,6 +221,7 @@ impl Bench<'_> {
                     handed_at: record.handed_at,
                     wire_at: record.wire_at,
                     on_link: stream.on_link(),
+                    carried_since: record.wire_at.and_then(|at| evidence.carried_since(at)),
                 }),
             );
             let run = RunRecords {
@@ -248,9 +250,14 @@ impl Bench<'_> {
             };
             classes.push(Class { series, figures, run });
         }
-        let in_calls = looks_in_calls(&watchdog.looks, seen);
-        let calls = seen.calls.iter().map(|call| call.ended_at.since(call.began_at)).collect();
-        Ok(Observed { classes, watchdog, port: v1::PortStatistics::default(), in_calls, calls, broken })
+        Ok(Observed {
+            classes,
+            port: v1::PortStatistics::default(),
+            to_wire: evidence.to_wire().to_vec(),
+            calls: seen.line.calls().iter().map(|call| call.ended_at.since(call.began_at)).collect(),
+            broken,
+            watchdog,
+        })
     }
 }
 
@@ -266,15 +273,6 @@ fn gated(series: Series, figures: &Figures) -> Series {
         after_opening_ns: figures.after_opening,
         ..series
     }
-}
-
-/// How late the looks were that were due within a call.
-fn looks_in_calls(looks: &[watchdog::Look], seen: &Seen) -> Vec<Nanos> {
-    let within = |look: &&watchdog::Look| {
-        let due_at = seen.offset.monotonic(look.due_at);
-        call_of(&seen.calls, due_at).is_some_and(|call| due_at < call.ended_at)
-    };
-    looks.iter().filter(within).map(watchdog::Look::late_by).collect()
 }
 
 /// The talker's name, and its files'.

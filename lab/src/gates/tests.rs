@@ -44,7 +44,7 @@ fn observed(round: u32, outside: [u64; 3]) -> Observed {
         classes: (0..3).map(class).collect(),
         watchdog,
         port: ktsn_proto::v1::PortStatistics { transmission_overrun: vec![1, 2], ..Default::default() },
-        in_calls: Vec::new(),
+        to_wire: vec![Nanos::new(2_000)],
         calls: vec![Nanos::new(3_000)],
         broken: None,
     }
@@ -109,4 +109,34 @@ fn the_control_must_see_class_5_outside() {
         (see(1_000), see(900), see(899)),
         (CheckOutcome::Passed, CheckOutcome::Passed, CheckOutcome::Failed)
     );
+}
+
+#[test]
+fn gates_that_close_late_must_be_caught_and_not_excused() {
+    let see = |outside, overruns, unproven| {
+        let mut one = observed(0, [0; 3]);
+        let figures =
+            Figures { outside_window: outside, overruns, overruns_unproven: unproven, ..Figures::default() };
+        one.classes[2].figures = figures;
+        bars::late_control(&one).outcome
+    };
+    assert_eq!(see(60, 40, 30), CheckOutcome::Passed);
+    // Eleven of a hundred excused; and too few frames near the close to say anything.
+    assert_eq!(see(60, 40, 29), CheckOutcome::Failed);
+    assert_eq!(see(900, 19, 19), CheckOutcome::Failed);
+}
+
+#[test]
+fn the_chance_of_an_accident_is_told() {
+    let mut one = observed(1, [0; 3]);
+    one.to_wire = [2_000, 25_000, 25_001].map(Nanos::new).to_vec();
+    one.classes[1].figures.overruns = 3;
+    one.classes[1].figures.overruns_by_stall = 2;
+    let document = document(vec![one]);
+    let figure = |name: &str| {
+        let micro = document.micro.iter().find(|micro| micro.name == name).unwrap();
+        (micro.p50 as u64, micro.samples)
+    };
+    assert_eq!(figure("hand_over.stalls"), (1, 3));
+    assert_eq!(figure("overruns.proven_by_stall"), (2, 3));
 }

@@ -13,11 +13,12 @@
 //! ```
 //! T is the time that the frame occupies the link. A frame that is handed over outside its window is an overrun only if
 //! the worker's CPU was taken away across the close: then its last look at the clock lay inside. An overrun that no gap
-//! explains stays unproven and is counted as that.
+//! explains stays unproven and is counted as that. So does one whose hand-over began too near the close to leave room for what
+//! hand-overs usually take: a guard band that is too short is a fault of the scheduler.
 
 use super::{Window, Windows};
 use crate::stats::Statistics;
-use crate::watchdog::Gaps;
+use crate::watchdog::{Gaps, Proof, STALL_MIN};
 use ktsn_model::TrafficClass;
 use ktsn_time::{Nanos, Tai};
 
@@ -35,6 +36,9 @@ pub struct Facts {
     pub wire_at: Option<Tai>,
     /// How long it occupies the link.
     pub on_link: Nanos,
+    /// Since when the kernel did nothing but hand this frame over, without a pause, until the far end saw it: the beginning of the
+    /// call, or the frame before it in the same call. `None`: the thread slept meanwhile, or nobody knows.
+    pub carried_since: Option<Tai>,
 }
 
 /// What happened to one frame.
@@ -44,8 +48,8 @@ pub enum Verdict {
     Inside,
     /// Begun in time, ended after the window's close.
     Overrun {
-        /// A gap of the watchdog explains it.
-        proven: bool,
+        /// What explains it.
+        proof: Option<Proof>,
     },
     /// Handed over while its gate was closed, and nothing explains it.
     Outside,
@@ -73,6 +77,8 @@ pub struct Figures {
     pub overruns: u64,
     /// Overruns that no gap explains.
     pub overruns_unproven: u64,
+    /// Overruns proven by a hand-over that stood still, no gap of the watchdog's being long enough by itself.
+    pub overruns_by_stall: u64,
     /// Frames whose hand-over nobody saw.
     pub unseen: u64,
     /// Frames that the far end saw outside their window (and its allowance).
@@ -108,19 +114,29 @@ pub fn judge(windows: &Windows, gaps: &Gaps, frame: &Facts) -> Judgement {
             Verdict::Inside
         }
         Some(Window { closes_at, .. }) => {
-            let proven = gaps.explain_call(handed_at, closes_at.saturating_sub(frame.on_link), begun_at);
-            Verdict::Overrun { proven }
+            let last = closes_at.saturating_sub(frame.on_link);
+            Verdict::Overrun { proof: proof(gaps, frame, last, begun_at) }
         }
         None => {
             let closed_at = windows.closed_before(frame.class, handed_at);
             if closed_at.is_some_and(|at| gaps.explain(at, handed_at)) {
-                Verdict::Overrun { proven: true }
+                Verdict::Overrun { proof: Some(Proof::Gap) }
             } else {
                 Verdict::Outside
             }
         }
     };
     Judgement { verdict, wire_inside, after_opening: window.map(|window| handed_at.since(window.opens_at)) }
+}
+
+/// What explains that a frame that had to be on the wire by `last` was there at `begun_at` only.
+fn proof(gaps: &Gaps, frame: &Facts, last: Tai, begun_at: Tai) -> Option<Proof> {
+    if gaps.explain(last, begun_at) {
+        return Some(Proof::Gap);
+    }
+    // A hand-over that began late explains nothing, however long it then took.
+    let since = frame.carried_since.filter(|since| last.since(*since) >= STALL_MIN)?;
+    gaps.explain_call(since, begun_at).then_some(Proof::Stall)
 }
 
 /// All frames of a class.
@@ -132,9 +148,10 @@ pub fn judge_all(windows: &Windows, gaps: &Gaps, frames: impl IntoIterator<Item 
         let judgement = judge(windows, gaps, &frame);
         match judgement.verdict {
             Verdict::Inside => {}
-            Verdict::Overrun { proven } => {
+            Verdict::Overrun { proof } => {
                 figures.overruns += 1;
-                figures.overruns_unproven += u64::from(!proven);
+                figures.overruns_unproven += u64::from(proof.is_none());
+                figures.overruns_by_stall += u64::from(proof == Some(Proof::Stall));
             }
             Verdict::Outside => figures.outside_window += 1,
             Verdict::Unseen => figures.unseen += 1,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The calculation against one that looks at every nanosecond, and the verdicts case by case.
 use super::*;
-use crate::watchdog::{GAP_MIN, Gaps, Look};
+use crate::watchdog::{GAP_MIN, Gaps, Look, Proof};
 use ktsn_model::{GateControlEntry, GateOperation, GateStates};
 use proptest::prelude::*;
 
@@ -154,22 +154,27 @@ fn verdict(gaps: &[Look], number: u8, handed: u64, wire: u64) -> Verdict {
         handed_at: Some(tai(handed)),
         wire_at: Some(tai(wire)),
         on_link: Nanos::new(10_000),
+        carried_since: None,
     };
     judge(&example(), &Gaps::of(gaps), &frame).verdict
 }
+
+const UNPROVEN: Verdict = Verdict::Overrun { proof: None };
+const BY_GAP: Verdict = Verdict::Overrun { proof: Some(Proof::Gap) };
+const BY_STALL: Verdict = Verdict::Overrun { proof: Some(Proof::Stall) };
 
 #[test]
 fn verdicts_follow_the_window_and_the_gaps() {
     assert_eq!(verdict(&[], 7, 0, 1_500), Verdict::Inside);
     assert_eq!(verdict(&[], 7, 188_000, 190_000), Verdict::Inside);
-    assert_eq!(verdict(&[], 7, 188_000, 190_001), Verdict::Overrun { proven: false });
+    assert_eq!(verdict(&[], 7, 188_000, 190_001), UNPROVEN);
     assert_eq!(verdict(&[], 7, 200_000, 201_000), Verdict::Outside);
     // The far end's window of class 0 begins when class 7's ends.
     assert_eq!(verdict(&[], 0, 199_999, 201_500), Verdict::Outside);
     assert_eq!(verdict(&[], 0, 1_000_001, 1_002_000), Verdict::Outside);
     let gap = [Look { due_at: tai(190_000), woke_at: tai(300_000) }];
-    assert_eq!(verdict(&gap, 7, 188_000, 302_000), Verdict::Overrun { proven: true });
-    assert_eq!(verdict(&gap, 7, 303_000, 304_500), Verdict::Overrun { proven: true });
+    assert_eq!(verdict(&gap, 7, 188_000, 302_000), BY_GAP);
+    assert_eq!(verdict(&gap, 7, 303_000, 304_500), BY_GAP);
     // The gap is over for long: whoever sends now has looked at no clock.
     assert_eq!(verdict(&gap, 7, 330_000, 331_000), Verdict::Outside);
     // A gap that lies elsewhere proves nothing.
@@ -180,6 +185,45 @@ fn verdicts_follow_the_window_and_the_gaps() {
     assert_eq!(verdict(&before, 0, 150_001, 151_000), Verdict::Outside);
 }
 
+/// A frame of class 7 that must begin on the link by 190 µs, was carried by the kernel since `since`, and came out at `wire`;
+/// the watchdog was to look at 165 µs and was late by `late`.
+fn carried(since: u64, wire: u64, late: u64, alone: bool) -> Verdict {
+    let frame = Facts {
+        class: class(7),
+        handed_at: Some(tai(since)),
+        wire_at: Some(tai(wire)),
+        on_link: Nanos::new(10_000),
+        carried_since: alone.then_some(tai(since)),
+    };
+    let look = Look { due_at: tai(165_000), woke_at: tai(165_000 + late) };
+    judge(&example(), &Gaps::of(&[look]), &frame).verdict
+}
+
+#[test]
+fn a_hand_over_that_stands_still_across_the_close_is_the_machines() {
+    // 39 µs from the call to the wire, where 2 are usual; the watchdog got the CPU only afterwards.
+    assert_eq!(carried(152_000, 191_000, 45_000, true), BY_STALL);
+    // The look alone was late enough.
+    assert_eq!(carried(152_000, 191_000, 51_000, true), BY_GAP);
+    // The worker slept within its call, or sent several frames by it.
+    assert_eq!(carried(152_000, 191_000, 45_000, false), UNPROVEN);
+    // The watchdog got the CPU while the frame was still under way.
+    assert_eq!(carried(152_000, 191_000, 25_900, true), UNPROVEN);
+}
+
+/// What a worker does whose guard band is too short: it begins where nothing can be off the link in time.
+#[test]
+fn clause_8_6_8_4_a_guard_band_too_short_is_never_the_machines_fault() {
+    for since in 165_001..190_000 {
+        for wire in [190_001, since + 2_000, since + 40_000].map(|wire: u64| wire.max(190_001)) {
+            // Whatever the watchdog says of the call, short of a gap that stands alone.
+            assert_eq!(carried(since, wire, 49_000, true), UNPROVEN, "{since} {wire}");
+        }
+    }
+    // And one that begins in time and takes as long as hand-overs do is inside.
+    assert_eq!(carried(165_000, 190_000, 49_000, true), Verdict::Inside);
+}
+
 #[test]
 fn the_far_end_has_ten_microseconds() {
     let inside = |number, wire| {
@@ -188,6 +232,7 @@ fn the_far_end_has_ten_microseconds() {
             handed_at: None,
             wire_at: Some(tai(wire)),
             on_link: Nanos::new(1_000),
+            carried_since: None,
         };
         let judgement = judge(&example(), &Gaps::default(), &frame);
         assert_eq!(judgement.verdict, Verdict::Unseen);
@@ -204,6 +249,7 @@ fn figures_count_every_frame_once() {
         handed_at: handed.map(tai),
         wire_at: wire.map(tai),
         on_link: Nanos::new(10_000),
+        carried_since: None,
     };
     let frames = [
         frame(Some(10_000), Some(12_000)),
