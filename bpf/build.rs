@@ -6,6 +6,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Programs: what they are called, source, flags, the enumeration that names their maps.
+const PROGRAMS: [(&str, &str, &[&str], &str); 3] = [
+    ("CAPTURE", "programs/capture.bpf.c", &[], "CaptureMap"),
+    ("CAPTURE_TEST", "programs/capture.bpf.c", &["-DKTSN_CAPTURE_TEST"], "CaptureMap"),
+    ("INGRESS", "programs/ingress.bpf.c", &[], "IngressMap"),
+];
+
 /// The ELF section of the program (`SECTION` in the source).
 const SECTION: &str = "tcx/ingress";
 
@@ -14,11 +21,11 @@ fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut text = String::new();
-    for (name, flags) in [("CAPTURE", &[][..]), ("CAPTURE_TEST", &["-DKTSN_CAPTURE_TEST"][..])] {
+    for (name, source, flags, maps) in PROGRAMS {
         let object = out.join(format!("{name}.o"));
-        compile(Path::new("programs/capture.bpf.c"), flags, &object);
+        compile(Path::new(source), flags, &object);
         let octets = std::fs::read(&object).expect("clang wrote it");
-        write_constants(&mut text, name, &Elf(&octets));
+        write_constants(&mut text, name, maps, &Elf(&octets));
     }
     std::fs::write(out.join("programs.rs"), text).expect("OUT_DIR can be written");
 }
@@ -30,7 +37,7 @@ fn compile(source: &Path, flags: &[&str], object: &Path) {
     let endian = std::env::var("CARGO_CFG_TARGET_ENDIAN").unwrap_or_default();
     assert!(
         endian == "little",
-        "the capture program is written for little-endian machines, this is {target}"
+        "the programs are written for little-endian machines, this is {target}"
     );
     let result = Command::new(&clang)
         .args(["-target", "bpfel", "-mcpu=v2", "-std=gnu11", "-O2", "-g0", "-ffreestanding"])
@@ -87,13 +94,14 @@ fn text(octets: &[u8]) -> &str {
     std::str::from_utf8(&octets[..end]).expect("names are ASCII")
 }
 
-fn write_constants(into: &mut String, name: &str, elf: &Elf<'_>) {
+fn write_constants(into: &mut String, name: &str, map_type: &str, elf: &Elf<'_>) {
     let code = elf.section(SECTION).octets;
     let (symbols, names) = (elf.section(".symtab").octets, elf.section(".strtab").octets);
     if name.ends_with("_TEST") {
         into.push_str("#[cfg(test)]\n");
     }
-    writeln!(into, "pub(crate) const {name}: Program = Program {{ instructions: &[").expect("a String");
+    let head = format!("pub(crate) const {name}: Program<{map_type}> = Program {{ instructions: &[");
+    writeln!(into, "{head}").expect("a String");
     for word in code.as_chunks::<8>().0 {
         writeln!(into, "    {:#018x},", u64::from_le_bytes(*word)).expect("a String");
     }
@@ -103,7 +111,8 @@ fn write_constants(into: &mut String, name: &str, elf: &Elf<'_>) {
         let (at, kind, symbol) = (entry.number(0, 8), entry.number(8, 4), entry.number(12, 4));
         assert_eq!(kind, 1, "R_BPF_64_64 only: maps");
         let symbol = Elf(&symbols[symbol * 24..]).number(0, 4);
-        writeln!(into, "    ({}, Map::{}),", at / 8, camel(text(&names[symbol..]))).expect("a String");
+        let map = camel(text(&names[symbol..]));
+        writeln!(into, "    ({}, {map_type}::{map}),", at / 8).expect("a String");
     }
     into.push_str("] };\n");
 }

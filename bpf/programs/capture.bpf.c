@@ -13,9 +13,8 @@
 #include <linux/types.h>
 
 #include "capture.h"
+#include "frame.h"
 
-#define SECTION(name) __attribute__((section(name), used))
-#define INLINE static inline __attribute__((always_inline))
 /* Keeps the compiler from forgetting what was checked: the verifier wants to see it. */
 #define SEEN(value) __asm__ volatile("" : "+r"(value))
 
@@ -38,29 +37,7 @@ extern char frames;
 #define GO_ON (-1)
 #define TAKEN 2
 
-#define ETHERNET_OCTETS 14
-#define UDP_OCTETS 8
 #define SEGMENTS_MAX 128
-
-struct ipv4 {
-	__u8 version_length, ds;
-	__be16 total_octets;
-	__be16 identification, fragment;
-	__u8 ttl, protocol;
-	__be16 checksum;
-	__u8 source[4], destination[4];
-};
-
-struct ipv6 {
-	__u8 version, rest[3];
-	__be16 payload_octets;
-	__u8 next_header, hop_limit;
-	__u8 source[16], destination[16];
-};
-
-struct udp {
-	__be16 source, destination, octets, checksum;
-};
 
 /* What was read of a frame. */
 struct datagram {
@@ -69,11 +46,6 @@ struct datagram {
 	__u32 headers;		/* octets in front of the UDP header */
 	__u32 room;		/* octets of the IP payload */
 };
-
-INLINE __u32 host16(__be16 value)
-{
-	return __builtin_bswap16(value);
-}
 
 INLINE int count(__u32 which)
 {
@@ -86,29 +58,6 @@ INLINE int count(__u32 which)
 		__sync_fetch_and_add(&all[stripe * COUNTERS + (which & (COUNTERS - 1))], 1);
 	}
 	return GO_ON;
-}
-
-INLINE void mapped(__u8 to[16], const __u8 from[4])
-{
-	__builtin_memset(to, 0, 10);
-	to[10] = 0xff;
-	to[11] = 0xff;
-	__builtin_memcpy(to + 12, from, 4);
-}
-
-/* Whether sixteen-bit words sum up to what a right header sums up to (RFC 1071). */
-INLINE int is_checksum_right(const struct ipv4 *ip)
-{
-	__u16 words[10];
-	__u32 sum = 0;
-
-	__builtin_memcpy(words, ip, sizeof(words));
-#pragma unroll
-	for (int i = 0; i < 10; i++)
-		sum += words[i];
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
 }
 
 /* Reads an IPv4 header; which counter says why it is not taken, or -1. */
@@ -131,22 +80,6 @@ INLINE int read_ipv4(struct __sk_buff *skb, struct datagram *datagram)
 	mapped(datagram->destination.address, ip.destination);
 	mapped(datagram->source.octets, ip.source);
 	return -1;
-}
-
-INLINE int is_mapped(const __u8 address[16])
-{
-	__u64 high;
-	__u32 low;
-
-	__builtin_memcpy(&high, address, 8);
-	__builtin_memcpy(&low, address + 8, 4);
-	return high == 0 && low == 0xffff0000;
-}
-
-INLINE int is_extension(__u8 header)
-{
-	/* Hop-by-hop, routing, destination options (RFC 8200 4.1). */
-	return header == 0 || header == 43 || header == 60;
 }
 
 INLINE int read_ipv6(struct __sk_buff *skb, struct datagram *datagram)

@@ -7,9 +7,11 @@ use std::os::fd::OwnedFd;
 use crate::error::BpfError;
 use crate::frames::{Counters, Frames};
 use crate::layout::{self, COUNTERS_OCTETS, Clock};
-use crate::program::{CAPTURE, Map, Program};
+use crate::program::{CAPTURE, CaptureMap, Program};
 use crate::sys::{self, CounterMap, MapType, RingMap};
 
+/// What the kernel shows of the program and its maps.
+const NAME: &str = "ktsn_capture";
 /// Rules for destinations.
 const DESTINATIONS_MAX: usize = 4096;
 /// Addresses of one interface.
@@ -52,7 +54,7 @@ struct Maps {
 
 impl Maps {
     fn new(ring_octets: u32) -> std::io::Result<Self> {
-        let create = sys::map_create;
+        let create = |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
         let trie = (DESTINATIONS_MAX as u32, sys::NO_PREALLOC);
         Ok(Self {
             settings: create(MapType::Array, (4, 8), 1, 0)?,
@@ -63,14 +65,14 @@ impl Maps {
         })
     }
 
-    fn of(&self, map: Map) -> u32 {
+    fn of(&self, map: CaptureMap) -> u32 {
         use std::os::fd::AsRawFd as _;
         let map = match map {
-            Map::Settings => &self.settings,
-            Map::Destinations => &self.destinations,
-            Map::Sources => &self.sources,
-            Map::Counters => &self.counters,
-            Map::Frames => &self.frames,
+            CaptureMap::Settings => &self.settings,
+            CaptureMap::Destinations => &self.destinations,
+            CaptureMap::Sources => &self.sources,
+            CaptureMap::Counters => &self.counters,
+            CaptureMap::Frames => &self.frames,
         };
         map.as_raw_fd().unsigned_abs()
     }
@@ -96,7 +98,7 @@ impl Capture {
         Self::load_program(&CAPTURE, options)
     }
 
-    pub(crate) fn load_program(program: &Program, options: &Options) -> Result<Self, BpfError> {
+    pub(crate) fn load_program(program: &Program<CaptureMap>, options: &Options) -> Result<Self, BpfError> {
         let ring_octets = options.ring_octets;
         let maps = Maps::new(ring_octets as u32).map_err(BpfError::os("maps"))?;
         let clocks = options.clocks.iter().fold(0, |bits, clock| bits | clock.bit());
@@ -104,7 +106,7 @@ impl Capture {
         settings[..4].copy_from_slice(&clocks.to_ne_bytes());
         sys::map_update(&maps.settings, &[0; 4], &settings).map_err(BpfError::os("settings"))?;
         let instructions = program.with_maps(|map| maps.of(map));
-        let program = sys::program_load(&instructions).map_err(|(source, log)| {
+        let program = sys::program_load(NAME, &instructions).map_err(|(source, log)| {
             if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
         })?;
         Ok(Self { maps, program, link: None, ring_octets, destinations: Vec::new(), sources: Vec::new() })

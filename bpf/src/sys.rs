@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const MAP_CREATE: c_long = 0;
+const MAP_LOOKUP: c_long = 1;
 const MAP_UPDATE: c_long = 2;
 const MAP_DELETE: c_long = 3;
 const PROG_LOAD: c_long = 5;
 #[cfg(test)]
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO: c_long = 15;
+const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
 
 const PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -30,7 +32,9 @@ const LOG_OCTETS: usize = 1 << 16;
 pub(crate) enum MapType {
     Hash = 1,
     Array = 2,
+    PercpuArray = 6,
     LpmTrie = 11,
+    Devmap = 14,
     Ringbuf = 27,
 }
 
@@ -78,14 +82,22 @@ struct MapCreate {
     ifindex: u32,
 }
 
+/// What the kernel shows as a name: 15 octets at most.
+fn object_name(text: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    for (to, from) in name[..15].iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    name
+}
+
 pub(crate) fn map_create(
+    name: &str,
     map_type: MapType,
     (key_octets, value_octets): (u32, u32),
     entries_max: u32,
     flags: u32,
 ) -> io::Result<OwnedFd> {
-    let mut name = [0; 16];
-    name[..12].copy_from_slice(b"ktsn_capture");
     let mut attributes = MapCreate {
         map_type: map_type as u32,
         key_octets,
@@ -94,7 +106,7 @@ pub(crate) fn map_create(
         flags,
         inner: 0,
         numa_node: 0,
-        name,
+        name: object_name(name),
         ifindex: 0,
     };
     // SAFETY: this is what BPF_MAP_CREATE takes; there is no address in it.
@@ -120,6 +132,25 @@ pub(crate) fn map_update<const K: usize, const V: usize>(
     let mut attributes = MapElement { map, pad: 0, key: address(key), value: address(value), flags: 0 };
     // SAFETY: BPF_MAP_UPDATE_ELEM reads as many octets of key and value as the map was made with: the caller's types.
     unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+}
+
+/// Reads an element of a map that has one for each processor: `values` holds all of them.
+pub(crate) fn map_lookup_percpu(map: &OwnedFd, key: u32, values: &mut [u64], octets: usize) -> io::Result<()> {
+    assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
+    let map = number(map.as_fd());
+    let key = [key];
+    let value = values.as_mut_ptr() as u64;
+    let mut attributes = MapElement { map, pad: 0, key: address(&key), value, flags: 0 };
+    // SAFETY: BPF_MAP_LOOKUP_ELEM of such a map reads a key of four octets and writes a value, rounded up to eight octets, for
+    // each possible processor: there is room for them (checked), which is borrowed through the call.
+    unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(drop)
+}
+
+/// Processors that the kernel reckons with: maps with a value for each have so many.
+pub(crate) fn processors() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("possible processors: {text:?}")))
 }
 
 /// Removes an element; one that is not there is no error.
@@ -150,9 +181,7 @@ struct ProgLoad {
 }
 
 /// Loads a TCX program; on refusal the end of the verifier's log comes along.
-pub(crate) fn program_load(instructions: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
-    let mut name = [0; 16];
-    name[..12].copy_from_slice(b"ktsn_capture");
+pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
     let mut attributes = ProgLoad {
         prog_type: PROG_TYPE_SCHED_CLS,
         instruction_count: instructions.len() as u32,
@@ -163,7 +192,7 @@ pub(crate) fn program_load(instructions: &[u64]) -> Result<OwnedFd, (io::Error, 
         log: 0,
         kernel_version: 0,
         flags: 0,
-        name,
+        name: object_name(name),
         ifindex: 0,
         expected_attach_type: TCX_INGRESS,
     };
@@ -241,6 +270,42 @@ pub(crate) fn link_device(link: &OwnedFd) -> io::Result<(u32, u32)> {
     // SAFETY: this is what BPF_OBJ_GET_INFO_BY_FD takes; `info` is valid for writes of its size and lives through the call.
     unsafe { bpf(OBJ_GET_INFO, &mut attributes) }?;
     Ok((info.ifindex, info.id))
+}
+
+#[repr(C)]
+struct Query {
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// Whether the link with this number is the first at the device's ingress.
+pub(crate) fn link_is_first(ifindex: u32, link: u32) -> io::Result<bool> {
+    let (mut programs, mut links) = ([0_u32; 64], [0_u32; 64]);
+    let mut attributes = Query {
+        target: ifindex,
+        attach_type: TCX_INGRESS,
+        flags: 0,
+        attach_flags: 0,
+        programs: programs.as_mut_ptr() as u64,
+        count: programs.len() as u32,
+        pad: 0,
+        program_flags: 0,
+        links: links.as_mut_ptr() as u64,
+        link_flags: 0,
+        revision: 0,
+    };
+    // SAFETY: this is what BPF_PROG_QUERY takes; both arrays have room for `count` numbers and live through the call.
+    unsafe { bpf(PROG_QUERY, &mut attributes) }?;
+    Ok(attributes.count > 0 && links[0] == link)
 }
 
 /// A shared mapping of a map.

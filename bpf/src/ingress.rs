@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The short way in: one program at a node's uplink, which takes attached pods' VXLAN frames straight into the pods.
+//!
+//! In: which frames are for which attachment ([`Target`], [`Delivery`]), the attachments' devices, the uplink. Out: frames in
+//! pods, [`Tallied`] for each attachment. It never holds a frame, and what it does not take is the kernel's.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use crate::error::BpfError;
+use crate::program::{INGRESS, IngressMap};
+use crate::sys::{self, MapType};
+
+mod layout;
+#[cfg(test)]
+mod tests;
+
+pub use layout::{Delivery, Routed, Tallied, Target};
+use layout::{DELIVERY_OCTETS, TALLIES, TARGET_OCTETS};
+
+/// What the kernel shows of the program and its maps.
+const NAME: &str = "ktsn_ingress";
+/// Addresses of all attachments of one uplink.
+pub const TARGETS_MAX: usize = 16_384;
+/// Attachments, by slot.
+pub const SLOTS_MAX: usize = 1024;
+
+/// Where the program is found at a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At its device, in front of all others.
+    First,
+    /// At its device, behind others.
+    Behind,
+    /// Nowhere: somebody took it off, or the device is gone, or it was never put anywhere.
+    Nowhere,
+}
+
+#[derive(Debug)]
+struct Maps {
+    pods: OwnedFd,
+    devices: OwnedFd,
+    tallies: OwnedFd,
+}
+
+impl Maps {
+    fn new() -> std::io::Result<Self> {
+        let create = |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
+        let pods = (TARGET_OCTETS as u32, DELIVERY_OCTETS as u32);
+        let tallies = (4, (TALLIES * 8) as u32);
+        Ok(Self {
+            pods: create(MapType::Hash, pods, TARGETS_MAX as u32, sys::NO_PREALLOC)?,
+            // No devices are redirected to by it: it is a list that the kernel itself takes a device out of when it goes.
+            devices: create(MapType::Devmap, (4, 4), SLOTS_MAX as u32, 0)?,
+            tallies: create(MapType::PercpuArray, tallies, SLOTS_MAX as u32, 0)?,
+        })
+    }
+
+    fn of(&self, map: IngressMap) -> u32 {
+        let map = match map {
+            IngressMap::Pods => &self.pods,
+            IngressMap::Devices => &self.devices,
+            IngressMap::Tallies => &self.tallies,
+        };
+        map.as_raw_fd().unsigned_abs()
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    descriptor: OwnedFd,
+    ifindex: u32,
+}
+
+/// A loaded program. Dropping it takes it off its device; frames are the kernel's from then on.
+#[derive(Debug)]
+pub struct Ingress {
+    maps: Maps,
+    pub(crate) program: OwnedFd,
+    link: Option<Link>,
+    targets: BTreeMap<[u8; TARGET_OCTETS], [u8; DELIVERY_OCTETS]>,
+}
+
+impl Ingress {
+    /// Makes the maps and loads the program. It takes nothing before devices and targets are set and it is attached.
+    ///
+    /// # Errors
+    /// [`BpfError`].
+    pub fn load() -> Result<Self, BpfError> {
+        let maps = Maps::new().map_err(BpfError::os("maps"))?;
+        let instructions = INGRESS.with_maps(|map| maps.of(map));
+        let program = sys::program_load(NAME, &instructions).map_err(|(source, log)| {
+            if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
+        })?;
+        Ok(Self { maps, program, link: None, targets: BTreeMap::new() })
+    }
+
+    /// The host end of the veth of the attachment at `slot`; `None`: it takes nothing. The kernel takes a device that goes
+    /// away out by itself, so that a new one with its number gets nothing.
+    ///
+    /// # Errors
+    /// The kernel's: no such device.
+    pub fn set_device(&self, slot: u16, ifindex: Option<u32>) -> Result<(), BpfError> {
+        let key = u32::from(slot).to_ne_bytes();
+        let result = match ifindex {
+            Some(ifindex) => sys::map_update(&self.maps.devices, &key, &ifindex.to_ne_bytes()),
+            None => sys::map_delete(&self.maps.devices, &key),
+        };
+        result.map_err(BpfError::os("device"))
+    }
+
+    /// Replaces the targets one by one, what goes first.
+    ///
+    /// # Errors
+    /// `TooMany`, or the kernel's; some are replaced then and some are not, and the next call sees to the rest.
+    pub fn set_targets(
+        &mut self,
+        targets: impl IntoIterator<Item = (Target, Delivery)>,
+    ) -> Result<(), BpfError> {
+        let wanted: BTreeMap<_, _> =
+            targets.into_iter().map(|(target, delivery)| (target.key(), target.value(&delivery))).collect();
+        if wanted.len() > TARGETS_MAX {
+            let (count, count_max) = (wanted.len(), TARGETS_MAX);
+            return Err(BpfError::TooMany { what: "addresses", count, count_max });
+        }
+        let gone: Vec<_> = self.targets.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
+        for key in gone {
+            sys::map_delete(&self.maps.pods, &key).map_err(BpfError::os("targets"))?;
+            self.targets.remove(&key);
+        }
+        for (key, value) in wanted {
+            if self.targets.get(&key) != Some(&value) {
+                sys::map_update(&self.maps.pods, &key, &value).map_err(BpfError::os("targets"))?;
+                self.targets.insert(key, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the program at the ingress of the device, in front of all others there; off the one it was at before. While it
+    /// changes places frames are the kernel's.
+    ///
+    /// # Errors
+    /// The kernel's; `TooOld` before Linux 6.6.
+    pub fn attach(&mut self, ifindex: u32) -> Result<(), BpfError> {
+        // A device takes a program only once.
+        self.link = None;
+        let descriptor = sys::link_create(&self.program, ifindex).map_err(BpfError::os("attach"))?;
+        self.link = Some(Link { descriptor, ifindex });
+        Ok(())
+    }
+
+    /// Takes the program off its device: from here on every frame is the kernel's.
+    pub fn detach(&mut self) {
+        self.link = None;
+    }
+
+    /// Where the program is now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn place(&self) -> Result<Place, BpfError> {
+        let Some(Link { descriptor, ifindex }) = &self.link else { return Ok(Place::Nowhere) };
+        let (device, id) = sys::link_device(descriptor).map_err(BpfError::os("link"))?;
+        if device != *ifindex {
+            return Ok(Place::Nowhere);
+        }
+        match sys::link_is_first(device, id) {
+            Ok(true) => Ok(Place::First),
+            Ok(false) => Ok(Place::Behind),
+            // The device went away in between.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Place::Nowhere),
+            Err(error) => Err(BpfError::os("query")(error)),
+        }
+    }
+
+    /// What was counted for a slot since it was last cleared, in the order of [`Tallied::ALL`], over all processors.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tallies(&self, slot: u16) -> Result<[u64; Tallied::ALL.len()], BpfError> {
+        let processors = sys::processors().map_err(BpfError::os("processors"))?;
+        let mut values = vec![0; TALLIES * processors];
+        sys::map_lookup_percpu(&self.maps.tallies, u32::from(slot), &mut values, TALLIES * 8)
+            .map_err(BpfError::os("tallies"))?;
+        let mut sums = [0_u64; Tallied::ALL.len()];
+        for of_one in values.chunks_exact(TALLIES) {
+            for (sum, count) in sums.iter_mut().zip(of_one) {
+                *sum = sum.wrapping_add(*count);
+            }
+        }
+        Ok(sums)
+    }
+}
