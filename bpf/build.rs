@@ -35,10 +35,7 @@ fn compile(source: &Path, flags: &[&str], object: &Path) {
     let target = std::env::var("TARGET").expect("cargo sets TARGET");
     let arch = target.split('-').next().unwrap_or_default();
     let endian = std::env::var("CARGO_CFG_TARGET_ENDIAN").unwrap_or_default();
-    assert!(
-        endian == "little",
-        "the programs are written for little-endian machines, this is {target}"
-    );
+    assert!(endian == "little", "the programs are written for little-endian machines, this is {target}");
     let result = Command::new(&clang)
         .args(["-target", "bpfel", "-mcpu=v2", "-std=gnu11", "-O2", "-g0", "-ffreestanding"])
         .args(["-fno-unwind-tables", "-fno-asynchronous-unwind-tables"])

@@ -54,7 +54,8 @@ struct Maps {
 
 impl Maps {
     fn new(ring_octets: u32) -> std::io::Result<Self> {
-        let create = |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
+        let create =
+            |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
         let trie = (DESTINATIONS_MAX as u32, sys::NO_PREALLOC);
         Ok(Self {
             settings: create(MapType::Array, (4, 8), 1, 0)?,

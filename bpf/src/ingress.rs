@@ -15,8 +15,8 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use layout::{Delivery, Routed, Tallied, Target};
 use layout::{DELIVERY_OCTETS, TALLIES, TARGET_OCTETS};
+pub use layout::{Delivery, Routed, Tallied, Target};
 
 /// What the kernel shows of the program and its maps.
 const NAME: &str = "ktsn_ingress";
@@ -45,7 +45,8 @@ struct Maps {
 
 impl Maps {
     fn new() -> std::io::Result<Self> {
-        let create = |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
+        let create =
+            |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
         let pods = (TARGET_OCTETS as u32, DELIVERY_OCTETS as u32);
         let tallies = (4, (TALLIES * 8) as u32);
         Ok(Self {
@@ -107,6 +108,13 @@ impl Ingress {
             None => sys::map_delete(&self.maps.devices, &key),
         };
         result.map_err(BpfError::os("device"))
+    }
+
+    /// The device that is bound to a slot now.
+    #[must_use]
+    pub fn device(&self, slot: u16) -> Option<u32> {
+        let found = sys::map_lookup::<4, 4>(&self.maps.devices, &u32::from(slot).to_ne_bytes());
+        found.ok().map(u32::from_ne_bytes)
     }
 
     /// Replaces the targets one by one, what goes first.
@@ -172,6 +180,19 @@ impl Ingress {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Place::Nowhere),
             Err(error) => Err(BpfError::os("query")(error)),
         }
+    }
+
+    /// Begins to count for a slot at zero.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn clear_tallies(&self, slot: u16) -> Result<(), BpfError> {
+        let zeros = sys::processors().map(|processors| vec![0; TALLIES * processors]);
+        zeros
+            .and_then(|zeros| {
+                sys::map_update_percpu(&self.maps.tallies, u32::from(slot), &zeros, TALLIES * 8)
+            })
+            .map_err(BpfError::os("tallies"))
     }
 
     /// What was counted for a slot since it was last cleared, in the order of [`Tallied::ALL`], over all processors.

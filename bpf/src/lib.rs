@@ -24,3 +24,10 @@ pub use error::BpfError;
 pub use frames::{Counters, Frames, Taken};
 pub use ingress::{Delivery, Ingress, Place, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
 pub use layout::{Clock, Counted, FRAME_OCTETS_MAX};
+
+#[cfg(test)]
+mod test_run {
+    #[allow(unsafe_code)]
+    mod sys;
+    pub(crate) use sys::{own_network, run};
+}

@@ -15,8 +15,6 @@ const MAP_LOOKUP: c_long = 1;
 const MAP_UPDATE: c_long = 2;
 const MAP_DELETE: c_long = 3;
 const PROG_LOAD: c_long = 5;
-#[cfg(test)]
-const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO: c_long = 15;
 const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
@@ -48,7 +46,7 @@ pub(crate) const MAPPABLE: u32 = 1 << 10;
 /// # Safety
 /// `attributes` is the structure that `command` takes, and every address in it is valid for what the command reads and
 /// writes there.
-unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c_long> {
+pub(crate) unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c_long> {
     // SAFETY: the attributes are valid for reads and writes of their size; the rest is the caller's promise.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes).cast::<c_void>(), size_of::<T>())
@@ -61,11 +59,11 @@ fn owned(descriptor: c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor as i32) }
 }
 
-fn address<T>(of: &[T]) -> u64 {
+pub(crate) fn address<T>(of: &[T]) -> u64 {
     of.as_ptr() as u64
 }
 
-fn number(descriptor: BorrowedFd<'_>) -> u32 {
+pub(crate) fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().unsigned_abs()
 }
 
@@ -134,8 +132,38 @@ pub(crate) fn map_update<const K: usize, const V: usize>(
     unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
 }
 
+/// Reads an element.
+pub(crate) fn map_lookup<const K: usize, const V: usize>(
+    map: &OwnedFd,
+    key: &[u8; K],
+) -> io::Result<[u8; V]> {
+    let (map, mut found) = (number(map.as_fd()), [0; V]);
+    let value = found.as_mut_ptr() as u64;
+    let mut attributes = MapElement { map, pad: 0, key: address(key), value, flags: 0 };
+    // SAFETY: BPF_MAP_LOOKUP_ELEM reads as many octets of the key, and writes as many of the value, as the map was made with:
+    // the caller's types.
+    unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
+    Ok(found)
+}
+
+/// Sets an element of a map that has one for each processor, for all of them.
+pub(crate) fn map_update_percpu(map: &OwnedFd, key: u32, values: &[u64], octets: usize) -> io::Result<()> {
+    assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
+    let map = number(map.as_fd());
+    let key = [key];
+    let mut attributes = MapElement { map, pad: 0, key: address(&key), value: address(values), flags: 0 };
+    // SAFETY: BPF_MAP_UPDATE_ELEM of such a map reads a key of four octets and a value, rounded up to eight octets, for each
+    // possible processor: so many are there (checked).
+    unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+}
+
 /// Reads an element of a map that has one for each processor: `values` holds all of them.
-pub(crate) fn map_lookup_percpu(map: &OwnedFd, key: u32, values: &mut [u64], octets: usize) -> io::Result<()> {
+pub(crate) fn map_lookup_percpu(
+    map: &OwnedFd,
+    key: u32,
+    values: &mut [u64],
+    octets: usize,
+) -> io::Result<()> {
     assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
     let map = number(map.as_fd());
     let key = [key];
@@ -429,56 +457,5 @@ impl RingMap {
                 return Some(octets);
             }
         }
-    }
-}
-
-#[cfg(test)]
-pub(crate) use test_run::{own_network, run};
-
-#[cfg(test)]
-mod test_run {
-    use super::{AsFd, OwnedFd, PROG_TEST_RUN, address, bpf, io, number};
-
-    #[repr(C)]
-    struct TestRun {
-        program: u32,
-        result: u32,
-        octets_in: u32,
-        octets_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        context_octets_in: u32,
-        context_octets_out: u32,
-        context_in: u64,
-        context_out: u64,
-    }
-
-    /// Gives the calling thread a network namespace of its own.
-    pub(crate) fn own_network() -> io::Result<()> {
-        // SAFETY: only the network is unshared; descriptors stay common to all threads.
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.map_err(Into::into)
-    }
-
-    /// Runs the program on a frame; `context` is a `struct __sk_buff`. What the program returned.
-    pub(crate) fn run(program: &OwnedFd, frame: &[u8], context: &[u32]) -> io::Result<i32> {
-        let mut attributes = TestRun {
-            program: number(program.as_fd()),
-            result: 0,
-            octets_in: frame.len() as u32,
-            octets_out: 0,
-            data_in: address(frame),
-            data_out: 0,
-            repeat: 1,
-            duration: 0,
-            context_octets_in: size_of_val(context) as u32,
-            context_octets_out: 0,
-            context_in: address(context),
-            context_out: 0,
-        };
-        // SAFETY: this is what BPF_PROG_TEST_RUN takes; it reads frame and context by their lengths and writes nothing.
-        unsafe { bpf(PROG_TEST_RUN, &mut attributes) }?;
-        Ok(attributes.result as i32)
     }
 }

@@ -7,6 +7,7 @@
 mod attach_flag;
 mod capture;
 mod checked;
+mod ingress;
 mod overlay;
 mod policing;
 mod port;
@@ -17,6 +18,7 @@ mod segment;
 pub use attach_flag::parse_attach;
 pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon};
+pub use ingress::IngressMode;
 pub use ktsn_schedule::Schedule;
 pub use overlay::{Vxlan, VxlanPeer};
 pub(crate) use overlay::{check_peers, check_vni};

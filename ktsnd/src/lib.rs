@@ -8,6 +8,7 @@ mod capture;
 pub mod config;
 mod control;
 pub mod daemon;
+mod ingress;
 pub mod limits;
 pub mod node;
 pub mod run_dir;

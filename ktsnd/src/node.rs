@@ -6,6 +6,7 @@
 
 mod attach;
 mod capture;
+mod ingress;
 mod peers;
 mod policing;
 mod schedule;
@@ -24,6 +25,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::capture::HostEnd;
 use crate::config::{Attachment, Config, RawAttachment, Schedule, VxlanPeer, write_schedule};
+use crate::ingress::Uplink;
 use crate::limits;
 use crate::run_dir::{KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
@@ -36,6 +38,9 @@ use worker_thread::WorkerThread;
 
 /// How often it is seen whether a link has another speed now.
 const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// How often it is seen whether the short ways in are where they were put.
+const INGRESS_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Why a question could not be answered as asked.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +138,8 @@ pub struct Node {
     attached: Vec<Option<Attached>>,
     ports: BTreeMap<u16, OpenPort>,
     workers: BTreeMap<String, WorkerThread>,
+    /// The short ways in, by uplink.
+    ingress: BTreeMap<String, Uplink>,
     manager: tables::Manager,
     latest: Arc<Tables>,
     directory: Directory<AnyPort>,
@@ -171,6 +178,7 @@ impl Node {
             attached: Vec::new(),
             ports: BTreeMap::new(),
             workers: BTreeMap::new(),
+            ingress: BTreeMap::new(),
             manager,
             latest,
             directory,
@@ -207,18 +215,22 @@ impl Node {
     ) {
         let mut looks = tokio::time::interval(SPEED_LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ingress_looks = tokio::time::interval(INGRESS_LOOK);
+        ingress_looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.stopping => {
                     info!("draining: nothing new is taken, queued frames are sent");
                     self.stopping = true;
                     self.end_captures();
+                    self.ingress.clear();
                     for worker in self.workers.values() {
                         worker.send(Command::Drain);
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = events.recv() => self.happened(event).await,
+                _ = ingress_looks.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
                 _ = looks.tick() => {
                     self.look_at_speeds();
                     self.look_at_captures();
@@ -340,6 +352,7 @@ impl Node {
             worker.send(Command::Tables(tables.clone()));
         }
         self.capture_by_tables();
+        self.ingress_by_tables();
         self.directory.set_tables(tables);
         self.registrar.tables_changed();
     }

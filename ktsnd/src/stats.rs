@@ -99,6 +99,8 @@ pub struct AttachmentStats {
     pub capture_lag: Spans,
     /// Times that the capture program was found taken off its device. Written by the control thread alone.
     pub capture_reattached: AtomicU64,
+    /// Times that the short way in was found taken off the uplink, or not in front. The control thread's alone.
+    pub ingress_reattached: AtomicU64,
     /// Doorbells heard.
     pub doorbells: AtomicU64,
     /// handed_at − tx_time of on-time frames.

@@ -23,6 +23,7 @@ extern crate alloc;
 
 mod answer;
 mod datagram;
+mod delivery;
 mod destinations;
 pub mod limits;
 mod link;
@@ -36,6 +37,7 @@ mod way;
 pub use answer::{
     Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_replica,
 };
+pub use delivery::Delivery;
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
 pub use link::{Link, LinkTable, Neighbour, Route, Via};
 pub use link_frame::{LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link};

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use ktsn_model::IpPrefix;
 use ktsn_wire::{MacAddress, Tci};
 
+use crate::delivery::Delivery;
 use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX};
 use crate::link::LinkTable;
 use crate::overlay::Overlay;
@@ -105,6 +106,7 @@ pub struct AttachmentTables {
     pub(crate) forwarding: Forwarding,
     is_listed: bool,
     named: Vec<MacAddress>,
+    pub(crate) delivery: Option<Delivery>,
 }
 
 impl AttachmentTables {
@@ -128,7 +130,18 @@ impl AttachmentTables {
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
         let (forwarding, named) = (Forwarding::default(), Vec::new());
-        Ok(Self { interface, uplink, overlay, allowed, own, vlan, is_listed: false, named, forwarding })
+        Ok(Self {
+            interface,
+            uplink,
+            overlay,
+            allowed,
+            own,
+            vlan,
+            is_listed: false,
+            named,
+            forwarding,
+            delivery: None,
+        })
     }
     /// The same tables on a node that forwards for the pod (rule 4b).
     ///

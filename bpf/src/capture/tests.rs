@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::layout::{Counted, FRAME_OCTETS_MAX, RECORD_OCTETS};
 use crate::program::CAPTURE_TEST;
+use crate::test_run;
 
 /// TCX's verdicts.
 const GO_ON: i32 = -1;
@@ -70,7 +71,8 @@ fn context(given: &Given) -> [u32; 48] {
 }
 
 fn run(capture: &Capture, given: &Given) -> i32 {
-    sys::run(&capture.program, &given.frame, &context(given)).expect("the kernel runs it")
+    test_run::run(&capture.program, &given.frame, &context(given), &mut Vec::new())
+        .expect("the kernel runs it")
 }
 
 /// What is to be taken, by `base/wire` and the rules: how many octets of the frame, and its segments.
@@ -356,7 +358,7 @@ fn rules_are_replaced() {
 #[test]
 fn the_shipped_program_loads_and_its_place_is_known() {
     let inside = || {
-        sys::own_network().unwrap();
+        test_run::own_network().unwrap();
         let mut capture = Capture::load(&Options::default()).unwrap();
         assert!(!capture.is_attached().unwrap());
         capture.attach(1).unwrap(); // lo of a namespace of this test's own

@@ -2,11 +2,12 @@
 //! The program itself, run by the kernel (BPF_PROG_TEST_RUN; root).
 
 use super::*;
+use crate::test_run;
 
 #[test]
 fn the_program_loads_and_its_place_is_known() {
     let inside = || {
-        sys::own_network().unwrap();
+        test_run::own_network().unwrap();
         let mut ingress = Ingress::load().unwrap();
         assert_eq!(ingress.place().unwrap(), Place::Nowhere);
         ingress.attach(1).unwrap(); // lo of a namespace of this test's own

@@ -3,7 +3,7 @@
 
 use super::{Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
-const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
+const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
                     destination (repeatable), mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
                     (repeatable), flood_interface, ttl, tos, df, udp_checksum";
 
@@ -53,6 +53,7 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         }
         "vlan" => raw.vlan = Some(parsed(key, value, "1 to 4094")?),
         "pcp" => raw.pcp = Some(parsed(key, value, "0 to 7")?),
+        "ingress" => raw.ingress = text(),
         "capture" => raw.capture = text(),
         "capture_priority" => raw.capture_priority = Some(parsed(key, value, "0 to 15")?),
         "slots" => raw.slots = Some(parsed(key, value, "a count")?),

@@ -13,6 +13,7 @@ use ktsn_wire::{MacAddress, Pcp, Tci, Vid};
 
 use super::ConfigError;
 use super::capture::CaptureMode;
+use super::ingress::IngressMode;
 use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
 use super::port::Port;
@@ -82,6 +83,8 @@ pub struct Attachment {
     pub allow_tai: bool,
     /// From which priority on datagrams without transmit time are taken; `None` = never.
     pub take_from: Option<u8>,
+    /// How arriving frames get into the pod.
+    pub ingress: IngressMode,
     /// How sends are seen.
     pub capture: CaptureMode,
     /// Priority of captured datagrams whose DS field names none.
@@ -200,6 +203,7 @@ impl Attachment {
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_tai: raw.allow_tai.unwrap_or(true),
             take_from: take(&path("take"), raw.take.as_ref())?,
+            ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), overlay.as_ref())?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
             clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 256, 1, 4096)? as u32,

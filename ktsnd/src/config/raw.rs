@@ -75,6 +75,7 @@ pub struct RawAttachment {
     pub take: Option<RawTake>,
     pub vlan: Option<u32>,
     pub pcp: Option<u32>,
+    pub ingress: Option<String>,
     pub capture: Option<String>,
     pub capture_priority: Option<u32>,
     pub slots: Option<u32>,

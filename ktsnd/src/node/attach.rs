@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::capture;
 use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
-use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
+use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
 use crate::limits;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
@@ -79,18 +79,23 @@ impl Node {
         let overlay = added.overlay.clone();
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
-        let slot = usize::from(index.0);
-        if self.attached.len() <= slot {
-            self.attached.resize_with(slot + 1, || None);
-        }
         let attached = Attached { attachment, uplink, interface_port, stats, capture: None, overlay, kept };
-        self.attached[slot] = Some(attached);
+        self.note_attached(index, attached);
         self.give_peers(index).await;
         self.begin_capture(index, loaded).await?;
+        self.begin_ingress(index).await?;
         if kept && !self.restoring {
             self.save();
         }
         Ok(false)
+    }
+
+    fn note_attached(&mut self, index: AttachmentIndex, attached: Attached) {
+        let slot = usize::from(index.0);
+        if self.attached.len() <= slot {
+            self.attached.resize_with(slot + 1, || None);
+        }
+        self.attached[slot] = Some(attached);
     }
 
     /// From here on clients find the attachment.
@@ -148,6 +153,7 @@ impl Node {
         let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
         // From here on frames take the kernel's way.
         attached.capture = None;
+        self.ingress_by_tables();
         self.directory.forget(index);
         self.registrar.tables_changed();
         if let Some(worker) = self.workers.get(&attached.uplink) {
@@ -355,6 +361,7 @@ fn spec_of(
         destinations: attachment.allowed(),
         listed: attachment.listed(),
         tag: attachment.tag,
+        is_short: attachment.ingress == IngressMode::Short,
     }
 }
 

@@ -73,7 +73,13 @@ impl Node {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         Ok(v1::StatisticsReply {
             at_monotonic_ns: monotonic_now().as_nanos(),
-            attachments: self.attached.iter().flatten().filter(wanted).map(attachment_statistics).collect(),
+            attachments: self
+                .attached
+                .iter()
+                .flatten()
+                .filter(wanted)
+                .map(|a| self.attachment_statistics(a))
+                .collect(),
             workers: self
                 .workers
                 .iter()
@@ -149,7 +155,13 @@ fn foreign_frames(port: &OpenPort) -> u64 {
     sent_by_device.saturating_sub(port.sent_before).saturating_sub(frames_of(&port.stats))
 }
 
-fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {
+impl Node {
+    fn attachment_statistics(&self, attached: &Attached) -> v1::AttachmentStatistics {
+        v1::AttachmentStatistics { ingress: self.ingress_statistics(attached), ..statistics_of(attached) }
+    }
+}
+
+fn statistics_of(attached: &Attached) -> v1::AttachmentStatistics {
     let stats = &attached.stats;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
     let words = |counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str| -> HashMap<String, u64> {
@@ -173,6 +185,7 @@ fn attachment_statistics(attached: &Attached) -> v1::AttachmentStatistics {
         bypassed: words(&stats.bypassed, &|i| BypassReason::ALL[i].word()),
         capture_lag: Some(histogram_message(&stats.capture_lag)),
         capture_reattached: get(&stats.capture_reattached),
+        ingress: None,
         doorbells: get(&stats.doorbells),
         transmit_error: Some(histogram_message(&stats.transmit_error)),
     }

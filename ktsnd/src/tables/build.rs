@@ -13,6 +13,7 @@ use ktsn_resolve::{
 };
 use ktsn_wire::MacAddress;
 
+use super::delivery;
 use super::overlay::{self, OverlayState, Told};
 use super::snapshot::Snapshot;
 use super::{AttachmentSpec, TablesError};
@@ -26,6 +27,7 @@ pub(super) fn attachment(
     interface: u32,
     pod: &Snapshot,
     host: &Snapshot,
+    namespace: Option<i32>,
     told: Told<'_>,
 ) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
     let missing =
@@ -52,6 +54,10 @@ pub(super) fn attachment(
         own: pod.own().collect(),
         vlan: spec.tag,
     })?;
+    let of_overlay = state.as_ref().filter(|state| spec.is_short && state.fault.is_none());
+    let delivery =
+        of_overlay.and_then(|of| delivery::of(of, (interface, namespace), tables.interface(), host));
+    let tables = tables.delivered(delivery);
     let tables = match &spec.listed {
         Some(macs) => tables.listed(macs.clone())?,
         None => tables,

@@ -18,8 +18,22 @@ use super::netlink::Netlink;
 
 /// Looks for it; `None` when the interface's peer is not here, or it is no veth.
 pub(crate) fn host_end(netns: &Path, interface_index: u32) -> io::Result<Option<u32>> {
-    let namespace = File::open(netns)?;
     let mut netlink = Netlink::open()?;
+    // A namespace without a number is no peer's.
+    let Some(id) = namespace_number(&mut netlink, netns)? else { return Ok(None) };
+    let links =
+        netlink.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), |answer| match answer {
+            RouteNetlinkMessage::NewLink(link) if is_peer(&link, interface_index, id) => {
+                Some(link.header.index)
+            }
+            _ => None,
+        })?;
+    Ok(links.first().copied())
+}
+
+/// The number that the daemon's namespace has for another one; `None` before any device leads there.
+pub(super) fn namespace_number(netlink: &mut Netlink, netns: &Path) -> io::Result<Option<i32>> {
+    let namespace = File::open(netns)?;
     let mut question = NsidMessage::default();
     question.attributes.push(NsidAttribute::Fd(namespace.as_raw_fd().unsigned_abs()));
     let ids = netlink.query(&RouteNetlinkMessage::GetNsId(question), |answer| match answer {
@@ -31,16 +45,7 @@ pub(crate) fn host_end(netns: &Path, interface_index: u32) -> io::Result<Option<
         }
         _ => None,
     })?;
-    // A namespace without a number is no peer's.
-    let Some(id) = ids.first().copied() else { return Ok(None) };
-    let links =
-        netlink.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), |answer| match answer {
-            RouteNetlinkMessage::NewLink(link) if is_peer(&link, interface_index, id) => {
-                Some(link.header.index)
-            }
-            _ => None,
-        })?;
-    Ok(links.first().copied())
+    Ok(ids.first().copied())
 }
 
 fn is_peer(link: &LinkMessage, interface_index: u32, namespace: i32) -> bool {

@@ -22,7 +22,7 @@ use super::namespace::{self, Identity};
 use super::netlink::{Hints, Netlink};
 use super::snapshot::{Snapshot, use_neighbour};
 use super::watch::Watch;
-use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, sys};
+use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end, sys};
 use crate::config::VxlanPeer;
 use overlays::Overlays;
 
@@ -121,6 +121,18 @@ struct Pod {
     space: Space,
     identity: Identity,
     cookie: u64,
+    /// As the daemon's namespace counts it.
+    number: Option<i32>,
+}
+
+impl Pod {
+    /// Whose host end is wanted has to be found among the daemon's devices. The number stays as it is as long as the namespace is.
+    fn find_number(&mut self, spec: &AttachmentSpec, host: &mut Space) {
+        if spec.is_short && self.number.is_none() {
+            // A namespace that is gone is seen to elsewhere.
+            self.number = host_end::namespace_number(&mut host.netlink, &spec.netns).ok().flatten();
+        }
+    }
 }
 
 struct Attached {
@@ -223,7 +235,8 @@ impl Keeper {
             if !concerned(&attached.spec) {
                 continue;
             }
-            let Some(pod) = self.pods.get(&attached.spec.netns) else { continue };
+            let Some(pod) = self.pods.get_mut(&attached.spec.netns) else { continue };
+            pod.find_number(&attached.spec, &mut self.host);
             let Some(device) = pod.space.snapshot.device_at(attached.interface) else {
                 ended.push(AttachmentIndex(*index));
                 continue;
@@ -240,8 +253,8 @@ impl Keeper {
             }
             let pods = &pod.space.snapshot;
             let told = self.overlays.told(&attached.spec);
-            let built =
-                build::attachment(&attached.spec, attached.interface, pods, &self.host.snapshot, told);
+            let (spec, host) = (&attached.spec, &self.host.snapshot);
+            let built = build::attachment(spec, attached.interface, pods, host, pod.number, told);
             let built = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
             let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
             self.overlays.show(*index, overlay, &*self.report);
@@ -340,9 +353,10 @@ impl Keeper {
             return Err(TablesError::Device { field: "interface", device: spec.interface, place });
         };
         let (cookie, mtu) = (pod.cookie, device.mtu);
+        pod.find_number(&spec, &mut self.host);
         let told = self.overlays.told(&spec);
-        let (tables, overlay) =
-            build::attachment(&spec, interface, &pod.space.snapshot, &self.host.snapshot, told)?;
+        let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
+        let (tables, overlay) = build::attachment(&spec, interface, inside, host, pod.number, told)?;
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
         let (tables, wanted) = (Some(tables), VecDeque::new());
@@ -444,7 +458,7 @@ fn open_pod<'a>(pods: &'a mut BTreeMap<PathBuf, Pod>, path: &Path) -> Result<&'a
     if !pods.contains_key(path) {
         let (identity, netlink, cookie) = namespace::open(path)
             .map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
-        pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie });
+        pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie, number: None });
     }
     pods.get_mut(path).ok_or(TablesError::Ended)
 }

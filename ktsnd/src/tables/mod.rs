@@ -17,6 +17,7 @@
 //! every change (IPv4 routes that go with their link, for example), and a lost notification costs nothing more.
 
 mod build;
+mod delivery;
 mod host_end;
 mod keeper;
 mod learn;
@@ -71,6 +72,8 @@ pub struct AttachmentSpec {
     pub listed: Option<Vec<MacAddress>>,
     /// Tag of frames that leave by the interface and bring none.
     pub tag: Option<Tci>,
+    /// Whether arriving frames take the short way in.
+    pub is_short: bool,
 }
 
 /// What is known once an attachment was added.

@@ -23,6 +23,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::TablesError;
+use super::delivery::Kin;
 use super::netlink::Netlink;
 use super::vxlan_device::{self, Forwarding, VxlanDevice};
 
@@ -40,6 +41,8 @@ pub(super) struct Device {
     pub(super) mtu: u32,
     /// Administratively up.
     pub(super) up: bool,
+    /// What it is to other devices.
+    pub(super) kin: Kin,
     /// Of a VXLAN device.
     pub(super) vxlan: Option<VxlanDevice>,
 }
@@ -212,6 +215,11 @@ impl Snapshot {
         self.devices.get(&index)
     }
 
+    /// All devices by number.
+    pub(super) fn devices(&self) -> impl Iterator<Item = (u32, &Device)> {
+        self.devices.iter().map(|(index, device)| (*index, device))
+    }
+
     /// All addresses of all devices.
     pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|entry| entry.address)
@@ -274,8 +282,8 @@ impl Snapshot {
 }
 
 fn device(link: LinkMessage) -> (u32, Device) {
-    let up = link.header.flags.contains(LinkFlags::Up);
-    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, vxlan: None };
+    let (up, kin) = (link.header.flags.contains(LinkFlags::Up), Kin::of(&link));
+    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, kin, vxlan: None };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,

@@ -145,6 +145,7 @@ impl Place {
             segment: None,
             destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
             listed: None,
+            is_short: false,
             tag: None,
         }
     }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! BPF_PROG_TEST_RUN: the kernel runs a program on a frame that nobody sent.
+
+use std::ffi::c_long;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use crate::sys::{address, bpf, number};
+
+const PROG_TEST_RUN: c_long = 10;
+
+#[repr(C)]
+struct TestRun {
+    program: u32,
+    result: u32,
+    octets_in: u32,
+    octets_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_octets_in: u32,
+    context_octets_out: u32,
+    context_in: u64,
+    context_out: u64,
+}
+
+/// Gives the calling thread a network namespace of its own.
+pub(crate) fn own_network() -> io::Result<()> {
+    // SAFETY: only the network is unshared; descriptors stay common to all threads.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.map_err(Into::into)
+}
+
+/// Runs the program on a frame; `context` is a `struct __sk_buff`. What the program returned; the frame as it left it goes into
+/// `out`, where that has room.
+pub(crate) fn run(program: &OwnedFd, frame: &[u8], context: &[u32], out: &mut Vec<u8>) -> io::Result<i32> {
+    let room = out.capacity();
+    out.resize(room, 0);
+    let mut attributes = TestRun {
+        program: number(program.as_fd()),
+        result: 0,
+        octets_in: frame.len() as u32,
+        octets_out: out.len() as u32,
+        data_in: address(frame),
+        data_out: if out.is_empty() { 0 } else { out.as_mut_ptr() as u64 },
+        repeat: 1,
+        duration: 0,
+        context_octets_in: size_of_val(context) as u32,
+        context_octets_out: 0,
+        context_in: address(context),
+        context_out: 0,
+    };
+    // SAFETY: this is what BPF_PROG_TEST_RUN takes; it reads frame and context by their lengths and writes at most
+    // `octets_out` octets of the frame into `out`, which has as many and is borrowed through the call.
+    unsafe { bpf(PROG_TEST_RUN, &mut attributes) }?;
+    out.truncate(attributes.octets_out as usize);
+    Ok(attributes.result as i32)
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ingress` of an attachment.
+
+use super::ConfigError;
+use super::checked::Checked;
+use super::overlay::Vxlan;
+
+/// How frames that arrive for the pod get into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IngressMode {
+    /// By the kernel: VXLAN device, netfilter, bridge.
+    #[default]
+    Kernel,
+    /// UDP datagrams out of the overlay straight from the uplink, past all of that.
+    Short,
+}
+
+impl IngressMode {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Short => "short",
+        }
+    }
+
+    pub(super) fn check(field: &str, word: Option<&str>, overlay: Option<&Vxlan>) -> Checked<Self> {
+        match (word, overlay) {
+            (None | Some("kernel"), _) => Ok(Self::Kernel),
+            (Some("short"), Some(_)) => Ok(Self::Short),
+            (Some("short"), None) => {
+                let expected = "kernel without an overlay: the short way in takes an overlay's frames (overlay = { vxlan = … })";
+                Err(ConfigError::value(field, "short", expected))
+            }
+            (Some(other), _) => Err(ConfigError::value(field, other, "kernel or short")),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The short ways in of the node's attachments: one program for each uplink, begun with the first attachment that asks for it and
+//! ended with the last.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ktsn_bpf::Tallied;
+use ktsn_proto::v1;
+use ktsn_resolve::AttachmentIndex;
+use tracing::{error, info, warn};
+
+use super::attach::precondition;
+use super::{Attached, Node, NodeError};
+use crate::config::IngressMode;
+use crate::ingress::{IngressError, Member, Uplink, check_host_end, conflict};
+use crate::stats::count;
+
+impl Node {
+    /// The attachments that ask for the short way in, by uplink.
+    fn members(&self) -> BTreeMap<&str, Vec<Member<'_>>> {
+        let mut members: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
+        for (index, attached) in (0..).map(AttachmentIndex).zip(&self.attached) {
+            let Some(attached) = attached.as_ref().filter(|a| a.attachment.ingress == IngressMode::Short)
+            else {
+                continue;
+            };
+            let (name, netns) = (attached.attachment.name.as_str(), attached.attachment.netns.clone());
+            members.entry(&attached.uplink).or_default().push(Member { index, name, netns });
+        }
+        members
+    }
+
+    /// Takes the attachment's frames from here on, where it asks for that. Where that cannot be it is taken back.
+    pub(super) async fn begin_ingress(&mut self, index: AttachmentIndex) -> Result<(), NodeError> {
+        let Some(Some(attached)) = self.attached.get(usize::from(index.0)) else { return Ok(()) };
+        if attached.attachment.ingress != IngressMode::Short {
+            return Ok(());
+        }
+        let (name, uplink) = (attached.attachment.name.clone(), attached.uplink.clone());
+        let netns = attached.attachment.netns.clone();
+        let begun = self.try_begin_ingress(index, &netns, &uplink);
+        if let Err(error) = begun {
+            self.detach(&name).await?;
+            return Err(precondition("attachment.ingress", &error));
+        }
+        if self.latest.attachment(index).is_some_and(|tables| tables.delivery().is_some()) {
+            info!(
+                attachment = name,
+                uplink, "short way in: UDP out of the overlay goes past the node's stack and rules"
+            );
+        } else {
+            warn!(
+                attachment = name,
+                uplink,
+                "short way in: nothing is taken before the VXLAN device, the interface and its host end are up, the latter \
+                 by itself or at a bridge"
+            );
+        }
+        Ok(())
+    }
+
+    fn try_begin_ingress(
+        &mut self,
+        index: AttachmentIndex,
+        netns: &Path,
+        uplink: &str,
+    ) -> Result<(), IngressError> {
+        if let Some(tables) = self.latest.attachment(index) {
+            check_host_end(netns, tables)?;
+        }
+        let mut members = self.members();
+        conflict(index, &members.remove(uplink).unwrap_or_default(), &self.latest)?;
+        if !self.ingress.contains_key(uplink) {
+            self.ingress.insert(uplink.to_owned(), Uplink::load()?);
+        }
+        if let Some(program) = self.ingress.get(uplink) {
+            program.begin(index)?;
+        }
+        self.set_members()
+    }
+
+    fn set_members(&mut self) -> Result<(), IngressError> {
+        let (mut programs, mut failed, mut told) = (std::mem::take(&mut self.ingress), None, Vec::new());
+        let members = self.members();
+        // Without attachments a program goes, and what it holds with it.
+        programs.retain(|uplink, _| members.contains_key(uplink.as_str()));
+        for (uplink, program) in &mut programs {
+            let of_uplink = members.get(uplink.as_str()).map(Vec::as_slice).unwrap_or_default();
+            match program.set_members(of_uplink, &self.latest) {
+                Ok(warnings) => told.extend(warnings),
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.ingress = programs;
+        for warning in told {
+            self.warn(warning);
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// New tables, or an attachment less: other addresses, other devices.
+    pub(super) fn ingress_by_tables(&mut self) {
+        if self.ingress.is_empty() {
+            return;
+        }
+        if let Err(error) = self.set_members() {
+            self.warn(format!("short way in: {error}"));
+        }
+    }
+
+    /// Whoever took a program off its uplink, or put another one in front, is answered.
+    pub(super) fn look_at_ingress(&mut self) {
+        for (uplink, program) in &mut self.ingress {
+            match program.look() {
+                Ok(false) => {}
+                Ok(true) => {
+                    warn!(
+                        uplink,
+                        "somebody took the short way in off the uplink or put a program in front of it; it is in front \
+                         again, what arrived meanwhile took the kernel's way"
+                    );
+                    let concerned = self.attached.iter().flatten().filter(|a| a.uplink == *uplink);
+                    for attached in concerned.filter(|a| a.attachment.ingress == IngressMode::Short) {
+                        count(&attached.stats.ingress_reattached);
+                    }
+                }
+                Err(error) => {
+                    error!(uplink, %error, "the short way in stands still; frames take the kernel's");
+                }
+            }
+        }
+    }
+
+    /// What the short way in counted for an attachment; `None` where it asks for none.
+    pub(super) fn ingress_statistics(&self, attached: &Attached) -> Option<v1::IngressStatistics> {
+        let index = self.find(&attached.attachment.name)?;
+        let tallies = self.ingress.get(&attached.uplink)?.tallies(index);
+        if attached.attachment.ingress != IngressMode::Short {
+            return None;
+        }
+        let tallies = tallies.inspect_err(|error| warn!(%error, "counters of the short way in")).ok()?;
+        let of = |tallied: Tallied| tallies[tallied as usize];
+        let is_reason = |tallied: &Tallied| {
+            !matches!(tallied, Tallied::Taken | Tallied::Octets | Tallied::Failed) && of(*tallied) > 0
+        };
+        let left = Tallied::ALL.into_iter().filter(is_reason);
+        Some(v1::IngressStatistics {
+            taken: of(Tallied::Taken),
+            taken_octets: of(Tallied::Octets),
+            left: left.map(|tallied| (tallied.word().to_owned(), of(tallied))).collect(),
+            failed: of(Tallied::Failed),
+            reattached: attached.stats.ingress_reattached.load(Relaxed),
+        })
+    }
+}
