@@ -203,7 +203,11 @@ impl Attachment {
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_tai: raw.allow_tai.unwrap_or(true),
             take_from: take(&path("take"), raw.take.as_ref())?,
-            ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), overlay.as_ref())?,
+            ingress: IngressMode::check(
+                &path("ingress"),
+                raw.ingress.as_deref(),
+                overlay.is_some() || segment.is_some(),
+            )?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
             clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 256, 1, 4096)? as u32,

@@ -3,7 +3,6 @@
 
 use super::ConfigError;
 use super::checked::Checked;
-use super::overlay::Vxlan;
 
 /// How frames that arrive for the pod get into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,11 +24,11 @@ impl IngressMode {
         }
     }
 
-    pub(super) fn check(field: &str, word: Option<&str>, overlay: Option<&Vxlan>) -> Checked<Self> {
-        match (word, overlay) {
+    pub(super) fn check(field: &str, word: Option<&str>, has_overlay: bool) -> Checked<Self> {
+        match (word, has_overlay) {
             (None | Some("kernel"), _) => Ok(Self::Kernel),
-            (Some("short"), Some(_)) => Ok(Self::Short),
-            (Some("short"), None) => {
+            (Some("short"), true) => Ok(Self::Short),
+            (Some("short"), false) => {
                 let expected = "kernel without an overlay: the short way in takes an overlay's frames (overlay = { vxlan = … })";
                 Err(ConfigError::value(field, "short", expected))
             }

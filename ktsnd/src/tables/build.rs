@@ -13,7 +13,7 @@ use ktsn_resolve::{
 };
 use ktsn_wire::MacAddress;
 
-use super::delivery;
+use super::delivery::{self, Arrival};
 use super::overlay::{self, OverlayState, Told};
 use super::snapshot::Snapshot;
 use super::{AttachmentSpec, TablesError};
@@ -54,9 +54,13 @@ pub(super) fn attachment(
         own: pod.own().collect(),
         vlan: spec.tag,
     })?;
-    let of_overlay = state.as_ref().filter(|state| spec.is_short && state.fault.is_none());
-    let delivery =
-        of_overlay.and_then(|of| delivery::of(of, (interface, namespace), tables.interface(), host));
+    let arrival = match (&spec.segment, &state) {
+        (Some(segment), _) => Some(Arrival::bridged(segment)),
+        (None, Some(state)) => Arrival::routed(state, host),
+        (None, None) => None,
+    };
+    let arrival = arrival.filter(|_| spec.is_short);
+    let delivery = arrival.and_then(|of| delivery::of(of, (interface, namespace), tables.interface(), host));
     let tables = tables.delivered(delivery);
     let tables = match &spec.listed {
         Some(macs) => tables.listed(macs.clone())?,

@@ -4,12 +4,14 @@
 //! In: the daemon's devices, the pod's interface. Out: a [`Delivery`], or none where the host would do something else than
 //! pass a packet on through a bridge or straight into the pod's veth.
 
-use ktsn_resolve::{Delivery, LinkTable};
-use ktsn_wire::Vni;
+use std::net::IpAddr;
+
+use ktsn_resolve::{Bridged, Delivery, LinkTable, Tunnel};
+use ktsn_wire::{MacAddress, Vni};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
 use super::overlay::OverlayState;
-use super::snapshot::Snapshot;
+use super::snapshot::{Device, Snapshot};
 
 /// What kind of device it is, as far as that matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,16 +59,42 @@ impl Kin {
     }
 }
 
+/// Where an overlay's frames arrive, and for which station of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    vni: Vni,
+    port: u16,
+    local: IpAddr,
+    /// Routed: the VXLAN device; `None`: bridged, the pod's interface is the station.
+    router: Option<MacAddress>,
+}
+
+impl Arrival {
+    /// Through the node's VXLAN device, as long as the kernel would take such frames.
+    pub(super) fn routed(overlay: &OverlayState, host: &Snapshot) -> Option<Self> {
+        let (_, device) = host.device(&overlay.device).filter(|(_, device)| device.up)?;
+        let is_known = overlay.fault.is_none() && overlay.port != 0 && !overlay.local.is_unspecified();
+        let (port, local, router) = (overlay.port, overlay.local, Some(device.mac?));
+        is_known.then_some(Self { vni: Vni::new(overlay.vni)?, port, local, router })
+    }
+
+    /// In a segment of its own.
+    pub(super) fn bridged(segment: &Bridged) -> Self {
+        let Tunnel { vni, port, local, .. } = segment.tunnel;
+        Self { vni, port, local, router: None }
+    }
+}
+
 /// `pod`: the interface's number, and its namespace's as the daemon's counts it.
 pub(super) fn of(
-    overlay: &OverlayState,
+    arrival: Arrival,
     pod: (u32, Option<i32>),
     interface: &LinkTable,
     host: &Snapshot,
 ) -> Option<Delivery> {
-    let peer = Some((pod.0, pod.1?)).filter(|_| interface.is_up());
-    peer?;
-    let (host_end, device) = host.devices().find(|(_, device)| device.kin.peer == peer && device.up)?;
+    let peer = (pod.0, pod.1?);
+    let is_end = |device: &Device| device.kin.peer == Some(peer) && device.up && interface.is_up();
+    let (host_end, device) = host.devices().find(|(_, device)| is_end(device))?;
     // Who sends it into the pod: the bridge as its router, or the host by the veth itself.
     let sender = match device.kin.master {
         None => device,
@@ -79,13 +107,13 @@ pub(super) fn of(
             }
         }
     };
-    let (_, vxlan) = host.device(&overlay.device).filter(|(_, vxlan)| vxlan.up)?;
+    let gateway = if arrival.router.is_some() { Some(sender.mac?) } else { None };
     Some(Delivery {
-        vni: Vni::new(overlay.vni)?,
-        port: overlay.port,
-        local: overlay.local,
-        station: vxlan.mac?,
-        gateway: Some(sender.mac?),
+        vni: arrival.vni,
+        port: arrival.port,
+        local: arrival.local,
+        station: arrival.router.unwrap_or(interface.mac()),
+        gateway,
         host_end,
         packet_octets_max: interface.mtu().min(device.mtu).min(sender.mtu),
     })
