@@ -25,7 +25,7 @@ const STEPS_MAX: usize = 256;
 /// When an invariant does not hold.
 pub fn control(data: &[u8]) {
     match parse(data) {
-        Ok(Message::Hello(hello)) => assert_eq!(data, hello.encode(), "Hello"),
+        Ok(Message::Hello(hello)) => assert_eq!(data, hello.encode().as_slice(), "Hello"),
         Ok(Message::Register(register)) => assert_eq!(data, register.encode(), "Register"),
         Ok(Message::Unregister(unregister)) => assert_eq!(data, unregister.encode(), "Unregister"),
         Err(_) => {}

@@ -11,11 +11,13 @@
 //!   ▲ 100 ms; never attached: 1 s     │ refused, 10 s of silence                  │ doorbell fails, state ≠ 0
 //!   └─────────────────────────────────┴───────────────────────────────────────────┘
 //! ```
+//! Where the region names other attachments of the namespace, the same steps are made for each of them, by the
+//! number of its interface.
 
 use core::ffi::c_int;
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use ktsn_ring::control::{Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX};
@@ -88,7 +90,8 @@ pub(crate) fn wait(page: &'static Page, socket: c_int, deadline: u64) -> bool {
         match taken {
             Some(Step::Attached) => return true,
             Some(Step::Absent) => return false,
-            _ if now >= deadline => return false,
+            // One attachment of several is enough.
+            _ if now >= deadline => return is_attached(page),
             Some(Step::Waiting(number)) => wait_for_reply(number, deadline.saturating_sub(now)),
             // Another thread is attaching, or the daemon's queue of callers is full.
             Some(Step::Busy) | None => {
@@ -108,25 +111,37 @@ fn wait_for_reply(number: u32, nanos: u64) {
     let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
 }
 
+fn is_attached(page: &Page) -> bool {
+    Use::current(page).is_some()
+}
+
 fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
     if page.is_fresh() {
         region::forget_parents();
         streams::forget_registrations();
         page.own();
     }
-    region::sweep();
-    if page.current.load(SeqCst) != 0 {
+    region::sweep(page);
+    let is_attached = is_attached(page);
+    let interface = region::missing(page);
+    let waiting = page.waiting.load(Relaxed);
+    if is_attached && interface == 0 && waiting == 0 {
         return Step::Attached;
     }
     let now = clock::monotonic();
-    let waiting = page.waiting.load(Relaxed);
+    let or_absent = if is_attached { Step::Attached } else { Step::Absent };
     if waiting != 0 {
-        return read_reply(page, waiting, now);
+        return match read_reply(page, waiting, now) {
+            Step::Absent => or_absent,
+            // The next one is asked for at once.
+            Step::Attached if region::missing(page) != 0 => Step::Busy,
+            step => step,
+        };
     }
     if now < page.retry_at.load(Relaxed) {
-        return Step::Absent;
+        return or_absent;
     }
-    match connect(socket) {
+    match connect(socket, interface) {
         Ok(number) => {
             page.waiting.store(number, Relaxed);
             page.reply_until.store(now.saturating_add(REPLY_WAIT), Relaxed);
@@ -136,7 +151,7 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
         Err(error) => {
             page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
             REFUSAL.store(if error == EMFILE { NO_DESCRIPTOR } else { 0 }, Relaxed);
-            Step::Absent
+            or_absent
         }
     }
 }
@@ -145,14 +160,14 @@ fn retry_after() -> u64 {
     if was_attached() { RETRY } else { RETRY_STRANGER }
 }
 
-/// Connects and sends Hello with the program's socket.
-fn connect(socket: c_int) -> Result<u32, c_int> {
+/// Connects and sends Hello with the program's socket, for the attachment of this interface (0: the first one).
+fn connect(socket: c_int, interface_index: u32) -> Result<u32, c_int> {
     let path = env::socket_path().ok_or(EBADF)?;
     let raised = limit::raise();
     let control = sys::connect_unix(path, raised.descriptor_min())?;
     let abi = ABI as u16;
-    let hello = Hello { abi_min: abi, abi_max: abi }.encode();
-    sys::send(control.as_raw_fd(), &hello, Some(socket))?;
+    let hello = Hello { abi_min: abi, abi_max: abi, interface_index }.encode();
+    sys::send(control.as_raw_fd(), hello.as_slice(), Some(socket))?;
     Region::connect(control).ok_or(EBADF)
 }
 
@@ -199,7 +214,8 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
         region.abandon();
     }
     // Also after success: a region that is lost again and again is not asked for at every send.
-    page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
+    let is_next = is_attached && region::missing(page) != 0;
+    page.retry_at.store(if is_next { now } else { now.saturating_add(retry_after()) }, Relaxed);
     if is_attached { Step::Attached } else { Step::Absent }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Filling<'a> {
 /// What one call has handed over so far.
 pub(crate) struct Batch {
     page: &'static Page,
+    /// Which attachment's region is meant.
+    place: usize,
     held: Option<Use>,
     run: Option<Run>,
     /// The call's reading of CLOCK_MONOTONIC, ns; 0 = none since the last wait.
@@ -64,7 +66,7 @@ impl Drop for Batch {
 impl Batch {
     /// Nothing yet.
     pub(crate) const fn new(page: &'static Page) -> Self {
-        Self { page, held: None, run: None, now: 0, earliest: [u64::MAX; 2] }
+        Self { page, place: 0, held: None, run: None, now: 0, earliest: [u64::MAX; 2] }
     }
 
     /// The process's page.
@@ -79,13 +81,21 @@ impl Batch {
         self.now = 0;
     }
 
+    /// From here on the messages are another attachment's, if it is another one.
+    pub(crate) fn go_to(&mut self, place: usize) {
+        if place != self.place {
+            self.end();
+            self.place = place;
+        }
+    }
+
     /// The region in use, if it is to be used. One that is not is given up.
     pub(crate) fn current(&mut self) -> Option<&Use> {
         if self.held.as_ref().is_some_and(|held| held.producer().state() != RegionState::Attached) {
             self.end();
         }
         if self.held.is_none() {
-            self.held = Use::current(self.page);
+            self.held = Use::at(self.page, self.place);
             let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
             if let Some(gone) = gone {
                 gone.give_up(self.page);
@@ -98,7 +108,7 @@ impl Batch {
     pub(crate) fn region(&mut self, socket: c_int) -> Option<&Use> {
         if self.current().is_none() {
             attach::advance(self.page, socket);
-            self.held = Use::current(self.page);
+            self.held = Use::at(self.page, self.place);
         }
         self.held.as_ref()
     }

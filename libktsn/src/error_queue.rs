@@ -16,6 +16,7 @@ use crate::abi::{
     EAGAIN, ECANCELED, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MessageHeader,
     PACKET_TX_TIMESTAMP, SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, Segment,
 };
+use crate::page::PLACES_COUNT;
 use crate::region::Use;
 use crate::reply::{Reply, SEGMENTS};
 use crate::stamps::{OPT_CMSG, OPT_ID, OPT_TSONLY, SOFTWARE};
@@ -78,8 +79,9 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
     originals::test_cancel();
     // SAFETY: the caller's promise.
     let Some(mut reply) = (unsafe { Reply::new(header, env::is_musl()) }) else { return Answer::Kernel };
-    let held = page::get().and_then(Use::current);
-    let reader = Reader { stream, producer: held.as_ref().map(Use::producer), flags };
+    let held: [Option<Use>; PLACES_COUNT] =
+        core::array::from_fn(|place| page::get().and_then(|page| Use::at(page, place)));
+    let reader = Reader { stream, held: &held, flags };
     for _ in 0..STRAY_MAX {
         let mut entry = Entry {
             control: [0; CONTROL],
@@ -99,7 +101,9 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
         let told = match reader.whose(&entry) {
             Whose::Kernels => return Answer::Octets(entry.pass(&mut reply)),
             Whose::Stray => None,
-            Whose::Ours(slot, sequence, kinds) => reader.tell(&mut reply, slot, sequence, kinds),
+            Whose::Ours(producer, slot, sequence, kinds) => {
+                reader.tell(&mut reply, producer, slot, sequence, kinds)
+            }
         };
         if let Some(octets) = told {
             return Answer::Octets(octets);
@@ -175,23 +179,38 @@ impl Entry {
 }
 
 /// Whose an entry is.
-enum Whose {
+enum Whose<'a> {
     Kernels,
     /// A marker of nothing that this process knows.
     Stray,
     /// The entry of these kinds (the first that is left) of the completion in this slot, with this number if known.
-    Ours(u16, Option<u32>, u8),
+    Ours(&'a Producer, u16, Option<u32>, u8),
 }
 
 /// One read on one stream.
 struct Reader<'a> {
     stream: Stream,
-    producer: Option<&'a Producer>,
+    /// The regions of the namespace's attachments.
+    held: &'a [Option<Use>],
     flags: c_int,
 }
 
-impl Reader<'_> {
-    fn whose(&self, entry: &Entry) -> Whose {
+impl<'a> Reader<'a> {
+    fn producers(&self) -> impl Iterator<Item = &'a Producer> {
+        self.held.iter().flatten().map(Use::producer)
+    }
+
+    /// The stream's oldest completion.
+    fn oldest(&self) -> Option<(&'a Producer, Place, Completion)> {
+        let oldest = self.producers().filter_map(|producer| {
+            let (place, completion, _) =
+                producer.oldest_completion(|frame| stamps::sent(self.stream, frame))?;
+            Some((producer, place, completion))
+        });
+        oldest.min_by_key(|(_, _, completion)| completion.done_at)
+    }
+
+    fn whose(&self, entry: &Entry) -> Whose<'a> {
         let Some(error) = entry.extended_error() else { return Whose::Kernels };
         if error.origin != ORIGIN_TIMESTAMPING || error.info != STAMP_SCHED {
             return Whose::Kernels;
@@ -207,42 +226,38 @@ impl Reader<'_> {
                     .find_map(|at| Marker::parse(head.get(*at..)?));
                 (found, u64::MAX)
             };
-            return match (found, self.producer) {
-                (None, _) => Whose::Kernels,
-                (Some(found), Some(producer)) if found.nonce == producer.nonce() & known => {
-                    Whose::Ours(found.slot, Some(found.sequence), found.kind)
-                }
-                (Some(_), _) => Whose::Stray,
+            let Some(found) = found else { return Whose::Kernels };
+            return match self.producers().find(|producer| found.nonce == producer.nonce() & known) {
+                Some(producer) => Whose::Ours(producer, found.slot, Some(found.sequence), found.kind),
+                None => Whose::Stray,
             };
         }
         // Without data: the key names the completion; without keys the oldest is meant.
         let flags = self.stream.telling().flags();
         if flags & OPT_ID != 0 {
             let Some((slot, sequence)) = marker::from_key(error.data) else { return Whose::Kernels };
-            let told = self.producer.and_then(|producer| producer.completion(slot));
-            return match told {
-                Some((place, ..)) if place.sequence & 0xfff == sequence => {
-                    Whose::Ours(slot, Some(place.sequence), kind::ALL)
-                }
-                _ => Whose::Stray,
-            };
+            let told = self.producers().find_map(|producer| {
+                let (place, _, header) = producer.completion(slot)?;
+                let is_it = place.sequence & 0xfff == sequence && stamps::sent(self.stream, &header.frame);
+                is_it.then_some((producer, place))
+            });
+            return told.map_or(Whose::Stray, |(producer, place)| {
+                Whose::Ours(producer, slot, Some(place.sequence), kind::ALL)
+            });
         }
-        let oldest = self
-            .producer
-            .and_then(|producer| producer.oldest_completion(|frame| stamps::sent(self.stream, frame)));
-        oldest.map_or(Whose::Kernels, |(place, ..)| Whose::Ours(place.slot, Some(place.sequence), kind::ALL))
+        self.oldest().map_or(Whose::Kernels, |(producer, place, _)| {
+            Whose::Ours(producer, place.slot, Some(place.sequence), kind::ALL)
+        })
     }
 
     /// A completion that no marker tells of.
     fn markerless(&self, reply: &mut Reply) -> Option<usize> {
-        let producer = self.producer?;
         loop {
-            let (place, completion, _) =
-                producer.oldest_completion(|frame| stamps::sent(self.stream, frame))?;
+            let (producer, place, completion) = self.oldest()?;
             if clock::monotonic() < completion.done_at.saturating_add(MARKERLESS) {
                 return None;
             }
-            if let Some(octets) = self.tell(reply, place.slot, Some(place.sequence), kind::ALL) {
+            if let Some(octets) = self.tell(reply, producer, place.slot, Some(place.sequence), kind::ALL) {
                 return Some(octets);
             }
             reply.restart();
@@ -250,8 +265,14 @@ impl Reader<'_> {
     }
 
     /// Writes the first of `kinds` that is left of a completion; `None` when there is none, or another reader has it.
-    fn tell(&self, reply: &mut Reply, slot: u16, sequence: Option<u32>, kinds: u8) -> Option<usize> {
-        let producer = self.producer?;
+    fn tell(
+        &self,
+        reply: &mut Reply,
+        producer: &Producer,
+        slot: u16,
+        sequence: Option<u32>,
+        kinds: u8,
+    ) -> Option<usize> {
         let (place, completion, header) = producer.completion(slot)?;
         let kinds = completion.kinds & kinds;
         let first = kinds & kinds.wrapping_neg();

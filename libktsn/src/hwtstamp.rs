@@ -163,16 +163,15 @@ unsafe fn write_config(place: *mut Config) {
     unsafe { place.write_unaligned(config) };
 }
 
-/// Whether the named interface is the attachment's; attaches for that if need be.
+/// Whether the named interface is an attachment's; attaches for that if need be.
 fn is_ours(fd: c_int, asked: &Request) -> bool {
     let Some(page) = page::make() else { return false };
     let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
     if !page.may_change() || !attach::wait(page, fd, deadline) {
         return false;
     }
-    let Some(held) = Use::current(page) else { return false };
     let index = sys::interface_index(fd, asked.name);
-    index != 0 && index == held.region().interface_index()
+    index != 0 && Use::all(page).any(|held| index == held.region().interface_index())
 }
 
 const _: () = assert!(size_of::<Request>() == 40 && size_of::<Info>() == 44 && size_of::<Config>() == 12);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What belongs to this process alone: one page that the kernel empties in a child made by fork.
 //!
-//! In: nothing. Out: the words that say which region is in use, who owns the tables, how far an attachment is. A
+//! In: nothing. Out: the words that say which regions are in use, who owns the tables, how far an attachment is. A
 //! fork's child finds zeros: no region, no owner, no lock held by a thread that it does not have. A vfork's child
 //! shares the page with its parent, and may use the region, but never changes the tables: its pid is another.
 
@@ -14,6 +14,8 @@ use core::sync::atomic::{
 use crate::sys;
 
 const PAGE_OCTETS: usize = 4096;
+/// Attachments of its namespace that a process can use; those beyond are the kernel's.
+pub(crate) const PLACES_COUNT: usize = 4;
 
 /// The words on the page; all zero in a fresh process and in a fork's child.
 #[repr(C)]
@@ -22,8 +24,11 @@ pub(crate) struct Page {
     owner: AtomicU32,
     /// 1 while a thread moves the attachment's state machine.
     lock: AtomicU32,
-    /// Index of the region in use, plus 1; 0 = none.
-    pub(crate) current: AtomicU32,
+    /// One for each attachment of the namespace: index of its region, plus 1; 0 = none. With [`crate::region::GIVEN_UP`]
+    /// it is in use no more.
+    pub(crate) places: [AtomicU32; PLACES_COUNT],
+    /// One above the highest place that was ever taken.
+    pub(crate) places_end: AtomicU32,
     /// Index of the region that waits for the daemon's reply, plus 1; 0 = none.
     pub(crate) waiting: AtomicU32,
     /// When the wait for that reply ends (CLOCK_MONOTONIC, ns).

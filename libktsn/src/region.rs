@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The few regions that this process knows: at most one in use, others until their last user has left.
+//! The few regions that this process knows: one in use for each attachment of its namespace, others until their last
+//! user has left.
 //!
 //! In: a mapping and two descriptors from the attachment. Out: a counted [`Use`] of the region for one send. Nobody
 //! waits: a region that is given up is unmapped by a later send, when no thread and no interrupted frame is inside.
 //!
 //! ```text
-//! user     in_use += 1 → current still this one? → use → in_use −= 1
-//! give up  current ← 0 → Draining → (later, under the lock) in_use = 0? → unmap, close → Free
+//! user     in_use += 1 → the place still names this one? → use → in_use −= 1
+//! give up  place ← given up → (later, under the lock) in_use = 0? → close → replaced: unmap → Free
 //! ```
-//! Both sides are sequentially consistent, so one of them sees the other.
+//! Both sides are sequentially consistent, so one of them sees the other. In a namespace with several attachments a
+//! region that was given up stays readable until its successor is there: its tables say which datagrams were that
+//! attachment's, and so must not go to the kernel.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -32,8 +35,13 @@ const FREE: u32 = 0;
 /// Connected, the daemon's reply is awaited.
 const CONNECTING: u32 = 1;
 const LIVE: u32 = 2;
-/// Given up, perhaps still in use.
+/// Given up and replaced, perhaps still in use.
 const DRAINING: u32 = 3;
+/// Given up, and perhaps still in use; its place still names it.
+const LEFT: u32 = 4;
+
+/// In a place's word: the region is in use no more.
+pub(crate) const GIVEN_UP: u32 = 1 << 31;
 
 /// A descriptor of ours in the program's table, where the program may close it or put another in its place.
 pub(crate) struct Descriptor {
@@ -88,8 +96,8 @@ pub(crate) struct Region {
     producer: UnsafeCell<MaybeUninit<Producer>>,
 }
 
-// SAFETY: `producer` is written only in state CONNECTING, by the holder of the page's lock, before `current` names the
-// region; it is read only by users whom `current` sent here. Everything else is atomic.
+// SAFETY: `producer` is written only in state CONNECTING, by the holder of the page's lock, before a place names the
+// region; it is read only by users whom a place sent here. Everything else is atomic.
 unsafe impl Sync for Region {}
 
 static REGIONS: [Region; REGIONS_COUNT] = [const {
@@ -108,10 +116,11 @@ static REGIONS: [Region; REGIONS_COUNT] = [const {
 
 static EPOCHS: AtomicU32 = AtomicU32::new(0);
 
-/// The region in use, held for one send.
+/// A region, held for one send.
 pub(crate) struct Use {
     region: &'static Region,
     number: u32,
+    place: usize,
 }
 
 impl Drop for Use {
@@ -121,18 +130,46 @@ impl Drop for Use {
 }
 
 impl Use {
-    /// The region in use, if there is one.
+    /// The first region in use, if there is one.
     pub(crate) fn current(page: &Page) -> Option<Self> {
-        let number = page.current.load(SeqCst);
+        Self::all(page).next()
+    }
+
+    /// All regions in use.
+    pub(crate) fn all(page: &Page) -> impl Iterator<Item = Self> {
+        (0..page.places_end.load(SeqCst) as usize).filter_map(|place| Self::at(page, place))
+    }
+
+    /// The region in use at a place.
+    #[inline]
+    pub(crate) fn at(page: &Page, place: usize) -> Option<Self> {
+        Self::hold(page, place, 0)
+    }
+
+    /// The region of a place that was given up and has no successor yet: good for reading its tables.
+    pub(crate) fn left(page: &Page, place: usize) -> Option<Self> {
+        Self::hold(page, place, GIVEN_UP)
+    }
+
+    #[inline]
+    fn hold(page: &Page, place: usize, given_up: u32) -> Option<Self> {
+        let word = page.places.get(place)?;
+        let seen = word.load(SeqCst);
+        let number = (seen & GIVEN_UP == given_up).then_some(seen & !GIVEN_UP)?;
         let region = REGIONS.get((number as usize).checked_sub(1)?)?;
         region.in_use.fetch_add(1, SeqCst);
-        let held = Self { region, number };
-        (page.current.load(SeqCst) == number).then_some(held)
+        let held = Self { region, number, place };
+        (word.load(SeqCst) == seen).then_some(held)
+    }
+
+    /// Which place it is of.
+    pub(crate) const fn place(&self) -> usize {
+        self.place
     }
 
     /// The ring.
     pub(crate) fn producer(&self) -> &Producer {
-        // SAFETY: `current` named this region after it was written, and it stays as it is while `in_use` is not 0.
+        // SAFETY: a place named this region after it was written, and it stays as it is while `in_use` is not 0.
         unsafe { (*self.region.producer.get()).assume_init_ref() }
     }
 
@@ -148,8 +185,9 @@ impl Use {
 
     /// Gives the region up: the daemon is gone, or says so.
     pub(crate) fn give_up(&self, page: &Page) {
-        if page.current.compare_exchange(self.number, 0, SeqCst, SeqCst).is_ok() {
-            self.region.state.store(DRAINING, Release);
+        let Some(word) = page.places.get(self.place) else { return };
+        if word.compare_exchange(self.number, self.number | GIVEN_UP, SeqCst, SeqCst).is_ok() {
+            self.region.state.store(LEFT, Release);
         }
     }
 }
@@ -185,7 +223,7 @@ impl Region {
     /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].
     pub(crate) fn install(
         &self,
-        page: &Page,
+        page: &'static Page,
         number: u32,
         base: NonNull<u8>,
         octets: usize,
@@ -193,6 +231,7 @@ impl Region {
     ) -> bool {
         // SAFETY: the caller mapped `octets` from `base` on for this region alone; it is unmapped only in `sweep`.
         let Ok(producer) = (unsafe { Producer::from_mapping(base, octets) }) else { return false };
+        let Some((place, word)) = self.place(page) else { return false };
         // SAFETY: state CONNECTING, under the lock: nobody reads.
         unsafe { (*self.producer.get()).write(producer) };
         self.base.store(base.as_ptr() as usize, Relaxed);
@@ -201,8 +240,25 @@ impl Region {
         let epoch = EPOCHS.fetch_add(1, Relaxed).wrapping_add(1);
         self.epoch.store(epoch.max(1), Relaxed);
         self.state.store(LIVE, Release);
-        page.current.store(number, SeqCst);
+        let before = word.swap(number, SeqCst);
+        if let Some(region) = Self::get(before & !GIVEN_UP) {
+            region.state.store(DRAINING, Release);
+        }
+        page.places_end.fetch_max(place as u32 + 1, SeqCst);
         true
+    }
+
+    /// Where a new region belongs: in place of its predecessor, else where none ever was, else in place of any that was
+    /// given up.
+    fn place(&self, page: &'static Page) -> Option<(usize, &'static AtomicU32)> {
+        let interface = self.interface_index();
+        // Who was given a new one need not have noticed that the old one's daemon is gone.
+        let is_its = |word: u32| {
+            Self::get(word & !GIVEN_UP).is_some_and(|region| region.interface_index() == interface)
+        };
+        let places = || (0..).zip(&page.places);
+        let find = |which: &dyn Fn(u32) -> bool| places().find(|(_, word)| which(word.load(SeqCst)));
+        find(&is_its).or_else(|| find(&|word| word == 0)).or_else(|| find(&|word| word & GIVEN_UP != 0))
     }
 
     /// Ends a connection that came to nothing. Only under the lock.
@@ -222,12 +278,49 @@ impl Region {
 }
 
 /// Gives back what nobody uses any more. Only under the lock.
-pub(crate) fn sweep() {
-    for region in &REGIONS {
-        if region.state.load(Acquire) == DRAINING && region.in_use.load(SeqCst) == 0 {
-            region.release();
+pub(crate) fn sweep(page: &Page) {
+    for (number, region) in (1..).zip(&REGIONS) {
+        match region.state.load(Acquire) {
+            DRAINING if region.in_use.load(SeqCst) == 0 => region.release(),
+            LEFT if region.in_use.load(SeqCst) == 0 => {
+                // Who holds it from here on reads its tables.
+                region.control.close();
+                region.doorbell.close();
+                if page.places_end.load(SeqCst) == 1
+                    && page.places[0].compare_exchange(number | GIVEN_UP, 0, SeqCst, SeqCst).is_ok()
+                {
+                    // The only attachment: without it every datagram is lost, whatever the tables say.
+                    region.state.store(DRAINING, Release);
+                    if region.in_use.load(SeqCst) == 0 {
+                        region.release();
+                    }
+                }
+            }
+            _ => {}
         }
     }
+}
+
+/// The place of the attachment with this interface, in use or given up.
+pub(crate) fn place_of(page: &Page, interface: u32) -> Option<usize> {
+    let is_its = |word: u32| Region::get(word & !GIVEN_UP).is_some_and(|r| r.interface_index() == interface);
+    (0..).zip(&page.places).find(|(_, word)| is_its(word.load(SeqCst))).map(|(place, _)| place)
+}
+
+/// The interface of an attachment that the daemon names and this process has no region of; 0 = there is none, or no
+/// place for it.
+pub(crate) fn missing(page: &Page) -> u32 {
+    let is_free = |word: u32| word == 0 || word & GIVEN_UP != 0;
+    if !page.places.iter().any(|word| is_free(word.load(SeqCst))) {
+        return 0;
+    }
+    let is_used = |interface| Use::all(page).any(|held| held.region().interface_index() == interface);
+    let named = |held: Use| {
+        let others = held.producer().others_count();
+        let named = (0..others).map(|number| held.producer().other(number));
+        named.filter(|interface| *interface != 0).find(|interface| !is_used(*interface))
+    };
+    Use::all(page).find_map(named).unwrap_or(0)
 }
 
 /// In a fork's child: forgets the parent's regions and connections. A region in which the fork found a thread (or

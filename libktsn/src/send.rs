@@ -10,7 +10,7 @@
 use core::ffi::c_int;
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{ClockId, DestinationVerdict, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
+use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
 
 use crate::abi::{ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
 use crate::batch::{Batch, Filling, Full};
@@ -23,16 +23,13 @@ use crate::region::Use;
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, env, originals, packet, sys, txtime};
+use crate::{attach, choice, env, originals, packet, sys, txtime};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
 /// The most segments of one datagram (UDP_MAX_SEGMENTS) of every kernel, and of those from 6.9 on.
 const SEGMENTS_MAX: usize = 64;
 const SEGMENTS_MAX_6_9: usize = 128;
-/// How often a destination table that is being written is read again, and the pause, ns.
-const TABLE_ATTEMPTS: u32 = 20;
-const TABLE_NAP: u32 = 50_000;
 /// How often a thread that lost the race for the socket's port looks for the winner's word, and the pause, ns.
 const BIND_ATTEMPTS: u32 = 20;
 const BIND_NAP: u32 = 50_000;
@@ -148,6 +145,7 @@ impl Send {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
             let _ = txtime::register(stream, self.fd);
         }
+        choice::choose(self, &frame, batch);
         if batch.region(self.fd).is_none() {
             return self.without_region(message);
         }
@@ -158,8 +156,8 @@ impl Send {
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
     fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
-        batch.current()?;
-        let mut frame = self.asked(message, control)?;
+        let mut frame = Use::current(batch.page()).and_then(|_| self.asked(message, control))?;
+        choice::choose(self, &frame, batch);
         let Registration::Known(status) = self.registration(batch)? else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
         {
@@ -390,20 +388,5 @@ fn payload_max(
     if frame.flags.contains(SlotFlags::CONNECTED) {
         return Some(if status.limit == 0 { Err(reason(status.bypass)) } else { Ok(status.limit as usize) });
     }
-    for _ in 0..TABLE_ATTEMPTS {
-        match held.producer().destination(frame.address) {
-            DestinationVerdict::Take { payload_max } => return Some(Ok(usize::from(payload_max))),
-            DestinationVerdict::Broadcast { payload_max } => {
-                let is_allowed =
-                    streams::get(frame.stream_index).is_some_and(|stream| stream.options().has_broadcast);
-                let refused = Err(BypassReason::UnsupportedOption);
-                return Some(if is_allowed { Ok(usize::from(payload_max)) } else { refused });
-            }
-            DestinationVerdict::Bypass(number) => return Some(Err(reason(number))),
-            DestinationVerdict::Unstable => {
-                sys::nap(TABLE_NAP);
-            }
-        }
-    }
-    None
+    choice::destination(held, frame)
 }

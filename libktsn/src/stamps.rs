@@ -47,8 +47,8 @@ pub(crate) struct Telling {
     key: AtomicU32,
     /// The last token before this stream: frames of older ones were another socket's.
     born: AtomicU32,
-    /// The daemon may tell something by its error queue.
-    is_told: AtomicBool,
+    /// The daemon may tell something by its error queue, about frames of the attachments of these places.
+    told_by: AtomicU32,
     /// A key was given to a datagram that the kernel has not seen: its count is another now.
     has_own_keys: AtomicBool,
 }
@@ -60,7 +60,7 @@ impl Telling {
             flags: AtomicU32::new(0),
             key: AtomicU32::new(0),
             born: AtomicU32::new(0),
-            is_told: AtomicBool::new(false),
+            told_by: AtomicU32::new(0),
             has_own_keys: AtomicBool::new(false),
         }
     }
@@ -70,7 +70,7 @@ impl Telling {
         self.flags.store(0, Relaxed);
         self.key.store(0, Relaxed);
         self.born.store(born, Relaxed);
-        self.is_told.store(false, Relaxed);
+        self.told_by.store(0, Relaxed);
         self.has_own_keys.store(false, Relaxed);
     }
 
@@ -110,27 +110,30 @@ impl Telling {
     /// The stream ends: nobody reads its completions any more, and the daemon keeps its hands off the socket from here
     /// on. If it holds it right now that takes microseconds; a daemon that was stopped meanwhile is not waited for.
     pub(crate) fn end(&self, index: u32) {
-        if !self.is_told.load(Relaxed) {
+        if self.told_by.load(Relaxed) == 0 {
             return;
         }
-        let Some(held) = page::get().and_then(Use::current) else { return };
-        let producer = held.producer();
-        producer.closing(index);
-        for _ in 0..CLOSE_ATTEMPTS {
-            if !producer.is_notified(index) {
-                break;
+        let Some(page) = page::get() else { return };
+        for held in Use::all(page) {
+            let producer = held.producer();
+            producer.closing(index);
+            for _ in 0..CLOSE_ATTEMPTS {
+                if !producer.is_notified(index) {
+                    break;
+                }
+                sys::nap(CLOSE_NAP);
             }
-            sys::nap(CLOSE_NAP);
+            producer.drop_completions(|frame| frame.stream_index == index);
         }
-        producer.drop_completions(|frame| frame.stream_index == index);
     }
 }
 
 /// From now on the daemon may tell something about this stream; its registration has just been answered.
 pub(crate) fn begin(stream: Stream, held: &Use) {
     let telling = stream.telling();
-    if !telling.is_told.load(Relaxed) {
-        telling.is_told.store(true, Relaxed);
+    let place = 1u32.wrapping_shl(held.place() as u32);
+    if telling.told_by.load(Relaxed) & place == 0 {
+        telling.told_by.fetch_or(place, Relaxed);
         let is_older = |frame: &Frame| frame.stream_index == stream.index && !telling.sent(frame);
         held.producer().drop_completions(is_older);
     }

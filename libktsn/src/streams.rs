@@ -14,10 +14,11 @@ use core::sync::atomic::{
 use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
 use ktsn_ring::{StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, SockTxtime};
+use crate::abi::{self, CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, SockTxtime};
 use crate::destination::Address;
 use crate::options::Options;
 use crate::packet::{self, Shape};
+use crate::page::PLACES_COUNT;
 use crate::region::Use;
 use crate::stamps::Telling;
 use crate::{clock, page, sys};
@@ -79,9 +80,9 @@ struct Entry {
     /// The second word of the options: UDP_SEGMENT.
     segment: AtomicU32,
     telling: Telling,
-    /// The token in the low half, the attachment's epoch and [`STALE`] in the high one; token 0 = never registered.
-    registration: AtomicU64,
-    /// The interface that a packet socket is bound to, 0 = none.
+    /// With each attachment: the token in the low half, the region's epoch and [`STALE`] above; token 0 = never.
+    registrations: [AtomicU64; PLACES_COUNT],
+    /// The interface that the socket is bound to, 0 = none.
     interface: AtomicU32,
     /// The socket's SO_COOKIE.
     cookie: AtomicU64,
@@ -97,7 +98,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         options: AtomicU64::new(0),
         segment: AtomicU32::new(0),
         telling: Telling::new(),
-        registration: AtomicU64::new(0),
+        registrations: [const { AtomicU64::new(0) }; PLACES_COUNT],
         interface: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
         wait_until: AtomicU64::new(0),
@@ -141,7 +142,9 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.options.store(0, Relaxed);
             entry.segment.store(0, Relaxed);
             entry.telling.begin(TOKENS.load(Relaxed));
-            entry.registration.store(0, Relaxed);
+            for registration in &entry.registrations {
+                registration.store(0, Relaxed);
+            }
             entry.interface.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.wait_until.store(0, Relaxed);
@@ -171,25 +174,27 @@ pub(crate) fn release(index: u32) {
         return;
     }
     entry.telling.end(index);
-    let registration = entry.registration.swap(0, AcqRel);
-    if let Some(held) = page::get().and_then(Use::current)
-        && registration as u32 != 0
-        && epoch_of(registration) == held.epoch() & EPOCH_MASK
-        && let Some(control) = held.region().control.get()
-    {
-        let message = Unregister { stream_index: index, token: registration as u32 };
-        // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
-        let _ = sys::send(control, &message.encode(), None);
+    for (place, word) in (0..).zip(&entry.registrations) {
+        let registration = word.swap(0, AcqRel);
+        if registration as u32 != 0
+            && let Some(held) = page::get().and_then(|page| Use::at(page, place))
+            && epoch_of(registration) == held.epoch() & EPOCH_MASK
+            && let Some(control) = held.region().control.get()
+        {
+            let message = Unregister { stream_index: index, token: registration as u32 };
+            // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
+            let _ = sys::send(control, &message.encode(), None);
+        }
     }
     entry.references.store(0, Release);
 }
 
 /// In a fork's child: no stream is registered by this process.
 pub(crate) fn forget_registrations() {
-    for entry in &STREAMS {
+    for registration in STREAMS.iter().flat_map(|entry| &entry.registrations) {
         // Read first: a page of the table that nobody has written stays unwritten.
-        if entry.registration.load(Relaxed) != 0 {
-            entry.registration.store(0, Relaxed);
+        if registration.load(Relaxed) != 0 {
+            registration.store(0, Relaxed);
         }
     }
 }
@@ -340,13 +345,20 @@ impl Stream {
             _ => None,
         }
     }
-    /// The interface that a packet socket is bound to, 0 = none.
+    /// The interface that the socket is bound to, 0 = none.
     pub(crate) fn bound_interface(self) -> u32 {
         self.entry.interface.load(Relaxed)
     }
     /// The registration says what the socket no longer is.
     fn set_stale(self) {
-        self.entry.registration.fetch_or(STALE, AcqRel);
+        for registration in &self.entry.registrations {
+            registration.fetch_or(STALE, AcqRel);
+        }
+    }
+    /// Its registration with the attachment of a region.
+    fn registered(self, held: &Use) -> &'static AtomicU64 {
+        let [first, ..] = &self.entry.registrations;
+        self.entry.registrations.get(held.place()).unwrap_or(first)
     }
     /// Whether the descriptor is this stream's socket; a number may have been used again behind our back.
     pub(crate) fn is_of(self, fd: c_int) -> bool {
@@ -366,6 +378,8 @@ impl Stream {
             self.entry.interface.store(packet::bound_interface(fd), Relaxed);
             return self.put(BOUND, true); // it needs no port
         }
+        let interface = sys::option_int(fd, abi::SOL_SOCKET, abi::SO_BINDTOIFINDEX).unwrap_or(0);
+        self.entry.interface.store(interface.cast_unsigned(), Relaxed);
         let mut flags = 0;
         if let Some(name) = sys::local_name(fd)
             && let Some(local) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
@@ -384,7 +398,7 @@ impl Stream {
             flags |=
                 if peer.is_multicast() { PEER_GROUP } else { 0 } | if peer.is_v4() { PEER_V4 } else { 0 };
         }
-        if self.is_v6() && sys::option_int(fd, crate::abi::SOL_IPV6, crate::abi::IPV6_V6ONLY) == Some(1) {
+        if self.is_v6() && sys::option_int(fd, abi::SOL_IPV6, abi::IPV6_V6ONLY) == Some(1) {
             flags |= V6_ONLY;
         }
         self.put(ADDRESS_FLAGS & !flags, false);
@@ -394,7 +408,7 @@ impl Stream {
     /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
     /// `bind`, `connect` or first send made a registration necessary.
     pub(crate) fn registration(self, held: &Use, fd: c_int) -> Registration {
-        let mut registration = self.entry.registration.load(Acquire);
+        let mut registration = self.registered(held).load(Acquire);
         let is_ours = epoch_of(registration) == held.epoch() & EPOCH_MASK;
         if registration & STALE != 0 || !is_ours {
             // After a daemon's return nobody waits; else the program's own change made it necessary.
@@ -409,11 +423,21 @@ impl Stream {
 
     /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
     pub(crate) fn known_registration(self, held: &Use) -> Option<Registration> {
-        let registration = self.entry.registration.load(Acquire);
+        let registration = self.registered(held).load(Acquire);
         if registration & STALE != 0 || epoch_of(registration) != held.epoch() & EPOCH_MASK {
             return None;
         }
         Some(self.answer(held, registration))
+    }
+
+    /// The limit to the connected peer that a region's daemon told last, for the registration that still stands.
+    pub(crate) fn last_limit(self, held: &Use) -> u32 {
+        let registration = self.registered(held).load(Acquire);
+        let told = held.producer().stream(self.index);
+        let told = told.filter(|status| {
+            status.token == registration as u32 && epoch_of(registration) == held.epoch() & EPOCH_MASK
+        });
+        told.map_or(0, |status| status.limit)
     }
 
     /// Waits for the daemon's answer to a registration, as long as its program may.
@@ -430,7 +454,7 @@ impl Stream {
                 return Registration::Unknown;
             }
             sys::nap(50_000);
-            registration = self.entry.registration.load(Acquire);
+            registration = self.registered(held).load(Acquire);
         }
     }
 
@@ -442,7 +466,7 @@ impl Stream {
         };
         let new = u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32;
         self.entry.wait_until.store(clock::monotonic().saturating_add(wait), Relaxed);
-        if let Err(other) = self.entry.registration.compare_exchange(old, new, AcqRel, Acquire) {
+        if let Err(other) = self.registered(held).compare_exchange(old, new, AcqRel, Acquire) {
             return Some(other); // another thread registers right now
         }
         // First the word, then the addresses: a change in between makes the stream stale again.
@@ -456,7 +480,7 @@ impl Stream {
         match sent {
             Ok(()) => {
                 // A newer registration may have been sent before this one, and the daemon keeps the last.
-                if self.entry.registration.load(Acquire) as u32 != token {
+                if self.registered(held).load(Acquire) as u32 != token {
                     self.set_stale();
                 }
                 Some(new)

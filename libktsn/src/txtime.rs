@@ -165,16 +165,27 @@ fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
     clock != CLOCK_TAI || status.flags & stream_flags::TAI_GRANTED != 0
 }
 
-/// Attaches if need be and registers; the daemon's answer if it serves this stream.
+/// Attaches if need be and registers, with all attachments of the namespace; the answer of one that serves this stream,
+/// preferably in all clocks.
 pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     let page = page::make()?;
     let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
     if !attach::wait(page, fd, deadline) {
         return None;
     }
-    let held = Use::current(page)?;
+    let is_best = |status: &StreamStatus| status.flags & stream_flags::TAI_GRANTED != 0;
+    let mut best: Option<StreamStatus> = None;
+    for held in Use::all(page) {
+        let answer = answer(stream, &held, fd, deadline);
+        best = best.filter(is_best).or(answer.filter(is_best)).or(best).or(answer);
+    }
+    best
+}
+
+/// The answer of one attachment, if it serves this stream.
+fn answer(stream: Stream, held: &Use, fd: c_int, deadline: u64) -> Option<StreamStatus> {
     loop {
-        match stream.registration(&held, fd) {
+        match stream.registration(held, fd) {
             Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
             Registration::NoRoom => return None,
             Registration::Unknown if clock::monotonic() >= deadline => return None,
@@ -191,9 +202,12 @@ pub(crate) fn granted(fd: c_int) -> Option<[u8; 8]> {
         Entry::Stream(index) => streams::get(index)?,
         Entry::NotOurs | Entry::Unknown => recall(fd)?,
     };
-    let known = page::get().and_then(Use::current).and_then(|held| held.producer().stream(stream.index));
-    let is_revoked =
-        known.is_some_and(|status| status.code == StreamCode::Registered && stream.is_revoked(&status));
+    let said = |held: Use| {
+        let status = held.producer().stream(stream.index)?;
+        (status.code == StreamCode::Registered).then(|| stream.is_revoked(&status))
+    };
+    // Where one attachment grants it and another does not, it is granted.
+    let is_revoked = page::get().and_then(|page| Use::all(page).filter_map(said).min()).unwrap_or(false);
     if stream.is_kernel_timed() || is_revoked {
         return None;
     }

@@ -3,6 +3,7 @@
 //!
 //! In: plain descriptions ([`Attachment`], [`Forwarding`]). Out: checked, sorted values that workers share read-only.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -13,7 +14,7 @@ use crate::delivery::Delivery;
 use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX};
 use crate::link::LinkTable;
 use crate::overlay::Overlay;
-use crate::prefixes::PrefixMap;
+use crate::prefixes::{PrefixMap, canonical};
 
 /// Which port, in the daemon's list of ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +105,8 @@ pub struct AttachmentTables {
     pub(crate) own: Vec<IpAddr>,
     pub(crate) vlan: Option<Tci>,
     pub(crate) forwarding: Forwarding,
+    /// Routes of the namespace that lead to its other attachments.
+    yielded: PrefixMap<IpPrefix>,
     is_listed: bool,
     named: Vec<MacAddress>,
     pub(crate) delivery: Option<Delivery>,
@@ -130,6 +133,7 @@ impl AttachmentTables {
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
         let (forwarding, named) = (Forwarding::default(), Vec::new());
+        let yielded = PrefixMap::new([]);
         Ok(Self {
             interface,
             uplink,
@@ -140,6 +144,7 @@ impl AttachmentTables {
             is_listed: false,
             named,
             forwarding,
+            yielded,
             delivery: None,
         })
     }
@@ -161,6 +166,18 @@ impl AttachmentTables {
     #[must_use]
     pub fn forwarding(&self) -> &Forwarding {
         &self.forwarding
+    }
+    /// The same tables in a namespace with other attachments, to whose interfaces these routes lead: what they cover is
+    /// not this attachment's, unless a longer route says otherwise.
+    #[must_use]
+    pub fn yielding(mut self, routes: impl IntoIterator<Item = IpPrefix>) -> Self {
+        self.yielded = PrefixMap::new(routes.into_iter().map(canonical).map(|prefix| (prefix, prefix)));
+        self
+    }
+    /// Whether the namespace's own routing sends `at` to another attachment.
+    pub(crate) fn yields(&self, at: IpPrefix) -> bool {
+        let Some(yielded) = self.yielded.longest(at) else { return false };
+        self.interface.route_at(at).is_none_or(|route| canonical(route.prefix) == *yielded)
     }
     /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
     /// Without it they may send to everything but the reserved groups.
@@ -220,11 +237,12 @@ impl AttachmentTables {
     }
 }
 
-/// One consistent view of everything; replaced as a whole.
+/// One consistent view of everything; replaced as a whole. What a change leaves as it was is shared between two
+/// generations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     generation: u64,
-    attachments: Vec<Option<AttachmentTables>>,
+    attachments: Vec<Option<Arc<AttachmentTables>>>,
 }
 
 impl Tables {
@@ -233,6 +251,16 @@ impl Tables {
     /// # Errors
     /// `TooMany` attachments.
     pub fn new(generation: u64, attachments: Vec<Option<AttachmentTables>>) -> Result<Self, TableError> {
+        Self::shared(generation, attachments.into_iter().map(|tables| tables.map(Arc::new)).collect())
+    }
+    /// The same of tables that others hold too.
+    ///
+    /// # Errors
+    /// `TooMany` attachments.
+    pub fn shared(
+        generation: u64,
+        attachments: Vec<Option<Arc<AttachmentTables>>>,
+    ) -> Result<Self, TableError> {
         TableError::bound("attachments", attachments.len(), ATTACHMENTS_MAX)?;
         Ok(Self { generation, attachments })
     }
@@ -244,11 +272,11 @@ impl Tables {
     /// The tables of one attachment.
     #[must_use]
     pub fn attachment(&self, index: AttachmentIndex) -> Option<&AttachmentTables> {
-        self.attachments.get(usize::from(index.0))?.as_ref()
+        self.attachments.get(usize::from(index.0))?.as_deref()
     }
     /// All attachments by index.
     #[must_use]
-    pub fn attachments(&self) -> &[Option<AttachmentTables>] {
+    pub fn attachments(&self) -> &[Option<Arc<AttachmentTables>>] {
         &self.attachments
     }
 }

@@ -102,11 +102,14 @@ pub(crate) fn way(tables: &AttachmentTables, at: IpPrefix) -> Way<'_> {
     if tables.allowed.longest(at).is_none() {
         return Way::Bypass(BypassReason::NotAllowed); // rule 2
     }
+    if is_link_local(at) {
+        return Way::Unicast; // never routed, so rules 3 and 4 do not apply
+    }
+    if tables.yields(at) {
+        return Way::Bypass(BypassReason::NotAllowed); // the other attachment's
+    }
     if is_group(tables, at) {
         return Way::Group; // rule 3
-    }
-    if is_link_local(at) {
-        return Way::Unicast; // never routed, so rule 4 does not apply
     }
     if let Some(vxlan) = tables.overlay.routed()
         && let Some(peer) = vxlan.peer_at(at)

@@ -204,3 +204,36 @@ fn a_peer_without_a_known_tunnel_end_is_dropped_and_never_leaves_by_the_interfac
     let covers = |rule: &&DestinationRule| rule.prefix.contains(ip("10.244.1.5"));
     assert!(matches!(rules.iter().find(covers).unwrap().verdict, Verdict::Take { .. }));
 }
+
+/// Two attachments of one namespace whose lists say the same: the namespace's own routes decide, the longest first.
+#[test]
+fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
+    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
+    let routes = [
+        ("0.0.0.0/0", Via::Gateway(ip("10.244.0.1"))),
+        ("10.244.1.0/25", Via::Elsewhere),
+        ("10.244.1.64/26", Via::OnLink),
+        ("10.244.1.7/32", Via::Elsewhere),
+    ];
+    attachment.interface = LinkTable::new(link(1500, "10.244.0.5", &routes)).unwrap();
+    attachment.destinations = Some(vec!["10.244.0.0/16".parse().unwrap()]);
+    let alone = AttachmentTables::new(attachment).unwrap();
+    let shared = alone.clone().yielding(["10.244.1.0/25".parse().unwrap()]);
+    for (destination, takes_alone, takes_shared) in [
+        ("10.244.1.200", true, true), // the default route's
+        ("10.244.1.5", true, false),  // the other attachment's route
+        ("10.244.1.70", true, true),  // a longer one is ours
+        ("10.244.1.7", true, true), // leads to an interface that has no attachment: the overlay's, as before
+    ] {
+        for (attachment, takes) in [(&alone, takes_alone), (&shared, takes_shared)] {
+            let tables = Tables::new(1, vec![Some(attachment.clone())]).unwrap();
+            let answer = resolve(&tables, &flow(destination)).map(|_| ()).err();
+            let refused = Refusal::Bypass(BypassReason::NotAllowed);
+            assert_eq!(answer, (!takes).then_some(refused), "{destination}");
+            let said = destinations(&tables, AttachmentIndex(0)).iter().any(|rule| {
+                rule.prefix.contains(ip(destination)) && matches!(rule.verdict, Verdict::Bypass(_))
+            });
+            assert!(takes || said, "{destination}: the client is told so");
+        }
+    }
+}

@@ -257,6 +257,17 @@ impl Consumer {
         self.destinations.write_link(&self.memory.words(), *facts);
     }
 
+    /// Names the interfaces of the namespace's other attachments; those beyond [`layout::OTHERS_MAX`] are left out.
+    pub fn set_others(&self, interfaces: &[u32]) {
+        let words = self.words();
+        let mut count = 0;
+        for (number, interface) in interfaces.iter().take(layout::OTHERS_MAX).enumerate() {
+            words.store32(layout::OTHERS + 4 * number, *interface, Relaxed);
+            count = number as u32 + 1;
+        }
+        words.store32(layout::OTHERS_COUNT, count, Release);
+    }
+
     /// The program's counters, only to be shown: it may write anything there.
     #[must_use]
     pub fn counters(&self) -> [u64; COUNTERS_COUNT] {

@@ -11,8 +11,10 @@ use crate::layout::{ABI, MAGIC};
 /// The lowest ring ABI that this crate serves.
 pub const ABI_MIN: u16 = 1;
 
-/// Octets of [`Hello`].
+/// Octets of [`Hello`] without an interface.
 pub const HELLO_OCTETS: usize = 16;
+/// Octets of [`Hello`] with one.
+pub const HELLO_AT_OCTETS: usize = 24;
 /// Octets of [`HelloReply`].
 pub const HELLO_REPLY_OCTETS: usize = 24;
 /// Octets of [`Register`].
@@ -60,6 +62,27 @@ pub struct Hello {
     pub abi_min: u16,
     /// Highest ring ABI that the program speaks.
     pub abi_max: u16,
+    /// Interface of the attachment that is meant; 0 = the first one of the socket's namespace.
+    pub interface_index: u32,
+}
+
+/// A [`Hello`] as it is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct HelloMessage {
+    octets: [u8; HELLO_AT_OCTETS],
+    has_interface: bool,
+}
+
+impl HelloMessage {
+    /// What to send.
+    #[must_use]
+    pub const fn as_slice(&self) -> &[u8] {
+        let short: &[u8; HELLO_OCTETS] = match self.octets.first_chunk() {
+            Some(short) => short,
+            None => &[0; HELLO_OCTETS],
+        };
+        if self.has_interface { &self.octets } else { short }
+    }
 }
 
 /// How the daemon answers.
@@ -181,10 +204,6 @@ const fn unquad(word: u64) -> [u16; 4] {
     [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16]
 }
 
-fn octets16(words: [u64; 2]) -> [u8; 16] {
-    (u128::from(words[0]) | u128::from(words[1]) << 64).to_le_bytes()
-}
-
 fn octets24(words: [u64; 3]) -> [u8; 24] {
     let mut out = [0; 24];
     for (place, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -213,10 +232,14 @@ const fn expect_length(message: &[u8], octets: usize) -> Result<(), ControlError
 }
 
 impl Hello {
-    /// The message.
+    /// The message. Without an interface it has the length that older daemons know.
     #[must_use]
-    pub fn encode(&self) -> [u8; HELLO_OCTETS] {
-        octets16([MAGIC, quad([HELLO, self.abi_min, self.abi_max, 0])])
+    pub fn encode(&self) -> HelloMessage {
+        let second = quad([HELLO, self.abi_min, self.abi_max, 0]);
+        HelloMessage {
+            octets: octets24([MAGIC, second, pair(self.interface_index, 0)]),
+            has_interface: self.interface_index != 0,
+        }
     }
 }
 
@@ -299,15 +322,19 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
     let (words, kind) = words(message)?;
     match kind {
         HELLO => {
-            expect_length(message, HELLO_OCTETS)?;
+            let has_interface = message.len() == HELLO_AT_OCTETS;
+            if !has_interface {
+                expect_length(message, HELLO_OCTETS)?;
+            }
             let [_, abi_min, abi_max, reserved] = unquad(words[1]);
-            if reserved != 0 {
+            // An interface that is given is one.
+            if reserved != 0 || words[2] >> 32 != 0 || (words[2] != 0) != has_interface {
                 return Err(ControlError::Reserved);
             }
             if abi_min == 0 || abi_min > abi_max {
                 return Err(ControlError::AbiRange(abi_min, abi_max));
             }
-            Ok(Message::Hello(Hello { abi_min, abi_max }))
+            Ok(Message::Hello(Hello { abi_min, abi_max, interface_index: words[2] as u32 }))
         }
         REGISTER | UNREGISTER => {
             expect_length(message, REGISTER_OCTETS)?;

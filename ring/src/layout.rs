@@ -22,6 +22,8 @@ pub const IDENTITY: usize = 0;
 pub const IDENTITY_OCTETS: usize = 48;
 /// State of the region, u32 (daemon).
 pub const STATE: usize = 64;
+/// How many other attachments the program's namespace has, u32 (daemon).
+pub const OTHERS_COUNT: usize = 68;
 /// "I look no later than this", nanoseconds of `CLOCK_MONOTONIC`, u64 (daemon).
 pub const LOOKS_AT_MONOTONIC: usize = 72;
 /// The same instant in `CLOCK_TAI`, u64 (daemon).
@@ -36,6 +38,10 @@ pub const NONCE: usize = 192;
 pub const NOTIFYING: usize = 200;
 /// What packet sockets need to know, two u64 under the sequence of the destination table (daemon).
 pub const LINK: usize = 208;
+/// Interfaces of the namespace's other attachments, u32 each (daemon).
+pub const OTHERS: usize = 224;
+/// Most other attachments that a region names.
+pub const OTHERS_MAX: usize = 8;
 /// Counters, u64 each (client).
 pub const COUNTERS: usize = 256;
 /// Number of counters.
@@ -76,7 +82,7 @@ const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
 const _: () = assert!(DESTINATIONS_VERSION + 8 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
 const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= LINK);
-const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= COUNTERS);
+const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= OTHERS && OTHERS + 4 * OTHERS_MAX <= COUNTERS);
 const _: () = assert!(FREE + 8 * FREE_WORDS == DONE && DONE + 8 * FREE_WORDS == CLOSING);
 const _: () = assert!(CLOSING + STREAMS_MAX as usize / 8 == STREAMS && STREAMS.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(FREE_WORDS * 64 == SLOTS_MAX as usize);

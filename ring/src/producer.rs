@@ -224,6 +224,23 @@ impl Producer {
         RegionState::from_word(self.words.load32(layout::STATE, Acquire))
     }
 
+    /// How many other attachments the program's namespace has.
+    #[inline]
+    #[must_use]
+    pub fn others_count(&self) -> usize {
+        (self.words.load32(layout::OTHERS_COUNT, Acquire) as usize).min(layout::OTHERS_MAX)
+    }
+
+    /// The interface of another attachment of the program's namespace; 0 = there is none of this number.
+    #[must_use]
+    pub fn other(&self, number: usize) -> u32 {
+        if number < self.others_count() {
+            self.words.load32(layout::OTHERS.wrapping_add(number.wrapping_mul(4)), Relaxed)
+        } else {
+            0
+        }
+    }
+
     /// The entry of a stream; `None` when the table has no such index.
     #[inline]
     #[must_use]

@@ -52,6 +52,25 @@ fn streams_are_answered() {
 }
 
 #[test]
+fn other_attachments_are_named() {
+    let (consumer, client) = region();
+    let producer = client.producer();
+    assert_eq!((producer.others_count(), producer.other(0)), (0, 0));
+    consumer.set_others(&[5, 9]);
+    assert_eq!(
+        (producer.others_count(), producer.other(0), producer.other(1), producer.other(2)),
+        (2, 5, 9, 0)
+    );
+    consumer.set_others(&[9]);
+    assert_eq!((producer.others_count(), producer.other(0), producer.other(1)), (1, 9, 0));
+    let many: Vec<u32> = (1..=20).collect();
+    consumer.set_others(&many);
+    assert_eq!((producer.others_count(), producer.other(7), producer.other(8)), (8, 8, 0));
+    // Nothing beside them was written.
+    assert_eq!((producer.state(), producer.link()), (RegionState::Attached, Some(Default::default())));
+}
+
+#[test]
 fn untimed_datagrams_are_taken_from_a_priority_on() {
     for least in 0..=15 {
         let flags = stream_flags::TAI_GRANTED | stream_flags::takes_untimed_from(least);

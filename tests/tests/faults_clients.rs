@@ -59,7 +59,8 @@ fn another_ring_version() {
     // A range that is none is no message of ours.
     let raw = Raw::connect(daemon.run_dir()).expect("connection");
     let socket = udp(&bed.pod_a);
-    raw.send(&Hello { abi_min: 9, abi_max: 1 }.encode(), &[socket.as_fd()]).expect("send");
+    raw.send(Hello { abi_min: 9, abi_max: 1, interface_index: 0 }.encode().as_slice(), &[socket.as_fd()])
+        .expect("send");
     assert!(raw.is_ended());
     // A socket of a namespace that nobody attached.
     let raw = Raw::connect(daemon.run_dir()).expect("connection");

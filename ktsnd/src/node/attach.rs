@@ -134,6 +134,8 @@ impl Node {
             take_from: attachment.take_from,
             worker: worker.outbox.clone(),
         });
+        // The namespace's other clients hear of it.
+        self.registrar.tables_changed();
         stats
     }
 

@@ -22,9 +22,11 @@ use super::{AttachmentSpec, TablesError};
 const GATEWAYS_MAX: usize = 16;
 
 /// The tables of `spec`, whose interface has the number `interface` in the pod's namespace; and its overlay to show.
+/// `others` are the interfaces of that namespace's other attachments.
 pub(super) fn attachment(
     spec: &AttachmentSpec,
     interface: u32,
+    others: &[u32],
     pod: &Snapshot,
     host: &Snapshot,
     namespace: Option<i32>,
@@ -54,6 +56,7 @@ pub(super) fn attachment(
         own: pod.own().collect(),
         vlan: spec.tag,
     })?;
+    let tables = if others.is_empty() { tables } else { tables.yielding(pod.routes_by(others)) };
     let arrival = match (&spec.segment, &state) {
         (Some(segment), _) => Some(Arrival::bridged(segment)),
         (None, Some(state)) => Arrival::routed(state, host),

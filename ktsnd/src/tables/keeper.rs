@@ -6,6 +6,8 @@
 
 mod overlays;
 
+mod shared;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
@@ -138,7 +140,7 @@ impl Pod {
 struct Attached {
     spec: AttachmentSpec,
     interface: u32,
-    tables: Option<AttachmentTables>,
+    tables: Option<Arc<AttachmentTables>>,
     wanted: VecDeque<(Side, IpAddr)>,
     warned: Option<String>,
 }
@@ -231,6 +233,7 @@ impl Keeper {
     /// Builds attachments anew; those whose interface is gone end here.
     fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
         let (mut differs, mut ended) = (false, Vec::new());
+        let interfaces = self.interfaces();
         for (index, attached) in &mut self.attached {
             if !concerned(&attached.spec) {
                 continue;
@@ -254,7 +257,8 @@ impl Keeper {
             let pods = &pod.space.snapshot;
             let told = self.overlays.told(&attached.spec);
             let (spec, host) = (&attached.spec, &self.host.snapshot);
-            let built = build::attachment(spec, attached.interface, pods, host, pod.number, told);
+            let others = shared::others(&interfaces, pod.cookie, attached.interface);
+            let built = build::attachment(spec, attached.interface, &others, pods, host, pod.number, told);
             let built = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
             let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
             self.overlays.show(*index, overlay, &*self.report);
@@ -264,8 +268,11 @@ impl Keeper {
                 }
                 attached.warned = warning;
             }
-            differs |= tables != attached.tables;
-            attached.tables = tables;
+            // Equal ones stay the same value: whoever compares two generations sees at once what is new.
+            if tables.as_ref() != attached.tables.as_deref() {
+                differs = true;
+                attached.tables = tables.map(Arc::new);
+            }
         }
         if ended.is_empty() {
             if differs {
@@ -313,7 +320,7 @@ impl Keeper {
                 slot.clone_from(&attached.tables);
             }
         }
-        match Tables::new(self.generation, attachments) {
+        match Tables::shared(self.generation, attachments) {
             Ok(tables) => {
                 let tables = Arc::new(tables);
                 (self.report)(Event::Tables(tables.clone()));
@@ -353,13 +360,15 @@ impl Keeper {
             return Err(TablesError::Device { field: "interface", device: spec.interface, place });
         };
         let (cookie, mtu) = (pod.cookie, device.mtu);
+        let others = self.others_of(&spec, cookie, interface)?;
+        let pod = open_pod(&mut self.pods, &spec.netns)?;
         pod.find_number(&spec, &mut self.host);
         let told = self.overlays.told(&spec);
         let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
-        let (tables, overlay) = build::attachment(&spec, interface, inside, host, pod.number, told)?;
+        let (tables, overlay) = build::attachment(&spec, interface, &others, inside, host, pod.number, told)?;
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
-        let (tables, wanted) = (Some(tables), VecDeque::new());
+        let (tables, wanted) = (Some(Arc::new(tables)), VecDeque::new());
         self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
         // The host's refresh above may have changed the others' tables as well.
         self.rebuild(|other| other.index != index);
@@ -371,11 +380,12 @@ impl Keeper {
 
     /// See [`super::Manager::remove`].
     pub(super) fn remove(&mut self, index: AttachmentIndex) {
-        if self.attached.remove(&index.0).is_some() {
-            self.overlays.forget(index.0);
-            self.release();
-            self.publish();
-        }
+        let Some(gone) = self.attached.remove(&index.0) else { return };
+        self.overlays.forget(index.0);
+        // What led to its interface is nobody's now.
+        self.rebuild(|other| other.netns == gone.spec.netns);
+        self.release();
+        self.publish();
     }
 
     /// See [`super::Manager::ensure_neighbour`].
@@ -426,7 +436,7 @@ impl Keeper {
 
     fn probe_for(&mut self, index: AttachmentIndex) {
         let Some(attached) = self.attached.get(&index.0) else { return };
-        let mut hops = attached.tables.as_ref().map(build::next_hops).unwrap_or_default();
+        let mut hops = attached.tables.as_deref().map(build::next_hops).unwrap_or_default();
         hops.extend(&attached.wanted);
         hops.sort_unstable();
         hops.dedup();

@@ -146,6 +146,16 @@ pub enum TablesError {
         /// Where it was looked for.
         place: String,
     },
+    /// The interface has an attachment already.
+    #[error(
+        "interface: {device:?} in {place} has an attachment already; expected one attachment for each interface"
+    )]
+    Attached {
+        /// The interface.
+        device: String,
+        /// Its namespace.
+        place: String,
+    },
     /// More than the tables hold.
     #[error(transparent)]
     Table(#[from] TableError),

@@ -4,7 +4,7 @@
 //! In: a netlink socket of that namespace. Out: a [`Snapshot`], and of it what one device's table needs.
 //! Only the main routing table counts; policy routing rules, type-of-service routes and cached routes are left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -247,6 +247,17 @@ impl Snapshot {
     /// Whether a device is administratively up.
     pub(super) fn is_up(&self, index: u32) -> bool {
         self.devices.get(&index).is_some_and(|device| device.up)
+    }
+
+    /// The prefixes whose preferred route leads out of one of these devices.
+    pub(super) fn routes_by<'a>(&'a self, devices: &'a [u32]) -> impl Iterator<Item = IpPrefix> + 'a {
+        let by = |route: &&MainRoute| route.hops.iter().any(|hop| devices.contains(&hop.device));
+        let mut seen = BTreeSet::new();
+        self.routes
+            .iter()
+            .filter(move |route| seen.insert((route.prefix.address(), route.prefix.bits())))
+            .filter(by)
+            .map(|route| route.prefix)
     }
 
     /// What the table of one device is made from; `None` when there is no such device or it is no Ethernet device.

@@ -26,18 +26,29 @@ pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::Lay
     Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX)
 }
 
-/// Whether a socket can be a stream of this attachment.
-pub(super) fn judge<P>(served: &Served<P>, facts: &SocketFacts) -> StreamCode {
+/// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is
+/// not: what it sends keeps that source, which headers made here could not have.
+pub(super) fn judge<P>(served: &Served<P>, tables: &Tables, facts: &SocketFacts) -> StreamCode {
     if facts.netns_cookie != served.netns_cookie {
         StreamCode::NotAttached
     } else if !(facts.udp || facts.link.is_some())
         || facts.mark != 0
         || (facts.interface != 0 && facts.interface != served.interface_index)
+        || is_bound_elsewhere(tables.attachment(served.index), facts)
     {
         StreamCode::Unsupported
     } else {
         StreamCode::Registered
     }
+}
+
+/// Whether the socket's address is one of the namespace's, but not of the attachment's interface. While the tables do
+/// not know the address at all it may be new.
+fn is_bound_elsewhere(tables: Option<&AttachmentTables>, facts: &SocketFacts) -> bool {
+    let local = facts.local.ip().to_canonical();
+    tables.is_some_and(|tables| {
+        !tables.interface().has_address(local) && tables.own().binary_search(&local).is_ok()
+    })
 }
 
 /// What is granted to every stream of an attachment ([`stream_flags`]).
@@ -108,7 +119,8 @@ pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
     let named = tables.attachment(attachment).map_or(&[][..], AttachmentTables::named);
     let mut table = destination_table(tables, attachment);
     table.extend(named.iter().map(|mac| Destination::named(mac.0)));
-    Offer { table, link: tables.attachment(attachment).map(link_facts).unwrap_or_default() }
+    let link = tables.attachment(attachment).map(link_facts).unwrap_or_default();
+    Offer { table, link, others: Vec::new() }
 }
 
 fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {

@@ -76,6 +76,22 @@ pub(super) struct Known<P> {
     pub served: Vec<Served<P>>,
     pub clients: BTreeMap<ClientKey, ClientView>,
     pub tables: Arc<Tables>,
+    /// Counts changes of `served`.
+    pub version: u64,
+}
+
+impl<P> Known<P> {
+    /// The attachment that a program asks for: of its socket's namespace, with this interface, or the first one (0).
+    pub(super) fn find(&self, netns_cookie: u64, interface_index: u32) -> Option<&Served<P>> {
+        let mut of_namespace = self.served.iter().filter(|s| s.netns_cookie == netns_cookie);
+        of_namespace.find(|s| interface_index == 0 || s.interface_index == interface_index)
+    }
+
+    /// Interfaces of the other attachments of an attachment's namespace.
+    pub(super) fn others(&self, served: &Served<P>) -> Vec<u32> {
+        let is_other = |s: &&Served<P>| s.netns_cookie == served.netns_cookie && s.index != served.index;
+        self.served.iter().filter(is_other).map(|s| s.interface_index).collect()
+    }
 }
 
 /// The shared directory.
@@ -92,7 +108,7 @@ impl<P> Directory<P> {
     /// An empty directory.
     #[must_use]
     pub fn new(tables: Arc<Tables>) -> Self {
-        let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables };
+        let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables, version: 0 };
         Self(Arc::new(Mutex::new(known)), Processes::default())
     }
 
@@ -101,16 +117,19 @@ impl<P> Directory<P> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Begins to serve an attachment (instead of an older one with the same index).
+    /// Begins to serve an attachment (instead of an older one with the same index); tell the registrar afterwards.
     pub fn serve(&self, served: Served<P>) {
         let mut known = self.lock();
         known.served.retain(|s| s.index != served.index);
         known.served.push(served);
+        known.version += 1;
     }
 
-    /// Stops serving an attachment.
+    /// Stops serving an attachment; tell the registrar afterwards.
     pub fn forget(&self, index: AttachmentIndex) {
-        self.lock().served.retain(|s| s.index != index);
+        let mut known = self.lock();
+        known.served.retain(|s| s.index != index);
+        known.version += 1;
     }
 
     /// New tables; tell the registrar afterwards.

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ktsn_resolve::AttachmentIndex;
+use ktsn_resolve::{AttachmentIndex, AttachmentTables};
 use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
 use ktsn_ring::{Consumer, StreamCode, StreamStatus, layout};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -69,6 +69,8 @@ struct Registered<P> {
     worker: Outbox<P>,
     streams: BTreeMap<u32, StreamInfo>,
     offer: Offer,
+    /// What `offer` follows from, as far as the tables go.
+    tables: Option<Arc<AttachmentTables>>,
 }
 
 /// A handle on the registrar thread.
@@ -113,6 +115,7 @@ impl Registrar {
             connections: BTreeMap::new(),
             next_number: 1,
             generation: 0,
+            version: 0,
             granted: BTreeMap::new(),
             paused: Vec::new(),
             examiner: Examiner::new(examine),
@@ -149,8 +152,11 @@ struct Service<P> {
     directory: Directory<P>,
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
+    /// Of the tables, and of the attachments served, when clients were told last.
     generation: u64,
-    granted: BTreeMap<AttachmentIndex, Granted>,
+    version: u64,
+    /// By SO_NETNS_COOKIE: a socket is the namespace's, whichever of its attachments a program asks.
+    granted: BTreeMap<u64, Granted>,
     /// Connections that are not listened to for a moment.
     paused: Vec<u64>,
     examiner: Examiner,
@@ -324,7 +330,7 @@ impl<P: Send + 'static> Service<P> {
         }
         let served = {
             let known = self.directory.lock();
-            known.served.iter().find(|s| s.netns_cookie == facts.netns_cookie).cloned()
+            known.find(facts.netns_cookie, hello.interface_index).cloned()
         };
         let Some(served) = served else { return self.reply(number, HelloStatus::NotAttached) };
         let clients = self.directory.lock().clients.values().filter(|c| c.attachment == served.index).count();
@@ -350,9 +356,14 @@ impl<P: Send + 'static> Service<P> {
         let layout = layout_for(served)?;
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
-        let offer = offer(&self.directory.lock().tables, served.index);
+        let (offer, tables) = {
+            let known = self.directory.lock();
+            let tables = known.tables.attachments().get(usize::from(served.index.0)).cloned().flatten();
+            (Offer { others: known.others(served), ..offer(&known.tables, served.index) }, tables)
+        };
         consumer.set_destinations(&offer.table)?;
         consumer.set_link(&offer.link);
+        consumer.set_others(&offer.others);
         let key = ClientKey(number);
         let attention = consumer.attention();
         let client =
@@ -367,6 +378,7 @@ impl<P: Send + 'static> Service<P> {
             worker: served.worker.clone(),
             streams: BTreeMap::new(),
             offer,
+            tables,
         });
         let view = ClientView {
             pid: connection.pid,
@@ -400,13 +412,13 @@ impl<P: Send + 'static> Service<P> {
             let _ = client.worker.send(Command::Refuse(client.key, index, refuse(StreamCode::NotAttached)));
             return true;
         };
-        let code = judge(&served, &facts);
+        let code = judge(&served, &self.directory.lock().tables, &facts);
         if code != StreamCode::Registered {
             client.streams.remove(&index);
             let _ = client.worker.send(Command::Refuse(client.key, index, refuse(code)));
             return true;
         }
-        let granted = self.granted.entry(served.index).or_default();
+        let granted = self.granted.entry(served.netns_cookie).or_default();
         let flags = granted.answer(flags_of(&served), txtime, facts.cookie);
         let status = match facts.link {
             Some(_) => link_status_of(token, flags, &self.directory.lock().tables, served.index),

@@ -38,6 +38,7 @@ fn collect(inbox: &Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBo
     let mut kinds = Vec::new();
     loop {
         match inbox.next() {
+            Some(Command::Offer(_, offer)) => kinds.push(format!("others {:?}", offer.others)),
             Some(command) => kinds.push(
                 match command {
                     Command::AddClient(_) => "add",
@@ -106,9 +107,14 @@ impl Running {
     }
 
     fn hello(&self, abi: u16) -> (OwnedFd, Option<HelloReply>) {
+        self.hello_at(abi, 0)
+    }
+
+    fn hello_at(&self, abi: u16, interface_index: u32) -> (OwnedFd, Option<HelloReply>) {
         let fd = self.connect();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        write(&fd, &Hello { abi_min: abi, abi_max: abi }.encode(), &[udp.as_fd()]).unwrap();
+        write(&fd, Hello { abi_min: abi, abi_max: abi, interface_index }.encode().as_slice(), &[udp.as_fd()])
+            .unwrap();
         let mut octets = [0; 64];
         let reply = match recv(&fd, &mut octets, RecvFlags::empty()) {
             Ok((count, _)) if count > 0 => HelloReply::parse(&octets[..count]).ok(),
@@ -138,6 +144,14 @@ impl Running {
         drop(self.registrar.take());
         self.stop.store(true, SeqCst);
         self.commands.take().unwrap().join().unwrap()
+    }
+}
+
+fn eventually(done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -184,6 +198,45 @@ fn a_grant_is_the_sockets_and_outlives_its_client() {
     let remembered = "register with TAI remembered";
     let expected = ["add", "register", remembered, "end", "add", remembered, "register", "register", "end"];
     assert_eq!(running.finish(), expected);
+}
+
+/// A namespace's second attachment: asked for by its interface, told to the clients of the first, with its own limits.
+#[test]
+fn each_attachment_of_a_namespace_is_asked_for_by_its_interface() {
+    let running = start(1);
+    let (first, reply) = running.hello(ABI as u16);
+    assert_eq!(reply.map(|r| (r.status, r.interface_index)), Some((HelloStatus::Attached, 1)));
+    let second = {
+        let known = running.directory.lock();
+        Served {
+            index: AttachmentIndex(1),
+            name: "net1".to_owned(),
+            interface_index: 7,
+            ..known.served[0].clone()
+        }
+    };
+    running.directory.serve(second);
+    running.registrar.as_ref().unwrap().tables_changed();
+    let (net1, reply) = running.hello_at(ABI as u16, 7);
+    assert_eq!(reply.map(|r| (r.status, r.interface_index)), Some((HelloStatus::Attached, 7)));
+    assert_eq!(running.hello_at(ABI as u16, 7).1.map(|r| r.status), Some(HelloStatus::ClientsMax));
+    assert_eq!(running.hello_at(ABI as u16, 8).1.map(|r| r.status), Some(HelloStatus::NotAttached));
+    // The socket's grant is known to both.
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let register = |fd: &OwnedFd, txtime| {
+        write(fd, &Register { stream_index: 0, token: 1, txtime }.encode(), &[udp.as_fd()]).unwrap();
+    };
+    register(&first, TxtimeClaim::Tai(2));
+    let registered = |at: usize| running.directory.clients()[at].streams.len() == 1;
+    eventually(|| registered(0));
+    register(&net1, TxtimeClaim::Asked);
+    eventually(|| registered(1));
+    drop((first, net1));
+    running.wait_for_clients(0);
+    let done = running.finish();
+    let count = |what: &str| done.iter().filter(|each| *each == what).count();
+    assert_eq!((count("add"), count("register with TAI remembered")), (2, 2), "{done:?}");
+    assert_eq!(done.iter().filter(|each| *each == "others [7]").count(), 1, "{done:?}");
 }
 
 #[test]

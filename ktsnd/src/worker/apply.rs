@@ -104,6 +104,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn make_offer(&mut self, key: ClientKey, offer: Box<Offer>) {
         if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut()) {
+            client.consumer.set_others(&offer.others);
             client.consumer.set_link(&offer.link);
             if client.consumer.set_destinations(&offer.table).is_err() {
                 count(&self.stats.bugs);

@@ -141,6 +141,8 @@ fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
 /// What a client is told about where it may send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
+    /// Interfaces of the namespace's other attachments.
+    pub others: Vec<u32>,
     /// Prefixes for datagrams, longest first, and MAC addresses for packet sockets.
     pub table: Vec<ktsn_ring::Destination>,
     /// The interface, for packet sockets.

@@ -8,8 +8,10 @@ use super::{
 
 #[test]
 fn octets_follow_the_page() {
-    let hello = Hello { abi_min: 1, abi_max: 0x0203 };
-    assert_eq!(&hello.encode(), b"KTSNRNG\0\x01\0\x01\0\x03\x02\0\0");
+    let hello = Hello { abi_min: 1, abi_max: 0x0203, interface_index: 0 };
+    assert_eq!(hello.encode().as_slice(), b"KTSNRNG\0\x01\0\x01\0\x03\x02\0\0");
+    let hello = Hello { interface_index: 0x0102_0304, ..hello };
+    assert_eq!(hello.encode().as_slice(), b"KTSNRNG\0\x01\0\x01\0\x03\x02\0\0\x04\x03\x02\x01\0\0\0\0");
     let reply = HelloReply {
         status: HelloStatus::Version,
         abi: 5,
@@ -30,7 +32,8 @@ fn octets_follow_the_page() {
 
 #[test]
 fn bad_messages_have_names() {
-    let hello = Hello { abi_min: 1, abi_max: 1 }.encode();
+    let hello: [u8; 16] =
+        Hello { abi_min: 1, abi_max: 1, interface_index: 0 }.encode().as_slice().try_into().unwrap();
     let with = |at: usize, value: u8| {
         let mut message = hello;
         message[at] = value;
@@ -43,6 +46,15 @@ fn bad_messages_have_names() {
     assert_eq!(with(8, 9), Err(ControlError::Type(9)));
     assert_eq!(with(8, 2), Err(ControlError::Type(2)));
     assert_eq!(with(8, 3), Err(ControlError::Length(16)));
+    let at = |interface: u32, rest: u8| {
+        let mut message = [&hello[..], &interface.to_le_bytes(), &[0; 4]].concat();
+        message[20] = rest;
+        parse(&message)
+    };
+    let named = Message::Hello(Hello { abi_min: 1, abi_max: 1, interface_index: 7 });
+    assert_eq!(at(7, 0), Ok(named));
+    assert_eq!(at(0, 0), Err(ControlError::Reserved));
+    assert_eq!(at(7, 1), Err(ControlError::Reserved));
     assert_eq!(with(14, 1), Err(ControlError::Reserved));
     assert_eq!(with(10, 2), Err(ControlError::AbiRange(2, 1)));
     assert_eq!(with(10, 0), Err(ControlError::AbiRange(0, 1)));
@@ -82,7 +94,10 @@ proptest! {
         message[9] = 0;
         let message = &message[..length];
         match parse(message) {
-            Ok(Message::Hello(hello)) => prop_assert_eq!(message, &hello.encode()[..]),
+            Ok(Message::Hello(hello)) => {
+                let encoded = hello.encode();
+                prop_assert_eq!(message, encoded.as_slice());
+            }
             Ok(Message::Register(register)) => prop_assert_eq!(message, &register.encode()[..]),
             Ok(Message::Unregister(unregister)) => prop_assert_eq!(message, &unregister.encode()[..]),
             Err(_) => {}

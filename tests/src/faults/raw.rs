@@ -112,7 +112,8 @@ impl Raw {
     #[must_use]
     pub fn hello(&self, namespace: &str, (abi_min, abi_max): (u16, u16)) -> (HelloReply, Vec<OwnedFd>) {
         let socket = udp(namespace);
-        self.send(&Hello { abi_min, abi_max }.encode(), &[socket.as_fd()]).expect("Hello");
+        self.send(Hello { abi_min, abi_max, interface_index: 0 }.encode().as_slice(), &[socket.as_fd()])
+            .expect("Hello");
         let (octets, descriptors) = self.receive().expect("an answer").expect("an answer");
         (HelloReply::parse(&octets).expect("HelloReply"), descriptors)
     }

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ktsn_model::IpPrefix;
-use ktsn_resolve::{AttachmentTables, Via};
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables, Via};
 
-use super::super::Event;
-use super::place::{Place, SOON, Seen, ip, ip_batch};
+use super::super::{AttachmentSpec, Event};
+use super::place::{INDEX, Place, SOON, Seen, ip, ip_batch};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -160,5 +160,45 @@ fn another_attachment_does_not_disturb() {
         while let Some(event) = seen.next(Duration::from_millis(50)).await {
             assert!(matches!(event, Event::Tables(_)), "{event:?}");
         }
+    });
+}
+
+/// Two interfaces of one namespace: each attachment yields what the namespace's routes give the other, and has it back
+/// when that one is removed. One interface has one attachment.
+#[test]
+fn attachments_of_one_namespace_follow_its_routes() {
+    Place::run(async |place, mut seen: Seen| {
+        let (node, pod) = (&place.node, &place.pod);
+        ip(&format!("-n {node} link add pod1 type veth peer name net1 netns {pod}"));
+        ip(&format!("-n {node} link set pod1 up"));
+        ip(&format!("-n {pod} addr add 10.250.0.5/24 dev net1"));
+        ip(&format!("-n {pod} link set net1 up"));
+        ip(&format!("-n {pod} route add 10.244.1.0/25 via 10.250.0.1"));
+        seen.manager.add(place.spec()).await.unwrap();
+        let net1 = AttachmentSpec {
+            index: AttachmentIndex(0),
+            interface: "net1".to_owned(),
+            interface_port: PortIndex(3),
+            destinations: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            ..place.spec()
+        };
+        let (mine, its) = (address("10.244.1.200"), address("10.244.1.5"));
+        let takes = |tables: &Tables, index: AttachmentIndex, to: IpAddr| {
+            let rules = ktsn_resolve::destinations(tables, index);
+            let hit = rules.iter().find(|rule| rule.prefix.contains(to));
+            hit.is_some_and(|rule| matches!(rule.verdict, ktsn_resolve::Verdict::Take { .. }))
+        };
+        let first = seen.manager.add(net1.clone()).await.unwrap().tables;
+        for (index, to, expected) in
+            [(INDEX, mine, true), (INDEX, its, false), (net1.index, mine, false), (net1.index, its, true)]
+        {
+            assert_eq!(takes(&first, index, to), expected, "{index:?} {to}");
+        }
+        let again = AttachmentSpec { index: AttachmentIndex(7), ..net1.clone() };
+        let refused = seen.manager.add(again).await.unwrap_err().to_string();
+        assert!(refused.contains("interface: \"net1\"") && refused.contains("one attachment"), "{refused}");
+        seen.manager.remove(net1.index).await;
+        while seen.next(Duration::from_millis(100)).await.is_some() {}
+        assert!(takes(seen.latest.as_ref().unwrap(), INDEX, its));
     });
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which attachment of its namespace a frame leaves by, where there are several.
+//!
+//! In: the frame, the socket's interface, what each attachment's region says. Out: the attachment's place. The daemon
+//! has asked the namespace's own routes (`objects.md`): of two attachments the destination tables of one at most take
+//! a unicast datagram, so the first that takes it is the one. An attachment whose region was given up keeps its
+//! datagrams: they are lost as on a link without carrier, never sent by the kernel at once. With one attachment this is
+//! two loads.
+
+use ktsn_model::BypassReason;
+use ktsn_ring::{DestinationVerdict, Frame, SlotFlags};
+
+use crate::batch::Batch;
+use crate::page::PLACES_COUNT;
+use crate::region::{self, Use};
+use crate::send::Send;
+use crate::streams::{self, Registration};
+use crate::{attach, sys};
+
+use core::sync::atomic::Ordering::SeqCst;
+
+/// How often a destination table that is being written is read again, and the pause, ns.
+const TABLE_ATTEMPTS: u32 = 20;
+const TABLE_NAP: u32 = 50_000;
+
+/// Lets `batch` use the region of the attachment by which `frame` leaves. Where none takes it that is the first one:
+/// its daemon's reason is as good as another's.
+pub(crate) fn choose(send: Send, frame: &Frame, batch: &mut Batch) {
+    let page = batch.page();
+    let end = page.places_end.load(SeqCst) as usize;
+    if end <= 1 && batch.current().is_none_or(|held| held.producer().others_count() == 0) {
+        return;
+    }
+    if region::missing(page) != 0 {
+        attach::advance(page, send.fd);
+    }
+    let named = if frame.flags.is_link() { 0 } else { send.stream.bound_interface() };
+    let interface = if named != 0 { named } else { frame.scope };
+    if interface != 0
+        && let Some(place) = region::place_of(page, interface)
+    {
+        return batch.go_to(place);
+    }
+    let places = || 0..page.places_end.load(SeqCst) as usize;
+    let first = places().find(|place| Use::at(page, *place).is_some());
+    // An interface that has no attachment is the kernel's; whichever is asked says so.
+    let taking = if interface == 0 { taking(send, frame, batch) } else { None };
+    batch.go_to(taking.or(first).unwrap_or(0));
+}
+
+/// The attachment that takes a datagram: one that is served, else one that was.
+fn taking(send: Send, frame: &Frame, batch: &mut Batch) -> Option<usize> {
+    let page = batch.page();
+    for place in 0..PLACES_COUNT {
+        if let Some(held) = Use::at(page, place)
+            && takes(send, frame, &held, batch)
+        {
+            return Some(place);
+        }
+    }
+    (0..PLACES_COUNT).find(|place| {
+        Use::left(page, *place).is_some_and(|held| {
+            if frame.flags.contains(SlotFlags::CONNECTED) {
+                send.stream.last_limit(&held) != 0
+            } else {
+                is_taken(&held, frame)
+            }
+        })
+    })
+}
+
+fn takes(send: Send, frame: &Frame, held: &Use, batch: &mut Batch) -> bool {
+    if !frame.flags.contains(SlotFlags::CONNECTED) {
+        return is_taken(held, frame);
+    }
+    let answer = send.stream.known_registration(held).unwrap_or_else(|| {
+        // What is filled carries the token of an older registration: it goes first.
+        batch.publish();
+        send.stream.registration(held, send.fd)
+    });
+    matches!(answer, Registration::Known(status) if status.limit != 0)
+}
+
+/// Whether a region's table takes an unconnected datagram. One that stays unreadable may.
+fn is_taken(held: &Use, frame: &Frame) -> bool {
+    destination(held, frame).is_none_or(|answer| answer.is_ok())
+}
+
+/// The greatest payload that a region's daemon takes to the frame's destination, or why it takes none; `None` when its
+/// table stays unreadable.
+pub(crate) fn destination(held: &Use, frame: &Frame) -> Option<Result<usize, BypassReason>> {
+    for _ in 0..TABLE_ATTEMPTS {
+        match held.producer().destination(frame.address) {
+            DestinationVerdict::Take { payload_max } => return Some(Ok(usize::from(payload_max))),
+            DestinationVerdict::Broadcast { payload_max } => {
+                let is_allowed =
+                    streams::get(frame.stream_index).is_some_and(|stream| stream.options().has_broadcast);
+                let refused = Err(BypassReason::UnsupportedOption);
+                return Some(if is_allowed { Ok(usize::from(payload_max)) } else { refused });
+            }
+            DestinationVerdict::Bypass(number) => {
+                return Some(Err(BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)));
+            }
+            DestinationVerdict::Unstable => {
+                sys::nap(TABLE_NAP);
+            }
+        }
+    }
+    None
+}
