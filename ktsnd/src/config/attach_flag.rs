@@ -3,7 +3,7 @@
 
 use super::{Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
-const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
+const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, allow_policy_bypass, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
                     destination (repeatable), mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
                     (repeatable), flood_interface, ttl, tos, df, udp_checksum";
 
@@ -47,6 +47,7 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "overrun_limit" => raw.overrun_limit = text(),
         "horizon" => raw.horizon = text(),
         "allow_tai" => raw.allow_tai = Some(parsed(key, value, "true or false")?),
+        "allow_policy_bypass" => raw.allow_policy_bypass = Some(parsed(key, value, "true or false")?),
         "take" => {
             let least = value.parse().map(|priority_min| RawTake::From { priority_min });
             raw.take = Some(least.unwrap_or_else(|_| RawTake::Word(value.to_owned())));

@@ -81,6 +81,8 @@ pub struct Attachment {
     pub horizon: Nanos,
     /// Whether unprivileged programs may use CLOCK_TAI.
     pub allow_tai: bool,
+    /// Whether frames may leave by the uplink that the kernel would encrypt.
+    pub allow_policy_bypass: bool,
     /// From which priority on datagrams without transmit time are taken; `None` = never.
     pub take_from: Option<u8>,
     /// How arriving frames get into the pod.
@@ -202,6 +204,7 @@ impl Attachment {
             )?,
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_tai: raw.allow_tai.unwrap_or(true),
+            allow_policy_bypass: raw.allow_policy_bypass.unwrap_or(false),
             take_from: take(&path("take"), raw.take.as_ref())?,
             ingress: IngressMode::check(
                 &path("ingress"),

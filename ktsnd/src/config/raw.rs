@@ -72,6 +72,7 @@ pub struct RawAttachment {
     pub overrun_limit: Option<String>,
     pub horizon: Option<String>,
     pub allow_tai: Option<bool>,
+    pub allow_policy_bypass: Option<bool>,
     pub take: Option<RawTake>,
     pub vlan: Option<u32>,
     pub pcp: Option<u32>,

@@ -364,6 +364,7 @@ fn spec_of(
         listed: attachment.listed(),
         tag: attachment.tag,
         is_short: attachment.ingress == IngressMode::Short,
+        allow_policy_bypass: attachment.allow_policy_bypass,
     }
 }
 

@@ -162,7 +162,16 @@ fn state_message(peer: &PeerState) -> v1::PeerState {
         Err(missing) => (String::new(), String::new(), missing.clone()),
     };
     let known = v1::VxlanPeer { prefix: peer.prefix.to_string(), vtep, mac };
-    v1::PeerState { peer: Some(known), source: peer.source.word().to_owned(), missing }
+    v1::PeerState {
+        peer: Some(known),
+        source: peer.source.word().to_owned(),
+        missing,
+        left: peer.left.clone().unwrap_or_default(),
+    }
+}
+
+fn count(peers: usize) -> u32 {
+    u32::try_from(peers).unwrap_or(u32::MAX)
 }
 
 /// An attachment's overlay in few words, however many peers it has.
@@ -182,7 +191,8 @@ pub(super) fn overlay_message(attached: &Attached) -> Option<v1::OverlayState> {
         mac: overlay.device_mac.to_string(),
         fault: overlay.fault.clone().unwrap_or_default(),
         peers,
-        peers_missing: u32::try_from(missing).unwrap_or(u32::MAX),
+        peers_left: count(overlay.peers.iter().filter(|peer| peer.left.is_some()).count()),
+        peers_missing: count(missing),
         conflicts: overlay.conflicts.iter().take(CONFLICTS_SHOWN).cloned().collect(),
         conflicts_count: news.conflicts_count,
     })

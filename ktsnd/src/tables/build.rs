@@ -9,13 +9,15 @@ use std::net::IpAddr;
 
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
-    Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Side, Via, VxlanBridged,
+    Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Route, Side, Via, VxlanBridged,
 };
 use ktsn_wire::MacAddress;
 
 use super::delivery::{self, Arrival};
 use super::overlay::{self, OverlayState, Told};
 use super::snapshot::Snapshot;
+use super::underlay::Underlay;
+use super::xfrm::Policies;
 use super::{AttachmentSpec, TablesError};
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
@@ -34,13 +36,20 @@ pub(super) fn attachment(
 ) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
     let missing =
         |field, device: &str, place: String| TablesError::Device { field, device: device.to_owned(), place };
-    let link = pod
+    let mut link = pod
         .link(interface, spec.interface_port)
         .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
+    if let (Some(segment), Some(policies)) = (&spec.segment, told.policies) {
+        check_segment(segment, spec, host, policies)?;
+    }
     let state = spec.overlay.as_ref();
     let state = state.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
+    let left = state.iter().flat_map(|state| &state.peers).filter(|peer| peer.left.is_some());
+    // The kernel knows better: `not_allowed`. It stands before the pod's own route for the same prefix.
+    let left = left.map(|peer| Route { prefix: peer.prefix, via: Via::Elsewhere, source: None });
+    link.routes.splice(0..0, left.collect::<Vec<_>>());
     let uplink = match host.device(&spec.uplink).and_then(|(index, _)| host.link(index, spec.uplink_port)) {
-        Some(uplink) => for_tunnel_ends(uplink, state.as_ref(), spec.segment.as_ref()),
+        Some(uplink) => for_tunnel_ends(straight(uplink, spec, host), state.as_ref(), spec.segment.as_ref()),
         None => unplugged(spec),
     };
     let is_up = pod.is_up(interface);
@@ -72,6 +81,26 @@ pub(super) fn attachment(
     Ok((tables, state))
 }
 
+/// A segment has one way only: when the kernel would encrypt a part of it, all of it is the kernel's.
+fn check_segment(
+    segment: &Bridged,
+    spec: &AttachmentSpec,
+    host: &Snapshot,
+    policies: &Policies,
+) -> Result<(), TablesError> {
+    let (local, port) = (segment.tunnel.local, segment.tunnel.port);
+    let underlay = Underlay::new(host, policies, &spec.uplink, local, port);
+    let ends: HashSet<IpAddr> = ends_of(segment).filter(|end| *end != local).collect();
+    match ends.into_iter().find_map(|end| underlay.why_left(end)) {
+        Some(why) => Err(TablesError::Encrypted(why)),
+        None => Ok(()),
+    }
+}
+
+fn ends_of(segment: &Bridged) -> impl Iterator<Item = IpAddr> {
+    segment.members.iter().map(|member| member.vtep).chain(segment.flood.iter().copied())
+}
+
 /// Checks at the time of attaching what later is only waited for.
 pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<(), TablesError> {
     // A device to learn from is waited for.
@@ -87,6 +116,15 @@ pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<()
     Ok(())
 }
 
+/// The uplink without what leads to tunnel devices instead, where the attachment wants that skipped.
+fn straight(mut uplink: Link, spec: &AttachmentSpec, host: &Snapshot) -> Link {
+    if spec.allow_policy_bypass {
+        let tunnelled: HashSet<_> = host.tunnelled().collect();
+        uplink.routes.retain(|route| !tunnelled.contains(&route.prefix));
+    }
+    uplink
+}
+
 /// Where a node's tables are larger than ours, only what leads to tunnel ends matters on the uplink.
 fn for_tunnel_ends(mut uplink: Link, overlay: Option<&OverlayState>, segment: Option<&Bridged>) -> Link {
     if uplink.routes.len() <= ROUTES_MAX && uplink.neighbours.len() <= NEIGHBOURS_MAX {
@@ -94,9 +132,7 @@ fn for_tunnel_ends(mut uplink: Link, overlay: Option<&OverlayState>, segment: Op
     }
     let ends = overlay.into_iter().flat_map(|overlay| &overlay.peers);
     let ends = ends.filter_map(|peer| Some(peer.end.as_ref().ok()?.0));
-    let of_segment = segment.into_iter().flat_map(|segment| {
-        segment.members.iter().map(|member| member.vtep).chain(segment.flood.iter().copied())
-    });
+    let of_segment = segment.into_iter().flat_map(ends_of);
     let ends: HashSet<IpAddr> = ends.chain(of_segment).collect();
     uplink.routes.retain(|route| ends.iter().any(|vtep| route.prefix.contains(*vtep)));
     let gateways: HashSet<IpAddr> = uplink.routes.iter().filter_map(gateway).collect();

@@ -24,6 +24,7 @@ use super::namespace::{self, Identity};
 use super::netlink::{Hints, Netlink};
 use super::snapshot::{Snapshot, use_neighbour};
 use super::watch::Watch;
+use super::xfrm::Policies;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end, sys};
 use crate::config::VxlanPeer;
 use overlays::Overlays;
@@ -152,6 +153,7 @@ pub(super) struct Keeper {
     pods: BTreeMap<PathBuf, Pod>,
     attached: BTreeMap<u16, Attached>,
     overlays: Overlays,
+    policies: Policies,
     watch: Option<Watch>,
     generation: u64,
 }
@@ -165,14 +167,21 @@ impl Keeper {
         });
         let (pods, attached) = (BTreeMap::new(), BTreeMap::new());
         let overlays = Overlays::default();
-        Ok(Self { report, host, pods, attached, overlays, watch: watch.ok(), generation: 0 })
+        let policies = Policies::open().unwrap_or_else(|error| {
+            report(Event::Warning(format!(
+                "IPsec policies cannot be read ({error}): overlays are left to the kernel but where \
+                 allow_policy_bypass = true"
+            )));
+            Policies::unknown()
+        });
+        Ok(Self { report, host, pods, attached, overlays, policies, watch: watch.ok(), generation: 0 })
     }
 
     /// Waits until something changed somewhere.
     pub(super) async fn wake(&mut self) -> Wake {
         std::future::poll_fn(|context| {
             // Each is polled, so that each knows whom to wake.
-            let mut changed = self.host.poll(context).is_ready();
+            let mut changed = self.host.poll(context).is_ready() | self.policies.poll(context).is_ready();
             for pod in self.pods.values_mut() {
                 changed |= pod.space.poll(context).is_ready();
             }
@@ -188,7 +197,9 @@ impl Keeper {
 
     /// Whether something was announced that no dump has shown yet.
     pub(super) fn is_behind(&self) -> bool {
-        self.host.hints.any() || self.pods.values().any(|pod| pod.space.hints.any())
+        self.policies.is_behind()
+            || self.host.hints.any()
+            || self.pods.values().any(|pod| pod.space.hints.any())
     }
 
     /// Dumps what changed and publishes what follows from it; false when the kernel refused.
@@ -202,7 +213,17 @@ impl Keeper {
                 false
             }
         };
+        let mut whole_policies = true;
+        let policies_changed = self.policies.refresh();
         let host_changed = refreshed(&mut self.host);
+        let host_changed = match policies_changed {
+            Ok(changed) => host_changed | changed,
+            Err(error) => {
+                (self.report)(Event::Warning(format!("IPsec policies: {error}")));
+                whole_policies = false;
+                true
+            }
+        };
         let changed: Vec<PathBuf> = self
             .pods
             .iter_mut()
@@ -214,7 +235,7 @@ impl Keeper {
         if host_changed || !changed.is_empty() {
             self.rebuild(|spec| host_changed || changed.contains(&spec.netns));
         }
-        whole
+        whole && whole_policies
     }
 
     /// Takes over what the node's snapshot shows of the devices that attachments learn from.
@@ -255,7 +276,7 @@ impl Keeper {
                     Some(format!("uplink {}: no such device; nothing leaves by it", attached.spec.uplink));
             }
             let pods = &pod.space.snapshot;
-            let told = self.overlays.told(&attached.spec);
+            let told = self.overlays.told(&attached.spec, &self.policies);
             let (spec, host) = (&attached.spec, &self.host.snapshot);
             let others = shared::others(&interfaces, pod.cookie, attached.interface);
             let built = build::attachment(spec, attached.interface, &others, pods, host, pod.number, told);
@@ -363,7 +384,7 @@ impl Keeper {
         let others = self.others_of(&spec, cookie, interface)?;
         let pod = open_pod(&mut self.pods, &spec.netns)?;
         pod.find_number(&spec, &mut self.host);
-        let told = self.overlays.told(&spec);
+        let told = self.overlays.told(&spec, &self.policies);
         let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
         let (tables, overlay) = build::attachment(&spec, interface, &others, inside, host, pod.number, told)?;
         let index = spec.index;

@@ -29,8 +29,10 @@ mod peers;
 mod snapshot;
 #[allow(unsafe_code)]
 mod sys;
+mod underlay;
 mod vxlan_device;
 mod watch;
+mod xfrm;
 
 use std::io;
 use std::path::PathBuf;
@@ -74,6 +76,8 @@ pub struct AttachmentSpec {
     pub tag: Option<Tci>,
     /// Whether arriving frames take the short way in.
     pub is_short: bool,
+    /// Whether frames may leave by the uplink that the kernel would encrypt.
+    pub allow_policy_bypass: bool,
 }
 
 /// What is known once an attachment was added.
@@ -162,6 +166,11 @@ pub enum TablesError {
     /// No VXLAN network identifier.
     #[error("overlay.vxlan.vni: {0}: expected 0 to 16777215")]
     Vni(u32),
+    /// The kernel would encrypt what would leave by the uplink.
+    #[error(
+        "overlay.vxlan: {0}; KTSN would skip the encryption: allow_policy_bypass = true on the attachment does so knowingly"
+    )]
+    Encrypted(String),
     /// No default route to take the uplink from.
     #[error("no default route; name the uplink")]
     NoDefaultRoute,

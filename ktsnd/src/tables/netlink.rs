@@ -267,12 +267,12 @@ impl Netlink {
 }
 
 /// A 32-bit number of a message's header, in the machine's order.
-fn number(message: &[u8], at: usize) -> Option<u32> {
+pub(super) fn number(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Splits off one message; lengths are rounded up to 4.
-fn first_message(octets: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn first_message(octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = usize::try_from(number(octets, 0)?).ok()?;
     if length < HEADER_OCTETS || length > octets.len() {
         return None;

@@ -14,6 +14,8 @@ use super::TablesError;
 use super::learn::Learner;
 use super::peers::{PeerState, Sources, in_tables, merge};
 use super::snapshot::Snapshot;
+use super::underlay::Underlay;
+use super::xfrm::Policies;
 use crate::config::{Vxlan, VxlanPeer};
 
 /// An overlay as it is in force.
@@ -43,6 +45,8 @@ pub(super) struct Told<'a> {
     /// The attachment's list by `SetPeers`, then its VNI's.
     pub(super) given: [&'a [VxlanPeer]; 2],
     pub(super) learner: Option<&'a Learner>,
+    /// What may be encrypted on the kernel's way; `None`: the attachment skips that knowingly.
+    pub(super) policies: Option<&'a Policies>,
 }
 
 /// The state of `vxlan` on this node, for a pod with the addresses `own`.
@@ -78,6 +82,12 @@ pub(super) fn state(
     if let Some(fault) = &fault {
         for peer in &mut peers {
             peer.end = Err(fault.clone());
+        }
+    }
+    if let Some(policies) = told.policies {
+        let underlay = Underlay::new(host, policies, uplink, local, port);
+        for peer in &mut peers {
+            peer.left = peer.end.as_ref().ok().and_then(|(vtep, _)| underlay.why_left(*vtep));
         }
     }
     let device = vxlan.device.clone();
@@ -119,9 +129,10 @@ pub(super) fn tables(state: &OverlayState, host: &Snapshot) -> Result<Overlay, T
             IpAddr::V6(_) => !device.udp_zero_checksum_v6,
         };
     }
+    let served = state.peers.iter().filter(|peer| peer.left.is_none());
     Ok(Overlay::VxlanRouted(VxlanRouted::new(ktsn_resolve::Vxlan {
         tunnel,
         device_mac: state.device_mac,
-        peers: state.peers.iter().map(|peer| in_tables(peer, state.local)).collect(),
+        peers: served.map(|peer| in_tables(peer, state.local)).collect(),
     })?))
 }

@@ -49,6 +49,8 @@ pub struct PeerState {
     pub end: Result<(IpAddr, MacAddress), String>,
     /// Who says so.
     pub source: Source,
+    /// Why frames to it are left to the kernel; `None`: they are not.
+    pub left: Option<String>,
 }
 
 impl fmt::Display for PeerState {
@@ -77,12 +79,18 @@ pub(super) struct Sources<'a> {
 pub(super) fn merge(sources: &Sources<'_>) -> (Vec<PeerState>, Vec<String>) {
     let (mut merged, mut conflicts) = (Merged::default(), Vec::new());
     let told = |source| {
-        move |peer: &VxlanPeer| PeerState { prefix: peer.prefix, end: Ok((peer.vtep, peer.mac)), source }
+        move |peer: &VxlanPeer| PeerState {
+            prefix: peer.prefix,
+            end: Ok((peer.vtep, peer.mac)),
+            source,
+            left: None,
+        }
     };
     let learnt = |peer: &Learnt| PeerState {
         prefix: peer.prefix,
         end: peer.end.map_err(|missing| missing.to_string()),
         source: Source::Learnt,
+        left: None,
     };
     let all = sources.configured.iter().map(told(Source::Configuration));
     let all = all.chain(sources.given.iter().copied().flatten().map(told(Source::ControlApi)));
@@ -152,11 +160,12 @@ fn claimed(prefix: &IpPrefix, sources: &Sources<'_>) -> Option<(IpAddr, u8)> {
 
 /// Gateways with one MAC address: the forwarding table can have it at one tunnel end only.
 fn shared_mac(learnt: &[Learnt]) -> Vec<String> {
-    let mut gateways: BTreeMap<MacAddress, IpAddr> = BTreeMap::new();
+    // A node has one gateway a family.
+    let mut gateways: BTreeMap<(MacAddress, bool), IpAddr> = BTreeMap::new();
     let mut conflicts = Vec::new();
     for peer in learnt {
         let Ok((vtep, mac)) = peer.end else { continue };
-        let first = *gateways.entry(mac).or_insert(peer.gateway);
+        let first = *gateways.entry((mac, peer.gateway.is_ipv4())).or_insert(peer.gateway);
         if first != peer.gateway {
             conflicts.push(format!(
                 "gateways {first} and {} have the same {mac}, which the kernel has at {vtep} only",

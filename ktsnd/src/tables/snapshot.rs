@@ -43,6 +43,7 @@ pub(super) struct Device {
     pub(super) up: bool,
     /// What it is to other devices.
     pub(super) kin: Kin,
+    pub(super) loopback: bool,
     /// Of a VXLAN device.
     pub(super) vxlan: Option<VxlanDevice>,
 }
@@ -183,6 +184,31 @@ impl Snapshot {
         self.routes.iter()
     }
 
+    /// Whether a device is a tunnel: neither Ethernet nor loopback (WireGuard, tun, IP in IP, GRE, VTI, xfrm).
+    fn is_tunnel(&self, index: u32) -> bool {
+        self.devices.get(&index).is_some_and(|device| device.mac.is_none() && !device.loopback)
+    }
+
+    /// Prefixes whose preferred route leaves by a tunnel device.
+    pub(super) fn tunnelled(&self) -> impl Iterator<Item = IpPrefix> {
+        let by_tunnel = |route: &&MainRoute| route.hops.iter().any(|hop| self.is_tunnel(hop.device));
+        self.routes.iter().filter(by_tunnel).map(|route| route.prefix)
+    }
+
+    /// The tunnel device that the kernel's route to an address leaves by.
+    pub(super) fn tunnel_to(&self, address: IpAddr) -> Option<&str> {
+        let all = self.routes.iter().filter(|route| route.prefix.contains(address));
+        // Of equal lengths the first is preferred.
+        let mut best: Option<&MainRoute> = None;
+        for route in all {
+            if best.is_none_or(|best| route.prefix.bits() > best.prefix.bits()) {
+                best = Some(route);
+            }
+        }
+        let hop = best?.hops.iter().find(|hop| self.is_tunnel(hop.device))?;
+        self.devices.get(&hop.device).map(|device| device.name.as_str())
+    }
+
     /// The MAC address of a device's neighbour, when the kernel may use it.
     pub(super) fn mac_of(&self, device: u32, address: IpAddr) -> Option<MacAddress> {
         let known = self.neighbours.get(&(device, address))?;
@@ -294,7 +320,8 @@ impl Snapshot {
 
 fn device(link: LinkMessage) -> (u32, Device) {
     let (up, kin) = (link.header.flags.contains(LinkFlags::Up), Kin::of(&link));
-    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, kin, vxlan: None };
+    let loopback = link.header.flags.contains(LinkFlags::Loopback);
+    let mut device = Device { name: String::new(), mac: None, mtu: 0, up, loopback, kin, vxlan: None };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,

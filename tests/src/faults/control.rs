@@ -70,6 +70,28 @@ impl Control {
         self.runtime.block_on(self.client.detach(request)).map(|_| ())
     }
 
+    /// Sets overlay peers.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn set_peers(
+        &mut self,
+        target: v1::set_peers_request::Target,
+        peers: Vec<v1::VxlanPeer>,
+    ) -> Result<(), Status> {
+        let request = v1::SetPeersRequest { target: Some(target), peers };
+        self.runtime.block_on(self.client.set_peers(request)).map(|_| ())
+    }
+
+    /// The overlay peers of an attachment.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn peers(&mut self, name: &str) -> Result<Vec<v1::PeerState>, Status> {
+        let request = v1::GetPeersRequest { attachment: name.to_owned() };
+        Ok(self.runtime.block_on(self.client.get_peers(request))?.into_inner().peers)
+    }
+
     /// Everything there is.
     ///
     /// # Panics

@@ -81,9 +81,24 @@ impl Attachment {
         self
     }
 
+    /// Its table, with peers learnt from a device instead of written down.
+    #[must_use]
+    pub fn learning_from(&self, device: &str) -> String {
+        format!("{}overlay = {{ vxlan = {{ learn_from = \"{device}\" }} }}\n", self.head())
+    }
+
     /// Its table.
     #[must_use]
     pub fn toml(&self) -> String {
+        self.head()
+            + &format!(
+                "overlay = {{ vxlan = {{ local = \"192.168.50.1\", peers = [\n  {{ prefix = \"{PODS_B}\", vtep = \
+                 \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }},\n  {{ prefix = \"fd10:244:0:1::/64\", vtep = \
+                 \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }} ] }} }}\n"
+            )
+    }
+
+    fn head(&self) -> String {
         let mut text = format!(
             "[[attachment]]\nname = \"{}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n{}\n",
             self.name, self.namespace, self.more
@@ -91,11 +106,7 @@ impl Attachment {
         if !self.destinations.is_empty() {
             text += &format!("destinations = {:?}\n", self.destinations);
         }
-        text + &format!(
-            "overlay = {{ vxlan = {{ local = \"192.168.50.1\", peers = [\n  {{ prefix = \"{PODS_B}\", vtep = \
-             \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }},\n  {{ prefix = \"fd10:244:0:1::/64\", vtep = \
-             \"192.168.50.2\", mac = \"02:00:00:00:01:02\" }} ] }} }}\n"
-        )
+        text
     }
 }
 

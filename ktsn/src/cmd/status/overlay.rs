@@ -31,6 +31,7 @@ pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> Str
                 overlay.mac.clone(),
                 counts(overlay),
                 overlay.peers_missing.to_string(),
+                overlay.peers_left.to_string(),
                 overlay.conflicts_count.to_string(),
             ]
         })
@@ -47,6 +48,7 @@ pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> Str
         "MAC",
         "peers",
         "without tunnel end",
+        "left to the kernel",
         "conflicts so far",
     ];
     let mut text = format!("\nOverlays\n{}", columns(&head, &rows));
@@ -66,13 +68,16 @@ pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> Str
                 or_dash(&peer.vtep),
                 or_dash(&peer.mac),
                 state.source.clone(),
-                or_dash(&state.missing),
+                or_dash(if state.left.is_empty() { &state.missing } else { &state.left }),
             ]
         };
         let rows: Vec<Vec<String>> = peers.iter().map(row).collect();
         text.push_str(&format!("\nPeers of {name}: {}\n", rows.len()));
         if !rows.is_empty() {
-            text.push_str(&columns(&["prefix", "tunnel end", "MAC", "source", "missing"], &rows));
+            text.push_str(&columns(
+                &["prefix", "tunnel end", "MAC", "source", "what keeps frames from it"],
+                &rows,
+            ));
         }
     }
     text
@@ -99,7 +104,7 @@ pub(super) fn json_of(overlay: &v1::OverlayState) -> Value {
     json!({
         "device": overlay.device, "vni": overlay.vni, "port": overlay.port, "local": overlay.local,
         "mac": overlay.mac, "fault": overlay.fault, "peers": overlay.peers,
-        "peers_missing": overlay.peers_missing, "conflicts": overlay.conflicts,
+        "peers_missing": overlay.peers_missing, "peers_left": overlay.peers_left, "conflicts": overlay.conflicts,
         "conflicts_count": overlay.conflicts_count,
     })
 }
@@ -110,7 +115,7 @@ pub(super) fn json_of_peers(peers: &[v1::PeerState]) -> Value {
         let peer = state.peer.clone().unwrap_or_default();
         json!({
             "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac, "source": state.source,
-            "missing": state.missing,
+            "missing": state.missing, "left": state.left,
         })
     };
     peers.iter().map(one).collect()
@@ -142,7 +147,7 @@ mod tests {
         };
         let peer = v1::VxlanPeer { prefix: "10.244.1.0/24".into(), ..Default::default() };
         let missing = "no neighbour entry for 10.244.1.0".to_owned();
-        let peer = v1::PeerState { peer: Some(peer), source: "learnt".into(), missing };
+        let peer = v1::PeerState { peer: Some(peer), source: "learnt".into(), missing, left: String::new() };
         let peers = vec![("pod/eth0".to_owned(), vec![peer])];
         let shown = text(std::slice::from_ref(&state), Some(&peers));
         for part in [

@@ -15,6 +15,7 @@ use super::super::learn::{Learner, Missing};
 use super::super::manager::PeersOf;
 use super::super::overlay::Told;
 use super::super::snapshot::Snapshot;
+use super::super::xfrm::Policies;
 use super::super::{AttachmentSpec, Event, OverlayNews, OverlayState};
 use crate::config::VxlanPeer;
 
@@ -46,14 +47,16 @@ impl Overlays {
     }
 
     /// What is told of the overlay of `spec`.
-    pub(super) fn told(&self, spec: &AttachmentSpec) -> Told<'_> {
-        let Some(vxlan) = &spec.overlay else { return Told::default() };
+    pub(super) fn told<'a>(&'a self, spec: &AttachmentSpec, policies: &'a Policies) -> Told<'a> {
+        let policies = (!spec.allow_policy_bypass).then_some(policies);
+        let Some(vxlan) = &spec.overlay else { return Told { policies, ..Told::default() } };
         let learner = vxlan.is_learnt.then(|| self.learners.get(&vxlan.device)).flatten();
         let vni = vxlan.vni.or_else(|| Some(learner?.device()?.vni));
         let list = |of: PeersOf| self.given.get(&of).map_or(&[][..], Vec::as_slice);
         Told {
             given: [list(PeersOf::Attachment(spec.index)), vni.map_or(&[], |vni| list(PeersOf::Vni(vni)))],
             learner,
+            policies,
         }
     }
 
@@ -95,6 +98,11 @@ impl Overlays {
             (None, Some(_)) => report(Event::Warning(format!("overlay {device}: serves again"))),
             _ => {}
         }
+        let left = left(&state);
+        if left != before.and_then(|before| self::left(&before.state)) {
+            let told = left.unwrap_or_else(|| "no peer is left to the kernel any more".to_owned());
+            report(Event::Warning(format!("overlay {device}: {told}")));
+        }
         self.revision += 1;
         let (state, revision) = (Arc::new(state), self.revision);
         let news = OverlayNews { index: AttachmentIndex(index), state, conflicts_count, revision };
@@ -132,6 +140,18 @@ impl Overlays {
         gateways.dedup();
         gateways
     }
+}
+
+/// What is left to the kernel, in one line.
+fn left(state: &OverlayState) -> Option<String> {
+    let mut left = state.peers.iter().filter_map(|peer| peer.left.as_ref());
+    let first = left.next()?;
+    Some(format!(
+        "{} of {} peers are left to the kernel (not_allowed), as KTSN would skip the encryption: {first}; \
+         allow_policy_bypass = true on the attachment skips it knowingly",
+        left.count() + 1,
+        state.peers.len()
+    ))
 }
 
 /// The devices that `specs` learn from.

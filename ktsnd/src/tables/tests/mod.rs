@@ -6,3 +6,4 @@ mod content;
 mod gone;
 mod learn;
 mod place;
+mod underlay;

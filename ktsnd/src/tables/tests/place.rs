@@ -147,6 +147,7 @@ impl Place {
             listed: None,
             is_short: false,
             tag: None,
+            allow_policy_bypass: false,
         }
     }
 

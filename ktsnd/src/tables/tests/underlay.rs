@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel would encrypt is left to it.
+
+use ktsn_model::BypassReason;
+use ktsn_resolve::{AttachmentTables, Refusal};
+
+use super::super::AttachmentSpec;
+use super::learn::{flannel, is_at, join, learning, to};
+use super::place::{Place, SOON, Seen, ip};
+
+const LEFT: Refusal = Refusal::Bypass(BypassReason::NotAllowed);
+const ENDS: &str = "src 192.168.77.1/32 dst 192.168.77.2/32";
+const ESP: &str = "tmpl src 192.168.77.1 dst 192.168.77.2 proto esp mode transport";
+
+fn is_served(tables: &AttachmentTables) -> bool {
+    is_at(tables, "192.168.77.2", "02:00:00:00:f4:01")
+}
+
+/// Every pod is a destination, so that nothing but the policy makes the difference.
+fn spec(place: &Place) -> AttachmentSpec {
+    AttachmentSpec { destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]), ..learning(place) }
+}
+
+#[test]
+fn an_ipsec_policy_leaves_the_peer_to_the_kernel() {
+    Place::run(async |place, mut seen: Seen| {
+        let node = &place.node;
+        flannel(place);
+        join(node, 1, "192.168.77.2");
+        seen.manager.add(spec(place)).await.unwrap();
+        seen.until("served", is_served).await;
+        let policy = |verb: &str, rest: &str| ip(&format!("-n {node} xfrm policy {verb} {ENDS} {rest}"));
+
+        // These concern something else.
+        policy("add", &format!("proto udp dport 500 dir out priority 100 {ESP}"));
+        policy("add", &format!("proto tcp dir out priority 100 {ESP}"));
+        policy("add", &format!("dir in priority 100 {ESP}"));
+        policy("add", &format!("proto udp dport 8472 dir out priority 100 {ESP}"));
+        let took = seen.until("left", |t| !is_served(t)).await;
+        assert!(took <= SOON, "{took:?}");
+        assert_eq!(to(&seen, "10.244.1.7").err(), Some(LEFT));
+        let why = "an IPsec policy covers UDP from 192.168.77.1 to 192.168.77.2 port 8472";
+        assert_eq!(seen.overlay().peers[0].left.as_deref(), Some(why));
+        let told = seen.warnings.join("\n");
+        assert!(told.contains("1 of 1 peers are left to the kernel") && told.contains(why), "{told}");
+        assert!(told.contains("allow_policy_bypass = true"), "{told}");
+        policy("delete", "proto udp dport 8472 dir out");
+        let took = seen.until("served again", is_served).await;
+        assert!(took <= SOON, "{took:?}");
+
+        // A stronger policy that lets it pass as it is goes before; a weaker one does not.
+        ip(&format!("-n {node} xfrm policy add dst 192.168.77.0/24 dir out priority 200 {ESP}"));
+        seen.until("left", |t| !is_served(t)).await;
+        policy("add", "proto udp dport 8472 dir out priority 300");
+        policy("add", "proto udp dir out priority 50");
+        seen.until("let pass", is_served).await;
+    });
+}
+
+#[test]
+fn an_attachment_may_skip_policies_knowingly() {
+    Place::run(async |place, mut seen: Seen| {
+        let node = &place.node;
+        flannel(place);
+        join(node, 1, "192.168.77.2");
+        ip(&format!("-n {node} xfrm policy add {ENDS} dir out {ESP}"));
+        ip(&format!("-n {node} tuntap add mode tun wg0"));
+        ip(&format!("-n {node} link set wg0 up"));
+        ip(&format!("-n {node} route add 192.168.77.2/32 dev wg0"));
+        seen.manager.add(spec(place)).await.unwrap();
+        assert_eq!(to_later(&mut seen, "10.244.1.7").await, Some(LEFT));
+        seen.manager.add(AttachmentSpec { allow_policy_bypass: true, ..spec(place) }).await.unwrap();
+        let vtep = "192.168.77.2".parse().unwrap();
+        seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
+        assert!(to(&seen, "10.244.1.7").is_ok());
+        assert_eq!(seen.overlay().peers[0].left, None);
+    });
+}
+
+/// WireGuard, as far as this kernel has it: any device that is neither Ethernet nor loopback.
+#[test]
+fn a_route_by_a_tunnel_device_leaves_the_peer_to_the_kernel() {
+    Place::run(async |place, mut seen: Seen| {
+        let node = &place.node;
+        flannel(place);
+        join(node, 1, "192.168.77.2");
+        join(node, 2, "192.168.77.3");
+        seen.manager.add(spec(place)).await.unwrap();
+        seen.until("served", is_served).await;
+        ip(&format!("-n {node} tuntap add mode tun wg0"));
+        ip(&format!("-n {node} link set wg0 up"));
+        ip(&format!("-n {node} route add 192.168.77.2/32 dev wg0"));
+        let took = seen.until("left", |t| !is_served(t)).await;
+        assert!(took <= SOON, "{took:?}");
+        assert_eq!(to(&seen, "10.244.1.7").err(), Some(LEFT));
+        let left: Vec<_> = seen.overlay().peers.iter().map(|peer| peer.left.clone()).collect();
+        let why = "the route to 192.168.77.2 leaves by wg0, a tunnel of its own".to_owned();
+        assert!(left.contains(&Some(why)) && left.contains(&None), "{left:?}");
+        ip(&format!("-n {node} link del wg0"));
+        let took = seen.until("served again", is_served).await;
+        assert!(took <= SOON, "{took:?}");
+    });
+}
+
+/// The refusal once the tables have been told.
+async fn to_later(seen: &mut Seen, destination: &str) -> Option<Refusal> {
+    seen.until("attached", |_| true).await;
+    to(seen, destination).err()
+}
