@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The short way in: frames out of the overlay straight from the uplink into a pod behind a veth.
 
-use std::net::UdpSocket;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ktsn_proto::v1::IngressStatistics;
+use ktsn_proto::v1::{self, IngressStatistics};
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, UPLINK, within};
+use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
-use ktsn_tests::faults::talker::{PORT, Talker};
+use ktsn_tests::faults::eventually;
+use ktsn_tests::faults::talker::{PORT, Talker, talk};
 
 const SOON: Duration = Duration::from_secs(5);
 const POD: &str = "pod-b";
@@ -21,12 +26,16 @@ fn on_b(name: &str, namespace: &str) -> String {
     )
 }
 
-/// ktsnd on host B, whose pod takes the short way in.
-fn start(bed: &Bed) -> Daemon {
-    let configuration = format!("{}{}", daemon::port("auto"), on_b(POD, &bed.pod_b));
-    let mut daemon = Daemon::prepare(&bed.host_b, &configuration);
+/// ktsnd on host B with these tables.
+fn start_with(bed: &Bed, tables: &str) -> Daemon {
+    let mut daemon = Daemon::prepare(&bed.host_b, &format!("{}{tables}", daemon::port("auto")));
     daemon.spawn();
     daemon
+}
+
+/// ktsnd on host B, whose pod takes the short way in.
+fn start(bed: &Bed) -> Daemon {
+    start_with(bed, &on_b(POD, &bed.pod_b))
 }
 
 fn counted(daemon: &Daemon) -> IngressStatistics {
@@ -36,6 +45,35 @@ fn counted(daemon: &Daemon) -> IngressStatistics {
 /// The talker's number of a datagram.
 fn number(payload: &[u8]) -> u64 {
     u64::from_ne_bytes(payload[8..16].try_into().expect("eight octets"))
+}
+
+/// Hears `count` datagrams in pod B; their numbers, in the order of arrival. Fewer when none comes for two seconds.
+fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
+    let socket = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
+    socket.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+    std::thread::spawn(move || {
+        let mut octets = [0; 9000];
+        std::iter::from_fn(|| socket.recv(&mut octets).ok().map(|_| number(&octets))).take(count).collect()
+    })
+}
+
+fn in_order(count: u64) -> Vec<u64> {
+    (0..count).collect()
+}
+
+/// Numbers of the daemon's bpf links.
+fn links(daemon: &Daemon) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).expect("descriptors");
+    let texts = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    texts
+        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok()))
+        .collect()
+}
+
+fn take_off(daemon: &Daemon) {
+    let [link] = links(daemon)[..] else { panic!("one link") };
+    let done = Command::new("bpftool").args(["link", "detach", "id", &link.to_string()]).output();
+    assert!(done.expect("bpftool").status.success());
 }
 
 #[test]
@@ -70,4 +108,188 @@ fn frames_of_a_talker_arrive_once_in_order_and_whole() {
         assert!(counters.left.is_empty() && counters.failed == 0, "{counters:?}");
     }
     assert_eq!(sending.control().counters(NAME).sent, 1000);
+}
+
+#[test]
+fn everything_else_is_the_kernels() {
+    let bed = Bed::new();
+    let receiving = start(&bed);
+    let listener = within(&bed.pod_b, || TcpListener::bind((POD_B, 7000)).expect("listener"));
+    let octets: Vec<u8> = (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut heard = Vec::new();
+            listener.accept().expect("a connection").0.read_to_end(&mut heard).expect("all of it");
+            heard
+        });
+        let mut stream = within(&bed.pod_a, || TcpStream::connect((POD_B, 7000)).expect("connect"));
+        stream.write_all(&octets).expect("sent");
+        drop(stream);
+        assert!(reader.join().expect("read") == octets, "TCP is byte exact");
+    });
+    let counters = counted(&receiving);
+    assert_eq!(counters.taken, 0, "{counters:?}");
+    assert!(reason(&counters.left, "not_udp") > 10, "{counters:?}");
+    // Datagrams over the MTU, and those whose checksums the virtual links leave unfinished.
+    let sender = within(&bed.pod_a, || UdpSocket::bind((POD_A, 0)).expect("sender"));
+    let socket = within(&bed.pod_b, || UdpSocket::bind((POD_B, PORT)).expect("listener"));
+    socket.set_read_timeout(Some(SOON)).expect("timeout");
+    for octets in [5000, 64, 1400] {
+        sender.send_to(&vec![7; octets], (POD_B, PORT)).expect("sent");
+        assert_eq!(socket.recv(&mut [0; 9000]).expect("a datagram"), octets);
+    }
+    let counters = counted(&receiving);
+    assert!(reason(&counters.left, "fragment") >= 4, "{counters:?}");
+    assert!(counters.taken + reason(&counters.left, "checksum") >= 2, "{counters:?}");
+    assert_eq!(counters.failed, 0, "{counters:?}");
+}
+
+#[test]
+fn a_program_that_somebody_takes_off_is_put_there_again_and_nothing_is_lost() {
+    let bed = Bed::new();
+    let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    let heard = hear(&bed, POD_B, 3000);
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=3000 period_us=1000 lead_us=100000");
+    eventually("frames are taken", SOON, || (counted(&receiving).taken > 300).then_some(()));
+    take_off(&receiving);
+    eventually("attached again", SOON, || (counted(&receiving).reattached == 1).then_some(()));
+    let before = counted(&receiving).taken;
+    eventually("frames are taken again", SOON, || (counted(&receiving).taken > before + 300).then_some(()));
+    assert_eq!(heard.join().expect("the listener"), in_order(3000), "{:?}", counted(&receiving));
+    drop(talker);
+    assert!(counted(&receiving).taken < 3000, "some took the kernel's way");
+    assert!(receiving.log().contains("somebody took the short way in off the uplink"));
+}
+
+#[test]
+fn a_daemon_that_dies_or_ends_leaves_the_kernels_way_and_loses_nothing() {
+    let bed = Bed::new();
+    let (mut receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    let heard = hear(&bed, POD_B, 4000);
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=4000 period_us=1000 lead_us=100000");
+    eventually("frames are taken", SOON, || (counted(&receiving).taken > 300).then_some(()));
+    receiving.kill();
+    receiving.spawn();
+    eventually("frames are taken again", SOON, || (counted(&receiving).taken > 300).then_some(()));
+    assert_eq!(receiving.terminate(SOON), Some(0));
+    assert_eq!(heard.join().expect("the listener"), in_order(4000));
+    drop(talker);
+    assert_eq!(sending.control().counters(NAME).sent, 4000);
+}
+
+#[test]
+fn everything_is_let_go_with_the_pod_and_with_the_attachment() {
+    let bed = Bed::new();
+    let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    assert_eq!(links(&receiving).len(), 1);
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=500 period_us=1000 lead_us=100000");
+    eventually("frames are taken", SOON, || (counted(&receiving).taken > 100).then_some(()));
+    bed.delete(&bed.pod_b);
+    eventually("let go", Duration::from_secs(2), || links(&receiving).is_empty().then_some(()));
+    eventually("no map or program is held", Duration::from_secs(1), || {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", receiving.pid())).expect("descriptors");
+        let held = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        held.into_iter().all(|target| !target.to_string_lossy().contains("bpf")).then_some(())
+    });
+    drop(talker);
+}
+
+fn attachment(name: &str, namespace: &str) -> v1::Attachment {
+    v1::Attachment {
+        name: name.to_owned(),
+        netns: namespace.to_owned(),
+        interface: "eth0".to_owned(),
+        uplink: UPLINK.to_owned(),
+        ingress: "short".to_owned(),
+        vxlan: Some(v1::Vxlan { local: "192.168.50.2".to_owned(), ..v1::Vxlan::default() }),
+        ..v1::Attachment::default()
+    }
+}
+
+#[test]
+fn an_address_has_one_attachment_and_what_has_no_host_end_none() {
+    let bed = Bed::new();
+    let receiving = start(&bed);
+    let refused = receiving.control().attach(attachment("twice", &bed.pod_b)).expect_err("the same pod");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    let text = refused.message();
+    assert!(text.contains("attachment.ingress") && text.contains("is attachment pod-b's already"), "{text}");
+    bed.run(&format!("ip -n {} link add name br0 type bridge\nip -n {0} link set br0 up", bed.pod_b));
+    // Until the tables know of it.
+    std::thread::sleep(Duration::from_millis(300));
+    let bridge = v1::Attachment { interface: "br0".to_owned(), ..attachment("bridge", &bed.pod_b) };
+    let refused = receiving.control().attach(bridge).expect_err("no veth");
+    assert!(refused.message().contains("attachment.ingress: the interface is no veth"), "{refused:?}");
+    let none = v1::Attachment { vxlan: None, ..attachment("none", &bed.pod_b) };
+    let refused = receiving.control().attach(none).expect_err("no overlay");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert_eq!(receiving.control().list().attachments.len(), 1);
+    assert_eq!(links(&receiving).len(), 1, "the first goes on");
+    receiving.control().detach(POD).expect("it is from the file, and goes");
+    assert!(links(&receiving).is_empty());
+    assert!(!receiving.control().attach(attachment(POD, &bed.pod_b)).expect("attached"));
+    assert_eq!(links(&receiving).len(), 1);
+}
+
+#[test]
+fn the_pods_addresses_are_followed() {
+    let bed = Bed::new();
+    let receiving = start(&bed);
+    let sending = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    const OTHER: &str = "10.244.1.77";
+    bed.run(&format!("ip -n {} addr add {OTHER}/24 dev eth0", bed.pod_b));
+    let heard = hear(&bed, OTHER, 200);
+    std::thread::sleep(Duration::from_millis(300));
+    let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=100000");
+    assert_eq!(heard.join().expect("the listener"), in_order(200));
+    assert_eq!(counted(&receiving).taken, 200);
+    // Another MAC address, and another bridge's.
+    bed.run(&format!("ip -n {} link set eth0 address 02:00:00:00:09:09", bed.pod_b));
+    bed.run(&format!("ip -n {} link set cni0 address 02:00:00:00:09:01", bed.host_b));
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = hear(&bed, OTHER, 200);
+    let _ = talk(&sending, &bed.pod_a, OTHER, 2, "count=200 period_us=1000 lead_us=100000");
+    assert_eq!(heard.join().expect("the listener"), in_order(200));
+    assert_eq!(counted(&receiving).taken, 400);
+    bed.run(&format!("ip -n {} addr del {OTHER}/24 dev eth0", bed.pod_b));
+    std::thread::sleep(Duration::from_millis(300));
+    let _ = talk(&sending, &bed.pod_a, OTHER, 3, "count=50 period_us=1000 lead_us=100000");
+    assert_eq!(counted(&receiving).taken, 400, "it is nobody's");
+}
+
+#[test]
+fn a_segment_of_its_own_needs_no_device_of_the_host() {
+    let bed = Bed::new();
+    let mac = "02:00:00:00:09:09";
+    bed.run(&format!(
+        "ip -n {} link set eth0 address {mac}\nip -n {0} addr add 10.9.0.2/24 dev eth0",
+        bed.pod_b
+    ));
+    bed.run(&format!(
+        "ip -n {} addr add 10.9.0.1/24 dev eth0\nip -n {0} neigh add 10.9.0.2 lladdr {mac} dev eth0 nud permanent",
+        bed.pod_a
+    ));
+    let segment = |local: u8, remote: u8, more: &str| {
+        format!(
+            "overlay = {{ vxlan = {{ mode = \"bridged\", vni = 77, local = \"192.168.50.{local}\", peers = [ {{ prefix = \
+             \"10.9.0.0/24\", vtep = \"192.168.50.{remote}\" }} ] }} }}\n{more}"
+        )
+    };
+    let table = |name: &str, namespace: &str, rest: String| {
+        format!(
+            "[[attachment]]\nname = \"{name}\"\nnetns = \"{namespace}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n{rest}"
+        )
+    };
+    let receiving = start_with(&bed, &table(POD, &bed.pod_b, segment(2, 1, "ingress = \"short\"\n")));
+    let configuration = format!(
+        "{}{}",
+        daemon::port("auto"),
+        table(NAME, &bed.pod_a, segment(1, 2, "overrun_limit = \"10s\"\n"))
+    );
+    let mut sending = Daemon::prepare(&bed.host_a, &configuration);
+    sending.spawn();
+    let heard = hear(&bed, "10.9.0.2", 200);
+    let _ = talk(&sending, &bed.pod_a, "10.9.0.2", 1, "count=200 period_us=1000 lead_us=100000");
+    assert_eq!(heard.join().expect("the listener"), in_order(200), "{:?}", sending.control().counters(NAME));
+    assert_eq!(counted(&receiving).taken, 200);
 }
