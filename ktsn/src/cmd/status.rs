@@ -19,6 +19,7 @@ use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
+mod ingress;
 mod overlay;
 mod policing;
 
@@ -128,6 +129,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     text.push_str(&overlay::text(&answers.list.attachments, answers.peers.as_ref()));
     put_clients(&mut text, &answers.list.attachments);
     put_counters(&mut text, &answers.statistics.attachments);
+    text.push_str(&ingress::text(&answers.statistics.attachments));
     text.push_str(&policing::text(&answers.statistics.ports));
     put_workers(&mut text, &answers.statistics.workers);
     text
@@ -435,7 +437,7 @@ fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
         "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
         "copies": of.copies, "copies_lost": of.copies_lost,
         "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
-        "doorbells": of.doorbells,
+        "doorbells": of.doorbells, "ingress": ingress::json_of(of),
         "transmit_error_ns": {
             "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
             "p99_9": error.p99_9, "max": error.max,

@@ -16,7 +16,7 @@ pub(super) struct Given {
 }
 
 /// One packet's fields.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Packet {
     source: IpAddr,
     destination: IpAddr,

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The short way in in `ktsn status`: what came by it, and what was left to the kernel and why.
+
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+use crate::output::columns;
+
+/// One row for each attachment with `ingress = "short"`; empty when there is none.
+pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
+    let rows: Vec<Vec<String>> = attachments
+        .iter()
+        .filter_map(|of| {
+            let ingress = of.ingress.as_ref()?;
+            let mut left: Vec<_> = ingress.left.iter().collect();
+            left.sort();
+            let left: Vec<String> = left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+            let left = if left.is_empty() { "-".to_owned() } else { left.join(", ") };
+            let counts = [ingress.taken, ingress.taken_octets, ingress.failed, ingress.reattached];
+            let mut row = vec![of.name.clone()];
+            row.extend(counts.iter().map(u64::to_string));
+            row.push(left);
+            Some(row)
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["attachment", "taken", "octets", "failed", "reattached", "left to the kernel"];
+    format!("\nShort way in\n{}", columns(&head, &rows))
+}
+
+/// The same as JSON; null where ingress is the kernel's.
+pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
+    of.ingress.as_ref().map_or(Value::Null, |ingress| {
+        json!({
+            "taken": ingress.taken, "taken_octets": ingress.taken_octets, "failed": ingress.failed,
+            "reattached": ingress.reattached, "left": ingress.left,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_attachments_with_the_short_way_in_have_a_row() {
+        let plain = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
+        assert_eq!(text(std::slice::from_ref(&plain)), "");
+        assert_eq!(json_of(&plain), Value::Null);
+        let ingress = v1::IngressStatistics {
+            taken: 7,
+            taken_octets: 700,
+            left: [("not_udp".to_owned(), 3), ("fragment".to_owned(), 2)].into(),
+            failed: 0,
+            reattached: 1,
+        };
+        let short =
+            v1::AttachmentStatistics { name: "short".to_owned(), ingress: Some(ingress), ..plain.clone() };
+        let shown = text(&[plain, short.clone()]);
+        let row = shown.lines().last().unwrap();
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words, ["short", "7", "700", "0", "1", "fragment", "2,", "not_udp", "3"], "{shown}");
+        assert_eq!(json_of(&short)["left"]["not_udp"], 3);
+    }
+}
