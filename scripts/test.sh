@@ -10,6 +10,10 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "test: the tests make network namespaces and SCHED_FIFO threads: run 'make test' as root" >&2
     exit 2
 fi
+# Ctrl-C ends the tests before they can remove their namespaces.
+trap scripts/leftovers.sh EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 rm -rf out/test
 mkdir -p out/test
 

@@ -5,6 +5,7 @@
 //! `out/test/clients.json`, and the closing line 'N passed, N failed, N skipped'. It measures nothing.
 
 mod cases;
+mod isochron;
 mod languages;
 mod programs;
 mod report;
@@ -34,6 +35,7 @@ fn run(filter: &str) -> anyhow::Result<bool> {
     selftests::run(&mut world, &root, filter, &mut report)?;
     println!("test-clients: ordinary programs");
     programs::run(&mut world, &root, filter, &mut report)?;
+    isochron::run(&mut world, &root, filter, &mut report);
     report.finish()
 }
 

@@ -106,14 +106,6 @@ pub(crate) fn run(world: &mut World, root: &Path, filter: &str, report: &mut Rep
             .arg(&user)
             .arg(sources.join("hello.rs")),
     )?;
-    if "program/isochron".contains(filter) {
-        // Tried on a veth, kernel alone: -T ends with SIGSEGV after SO_TXTIME; without it, it asks for hardware stamps.
-        report.skip(
-            "program/isochron",
-            "isochron_stamps",
-            "Debian's isochron sends only with hardware timestamps",
-        );
-    }
     for row in &ROWS {
         let cells =
             [Mode::Library, Mode::Daemon].map(|mode| (mode, format!("program/{}/{}", row.name, mode.name())));
