@@ -6,16 +6,16 @@
 //! payload are kept, headers are built anew. A GSO packet becomes its datagrams one by one, so that taking over stays
 //! bounded. Must never allocate, wait, or trust what a frame says: a pod's raw sockets can write anything.
 
-use std::fmt;
+mod source;
+
 use std::ops::Range;
 
 use ktsn_bpf::{Clock, Counted, FRAME_OCTETS_MAX, Taken};
-use ktsn_model::{BypassReason, DropReason, Priority};
+use ktsn_model::{DropReason, Priority};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, Flow, PortIndex, Refusal};
 use ktsn_sched::{Frame, FrameId, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
-use rustix::fd::{AsFd, BorrowedFd};
 
 use super::command::{AttachmentPolicy, Returned};
 use super::copies::{Copies, Waiting};
@@ -24,42 +24,8 @@ use super::sending::Sending;
 use super::{Environment, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
-
-/// Where captured frames come from.
-pub trait Source: Send + fmt::Debug {
-    /// Whether a frame waits.
-    fn is_waiting(&self) -> bool;
-    /// The next frame, at the front of `buffer`.
-    fn take(&mut self, buffer: &mut [u8]) -> Option<Taken>;
-    /// What was counted since the source was made, in the order of [`Counted::ALL`].
-    fn counters(&self) -> [u64; Counted::ALL.len()];
-    /// Can be read when a frame waits.
-    fn descriptor(&self) -> BorrowedFd<'_>;
-}
-
-/// The ring of a loaded capture program.
-#[derive(Debug)]
-pub struct Ring {
-    /// Its frames.
-    pub frames: ktsn_bpf::Frames,
-    /// What it counts.
-    pub counters: ktsn_bpf::Counters,
-}
-
-impl Source for Ring {
-    fn is_waiting(&self) -> bool {
-        self.frames.is_waiting()
-    }
-    fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
-        self.frames.take(buffer)
-    }
-    fn counters(&self) -> [u64; Counted::ALL.len()] {
-        self.counters.read()
-    }
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.frames.as_fd()
-    }
-}
+use source::bypass_reason;
+pub use source::{Ring, Source};
 
 /// A datagram of the frame that was taken last.
 #[derive(Clone, Copy, Debug)]
@@ -473,18 +439,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 count_captured(captured, &self.attachments);
             }
         }
-    }
-}
-
-/// The word of a passed frame, where it is one of libktsn's.
-fn bypass_reason(counted: Counted) -> Option<BypassReason> {
-    match counted {
-        Counted::Taken | Counted::RingFull => None,
-        Counted::Untimed | Counted::OtherClock => Some(BypassReason::NoTxtime),
-        Counted::NotUdp => Some(BypassReason::UnsupportedFamily),
-        Counted::Options | Counted::Unreadable => Some(BypassReason::UnsupportedOption),
-        Counted::NotAllowed | Counted::Foreign => Some(BypassReason::NotAllowed),
-        Counted::Fragment | Counted::OverMtu => Some(BypassReason::OverMtu),
     }
 }
 
