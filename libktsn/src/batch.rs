@@ -8,7 +8,7 @@
 
 use core::ffi::c_int;
 
-use ktsn_ring::{ClockId, Frame, Producer, RegionState, Run, counter};
+use ktsn_ring::{Claims, ClockId, Frame, Producer, RegionState, Run, counter};
 
 use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
@@ -19,7 +19,8 @@ use crate::{attach, clock, sys};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;
-/// A run of so many frames is published: a killed thread loses no more slots than this, and one message's.
+/// A run of so many frames is published: a killed thread loses no more slots than this, and one message's. What is
+/// claimed for the frames that are still to come counts too.
 const RUN_MAX: u16 = 64;
 
 /// Why a message got no slots.
@@ -51,6 +52,10 @@ pub(crate) struct Batch {
     place: usize,
     held: Option<Use>,
     run: Option<Run>,
+    /// Slots for what is still to come, of the region in `held`.
+    claims: Claims,
+    /// Messages of the call that are still to come, this one included.
+    expected_count: u32,
     /// The call's reading of CLOCK_MONOTONIC, ns; 0 = none since the last wait.
     now: u64,
     /// The earliest transmit times in `run`, by MONOTONIC and by TAI.
@@ -59,14 +64,28 @@ pub(crate) struct Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.publish();
+        self.end();
     }
 }
 
 impl Batch {
-    /// Nothing yet.
+    /// Nothing yet, of a call of one message.
     pub(crate) const fn new(page: &'static Page) -> Self {
-        Self { page, place: 0, held: None, run: None, now: 0, earliest: [u64::MAX; 2] }
+        let (claims, earliest) = (Claims::NONE, [u64::MAX; 2]);
+        Self { page, place: 0, held: None, run: None, claims, expected_count: 1, now: 0, earliest }
+    }
+
+    /// So many messages of the call are still to come.
+    pub(crate) const fn expect(&mut self, count: u32) {
+        self.expected_count = count;
+    }
+
+    /// Gives the region up for this call, and what was claimed in it.
+    fn let_go(&mut self) {
+        let claims = core::mem::replace(&mut self.claims, Claims::NONE);
+        if let Some(held) = self.held.take() {
+            held.producer().cancel_some(claims);
+        }
     }
 
     /// The process's page.
@@ -77,7 +96,7 @@ impl Batch {
     /// Publishes, and lets the region go: before the kernel gets a call.
     pub(crate) fn end(&mut self) {
         self.publish();
-        self.held = None;
+        self.let_go();
         self.now = 0;
     }
 
@@ -90,18 +109,26 @@ impl Batch {
     }
 
     /// The region in use, if it is to be used. One that is not is given up.
+    #[inline(always)]
     pub(crate) fn current(&mut self) -> Option<&Use> {
-        if self.held.as_ref().is_some_and(|held| held.producer().state() != RegionState::Attached) {
-            self.end();
+        let is_usable = |held: &Use| held.producer().state() == RegionState::Attached;
+        if !self.held.as_ref().is_some_and(is_usable) {
+            self.look();
         }
-        if self.held.is_none() {
+        self.held.as_ref()
+    }
+
+    /// Looks which region is to be used.
+    #[inline(never)]
+    fn look(&mut self) {
+        self.end();
+        {
             self.held = Use::at(self.page, self.place);
             let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
             if let Some(gone) = gone {
                 gone.give_up(self.page);
             }
         }
-        self.held.as_ref()
     }
 
     /// The region in use; where there is none, one step is made towards it.
@@ -114,29 +141,43 @@ impl Batch {
     }
 
     /// Hands one message over: at once, or after waiting as the kernel waits for room in a socket's buffer.
-    pub(crate) fn push(&mut self, filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        let mut filling = filling;
+    #[inline(always)]
+    pub(crate) fn push(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+        if self.filled(filling)? { Ok(()) } else { self.push_later(filling, socket, flags) }
+    }
+
+    /// Fills slots for a message; false when too few are free.
+    #[inline(always)]
+    fn filled(&mut self, filling: &Filling<'_>) -> Result<bool, Full> {
+        let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
+        if self.now == 0 {
+            self.now = clock::monotonic();
+        }
+        let room = u32::from(RUN_MAX.saturating_sub(self.run.as_ref().map_or(0, Run::count)));
+        let ahead = self.expected_count.min(room);
+        let Some(run) = fill(&producer, filling, self.now, &mut self.claims, ahead)? else {
+            return Ok(false);
+        };
+        let earliest = &mut self.earliest[usize::from(filling.clock == ClockId::Tai)];
+        *earliest = (*earliest).min(filling.frame.tx_time);
+        let run = match self.run.take() {
+            Some(before) => producer.join(before, run),
+            None => run,
+        };
+        let is_long = run.count() >= RUN_MAX;
+        self.run = Some(run);
+        if is_long {
+            self.publish();
+        }
+        Ok(true)
+    }
+
+    /// Waits until there are slots.
+    #[cold]
+    #[inline(never)]
+    fn push_later(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
         let mut waiting: Option<Wait> = None;
         loop {
-            let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
-            if self.now == 0 {
-                self.now = clock::monotonic();
-            }
-            filling.frame.pushed_at = self.now;
-            if let Some(run) = fill(&producer, &filling)? {
-                let earliest = &mut self.earliest[usize::from(filling.clock == ClockId::Tai)];
-                *earliest = (*earliest).min(filling.frame.tx_time);
-                let run = match self.run.take() {
-                    Some(before) => producer.join(before, run),
-                    None => run,
-                };
-                let is_long = run.count() >= RUN_MAX;
-                self.run = Some(run);
-                if is_long {
-                    self.publish();
-                }
-                return Ok(());
-            }
             self.publish();
             self.now = 0;
             let wait = match &mut waiting {
@@ -144,6 +185,9 @@ impl Batch {
                 None => waiting.insert(Wait::begin(socket, flags)?),
             };
             wait.nap(self.page, self.held.as_ref().ok_or(Full::Gone)?)?;
+            if self.filled(filling)? {
+                return Ok(());
+            }
         }
     }
 
@@ -161,7 +205,7 @@ impl Batch {
         let is_unheard = is_late && !ring(held);
         if is_unheard || producer.state() != RegionState::Attached {
             held.give_up(self.page);
-            self.held = None;
+            self.let_go();
             attach::count_absent(count);
         }
     }
@@ -178,7 +222,7 @@ impl Batch {
         let is_late = producer.needs_doorbell(ClockId::Monotonic, u64::MAX, clock::monotonic());
         if producer.state() != RegionState::Attached || (is_late && !ring(held)) {
             held.give_up(self.page);
-            self.held = None;
+            self.let_go();
             attach::count_absent(1); // nobody reads this region's counters any more
         } else {
             producer.count(counter::DAEMON_ABSENT);
@@ -187,12 +231,23 @@ impl Batch {
     }
 }
 
-/// Fills the slots of one message: all, or none and `None` when too few are free.
-fn fill(producer: &Producer, filling: &Filling<'_>) -> Result<Option<Run>, Full> {
+/// Fills the slots of one message: all, or none and `None` when too few are free. They are taken from `claims`, and
+/// where these are spent, `ahead` new ones at a time if there are as many.
+#[inline(always)]
+fn fill(
+    producer: &Producer,
+    filling: &Filling<'_>,
+    now: u64,
+    claims: &mut Claims,
+    ahead: u32,
+) -> Result<Option<Run>, Full> {
     let (mut pieces, mut left) = (filling.message.pieces(), filling.message.octets);
     let mut run: Option<Run> = None;
     loop {
-        let Some(claim) = producer.claim() else {
+        if claims.is_empty() {
+            *claims = producer.claim_some(ahead.max(1));
+        }
+        let Some(claim) = producer.next(claims) else {
             if let Some(run) = run {
                 producer.cancel_run(run);
             }
@@ -202,7 +257,8 @@ fn fill(producer: &Producer, filling: &Filling<'_>) -> Result<Option<Run>, Full>
         left = left.wrapping_sub(octets);
         pieces.begin(octets);
         // One datagram is told of once: when its last frame is done.
-        let frame = if left == 0 { filling.frame } else { filling.frame.untold() };
+        let mut frame = if left == 0 { filling.frame } else { filling.frame.untold() };
+        frame.pushed_at = now;
         // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
         // address the program was never told.
         if unsafe { producer.fill_raw(&claim, &frame, &mut pieces) }.is_err() {

@@ -25,12 +25,20 @@ const TABLE_NAP: u32 = 50_000;
 
 /// Lets `batch` use the region of the attachment by which `frame` leaves. Where none takes it that is the first one:
 /// its daemon's reason is as good as another's.
+#[inline(always)]
 pub(crate) fn choose(send: Send, frame: &Frame, batch: &mut Batch) {
-    let page = batch.page();
-    let end = page.places_end.load(SeqCst) as usize;
+    let end = batch.page().places_end.load(SeqCst) as usize;
     if end <= 1 && batch.current().is_none_or(|held| held.producer().others_count() == 0) {
         return;
     }
+    // A copy, so that the frame itself can stay in registers.
+    let frame = *frame;
+    choose_among(send, &frame, batch);
+}
+
+#[inline(never)]
+fn choose_among(send: Send, frame: &Frame, batch: &mut Batch) {
+    let page = batch.page();
     if region::missing(page) != 0 {
         attach::advance(page, send.fd);
     }

@@ -81,6 +81,7 @@ fn word<const N: usize>(octets: &[u8], at: usize) -> Option<[u8; N]> {
 impl<'a> Iterator for Walk<'a> {
     type Item = Option<Item<'a>>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.len() < HEADER {
             return None;
@@ -144,6 +145,7 @@ impl Parsed {
     }
 
     /// Takes one message in; `None` for an SCM_TXTIME of a wrong length.
+    #[inline(always)]
     fn take(&mut self, item: &Item<'_>) -> Option<()> {
         self.is_any = true;
         match item.level {
@@ -167,6 +169,7 @@ impl Parsed {
         Some(())
     }
 
+    #[inline(always)]
     fn take_socket(&mut self, item: &Item<'_>) -> Option<()> {
         match item.kind {
             SO_TXTIME => self.tx_time = Some(u64::from_le_bytes(item.data()?)),
@@ -211,6 +214,7 @@ impl Parsed {
 }
 
 /// Reads the control data of a send; `None` when it is malformed and the kernel has an errno for it.
+#[inline(always)] // the result stays in registers
 pub(crate) fn parse(control: &[u8], is_musl: bool) -> Option<Parsed> {
     let mut parsed = Parsed::default();
     for item in (Walk { rest: control, is_musl }) {

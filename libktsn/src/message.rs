@@ -34,6 +34,7 @@ impl<'a> Message<'a> {
     /// # Safety
     /// `header` is what a program passed to `sendmsg`. What can be read of it stays readable for the lifetime of the
     /// result.
+    #[inline(always)] // into the one place that reads messages to be taken: the result stays in registers
     pub(crate) unsafe fn read(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
         if !memory::is_readable(header as usize, size_of::<MessageHeader>()) {
             return None;
@@ -74,6 +75,16 @@ impl<'a> Message<'a> {
             }
         }
         Some(Message { name, control, segments, octets: sum, is_kernels })
+    }
+
+    /// [`Self::read`] where it is not urgent.
+    ///
+    /// # Safety
+    /// As [`Self::read`].
+    #[inline(never)]
+    pub(crate) unsafe fn read_again(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::read(header, is_musl) }
     }
 
     /// The payload from its beginning on.

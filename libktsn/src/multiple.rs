@@ -29,7 +29,9 @@ pub(crate) unsafe fn sendmmsg(
     let before = originals::errno();
     originals::test_cancel();
     let mut batch = Batch::new(page);
-    for index in 0..count.min(SEGMENTS_MAX as u32) {
+    let count = count.min(SEGMENTS_MAX as u32);
+    for index in 0..count {
+        batch.expect(count.wrapping_sub(index));
         let message = messages.wrapping_add(index as usize);
         // SAFETY: within the program's array, if it is as long as the program said; nothing is followed unasked.
         let sent = unsafe { one(send, message, &mut batch) };
@@ -41,7 +43,7 @@ pub(crate) unsafe fn sendmmsg(
             return index.cast_signed();
         }
     }
-    count.min(SEGMENTS_MAX as u32).cast_signed()
+    count.cast_signed()
 }
 
 /// One message and its length, or -1 with `errno`.
@@ -93,7 +95,7 @@ unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> is
 pub(crate) unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let stripped = unsafe { Message::read(message, is_musl) }
+    let stripped = unsafe { Message::read_again(message, is_musl) }
         .and_then(|read| Changed::of(read.control, is_musl, true, None));
     let Some(stripped) = stripped else {
         originals::set_errno(ENOBUFS);

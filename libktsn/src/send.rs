@@ -81,9 +81,11 @@ unsafe fn judge(send: Send, header: *const MessageHeader, batch: &mut Batch) -> 
         // Without SCM_TXTIME where the kernel never heard of SO_TXTIME: the errno is the payload's.
         return if send.stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped };
     }
-    let is_piece = !send.stream.is_packet() && send.stream.is_piece(send.flags & MSG_MORE != 0);
+    let is_packet = send.stream.is_packet();
+    let is_piece = !is_packet && send.stream.is_piece(send.flags & MSG_MORE != 0);
     match control.tx_time {
         _ if is_piece => leave(send.stream, BypassReason::UnsupportedOption),
+        Some(at) if is_packet => send.link_at(&message, &control, at, batch),
         Some(at) => send.at(&message, &control, at, batch),
         None => send.untimed(&message, &control, batch).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
@@ -104,7 +106,7 @@ pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> boo
     env::make_ready();
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return false };
+    let Some(message) = (unsafe { Message::read_again(header, is_musl) }) else { return false };
     control_messages::parse(message.control, is_musl).is_some_and(|control| control.tx_time.is_some())
         && txtime::recall(fd).is_some()
 }
@@ -132,12 +134,32 @@ pub(crate) struct Send {
 }
 
 impl Send {
+    /// A datagram: all in one function, so that the frame is made in registers and written once, into its slot.
+    #[inline(always)]
     fn at(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
+        self.timed::<true>(self.datagram(message, control), message, control, tx_time, batch)
+    }
+
+    /// A packet socket's frame.
+    fn link_at(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
+        self.timed::<false>(self.link(message, control), message, control, tx_time, batch)
+    }
+
+    /// `USUAL`: with its own copy of what follows.
+    #[inline(always)]
+    fn timed<const USUAL: bool>(
+        self,
+        frame: Option<Frame>,
+        message: &Message<'_>,
+        control: &Parsed,
+        tx_time: u64,
+        batch: &mut Batch,
+    ) -> Verdict {
         let stream = self.stream;
         let Some(clock) = txtime::clock_id(stream.txtime().clock) else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
-        let Some(mut frame) = self.asked(message, control) else {
+        let Some(mut frame) = frame else {
             return leave(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
@@ -149,14 +171,22 @@ impl Send {
         if batch.region(self.fd).is_none() {
             return self.without_region(message);
         }
-        self.into_region(message, control, clock, frame, batch)
+        if USUAL {
+            self.into_region(message, control, clock, frame, batch)
+        } else {
+            self.hand_over(message, control, clock, frame, batch)
+        }
     }
 
     /// A datagram without transmit time, where the attachment takes such ones: in the ring it has the TxTime 0 on
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
+    #[inline(never)]
     fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
-        let mut frame = Use::current(batch.page()).and_then(|_| self.asked(message, control))?;
+        Use::current(batch.page())?;
+        let is_packet = self.stream.is_packet();
+        let frame = if is_packet { self.link(message, control) } else { self.datagram(message, control) };
+        let mut frame = frame?;
         choice::choose(self, &frame, batch);
         let Registration::Known(status) = self.registration(batch)? else { return None };
         if status.code != StreamCode::Registered || !stream_flags::takes_untimed(status.flags, frame.priority)
@@ -164,18 +194,21 @@ impl Send {
             return None;
         }
         (frame.clock, frame.tx_time) = (ClockId::Monotonic.id(), 0);
-        Some(self.into_region(message, control, ClockId::Monotonic, frame, batch))
+        Some(self.hand_over(message, control, ClockId::Monotonic, frame, batch))
     }
 
-    /// The frame that a call asks for; `None` when only the kernel can send it, or has the errno.
-    fn asked(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+    /// The frame that a call on a packet socket asks for; `None` when only the kernel can send it, or has the errno.
+    fn link(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+        if self.flags & !FLAGS != 0 { None } else { packet::frame(self.stream, self.fd, message, control) }
+    }
+
+    /// The frame that a call on a UDP socket asks for; `None` as above.
+    #[inline(always)]
+    fn datagram(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
         if self.flags & !FLAGS != 0 {
             return None;
         }
         let stream = self.stream;
-        if stream.is_packet() {
-            return packet::frame(stream, self.fd, message, control);
-        }
         match destination::parse(message.name, stream.is_v6(), stream.is_v6_only()) {
             Destination::To(address) => self.frame(Some(address), control),
             Destination::Peer if stream.is_connected() => self.frame(None, control),
@@ -184,6 +217,7 @@ impl Send {
     }
 
     /// The frame as the socket's options and the control messages make it; `None` when only the kernel can send it.
+    #[inline(always)]
     fn frame(self, to: Option<Address>, control: &Parsed) -> Option<Frame> {
         let stream = self.stream;
         let options = stream.options();
@@ -252,7 +286,21 @@ impl Send {
         if env::is_strict() { Verdict::Fail(ENETDOWN) } else { leave(self.stream, BypassReason::NotAttached) }
     }
 
+    /// [`Self::into_region`] for all but the usual datagram.
+    #[inline(never)]
+    fn hand_over(
+        self,
+        message: &Message<'_>,
+        control: &Parsed,
+        clock: ClockId,
+        frame: Frame,
+        batch: &mut Batch,
+    ) -> Verdict {
+        self.into_region(message, control, clock, frame, batch)
+    }
+
     /// Hands a message over, in the region that `batch` holds.
+    #[inline(always)]
     fn into_region(
         self,
         message: &Message<'_>,
@@ -304,7 +352,7 @@ impl Send {
         frame.token = status.token;
         let key = stamps::key(stream, control);
         frame.report_id = key.take(stream);
-        match batch.push(Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
+        match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => Verdict::Taken(message.octets),
             Err(Full::Fail(errno)) => {
                 key.give_back(stream);
@@ -317,6 +365,7 @@ impl Send {
 
     /// What the daemon says about the stream; `None` without a region. What the batch holds goes first where that takes
     /// a new registration: these frames carry the old one's token, and the daemon takes them before it hears of the new.
+    #[inline(always)]
     fn registration(self, batch: &mut Batch) -> Option<Registration> {
         if let Some(known) = self.stream.known_registration(batch.current()?) {
             return Some(known);
@@ -327,6 +376,7 @@ impl Send {
 
     /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more
     /// room.
+    #[inline(always)]
     fn segment_octets(
         self,
         octets: usize,
@@ -373,20 +423,26 @@ fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
         || (control.is_privileged && !sys::may_prioritise())
 }
 
+/// A reason of the daemon's tables.
+fn bypass(number: u16) -> BypassReason {
+    BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)
+}
+
 /// The greatest payload that the daemon takes to the frame's destination, or why it takes none; `None` when its
 /// table stays unreadable.
+#[inline(always)]
 fn payload_max(
     held: &Use,
     message: &Message<'_>,
     frame: &Frame,
     status: &StreamStatus,
 ) -> Option<Result<usize, BypassReason>> {
-    if frame.flags.is_link() {
-        return packet::payload_max(held, message, frame, status);
-    }
-    let reason = |number| BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed);
     if frame.flags.contains(SlotFlags::CONNECTED) {
-        return Some(if status.limit == 0 { Err(reason(status.bypass)) } else { Ok(status.limit as usize) });
+        return Some(if status.limit == 0 { Err(bypass(status.bypass)) } else { Ok(status.limit as usize) });
     }
-    choice::destination(held, frame)
+    let frame = *frame; // a copy, so that the frame itself can stay in registers
+    if frame.flags.is_link() {
+        return packet::payload_max(held, message, &frame, status);
+    }
+    choice::destination(held, &frame)
 }

@@ -171,7 +171,7 @@ pub(crate) fn asked(stream: Stream, control: &Parsed) -> Option<SlotFlags> {
 
 /// Whether something may be told of a frame.
 pub(crate) fn is_told(frame: &Frame) -> bool {
-    frame.flags != frame.untold().flags
+    frame.flags.is_told()
 }
 
 /// The key of one datagram's timestamps.

@@ -333,7 +333,7 @@ impl Stream {
         }
         was || more
     }
-    /// Whether it is a packet socket.
+    /// AF_PACKET.
     pub(crate) fn is_packet(self) -> bool {
         self.has(PACKET_FRAMES | PACKET_PAYLOADS)
     }
@@ -357,8 +357,7 @@ impl Stream {
     }
     /// Its registration with the attachment of a region.
     fn registered(self, held: &Use) -> &'static AtomicU64 {
-        let [first, ..] = &self.entry.registrations;
-        self.entry.registrations.get(held.place()).unwrap_or(first)
+        self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
     }
     /// Whether the descriptor is this stream's socket; a number may have been used again behind our back.
     pub(crate) fn is_of(self, fd: c_int) -> bool {
@@ -422,6 +421,7 @@ impl Stream {
     }
 
     /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
+    #[inline(always)]
     pub(crate) fn known_registration(self, held: &Use) -> Option<Registration> {
         let registration = self.registered(held).load(Acquire);
         if registration & STALE != 0 || epoch_of(registration) != held.epoch() & EPOCH_MASK {
@@ -440,7 +440,7 @@ impl Stream {
         told.map_or(0, |status| status.limit)
     }
 
-    /// Waits for the daemon's answer to a registration, as long as its program may.
+    /// The daemon's answer to a registration, awaited as long as its program may.
     fn answer(self, held: &Use, mut registration: u64) -> Registration {
         loop {
             match held.producer().stream(self.index) {

@@ -23,10 +23,18 @@ pub const NEXT: usize = 0;
 pub const ATTENTION_GRACE: u64 = 5_000_000;
 
 /// Takes a free slot away from everybody else, the lowest that is found; `None` when no bit was set.
+#[inline]
+pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
+    let (first, bits) = claim_some(words, layout, 1)?;
+    Some(first.wrapping_add(bits.trailing_zeros() as u16))
+}
+
+/// Takes free slots of one word of the bitmap, `count_max` at most, by one exchange: the slot of bit 0, and the bits;
+/// `None` when no bit was set anywhere.
 ///
 /// Lock-free: it begins again only when another thread took or gave a slot meanwhile.
 #[inline]
-pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
+pub fn claim_some(words: &impl Words, layout: &Layout, count_max: u32) -> Option<(u16, u64)> {
     loop {
         let mut contended = false;
         for index in 0..layout.free_words() {
@@ -36,11 +44,10 @@ pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
             if free == 0 {
                 continue;
             }
-            let bit = free & free.wrapping_neg();
-            // Acquire: the last owner is done with the slot.
-            if words.exchange64(at, current, current & !bit, Acquire).is_ok() {
-                return u16::try_from(index.wrapping_mul(64).wrapping_add(bit.trailing_zeros() as usize))
-                    .ok();
+            let bits = lowest(free, count_max);
+            // Acquire: the last owner is done with the slots.
+            if words.exchange64(at, current, current & !bits, Acquire).is_ok() {
+                return u16::try_from(index.wrapping_mul(64)).ok().map(|first| (first, bits));
             }
             // Somebody is busy in this word: the next one is likely to be calmer.
             contended = true;
@@ -51,11 +58,31 @@ pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
     }
 }
 
+/// The lowest `count_max` of some bits, one at least.
+#[inline]
+const fn lowest(bits: u64, count_max: u32) -> u64 {
+    if bits.count_ones() <= count_max {
+        return bits;
+    }
+    let mut left = bits & bits.wrapping_sub(1);
+    let mut count = 1;
+    while count < count_max {
+        left &= left.wrapping_sub(1);
+        count += 1;
+    }
+    bits & !left
+}
+
+/// Gives slots of the word that begins with slot `first` back: as [`release`] does one.
+#[inline]
+pub fn release_some(words: &impl Words, first: u16, bits: u64) {
+    words.set_bits64(layout::FREE.wrapping_add(usize::from(first >> 6).wrapping_mul(8)), bits, Release);
+}
+
 /// Gives a slot back: everything read or written in it before happens before its next claim.
 #[inline]
 pub fn release(words: &impl Words, slot: u16) {
-    let at = layout::FREE.wrapping_add(usize::from(slot >> 6).wrapping_mul(8));
-    words.set_bits64(at, 1u64.wrapping_shl(u32::from(slot & 63)), Release);
+    release_some(words, slot, 1u64.wrapping_shl(u32::from(slot & 63)));
 }
 
 /// Publishes a filled slot that lies at `slot_at`. Lock-free; a signal handler may publish in the midst of it.

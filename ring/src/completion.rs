@@ -37,7 +37,7 @@ const HEADERS: usize = 112;
 /// Octets of headers that a slot keeps: Ethernet with a tag, IPv6 and UDP are 66.
 pub const HEADERS_MAX: usize = 80;
 
-const _: () = assert!(frame::FIELDS + 8 * frame::FIELDS_COUNT == PENDING);
+const _: () = assert!(frame::REPORT + 8 == PENDING);
 const _: () = assert!(HEADERS + HEADERS_MAX == layout::SLOT_HEADER_OCTETS);
 
 /// Kinds of entries that one frame can make, as bits.
@@ -176,13 +176,8 @@ pub fn read(words: &impl Words, layout: &Layout, slot: u16) -> Option<(Place, Co
         headers,
         headers_octets: ((outcome >> 8) as u8).min(HEADERS_MAX as u8),
     };
-    let mut fields = [0; frame::FIELDS_COUNT];
-    for (index, word) in fields.iter_mut().enumerate() {
-        *word = field(frame::FIELDS.wrapping_add(index.wrapping_mul(8)));
-    }
-    let stream_index = words.load32(at.wrapping_add(frame::STREAM_INDEX), Relaxed);
     let place = Place { slot, sequence: (pending >> 32) as u32 };
-    Some((place, completion, SlotHeader::from_words(stream_index, fields)))
+    Some((place, completion, SlotHeader::load(words, at)))
 }
 
 /// Takes entries (`kinds`, bits) of a completion; the bits that this caller has now. With the last one the slot is

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a slot says, as a private value: nine u64 words in the region, a [`Frame`] on both sides.
+//! What a slot says, as a private value: nine words of 64 bits in the region, a [`Frame`] on both sides.
 //!
 //! In: a frame, or words that a program wrote. Out: words, or a header that nobody has checked yet. It judges
 //! nothing: the consumer does (`intake::SlotFault`).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::words::Words;
 
 /// Clocks in which a transmit time may be asked, by Linux clock id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +59,8 @@ impl SlotFlags {
     pub const STAMP_SOFTWARE: Self = Self(64);
     /// The instant of the taking over is to be told (SOF_TIMESTAMPING_TX_SCHED).
     pub const STAMP_SCHED: Self = Self(128);
+    /// Something is to be told: only then the slot has `report_id` and `descriptor`.
+    const TOLD: u32 = Self::REPORT.0 | Self::STAMP_SOFTWARE.0 | Self::STAMP_SCHED.0;
     /// All flags of ABI 1.
     pub const ALL: Self = Self(7 | 8 | 16 | 32 | 64 | 128);
 
@@ -73,6 +79,12 @@ impl SlotFlags {
     #[must_use]
     pub const fn is_link(self) -> bool {
         self.0 & (Self::LINK_FRAME.0 | Self::LINK_PAYLOAD.0) != 0
+    }
+    /// Whether something is to be told.
+    #[inline]
+    #[must_use]
+    pub const fn is_told(self) -> bool {
+        self.0 & Self::TOLD != 0
     }
     /// Whether these flags can stand together: a frame has one shape, and nothing of IP belongs to a packet socket.
     #[must_use]
@@ -130,8 +142,7 @@ impl Frame {
     /// The same without anything to be told afterwards.
     #[must_use]
     pub const fn untold(mut self) -> Self {
-        let told = SlotFlags::REPORT.with(SlotFlags::STAMP_SOFTWARE).with(SlotFlags::STAMP_SCHED);
-        self.flags = SlotFlags::from_bits(self.flags.bits() & !told.bits());
+        self.flags = SlotFlags::from_bits(self.flags.bits() & !SlotFlags::TOLD);
         self
     }
 }
@@ -150,12 +161,14 @@ pub(crate) const STREAM_INDEX: usize = 4;
 /// The first u64 of a slot after `next` and `stream_index`.
 pub(crate) const FIELDS: usize = 8;
 /// The number of these u64.
-pub(crate) const FIELDS_COUNT: usize = 8;
+pub(crate) const FIELDS_COUNT: usize = 7;
+/// Where `report_id` and `descriptor` are, in a cache line that a frame does not touch of which nothing is to be told.
+pub(crate) const REPORT: usize = FIELDS + 8 * FIELDS_COUNT;
 
 impl SlotHeader {
-    /// `stream_index`, then the eight words from [`FIELDS`] on.
+    /// `stream_index`, the words from [`FIELDS`] on, and that at [`REPORT`].
     #[inline]
-    pub(crate) const fn to_words(self) -> (u32, [u64; FIELDS_COUNT]) {
+    pub(crate) const fn to_words(self) -> (u32, [u64; FIELDS_COUNT], u64) {
         let Self { frame, payload_octets } = self;
         let [a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7] = frame.address;
         let fields = [
@@ -175,15 +188,27 @@ impl SlotHeader {
                 0,
                 0,
             ]),
-            frame.report_id as u64 | (frame.descriptor.cast_unsigned() as u64) << 32,
         ];
-        (frame.stream_index, fields)
+        (frame.stream_index, fields, frame.report_id as u64 | (frame.descriptor.cast_unsigned() as u64) << 32)
+    }
+
+    /// Reads the slot at `at`, each word once.
+    #[inline]
+    pub(crate) fn load(words: &impl Words, at: usize) -> Self {
+        let mut fields = [0; FIELDS_COUNT];
+        for (index, word) in fields.iter_mut().enumerate() {
+            *word = words.load64(at.wrapping_add(FIELDS).wrapping_add(index.wrapping_mul(8)), Relaxed);
+        }
+        let stream_index = words.load32(at.wrapping_add(STREAM_INDEX), Relaxed);
+        let is_told = SlotFlags::from_bits((fields[0] >> 32) as u32).is_told();
+        let report = if is_told { words.load64(at.wrapping_add(REPORT), Relaxed) } else { 0 };
+        Self::from_words(stream_index, fields, report)
     }
 
     /// The reverse of [`Self::to_words`]; any words make a header.
     #[inline]
-    pub(crate) fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT]) -> Self {
-        let [token, tx_time, pushed_at, address_low, address_high, scope, last, report] = fields;
+    fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT], report: u64) -> Self {
+        let [token, tx_time, pushed_at, address_low, address_high, scope, last] = fields;
         let [clock, priority, traffic_class, hop_limit, ..] = last.to_le_bytes();
         let address = u128::from(address_low) | u128::from(address_high) << 64;
         Self {
@@ -233,7 +258,7 @@ mod tests {
             },
             payload_octets: 0x5678,
         };
-        let (stream, words) = header.to_words();
+        let (stream, words, report) = header.to_words();
         assert_eq!(stream, 7);
         assert_eq!(words[0], 6 << 32 | 0x0102_0304);
         assert_eq!(words[1], 0x1122_3344_5566_7788);
@@ -242,8 +267,8 @@ mod tests {
         assert_eq!(words[4].to_ne_bytes(), [0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(words[5], 0x5678_1234_0000_0003);
         assert_eq!(words[6], 0x40b8_060b);
-        assert_eq!(words[7], 0xffff_fffe_0000_0005);
-        assert_eq!(SlotHeader::from_words(stream, words), header);
+        assert_eq!(report, 0xffff_fffe_0000_0005);
+        assert_eq!(SlotHeader::from_words(stream, words, report), header);
     }
 
     #[test]

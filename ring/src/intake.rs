@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::algorithm;
 use crate::completion::{self, Completion, Place};
-use crate::frame::{self, ClockId, Frame, SlotFlags, SlotHeader};
+use crate::frame::{ClockId, Frame, SlotFlags, SlotHeader};
 use crate::layout::{self, FREE_WORDS, Layout, SLOT_HEADER_OCTETS};
 use crate::words::Words;
 
@@ -254,12 +254,8 @@ impl Intake {
         token: impl FnOnce(u32) -> Option<u32>,
         payload: &mut [u8],
     ) -> Result<Taken, SlotFault> {
-        let mut fields = [0; frame::FIELDS_COUNT];
-        for (index, word) in fields.iter_mut().enumerate() {
-            *word = words.load64(at + frame::FIELDS + 8 * index, Relaxed);
-        }
-        let stream_index = words.load32(at + frame::STREAM_INDEX, Relaxed);
-        let SlotHeader { frame, payload_octets } = SlotHeader::from_words(stream_index, fields);
+        let SlotHeader { frame, payload_octets } = SlotHeader::load(words, at);
+        let stream_index = frame.stream_index;
 
         let clock = ClockId::from_id(frame.clock).ok_or(SlotFault::Clock(frame.clock))?;
         if !SlotFlags::ALL.contains(frame.flags) || !frame.flags.is_consistent() {

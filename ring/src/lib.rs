@@ -47,7 +47,7 @@ pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
 pub use intake::{LinkError, SlotError, SlotFault, Taken};
 pub use layout::{Layout, LayoutError};
 pub use link::LinkFacts;
-pub use producer::{Claim, Producer, Run, TooLong};
+pub use producer::{Claim, Claims, Producer, Run, TooLong};
 #[cfg(feature = "daemon")]
 pub use region::{ClientMapping, RegionError};
 pub use tables::{

@@ -4,6 +4,7 @@
 //! In: frames from any thread or signal handler of one process. Out: published slots and a word on whether the
 //! worker must be woken. No function here allocates, locks, waits, panics or makes a system call.
 
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -32,21 +33,65 @@ impl Claim {
     }
 }
 
+/// Slots that belong to nobody else, for the next frames of one call. Dropped, they leak until the process ends.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "claimed slots that are neither used nor cancelled are lost"]
+pub struct Claims {
+    /// The slot of bit 0.
+    first: u16,
+    bits: u64,
+    /// Those of `bits` whose memory was not asked for yet.
+    cold: u64,
+}
+
+impl Claims {
+    /// No slot.
+    pub const NONE: Self = Self { first: 0, bits: 0, cold: 0 };
+
+    /// Whether no slot is left.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+}
+
+/// So many slots before it is filled a slot's memory is asked for: the daemon had it last, and a transfer from another
+/// processor takes longer than a frame.
+const AHEAD: u32 = 6;
+
 /// Filled slots in the order of their frames, which nobody sees until they are published together. Dropped, they leak
 /// until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "slots that are neither published nor cancelled are lost"]
-pub struct Run {
-    first: u16,
-    last: u16,
-    count: u16,
-}
+pub struct Run(
+    /// First and last slot in bits 0–15 and 16–31, the frames' count from bit 32 on: one word, so that a run is kept in
+    /// a register from message to message.
+    NonZeroU64,
+);
 
 impl Run {
+    #[inline]
+    const fn new(first: u16, last: u16, count: u16) -> Self {
+        let count = if count == 0 { 1 } else { count };
+        match NonZeroU64::new(first as u64 | (last as u64) << 16 | (count as u64) << 32) {
+            Some(word) => Self(word),
+            None => Self(NonZeroU64::MIN), // not met: the count is not 0
+        }
+    }
+
+    const fn first(&self) -> u16 {
+        self.0.get() as u16
+    }
+
+    const fn last(&self) -> u16 {
+        (self.0.get() >> 16) as u16
+    }
+
     /// Frames in it, 1 at least.
+    #[inline]
     #[must_use]
     pub const fn count(&self) -> u16 {
-        self.count
+        (self.0.get() >> 32) as u16
     }
 }
 
@@ -104,6 +149,55 @@ impl Producer {
         algorithm::claim(&self.words, &self.layout).map(|slot| Claim { slot })
     }
 
+    /// Takes free slots, `count_max` at most (1 to 64; fewer where free ones lie apart), by one exchange; none when all
+    /// are in use.
+    #[inline]
+    pub fn claim_some(&self, count_max: u32) -> Claims {
+        let Some((first, bits)) = algorithm::claim_some(&self.words, &self.layout, count_max) else {
+            return Claims::NONE;
+        };
+        let mut claims = Claims { first, bits, cold: bits };
+        for _ in 0..AHEAD {
+            self.expect(&mut claims);
+        }
+        claims
+    }
+
+    /// Asks for the memory of the next of these slots.
+    #[inline(always)]
+    fn expect(&self, claims: &mut Claims) {
+        if claims.cold == 0 {
+            return;
+        }
+        let slot = claims.first.wrapping_add(claims.cold.trailing_zeros() as u16);
+        claims.cold &= claims.cold.wrapping_sub(1);
+        if let Some(at) = self.layout.slot(slot) {
+            self.words.expect_write(at);
+            self.words.expect_write(at.wrapping_add(SLOT_HEADER_OCTETS));
+        }
+    }
+
+    /// The first of these slots.
+    #[inline(always)]
+    pub fn next(&self, claims: &mut Claims) -> Option<Claim> {
+        if claims.bits == 0 {
+            return None;
+        }
+        self.expect(claims);
+        let slot = claims.first.wrapping_add(claims.bits.trailing_zeros() as u16);
+        claims.bits &= claims.bits.wrapping_sub(1);
+        Some(Claim { slot })
+    }
+
+    /// Gives claimed slots back unused.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // consumed: they must not be used afterwards
+    pub fn cancel_some(&self, claims: Claims) {
+        if claims.bits != 0 {
+            algorithm::release_some(&self.words, claims.first, claims.bits);
+        }
+    }
+
     /// Gives a claimed slot back unused.
     #[inline]
     #[allow(clippy::needless_pass_by_value)] // consumed: it must not be published afterwards
@@ -135,7 +229,7 @@ impl Producer {
     /// # Safety
     /// Each segment is readable for its length and does not lie in the region. The program's other threads may
     /// write to it meanwhile: then some mixture is sent, as by the kernel.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn fill_raw(
         &self,
@@ -148,14 +242,11 @@ impl Producer {
         // SAFETY: the caller's promise is the same.
         let octets = unsafe { self.words.write_segments(payload_at, self.layout.payload_max(), segments) };
         let payload_octets = octets.and_then(|octets| u16::try_from(octets).ok()).ok_or(TooLong)?;
-        let (stream_index, fields) = SlotHeader { frame: *frame, payload_octets }.to_words();
+        let (stream_index, fields, report) = SlotHeader { frame: *frame, payload_octets }.to_words();
         self.words.store32(at.wrapping_add(frame::STREAM_INDEX), stream_index, Relaxed);
-        for (index, word) in fields.into_iter().enumerate() {
-            self.words.store64(
-                at.wrapping_add(frame::FIELDS).wrapping_add(index.wrapping_mul(8)),
-                word,
-                Relaxed,
-            );
+        self.words.store_words(at.wrapping_add(frame::FIELDS), &fields);
+        if frame.flags.is_told() {
+            self.words.store64(at.wrapping_add(frame::REPORT), report, Relaxed);
         }
         Ok(())
     }
@@ -170,36 +261,36 @@ impl Producer {
     }
 
     /// A filled slot as a run of one frame.
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::needless_pass_by_value)] // consumed, as by `publish`
     pub const fn run(&self, claim: Claim) -> Run {
-        Run { first: claim.slot, last: claim.slot, count: 1 }
+        Run::new(claim.slot, claim.slot, 1)
     }
 
     /// The frames of `run`, then those of `more`.
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::needless_pass_by_value)] // consumed: both are part of the result
     pub fn join(&self, run: Run, more: Run) -> Run {
-        if let Some(at) = self.layout.slot(more.first) {
-            algorithm::link(&self.words, at, run.last);
+        if let Some(at) = self.layout.slot(more.first()) {
+            algorithm::link(&self.words, at, run.last());
         }
-        Run { first: run.first, last: more.last, count: run.count.saturating_add(more.count) }
+        Run::new(run.first(), more.last(), run.count().saturating_add(more.count()))
     }
 
     /// Hands a run to the daemon: it finds all of these frames or none, nobody else's between them.
     #[inline]
     #[allow(clippy::needless_pass_by_value)] // consumed: a run is published once
     pub fn publish_run(&self, run: Run) {
-        if let Some(at) = self.layout.slot(run.first) {
-            algorithm::publish_run(&self.words, at, run.last);
+        if let Some(at) = self.layout.slot(run.first()) {
+            algorithm::publish_run(&self.words, at, run.last());
         }
     }
 
     /// Gives the slots of a run back unused.
     #[allow(clippy::needless_pass_by_value)] // consumed: it must not be published afterwards
     pub fn cancel_run(&self, run: Run) {
-        let mut slot = run.last;
-        for left in (0..run.count).rev() {
+        let mut slot = run.last();
+        for left in (0..run.count()).rev() {
             let link = self.layout.slot(slot).map_or(0, |at| algorithm::next(&self.words, at));
             algorithm::release(&self.words, slot);
             match u16::try_from(link.wrapping_sub(1)) {
@@ -242,7 +333,7 @@ impl Producer {
     }
 
     /// The entry of a stream; `None` when the table has no such index.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn stream(&self, index: u32) -> Option<StreamStatus> {
         tables::read_stream(&self.words, &self.layout, index)

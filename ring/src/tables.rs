@@ -169,7 +169,7 @@ impl StreamStatus {
 }
 
 /// Reads a stream's entry; one that changes meanwhile is pending. `None`: no such stream.
-#[inline]
+#[inline(always)]
 pub fn read_stream(words: &impl Words, layout: &Layout, index: u32) -> Option<StreamStatus> {
     let at = layout.stream(index)?;
     let status = words.load64(at, Acquire);

@@ -112,6 +112,41 @@ impl Mapping {
         inside.then(|| unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) })
     }
 
+    /// Writes words one after the other from `at` on, relaxed; nothing when one of them is not in the memory.
+    #[inline]
+    pub fn store_words<const N: usize>(&self, at: usize, words: &[u64; N]) {
+        if !self.inside(at, N.wrapping_mul(8), 8) {
+            debug_assert!(false, "{N} words at {at} are not in the region");
+            return;
+        }
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: `at` and the N words from there on lie in the mapping, and `at` is aligned to 8.
+            unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast::<u64>().add(index)) }
+                .store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for the cache line at `at`, which is about to be written: another processor had it last. A hint; nothing
+    /// is read or written.
+    #[inline(always)]
+    pub fn expect_write(&self, at: usize) {
+        if !self.inside(at, 8, 8) {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that cannot fault, and a no-operation on processors of this architecture that lack it.
+        unsafe {
+            let address = self.base.as_ptr().add(at);
+            core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a hint that cannot fault.
+        unsafe {
+            let address = self.base.as_ptr().add(at);
+            core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+    }
+
     /// Copies segments (address, octets) into the memory at `at`, one after the other, word by word; the last word
     /// is filled up with zeros. Returns the octets copied, or `None` when they are more than `capacity` (or leave
     /// the memory): then nothing that was copied means anything.

@@ -235,6 +235,34 @@ fn a_slot_is_never_claimed_twice() {
     });
 }
 
+/// A call takes two slots by one exchange, uses one and gives the other back, beside one that takes a slot.
+#[test]
+fn slots_claimed_together_are_one_owners() {
+    model(None, || {
+        let two = Layout::new(2, 256, 1, 2).expect("a valid layout");
+        let arena = Arc::new(Arena::new(&two));
+        let single = {
+            let arena = Arc::clone(&arena);
+            thread::spawn(move || algorithm::claim(&*arena, &two))
+        };
+        let together = algorithm::claim_some(&*arena, &two, 2);
+        if let Some((first, bits)) = together {
+            assert!(first == 0 && bits != 0 && bits & !3 == 0, "{bits:#b}");
+            let used = bits & bits.wrapping_neg();
+            algorithm::release_some(&*arena, 0, bits & !used);
+        }
+        let single = single.join().expect("it ends");
+        let owned = together.map_or(0, |(_, bits)| bits & bits.wrapping_neg());
+        assert!(single.is_none_or(|slot| owned & (1 << slot) == 0), "slot {single:?} has two owners");
+        // Whatever nobody owns is free.
+        let mut left = 0;
+        while algorithm::claim(&*arena, &two).is_some() {
+            left += 1;
+        }
+        assert_eq!(left + u32::from(single.is_some()) + owned.count_ones(), 2);
+    });
+}
+
 /// The worker sleeps until 100 while a frame for 50 is published: it sleeps only if the doorbell is rung.
 fn doorbell(fences: bool) {
     model(None, move || {

@@ -13,6 +13,7 @@ const TALKERS: u32 = 3;
 #[derive(Clone, Debug)]
 enum Step {
     Claim(u32),
+    ClaimSome(u32, u32, u32),
     TooLong(u32),
     Publish(u32),
     Run(u32),
@@ -26,6 +27,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..TALKERS).prop_map(Step::Claim),
+        2 => (0..TALKERS, 1u32..70, 0u32..4).prop_map(|(talker, count, unused)| Step::ClaimSome(talker, count, unused)),
         1 => (0..TALKERS).prop_map(Step::TooLong),
         4 => (0..TALKERS).prop_map(Step::Publish),
         2 => (0..TALKERS).prop_map(Step::Run),
@@ -84,6 +86,29 @@ impl Ring {
         let number = &mut self.model.numbers[talker as usize];
         self.model.claims[talker as usize].push_back((claim, *number));
         *number += 1;
+        Ok(())
+    }
+
+    /// Up to `count` slots of one word by one exchange, of which the last `unused` go back.
+    fn claim_some(&mut self, talker: u32, count: u32, unused: u32) -> Result<(), TestCaseError> {
+        let producer = *self.client.producer();
+        let mut claims = producer.claim_some(count);
+        let first = self.model.free.first().copied();
+        let word = |slot: u16| slot / 64;
+        let expected: Vec<u16> =
+            self.model.free.iter().copied().filter(|slot| Some(word(*slot)) == first.map(word)).collect();
+        let expected = &expected[..expected.len().min(count.min(64) as usize)];
+        let used = expected.len().saturating_sub(unused as usize);
+        for slot in &expected[..used] {
+            let claim = producer.next(&mut claims);
+            prop_assert_eq!(claim.as_ref().map(Claim::slot), Some(*slot), "lowest first");
+            self.model.free.remove(slot);
+            let number = &mut self.model.numbers[talker as usize];
+            self.model.claims[talker as usize].extend(claim.map(|claim| (claim, *number)));
+            *number += 1;
+        }
+        prop_assert_eq!(claims.is_empty(), used == expected.len());
+        producer.cancel_some(claims);
         Ok(())
     }
 
@@ -169,6 +194,7 @@ impl Ring {
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match *step {
             Step::Claim(talker) => self.claim(talker)?,
+            Step::ClaimSome(talker, count, unused) => self.claim_some(talker, count, unused)?,
             Step::TooLong(talker) => self.too_long(talker)?,
             Step::Publish(talker) => self.publish(talker)?,
             Step::Cancel(talker) => {

@@ -55,7 +55,8 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
 #[test]
 fn it_is_small_and_cannot_panic() {
     let octets = std::fs::metadata(hook::library()).expect("library").len();
-    assert!(octets < 96 * 1024, "{octets} octets");
+    // The way of the usual datagram is one function, inlined from the call to its slot: that is a tenth of it.
+    assert!(octets < 124 * 1024, "{octets} octets");
     let symbols = tool("nm", &["-C"]);
     let panics: Vec<&str> =
         symbols.lines().filter(|line| line.contains("panic") || line.contains("fail")).collect();
