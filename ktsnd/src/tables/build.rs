@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
     Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Route, Side, Via, VxlanBridged,
@@ -18,7 +19,7 @@ use super::overlay::{self, OverlayState, Told};
 use super::snapshot::Snapshot;
 use super::underlay::Underlay;
 use super::xfrm::Policies;
-use super::{AttachmentSpec, TablesError};
+use super::{AttachmentSpec, TablesError, router};
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
@@ -52,7 +53,7 @@ pub(super) fn attachment(
         Some(uplink) => for_tunnel_ends(straight(uplink, spec, host), state.as_ref(), spec.segment.as_ref()),
         None => unplugged(spec),
     };
-    let is_up = pod.is_up(interface);
+    let (is_up, forwarding) = (pod.is_up(interface), router::forwarding(spec, &link, host, told.policies));
     let tables = AttachmentTables::new(Attachment {
         interface: LinkTable::new(link)?.with_state(is_up),
         uplink: LinkTable::new(uplink)?,
@@ -74,6 +75,7 @@ pub(super) fn attachment(
     let arrival = arrival.filter(|_| spec.is_short);
     let delivery = arrival.and_then(|of| delivery::of(of, (interface, namespace), tables.interface(), host));
     let tables = tables.delivered(delivery);
+    let tables = tables.forwarded(forwarding)?;
     let tables = match &spec.listed {
         Some(macs) => tables.listed(macs.clone())?,
         None => tables,
@@ -171,9 +173,21 @@ pub(super) fn next_hops(tables: &AttachmentTables) -> Vec<(Side, IpAddr)> {
             Some(Via::Elsewhere) | None => {}
         }
     }
+    hops.extend(forwarded_hops(tables).map(|hop| (Side::Uplink, hop)));
     let gateways = tables.interface().routes().filter_map(gateway).take(GATEWAYS_MAX);
     hops.extend(gateways.map(|gateway| (Side::Interface, gateway)));
     hops.sort_unstable();
     hops.dedup();
     hops
+}
+
+/// Where the node forwards for a pod: the routers of its routes to allowed destinations.
+fn forwarded_hops(tables: &AttachmentTables) -> impl Iterator<Item = IpAddr> {
+    let node = tables.forwarding();
+    let covers = |a: IpPrefix, b: IpPrefix| a.bits() <= b.bits() && a.contains(b.address());
+    let routes = tables.uplink().routes().filter(|_| node.is_v4 || node.is_v6);
+    let routes = routes.filter(|route| route.prefix.bits() > 0);
+    let meets =
+        move |prefix| tables.allowed().any(|allowed| covers(allowed, prefix) || covers(prefix, allowed));
+    routes.filter(move |route| meets(route.prefix)).filter_map(gateway)
 }

@@ -49,15 +49,25 @@ struct Space {
     hints: Hints,
     /// VXLAN devices whose forwarding tables are learnt.
     learnt: BTreeSet<String>,
+    /// It is the daemon's own: the node's.
+    is_own: bool,
 }
 
 impl Space {
+    /// The daemon's own namespace.
+    fn own(netlink: Netlink) -> Result<Self, TablesError> {
+        let mut space = Self::new(netlink)?;
+        space.is_own = true;
+        space.snapshot.take_routers();
+        Ok(space)
+    }
+
     fn new(mut netlink: Netlink) -> Result<Self, TablesError> {
         let ready = netlink.as_fd().try_clone_to_owned().and_then(sys::readiness);
         let ready = ready.map_err(|source| TablesError::Netlink { what: "socket", source })?;
         let snapshot = Snapshot::take(&mut netlink)?;
         let hints = netlink.take_hints();
-        Ok(Self { netlink, ready, snapshot, hints, learnt: BTreeSet::new() })
+        Ok(Self { netlink, ready, snapshot, hints, learnt: BTreeSet::new(), is_own: false })
     }
 
     /// Reads announcements; ready when the first one came that matters.
@@ -88,6 +98,9 @@ impl Space {
         if let Err(error) = taken {
             self.hints = Hints::all();
             return Err(error);
+        }
+        if self.is_own && hints.layout {
+            next.take_routers();
         }
         let changed = next != self.snapshot;
         self.snapshot = next;
@@ -161,7 +174,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(report: Box<dyn Fn(Event) + Send>) -> Result<Self, TablesError> {
         let netlink = Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
-        let host = Space::new(netlink)?;
+        let host = Space::own(netlink)?;
         let watch = Watch::new().map_err(|error| {
             report(Event::Warning(format!("inotify: {error}; removed namespaces are noticed within 250 ms")));
         });

@@ -26,6 +26,7 @@ mod namespace;
 mod netlink;
 mod overlay;
 mod peers;
+mod router;
 mod snapshot;
 #[allow(unsafe_code)]
 mod sys;

@@ -19,8 +19,9 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// RTMGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE (rtnetlink(7)).
-const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+/// RTMGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE (rtnetlink(7)), and the groups 24 and 25,
+/// RTNLGRP_IPV4_NETCONF and _IPV6_NETCONF: forwarding switched on or off.
+const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24;
 /// The kernel fills at most 32 KiB at once.
 const BUFFER_OCTETS: usize = 64 * 1024;
 /// Room for notifications while nobody reads.

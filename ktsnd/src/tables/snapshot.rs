@@ -25,6 +25,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::TablesError;
 use super::delivery::Kin;
 use super::netlink::Netlink;
+use super::router::Router;
 use super::vxlan_device::{self, Forwarding, VxlanDevice};
 
 /// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
@@ -88,6 +89,7 @@ pub(super) struct Snapshot {
     devices: BTreeMap<u32, Device>,
     addresses: Vec<Address>,
     routes: Vec<MainRoute>,
+    routers: BTreeMap<u32, Router>,
     neighbours: BTreeMap<(u32, IpAddr), Known>,
     /// Of the VXLAN devices whose tables are learnt.
     forwarding: Vec<Forwarding>,
@@ -244,6 +246,22 @@ impl Snapshot {
     /// All devices by number.
     pub(super) fn devices(&self) -> impl Iterator<Item = (u32, &Device)> {
         self.devices.iter().map(|(index, device)| (*index, device))
+    }
+
+    /// Which devices with addresses the node forwards from: of the daemon's own namespace only.
+    pub(super) fn take_routers(&mut self) {
+        self.routers.clear();
+        for address in &self.addresses {
+            if let Some(device) = self.devices.get(&address.device) {
+                self.routers.entry(address.device).or_insert_with(|| Router::of(&device.name));
+            }
+        }
+    }
+
+    /// Whether, and how, the node forwards what comes to this address of its own.
+    pub(super) fn router_at(&self, address: IpAddr) -> Option<Router> {
+        let own = self.addresses.iter().find(|own| own.address == address)?;
+        self.routers.get(&own.device).copied()
     }
 
     /// All addresses of all devices.

@@ -153,6 +153,11 @@ impl Policies {
         Ok(before != (self.list.clone(), self.is_unknown))
     }
 
+    /// Whether any datagram may be meant.
+    pub(super) fn protect_anything(&self) -> bool {
+        self.is_unknown || self.list.iter().any(|policy| policy.protects)
+    }
+
     /// Whether the kernel would encrypt or block these datagrams, or may: the first policy that matches decides.
     pub(super) fn cover(&self, what: &Tunnelled) -> bool {
         let first =

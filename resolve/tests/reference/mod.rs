@@ -5,16 +5,32 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
-use ktsn_resolve::{Egress, Flow, Link, NextHop, Peer, PortIndex, Refusal, Route, Side, Via};
+use ktsn_resolve::{
+    Egress, Flow, Link, Member, MemberAt, NextHop, OuterDf, OuterDs, OuterTtl, Peer, PortIndex, Refusal,
+    Route, Side, Via,
+};
 use ktsn_wire::template::{Ends, Outer};
 use ktsn_wire::{DsField, MacAddress, Network, Tci, TemplateRepr, Vni};
+
+/// What the attachment's network is.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// No overlay, on a node with these addresses that forwards IPv4, IPv6.
+    Plain(Vec<IpAddr>, bool, bool),
+    /// An overlay with `peers`.
+    Routed,
+    /// A segment: its table, whom it floods to, and whether the interface gets a copy.
+    Bridged(Vec<Member>, Vec<IpAddr>, bool),
+}
 
 /// One attachment as plain lists.
 #[derive(Clone, Debug)]
 pub(crate) struct Plain {
     pub interface: Link,
     pub uplink: Link,
+    pub kind: Kind,
     pub peers: Vec<Peer>,
+    pub outer: (OuterTtl, OuterDs, OuterDf),
     pub local: IpAddr,
     pub vni: Vni,
     pub vxlan_port: u16,
@@ -89,19 +105,23 @@ fn rule_3_group(plain: &Plain, to: IpAddr) -> Option<(MacAddress, u8)> {
             Some((MacAddress([0x33, 0x33, o[12], o[13], o[14], o[15]]), 1))
         }
         IpAddr::V4(a) => {
-            let of_subnet = plain.interface.addresses.iter().any(|&(own, bits)| match own {
-                // All host bits set, in our subnet, which has host addresses at all.
-                IpAddr::V4(own) => {
-                    bits < 31
-                        && shared_bits(own.into(), a.into()) >= bits
-                        && (0..32 - u32::from(bits)).all(|bit| a.to_bits() >> bit & 1 == 1)
-                }
-                IpAddr::V6(_) => false,
-            });
+            let of_subnet = is_subnet_broadcast(&plain.interface, a);
             (of_subnet || a == Ipv4Addr::new(255, 255, 255, 255)).then_some((MacAddress([255; 6]), 64))
         }
         IpAddr::V6(_) => None,
     }
+}
+
+fn is_subnet_broadcast(link: &Link, a: Ipv4Addr) -> bool {
+    link.addresses.iter().any(|&(own, bits)| match own {
+        // All host bits set, in our subnet, which has host addresses at all.
+        IpAddr::V4(own) => {
+            bits < 31
+                && shared_bits(own.into(), a.into()) >= bits
+                && (0..32 - u32::from(bits)).all(|bit| a.to_bits() >> bit & 1 == 1)
+        }
+        IpAddr::V6(_) => false,
+    })
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -114,8 +134,24 @@ fn is_link_scoped(address: IpAddr) -> bool {
 }
 
 fn rule_4_peer(plain: &Plain, to: IpAddr) -> Option<Peer> {
+    let Kind::Routed = plain.kind else { return None };
     let peer = longest(to, &plain.peers, |peer| peer.prefix)?;
     (!is_link_local(to) && peer.vtep != plain.local).then_some(peer)
+}
+
+fn rule_4b_forwarded(plain: &Plain, to: IpAddr) -> bool {
+    let Kind::Plain(node, v4, v6) = &plain.kind else { return false };
+    if is_link_local(to) || node.contains(&to) || !(if to.is_ipv4() { *v4 } else { *v6 }) {
+        return false;
+    }
+    if matches!(to, IpAddr::V4(to) if is_subnet_broadcast(&plain.uplink, to)) {
+        return false;
+    }
+    let Some(Route { via: Via::Gateway(gateway), .. }) = route(&plain.interface, to) else { return false };
+    let by = route(&plain.uplink, to);
+    node.contains(&gateway)
+        && !is_link_local(gateway)
+        && by.is_some_and(|by| by.prefix.bits() != 0 && by.via != Via::Elsewhere)
 }
 
 fn route(link: &Link, to: IpAddr) -> Option<Route> {
@@ -135,11 +171,16 @@ fn rule_6_mac(link: &Link, side: Side, address: IpAddr) -> Result<MacAddress, Re
     found.map(|n| n.mac).ok_or(Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address })))
 }
 
-fn rule_7_payload_max(plain: &Plain, to: IpAddr, tunnel: Option<Peer>) -> u16 {
+fn rule_7_payload_max(plain: &Plain, to: IpAddr, tunnel: bool, forwarded: bool) -> u16 {
     let mut mtu = i64::from(plain.interface.mtu);
     let mut field = 65_535 + if to.is_ipv4() { 0 } else { 40 };
-    if let Some(peer) = tunnel {
-        let (headers, ip) = if peer.vtep.is_ipv4() { (50, 0) } else { (70, 40) };
+    if forwarded {
+        mtu = mtu.min(i64::from(plain.uplink.mtu));
+    }
+    let bridged = matches!(plain.kind, Kind::Bridged(..));
+    if tunnel || bridged {
+        let (headers, ip) = if plain.local.is_ipv4() { (50, 0) } else { (70, 40) };
+        let headers = headers + if bridged && plain.vlan.is_some() { 4 } else { 0 };
         mtu = mtu.min(i64::from(plain.uplink.mtu) - headers);
         field = field.min(65_535 + ip - headers);
     }
@@ -207,27 +248,96 @@ fn tunnel(plain: &Plain, flow: &Flow, to: IpAddr, peer: Peer) -> Result<Template
     if peer.mac.0 == [0; 6] {
         return Err(Refusal::Drop(DropReason::NoNeighbour, None));
     }
-    let underlay = next_hop(&plain.uplink, peer.vtep)?;
-    let mac = rule_6_mac(&plain.uplink, Side::Uplink, underlay)?;
-    let outer = Outer {
-        ethernet: Ends { source: plain.uplink.mac, destination: mac },
-        network: network(plain.local, peer.vtep, 64, 0, false),
-        dscp_inherit: false,
-        vxlan_port: plain.vxlan_port,
-        vni: plain.vni,
-        udp_checksum: plain.udp_checksum,
-    };
+    let network = network(from, to, hop_limit - 1, flow.traffic_class, true);
     Ok(TemplateRepr {
-        outer: Some(outer),
+        outer: Some(outer(plain, peer.vtep, &network)?),
         ethernet: Ends { source: plain.device_mac, destination: peer.mac },
+        vlan: None,
+        network,
+        udp: Ends { source: flow.source_port, destination: flow.destination_port },
+    })
+}
+
+/// What the node's routing makes of it.
+fn passed_on(plain: &Plain, flow: &Flow, to: IpAddr) -> Result<TemplateRepr, Refusal> {
+    let Some(Route { via: Via::Gateway(gateway), source: wanted, .. }) = route(&plain.interface, to) else {
+        panic!("{to} is forwarded without a gateway")
+    };
+    let by = Route { prefix: IpPrefix::host(to), via: Via::Gateway(gateway), source: wanted };
+    let from = source(plain, flow, to, Some(by), Some(gateway))?;
+    let hop_limit = if flow.hop_limit == 0 { 64 } else { flow.hop_limit };
+    if hop_limit <= 1 || is_link_local(from) {
+        return Err(Refusal::Drop(DropReason::NoRoute, None));
+    }
+    let mac = rule_6_mac(&plain.uplink, Side::Uplink, next_hop(&plain.uplink, to)?)?;
+    Ok(TemplateRepr {
+        outer: None,
+        ethernet: Ends { source: plain.uplink.mac, destination: mac },
         vlan: None,
         network: network(from, to, hop_limit - 1, flow.traffic_class, true),
         udp: Ends { source: flow.source_port, destination: flow.destination_port },
     })
 }
 
-/// All rules in their order.
-pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Leaves, Refusal> {
+fn outer(plain: &Plain, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
+    let underlay = next_hop(&plain.uplink, vtep)?;
+    let mac = rule_6_mac(&plain.uplink, Side::Uplink, underlay)?;
+    let (inner_ttl, inner_ds) = match *inner {
+        Network::V4 { ttl, ds, .. } => (ttl, ds),
+        Network::V6 { hop_limit, ds, .. } => (hop_limit, ds),
+    };
+    let ttl = match plain.outer.0 {
+        OuterTtl::Fixed(0) => 64,
+        OuterTtl::Fixed(ttl) => ttl,
+        OuterTtl::Inherit => inner_ttl,
+    };
+    let class = match plain.outer.1 {
+        OuterDs::Fixed(ds) => ds.0,
+        OuterDs::Inherit => inner_ds.0,
+    };
+    Ok(Outer {
+        ethernet: Ends { source: plain.uplink.mac, destination: mac },
+        // Datagrams of ours are never fragmented inside, so "inherit" is "set".
+        network: network(plain.local, vtep, ttl, class, plain.outer.2 != OuterDf::Unset),
+        dscp_inherit: false,
+        vxlan_port: plain.vxlan_port,
+        vni: plain.vni,
+        udp_checksum: plain.udp_checksum,
+    })
+}
+
+/// A frame that the interface would send, as what it leaves.
+fn rule_4c_segment(plain: &Plain, frame: Leaves, hop: Option<IpAddr>) -> Result<Vec<Leaves>, Refusal> {
+    let Kind::Bridged(members, flood, flood_interface) = &plain.kind else { return Ok(vec![frame]) };
+    let in_tunnel = |vtep: IpAddr| {
+        let repr = TemplateRepr { outer: Some(outer(plain, vtep, &frame.repr.network)?), ..frame.repr };
+        Ok(Leaves { port: plain.uplink.port, repr, egress: Egress::Uplink, ..frame })
+    };
+    let by_mac = members.iter().find(|m| m.at == MemberAt::Mac(frame.repr.ethernet.destination)).copied();
+    let prefixes: Vec<_> = members
+        .iter()
+        .filter_map(|m| match m.at {
+            MemberAt::Prefix(prefix) => Some((prefix, *m)),
+            MemberAt::Mac(_) => None,
+        })
+        .collect();
+    let by_prefix = hop.and_then(|hop| longest(hop, &prefixes, |entry| entry.0)).map(|entry| entry.1);
+    match by_mac.or(by_prefix) {
+        Some(member) if member.vtep == plain.local => return Ok(vec![frame]),
+        Some(member) => return Ok(vec![in_tunnel(member.vtep)?]),
+        None => {}
+    }
+    let ends: std::collections::BTreeSet<_> = flood.iter().filter(|end| **end != plain.local).collect();
+    let copies: Vec<Result<Leaves, Refusal>> = ends.iter().map(|end| in_tunnel(**end)).collect();
+    let mut leave: Vec<Leaves> = copies.iter().filter_map(|copy| copy.ok()).collect();
+    if copies.is_empty() || *flood_interface {
+        leave.push(frame);
+    }
+    if leave.is_empty() { Err(copies[0].unwrap_err()) } else { Ok(leave) }
+}
+
+/// All rules in their order; all frames that it leaves as.
+pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Vec<Leaves>, Refusal> {
     let to = flow.destination.to_canonical();
     let not_allowed = Err(Refusal::Bypass(BypassReason::NotAllowed));
     if rule_1_own(plain, to) {
@@ -246,8 +356,9 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Leaves, Refusal> {
     if is_link_scoped(to) && flow.scope != 0 && flow.scope != plain.interface.if_index {
         return not_allowed;
     }
-    let payload_max = rule_7_payload_max(plain, to, peer);
-    let by_interface = |mac, from, default| {
+    let forwarded = group.is_none() && rule_4b_forwarded(plain, to);
+    let payload_max = rule_7_payload_max(plain, to, peer.is_some(), forwarded);
+    let by_interface = |mac, from, default, hop| {
         let hop_limit = if flow.hop_limit == 0 { default } else { flow.hop_limit };
         let repr = TemplateRepr {
             outer: None,
@@ -256,7 +367,8 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Leaves, Refusal> {
             network: network(from, to, hop_limit, flow.traffic_class, true),
             udp: Ends { source: flow.source_port, destination: flow.destination_port },
         };
-        Ok(Leaves { port: plain.interface.port, repr, payload_max, egress: Egress::Interface })
+        let frame = Leaves { port: plain.interface.port, repr, payload_max, egress: Egress::Interface };
+        rule_4c_segment(plain, frame, hop)
     };
     // A foreign bound address is refused whatever else is missing.
     if let Err(refusal @ Refusal::Bypass(_)) = source(plain, flow, to, None, None) {
@@ -264,15 +376,19 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Leaves, Refusal> {
     }
     if let Some((mac, default)) = group {
         let of_subnet = default == 64 && to != IpAddr::V4(Ipv4Addr::BROADCAST);
-        return by_interface(mac, source(plain, flow, to, None, of_subnet.then_some(to))?, default);
+        return by_interface(mac, source(plain, flow, to, None, of_subnet.then_some(to))?, default, None);
     }
     if let Some(peer) = peer {
         let repr = tunnel(plain, flow, to, peer)?;
-        return Ok(Leaves { port: plain.uplink.port, repr, payload_max, egress: Egress::Uplink });
+        return Ok(vec![Leaves { port: plain.uplink.port, repr, payload_max, egress: Egress::Uplink }]);
+    }
+    if forwarded {
+        let repr = passed_on(plain, flow, to)?;
+        return Ok(vec![Leaves { port: plain.uplink.port, repr, payload_max, egress: Egress::Uplink }]);
     }
     let (hop, by) = if is_link_local(to) { (to, None) } else { (next_hop(&plain.interface, to)?, by) };
     let from = source(plain, flow, to, by, Some(hop))?;
-    by_interface(rule_6_mac(&plain.interface, Side::Interface, hop)?, from, 64)
+    by_interface(rule_6_mac(&plain.interface, Side::Interface, hop)?, from, 64, Some(hop))
 }
 
 /// The width of a host prefix, for generators.

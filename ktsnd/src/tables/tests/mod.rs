@@ -7,3 +7,4 @@ mod gone;
 mod learn;
 mod place;
 mod underlay;
+mod router;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node as its pods' router: what rule 4b of `docs/design/resolve.md` asks for.
+//!
+//! In: the snapshot of the daemon's own namespace, the routes of a pod's interface. Out: [`Forwarding`]. Only sysctls are
+//! read, never written. Must not be asked about another namespace: `/proc/sys/net` shows that of who reads it.
+
+use std::net::IpAddr;
+
+use ktsn_resolve::{Forwarding, Link, Via};
+
+use super::AttachmentSpec;
+use super::snapshot::Snapshot;
+use super::xfrm::Policies;
+
+/// Whether the node forwards what comes in by a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Router {
+    is_v4: bool,
+    is_v6: bool,
+}
+
+impl Router {
+    /// Of the device with this name.
+    pub(super) fn of(device: &str) -> Self {
+        let is_on = |path: String| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
+        Self {
+            is_v4: is_on(format!("/proc/sys/net/ipv4/conf/{device}/forwarding")),
+            // IPv6 forwards between all devices or not at all.
+            is_v6: is_on("/proc/sys/net/ipv6/conf/all/forwarding".to_owned()),
+        }
+    }
+}
+
+/// What the node forwards for the pod with this interface: nothing for those on an overlay, and nothing where the node may
+/// encrypt what it forwards.
+pub(super) fn forwarding(
+    spec: &AttachmentSpec,
+    interface: &Link,
+    host: &Snapshot,
+    policies: Option<&Policies>,
+) -> Forwarding {
+    let is_protected = !spec.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
+    if spec.overlay.is_some() || spec.segment.is_some() || is_protected {
+        return Forwarding::default();
+    }
+    let gateways = interface.routes.iter().filter_map(|route| match route.via {
+        Via::Gateway(gateway) => Some(gateway.to_canonical()),
+        _ => None,
+    });
+    let routers: Vec<(IpAddr, Router)> =
+        gateways.filter_map(|gateway| Some((gateway, host.router_at(gateway)?))).collect();
+    // A pod with gateways on several devices is forwarded for where all of them do.
+    let all = |is_v4: bool, forwards: fn(&Router) -> bool| {
+        let mut of_family = routers.iter().filter(|(gateway, _)| gateway.is_ipv4() == is_v4).peekable();
+        of_family.peek().is_some() && of_family.all(|(_, router)| forwards(router))
+    };
+    let (is_v4, is_v6) = (all(true, |router| router.is_v4), all(false, |router| router.is_v6));
+    // Without forwarding nothing hangs on the addresses, and tables that are equal are not told again.
+    let own = if is_v4 || is_v6 { host.own().collect() } else { Vec::new() };
+    Forwarding { own, is_v4, is_v6 }
+}
