@@ -6,5 +6,5 @@ mod content;
 mod gone;
 mod learn;
 mod place;
-mod underlay;
 mod router;
+mod underlay;
