@@ -32,6 +32,10 @@ suite workspace "$cargo" test --locked --no-fail-fast -- --show-output
 # Its library alone: without `cfg(test)` it links only in the hook profile.
 suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn --lib -- --show-output
 
+# The optional port, which nothing else of the build needs.
+suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
+suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
+
 # The models explore every interleaving of the ring's steps: too slow without optimisation, and built with a
 # cfg of their own, so in a target directory of their own.
 mapfile -t models < <(find ring/tests -name 'loom*.rs' -printf '%f\n' 2>/dev/null | sed 's/\.rs$//' | sort)

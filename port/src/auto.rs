@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use crate::af_packet::AfPacket;
 use crate::af_xdp::AfXdp;
 use crate::device::{Device, Options};
+#[cfg(feature = "dpdk")]
+use crate::dpdk::Dpdk;
 use crate::error::{OpenError, SendError, StageError};
 use crate::fault::Fault;
 use crate::memory::Memory;
@@ -65,6 +67,9 @@ pub enum AnyPort {
     AfXdp(Box<AfXdp>),
     /// AF_PACKET, qdisc bypass.
     AfPacket(Box<AfPacket>),
+    /// A driver of DPDK.
+    #[cfg(feature = "dpdk")]
+    Dpdk(Box<Dpdk>),
     /// In this process.
     Memory(Box<Memory>),
     /// Any of these, recorded to a file.
@@ -89,12 +94,16 @@ adapters!(
     Pcap(Pcap<AnyPort, std::io::BufWriter<std::fs::File>>),
     Fault(Fault<AnyPort>),
 );
+#[cfg(feature = "dpdk")]
+adapters!(Dpdk(Dpdk));
 
 macro_rules! each {
     ($self:ident, $port:ident => $call:expr) => {
         match $self {
             Self::AfXdp($port) => $call,
             Self::AfPacket($port) => $call,
+            #[cfg(feature = "dpdk")]
+            Self::Dpdk($port) => $call,
             Self::Memory($port) => $call,
             Self::Pcap($port) => $call,
             Self::Fault($port) => $call,

@@ -87,6 +87,24 @@ pub enum OpenError {
         /// The system call that was refused.
         step: &'static str,
     },
+    /// The devargs name no device.
+    #[error(
+        "devargs '{devargs}': expected a device and its arguments without blanks, as net_af_packet0,iface=eth1"
+    )]
+    Devargs {
+        /// As given.
+        devargs: String,
+    },
+    /// DPDK, or one of its drivers, refused.
+    #[error("{step} for '{devargs}': {}", io::Error::from_raw_os_error(*errno))]
+    Dpdk {
+        /// DPDK's function that failed.
+        step: &'static str,
+        /// The devargs that were to be opened.
+        devargs: String,
+        /// What it said.
+        errno: i32,
+    },
     /// Any other refusal.
     #[error("{step}: {}", io::Error::from_raw_os_error(*errno))]
     Os {

@@ -27,6 +27,8 @@ mod traits;
 pub mod af_packet;
 pub mod af_xdp;
 pub mod auto;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod fault;
 pub mod memory;
 pub mod pcap;

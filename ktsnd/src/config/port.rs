@@ -9,7 +9,7 @@ use super::checked::{Checked, device_name, duration};
 use super::raw::{RawClass, RawPort};
 
 /// Which adapter a port is asked to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AdapterChoice {
     /// AF_XDP in copy mode, else AF_PACKET.
     #[default]
@@ -18,6 +18,50 @@ pub enum AdapterChoice {
     AfXdp,
     /// AF_PACKET with qdisc bypass.
     AfPacket,
+    /// A driver of DPDK.
+    #[cfg(feature = "dpdk")]
+    Dpdk {
+        /// Which, and its arguments.
+        devargs: String,
+    },
+}
+
+impl AdapterChoice {
+    const WORDS: &str = if cfg!(feature = "dpdk") {
+        "auto, af_xdp, af_packet or dpdk"
+    } else {
+        "auto, af_xdp or af_packet (this ktsnd was built without the feature dpdk)"
+    };
+
+    fn check(field: &str, raw: &RawPort) -> Checked<Self> {
+        let adapter = match raw.adapter.as_deref() {
+            None | Some("auto") => Self::Auto,
+            Some("af_xdp") => Self::AfXdp,
+            Some("af_packet") => Self::AfPacket,
+            #[cfg(feature = "dpdk")]
+            Some("dpdk") => return Self::check_dpdk(field, raw),
+            Some(other) => {
+                return Err(ConfigError::value(&format!("{field}.adapter"), other, Self::WORDS));
+            }
+        };
+        if let Some(devargs) = &raw.devargs {
+            let expected = "no devargs but beside adapter = \"dpdk\"";
+            return Err(ConfigError::value(&format!("{field}.devargs"), devargs, expected));
+        }
+        Ok(adapter)
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn check_dpdk(field: &str, raw: &RawPort) -> Checked<Self> {
+        let (name, expected) = (format!("{field}.devargs"), "a device of DPDK, as net_af_packet0,iface=eth1");
+        let Some(devargs) = &raw.devargs else {
+            return Err(ConfigError::Missing { field: name, expected: expected.to_owned() });
+        };
+        if devargs.is_empty() || devargs.starts_with(',') || devargs.contains(char::is_whitespace) {
+            return Err(ConfigError::value(&name, devargs, expected));
+        }
+        Ok(Self::Dpdk { devargs: devargs.clone() })
+    }
 }
 
 /// How long before a transmit time the worker stops sleeping.
@@ -175,12 +219,7 @@ impl Port {
         let wrong = |name: &str, value: &str, expected: &str| {
             Err(ConfigError::value(&format!("{field}.{name}"), value, expected))
         };
-        self.adapter = match raw.adapter.as_deref() {
-            None | Some("auto") => AdapterChoice::Auto,
-            Some("af_xdp") => AdapterChoice::AfXdp,
-            Some("af_packet") => AdapterChoice::AfPacket,
-            Some(other) => return wrong("adapter", other, "auto, af_xdp or af_packet"),
-        };
+        self.adapter = AdapterChoice::check(field, raw)?;
         self.mode = match raw.mode.as_deref() {
             None | Some("shared") => Mode::Shared,
             Some("dedicated") => Mode::Dedicated,

@@ -155,6 +155,28 @@ fn strategies_say_what_they_lack() {
     assert!(port("schedule = \"a\"").unwrap_err().to_string().contains("this file has none"));
 }
 
+/// Devargs belong to DPDK, and a ktsnd without it says so.
+#[test]
+fn dpdk_is_named_where_it_is_missing_and_needs_its_devargs() {
+    let port = |rest: &str| Config::parse(&format!("[[port]]\ndevice = \"u\"\n{rest}"));
+    let fault = |rest: &str| port(rest).unwrap_err().to_string();
+    let alone = fault("devargs = \"net_null0\"");
+    assert!(alone.contains("port[0].devargs: \"net_null0\": expected no devargs but beside"), "{alone}");
+    let whole = "adapter = \"dpdk\"\ndevargs = \"net_af_packet0,iface=u\"";
+    #[cfg(not(feature = "dpdk"))]
+    assert!(fault(whole).contains("built without the feature dpdk"), "{}", fault(whole));
+    #[cfg(feature = "dpdk")]
+    {
+        let devargs = "net_af_packet0,iface=u".to_owned();
+        assert_eq!(port(whole).unwrap().ports[0].adapter, AdapterChoice::Dpdk { devargs });
+        assert!(fault("adapter = \"dpdk\"").contains("port[0].devargs: missing; expected a device of DPDK"));
+        for wrong in ["", ",iface=u", "net_null0, size=64"] {
+            let error = fault(&format!("adapter = \"dpdk\"\ndevargs = \"{wrong}\""));
+            assert!(error.contains("port[0].devargs: \"") && error.contains("a device of DPDK"), "{error}");
+        }
+    }
+}
+
 /// What the guide shows is accepted.
 #[test]
 fn the_guide_is_right() {

@@ -32,6 +32,7 @@ pub(super) struct RawPort {
     pub device: Option<String>,
     pub netns: Option<String>,
     pub adapter: Option<String>,
+    pub devargs: Option<String>,
     pub mode: Option<String>,
     pub link_speed: Option<u64>,
     pub priority_map: Option<Vec<u8>>,

@@ -40,7 +40,7 @@ fn a_whole_document() {
 #[test]
 fn faults_name_field_value_and_expectation() {
     let cases: &[(&str, &str, &str)] = &[
-        ("adapter = \"af_xdp\"", "adapter = \"dpdk\"", "port[0].adapter: \"dpdk\": expected auto"),
+        ("adapter = \"af_xdp\"", "adapter = \"dpdx\"", "port[0].adapter: \"dpdx\": expected auto"),
         ("spin_margin = \"60us\"", "spin_margin = \"60\"", "port[0].spin_margin: \"60\": expected a time"),
         ("spin_duty_max = 0.5", "spin_duty_max = 1.0", "port[0].spin_duty_max: \"1\": expected 0 to 0.95"),
         ("cpu = 1", "cpus = 1", "unknown field `cpus`"),

@@ -390,7 +390,7 @@ pub(super) fn frames_of(stats: &PortStats) -> u64 {
 fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
     let device = Device { ifname: &config.device, netns: None };
     let options = Options { stage_count: UPLINK_STAGES, ..Options::default() };
-    match config.adapter {
+    match &config.adapter {
         AdapterChoice::Auto => open(&device, &options),
         AdapterChoice::AfXdp => {
             AfXdp::open(&device, &options).map(|port| Opened { port: AnyPort::from(port), fallback: None })
@@ -398,6 +398,9 @@ fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
         AdapterChoice::AfPacket => {
             AfPacket::open(&device, &options).map(|port| Opened { port: AnyPort::from(port), fallback: None })
         }
+        #[cfg(feature = "dpdk")]
+        AdapterChoice::Dpdk { devargs } => ktsn_port::dpdk::Dpdk::open(Some(&device), devargs, &options)
+            .map(|port| Opened { port: AnyPort::from(port), fallback: None }),
     }
 }
 
