@@ -47,14 +47,21 @@ fn number(payload: &[u8]) -> u64 {
     u64::from_ne_bytes(payload[8..16].try_into().expect("eight octets"))
 }
 
-/// Hears `count` datagrams in pod B; their numbers, in the order of arrival. Fewer when none comes for two seconds.
+/// Hears `count` datagrams in pod B; their numbers, in the order of arrival. Fewer when none comes for a long time.
 fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
     let socket = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
-    socket.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+    socket.set_read_timeout(Some(4 * SOON)).expect("timeout");
     std::thread::spawn(move || {
         let mut octets = [0; 9000];
         std::iter::from_fn(|| socket.recv(&mut octets).ok().map(|_| number(&octets))).take(count).collect()
     })
+}
+
+/// All that the daemon of host A sent, once and in order. (What a program that overslept sends too late it does not send.)
+fn assert_whole(heard: &[u64], sending: &Daemon) {
+    assert!(heard.is_sorted_by(|a, b| a < b), "once, in order");
+    let counters = sending.control().counters(NAME);
+    assert_eq!(heard.len() as u64, counters.sent, "{counters:?}");
 }
 
 fn in_order(count: u64) -> Vec<u64> {
@@ -90,7 +97,7 @@ fn frames_of_a_talker_arrive_once_in_order_and_whole() {
             &bed.pod_a,
             to,
             round as u32,
-            "count=500 period_us=1000 lead_us=100000 octets=200",
+            "count=500 period_us=1000 lead_us=400000 octets=200",
         );
         let mut octets = [0; 2000];
         for sequence in 0..500_u64 {
@@ -149,14 +156,15 @@ fn a_program_that_somebody_takes_off_is_put_there_again_and_nothing_is_lost() {
     let bed = Bed::new();
     let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
     let heard = hear(&bed, POD_B, 3000);
-    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=3000 period_us=1000 lead_us=100000");
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=3000 period_us=1000 lead_us=400000");
     eventually("frames are taken", SOON, || (counted(&receiving).taken > 300).then_some(()));
     take_off(&receiving);
     eventually("attached again", SOON, || (counted(&receiving).reattached == 1).then_some(()));
     let before = counted(&receiving).taken;
     eventually("frames are taken again", SOON, || (counted(&receiving).taken > before + 300).then_some(()));
-    assert_eq!(heard.join().expect("the listener"), in_order(3000), "{:?}", counted(&receiving));
+    let heard = heard.join().expect("the listener");
     drop(talker);
+    assert_whole(&heard, &sending);
     assert!(counted(&receiving).taken < 3000, "some took the kernel's way");
     assert!(receiving.log().contains("somebody took the short way in off the uplink"));
 }
@@ -166,15 +174,16 @@ fn a_daemon_that_dies_or_ends_leaves_the_kernels_way_and_loses_nothing() {
     let bed = Bed::new();
     let (mut receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
     let heard = hear(&bed, POD_B, 4000);
-    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=4000 period_us=1000 lead_us=100000");
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=4000 period_us=1000 lead_us=400000");
     eventually("frames are taken", SOON, || (counted(&receiving).taken > 300).then_some(()));
     receiving.kill();
     receiving.spawn();
     eventually("frames are taken again", SOON, || (counted(&receiving).taken > 300).then_some(()));
     assert_eq!(receiving.terminate(SOON), Some(0));
-    assert_eq!(heard.join().expect("the listener"), in_order(4000));
+    let heard = heard.join().expect("the listener");
     drop(talker);
-    assert_eq!(sending.control().counters(NAME).sent, 4000);
+    assert_whole(&heard, &sending);
+    assert!(heard.len() > 3900, "{}", heard.len());
 }
 
 #[test]
@@ -182,7 +191,7 @@ fn everything_is_let_go_with_the_pod_and_with_the_attachment() {
     let bed = Bed::new();
     let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
     assert_eq!(links(&receiving).len(), 1);
-    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=500 period_us=1000 lead_us=100000");
+    let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=500 period_us=1000 lead_us=400000");
     eventually("frames are taken", SOON, || (counted(&receiving).taken > 100).then_some(()));
     bed.delete(&bed.pod_b);
     eventually("let go", Duration::from_secs(2), || links(&receiving).is_empty().then_some(()));
@@ -207,13 +216,9 @@ fn attachment(name: &str, namespace: &str) -> v1::Attachment {
 }
 
 #[test]
-fn an_address_has_one_attachment_and_what_has_no_host_end_none() {
+fn what_has_no_host_end_or_no_overlay_is_refused() {
     let bed = Bed::new();
     let receiving = start(&bed);
-    let refused = receiving.control().attach(attachment("twice", &bed.pod_b)).expect_err("the same pod");
-    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
-    let text = refused.message();
-    assert!(text.contains("attachment.ingress") && text.contains("is attachment pod-b's already"), "{text}");
     bed.run(&format!("ip -n {} link add name br0 type bridge\nip -n {0} link set br0 up", bed.pod_b));
     // Until the tables know of it.
     std::thread::sleep(Duration::from_millis(300));
@@ -240,7 +245,7 @@ fn the_pods_addresses_are_followed() {
     bed.run(&format!("ip -n {} addr add {OTHER}/24 dev eth0", bed.pod_b));
     let heard = hear(&bed, OTHER, 200);
     std::thread::sleep(Duration::from_millis(300));
-    let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=100000");
+    let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
     assert_eq!(counted(&receiving).taken, 200);
     // Another MAC address, and another bridge's.
@@ -248,12 +253,12 @@ fn the_pods_addresses_are_followed() {
     bed.run(&format!("ip -n {} link set cni0 address 02:00:00:00:09:01", bed.host_b));
     std::thread::sleep(Duration::from_millis(300));
     let heard = hear(&bed, OTHER, 200);
-    let _ = talk(&sending, &bed.pod_a, OTHER, 2, "count=200 period_us=1000 lead_us=100000");
+    let _ = talk(&sending, &bed.pod_a, OTHER, 2, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
     assert_eq!(counted(&receiving).taken, 400);
     bed.run(&format!("ip -n {} addr del {OTHER}/24 dev eth0", bed.pod_b));
     std::thread::sleep(Duration::from_millis(300));
-    let _ = talk(&sending, &bed.pod_a, OTHER, 3, "count=50 period_us=1000 lead_us=100000");
+    let _ = talk(&sending, &bed.pod_a, OTHER, 3, "count=50 period_us=1000 lead_us=400000");
     assert_eq!(counted(&receiving).taken, 400, "it is nobody's");
 }
 
@@ -289,7 +294,103 @@ fn a_segment_of_its_own_needs_no_device_of_the_host() {
     let mut sending = Daemon::prepare(&bed.host_a, &configuration);
     sending.spawn();
     let heard = hear(&bed, "10.9.0.2", 200);
-    let _ = talk(&sending, &bed.pod_a, "10.9.0.2", 1, "count=200 period_us=1000 lead_us=100000");
+    let _ = talk(&sending, &bed.pod_a, "10.9.0.2", 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200), "{:?}", sending.control().counters(NAME));
     assert_eq!(counted(&receiving).taken, 200);
+}
+
+#[test]
+fn an_uplink_that_is_replaced_is_followed() {
+    let bed = Bed::new();
+    let receiving = start(&bed);
+    let (a, b) = (&bed.host_a, &bed.host_b);
+    bed.run(&format!("ip -n {b} link del {UPLINK}"));
+    eventually("seen", SOON, || receiving.log().contains("no such device").then_some(()));
+    let mut again = format!(
+        "ip -n {a} link add {UPLINK} address 02:00:00:00:00:01 type veth peer name {UPLINK} address 02:00:00:00:00:02 netns {b}\n"
+    );
+    for (host, n, m) in [(a, 0, 1), (b, 1, 0)] {
+        let (local, remote) = (n + 1, m + 1);
+        again += &format!(
+            "ip -n {host} addr add 192.168.50.{local}/24 dev {UPLINK}\nip -n {host} link set {UPLINK} up\n\
+             ip -n {host} neigh replace 192.168.50.{remote} lladdr 02:00:00:00:00:0{remote} dev {UPLINK} nud permanent\n\
+             ip -n {host} link add flannel.1 address 02:00:00:00:01:0{local} mtu 1450 type vxlan id 1 local \
+             192.168.50.{local} dev {UPLINK} dstport 8472 nolearning\n\
+             ip -n {host} link set flannel.1 up\n\
+             ip -n {host} neigh add 10.244.{m}.0 lladdr 02:00:00:00:01:0{remote} dev flannel.1 nud permanent\n\
+             ip -n {host} route add 10.244.{m}.0/24 via 10.244.{m}.0 dev flannel.1 onlink\n\
+             bridge -n {host} fdb add 02:00:00:00:01:0{remote} dev flannel.1 dst 192.168.50.{remote}\n"
+        );
+    }
+    bed.run(&again);
+    let sending = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let heard = hear(&bed, POD_B, 200);
+    std::thread::sleep(Duration::from_millis(500));
+    let _ = talk(&sending, &bed.pod_a, POD_B, 1, "count=200 period_us=1000 lead_us=400000");
+    assert_eq!(heard.join().expect("the listener"), in_order(200));
+    assert_eq!(counted(&receiving).taken, 200, "{:?}", counted(&receiving));
+}
+
+#[test]
+fn an_address_that_two_pods_come_to_claim_is_nobodys() {
+    let bed = Bed::new();
+    let on_a = |name: &str, namespace: &str| {
+        let vxlan = v1::Vxlan { local: "192.168.50.1".to_owned(), ..v1::Vxlan::default() };
+        v1::Attachment { vxlan: Some(vxlan), ..attachment(name, namespace) }
+    };
+    let mut receiving = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
+    receiving.spawn();
+    let attach = |name: &str, namespace: &str| receiving.control().attach(on_a(name, namespace));
+    attach(NAME, &bed.pod_a).expect("the first");
+    // An address, then a MAC address that is taken.
+    let mac = |namespace: &str| {
+        let shown =
+            Command::new("ip").args(["-n", namespace, "-br", "link", "show", "eth0"]).output().expect("ip");
+        String::from_utf8_lossy(&shown.stdout).split_whitespace().nth(2).expect("an address").to_owned()
+    };
+    let (mac_a, mac_q) = (mac(&bed.pod_a), mac(&bed.pod_q));
+    bed.run(&format!("ip -n {} addr add {POD_A}/32 dev eth0", bed.pod_q));
+    let refused = attach("pod-q", &bed.pod_q).expect_err("an address of pod A's");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    let text = refused.message();
+    assert!(text.contains("attachment.ingress: 10.244.0.5 in VNI 1 is attachment pod-a's already"), "{text}");
+    bed.run(&format!("ip -n {} addr del {POD_A}/32 dev eth0", bed.pod_q));
+    bed.run(&format!("ip -n {} link set eth0 address {mac_a}", bed.pod_q));
+    let refused = attach("pod-q", &bed.pod_q).expect_err("pod A's MAC address");
+    assert!(
+        refused.message().contains(&format!("MAC address {mac_a} in VNI 1 is attachment pod-a's")),
+        "{refused:?}"
+    );
+    bed.run(&format!("ip -n {} link set eth0 address {mac_q}", bed.pod_q));
+    attach("pod-q", &bed.pod_q).expect("the second");
+    // Pod A goes on answering for it: the host knows its MAC address, the bridge where that is.
+    bed.run(&format!("ip -n {} neigh replace {POD_A} lladdr {mac_a} dev cni0 nud permanent", bed.host_a));
+    let socket = within(&bed.pod_a, || UdpSocket::bind((POD_A, PORT)).expect("listener"));
+    socket.set_read_timeout(Some(SOON)).expect("timeout");
+    let sender = within(&bed.pod_b, || UdpSocket::bind((POD_B, 0)).expect("sender"));
+    let seen = || {
+        let counters = receiving.control().counters(NAME).ingress.expect("short");
+        counters.taken + counters.left.values().sum::<u64>()
+    };
+    let send = || {
+        socket.send_to(&[0], ("10.244.0.1", 9)).expect("to the gateway");
+        for _ in 0..10 {
+            sender.send_to(&[7; 64], (POD_A, PORT)).expect("sent");
+            assert_eq!(socket.recv(&mut [0; 100]).expect("a datagram"), 64);
+        }
+    };
+    send();
+    assert_eq!(seen(), 10);
+    bed.run(&format!("ip -n {} addr add {POD_A}/32 dev eth0", bed.pod_q));
+    eventually("told", SOON, || {
+        let warnings = receiving.control().health().expect("health").warnings;
+        warnings.iter().any(|text| text.contains("10.244.0.5 in VNI 1 is claimed by several")).then_some(())
+    });
+    let before = seen();
+    send();
+    assert_eq!(seen(), before, "none of both has it");
+    bed.run(&format!("ip -n {} addr del {POD_A}/32 dev eth0", bed.pod_q));
+    std::thread::sleep(Duration::from_millis(300));
+    send();
+    assert_eq!(seen(), before + 10, "it is pod A's again");
 }
