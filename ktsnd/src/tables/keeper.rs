@@ -7,27 +7,25 @@
 mod overlays;
 
 mod shared;
+mod space;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
-use tokio::io::unix::AsyncFd;
 
 use super::manager::PeersOf;
 use super::namespace::{self, Identity};
 use super::netlink::{Hints, Netlink};
-use super::snapshot::{Snapshot, use_neighbour};
 use super::watch::Watch;
 use super::xfrm::Policies;
-use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end, sys};
+use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end};
 use crate::config::VxlanPeer;
 use overlays::Overlays;
+use space::Space;
 
 /// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
 const WANTED_MAX: usize = 64;
@@ -38,98 +36,6 @@ pub(super) enum Wake {
     Changed,
     /// A file went away beside a namespace's path.
     PathGone,
-}
-
-/// One namespace as long as it is held.
-struct Space {
-    netlink: Netlink,
-    /// A second descriptor of the same socket.
-    ready: AsyncFd<OwnedFd>,
-    snapshot: Snapshot,
-    hints: Hints,
-    /// VXLAN devices whose forwarding tables are learnt.
-    learnt: BTreeSet<String>,
-    /// It is the daemon's own: the node's.
-    is_own: bool,
-}
-
-impl Space {
-    /// The daemon's own namespace.
-    fn own(netlink: Netlink) -> Result<Self, TablesError> {
-        let mut space = Self::new(netlink)?;
-        space.is_own = true;
-        space.snapshot.take_routers();
-        Ok(space)
-    }
-
-    fn new(mut netlink: Netlink) -> Result<Self, TablesError> {
-        let ready = netlink.as_fd().try_clone_to_owned().and_then(sys::readiness);
-        let ready = ready.map_err(|source| TablesError::Netlink { what: "socket", source })?;
-        let snapshot = Snapshot::take(&mut netlink)?;
-        let hints = netlink.take_hints();
-        Ok(Self { netlink, ready, snapshot, hints, learnt: BTreeSet::new(), is_own: false })
-    }
-
-    /// Reads announcements; ready when the first one came that matters.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let before = self.hints.any();
-        while let Poll::Ready(Ok(mut guard)) = self.ready.poll_read_ready(context) {
-            if self.netlink.drain().is_err() {
-                self.hints = Hints::all(); // whatever it is, dumps will tell
-            }
-            guard.clear_ready();
-            self.hints.join(self.netlink.take_hints());
-        }
-        if self.hints.any() && !before { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// Dumps what was hinted at; whether the snapshot is another one now.
-    fn refresh(&mut self) -> Result<bool, TablesError> {
-        let netlink = &mut self.netlink;
-        let mut hints = std::mem::take(&mut self.hints);
-        hints.join(netlink.take_hints());
-        if !hints.any() {
-            return Ok(false);
-        }
-        let mut next = self.snapshot.clone();
-        let taken = dump(netlink, &mut next, hints, &self.learnt);
-        // What was announced while dumping may or may not be in the dump.
-        self.hints = netlink.take_hints();
-        if let Err(error) = taken {
-            self.hints = Hints::all();
-            return Err(error);
-        }
-        if self.is_own && hints.layout {
-            next.take_routers();
-        }
-        let changed = next != self.snapshot;
-        self.snapshot = next;
-        Ok(changed)
-    }
-
-    fn ask(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
-        self.netlink.ask(use_neighbour(device, address))
-    }
-}
-
-/// Takes what was hinted at. A device's number may be another one after each change of the layout.
-fn dump(
-    netlink: &mut Netlink,
-    next: &mut Snapshot,
-    hints: Hints,
-    learnt: &BTreeSet<String>,
-) -> Result<(), TablesError> {
-    if hints.layout {
-        next.take_layout(netlink)?;
-    }
-    if hints.layout || hints.neighbours {
-        next.take_neighbours(netlink)?;
-    }
-    if hints.layout || hints.forwarding {
-        let devices = next.take_forwarding(netlink, learnt.iter().map(String::as_str))?;
-        netlink.watch_forwarding(devices);
-    }
-    Ok(())
 }
 
 /// A pod's namespace.
