@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients demo bench bench-sched clean
+.PHONY: help setup build lint test test-clients demo bench bench-sched bench-overlay clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -11,7 +11,7 @@ BIN := $(TARGET_DIR)/release
 export CARGO
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 setup: ## install the Debian packages that are missing (root); a second run does nothing
 	@scripts/setup.sh
@@ -42,6 +42,10 @@ bench-sched: build ## what a gate decision costs, and the property suite, into o
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
 	$(BIN)/ktsn bench sched --json out/bench/sched.json
+
+bench-overlay: build ## all ways from pod to pod, idle and loaded, and 200 attachments; writes out/bench/overlay.{json,html} (root)
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
 
 clean: ## remove everything that the other targets made
 	$(CARGO) clean

@@ -6,7 +6,9 @@
 
 use crate::error::LabError;
 use crate::process::{Process, Program};
-use crate::testbed::{POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path};
+use crate::testbed::{
+    Host, POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path,
+};
 use crate::tools::Tools;
 use hdrhistogram::Histogram;
 use hyper_util::rt::TokioIo;
@@ -37,12 +39,17 @@ pub struct Daemon {
 }
 
 /// The configuration of a ktsnd on host A that serves pod A.
+#[must_use]
+pub fn configuration(testbed: &Testbed) -> String {
+    configuration_of(&testbed.a, &testbed.b)
+}
+
+/// The configuration of a ktsnd on `a` that serves its pod, whose peers are the pods of `b`.
 ///
 /// The other paths send a frame however late its program or its timer was; so does this one: a late frame is sent and
 /// counted, instead of dropped as etf would, and stands in every distribution.
 #[must_use]
-pub fn configuration(testbed: &Testbed) -> String {
-    let (a, b) = (&testbed.a, &testbed.b);
+pub fn configuration_of(a: &Host, b: &Host) -> String {
     format!(
         "[[port]]\ndevice = \"{UPLINK}\"\ncpu = 1\npriority = 50\n\n[[attachment]]\nname = \"{ATTACHMENT}\"\n\
          netns = \"{netns}\"\ninterface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\n\
@@ -75,6 +82,19 @@ impl Daemon {
         directory: &Path,
         configuration: &str,
     ) -> Result<Self, LabError> {
+        Self::start_on(tools, &testbed.a, directory, configuration)
+    }
+
+    /// As [`Self::start_with`], on any host.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_on(
+        tools: &Tools,
+        host: &Host,
+        directory: &Path,
+        configuration: &str,
+    ) -> Result<Self, LabError> {
         tools.check_capture()?;
         let config = directory.join("ktsnd.toml");
         std::fs::write(&config, configuration).map_err(LabError::file(&config))?;
@@ -82,7 +102,7 @@ impl Daemon {
         let program = Program::new("ktsnd", &tools.ktsnd)
             .args(["--config".as_ref(), config.as_os_str(), "--run-dir".as_ref(), run_dir.as_os_str()])
             .args(["--log", "info"])
-            .within(&testbed.a.namespace);
+            .within(&host.namespace);
         let process = program.start(directory)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -129,6 +149,15 @@ impl Daemon {
         self.process.wait_any(ANSWER_MAX).map(drop)
     }
 
+    /// Asks it to end, and waits until it has taken everything back.
+    ///
+    /// # Errors
+    /// It does not end, or not well.
+    pub fn stop(mut self) -> Result<(), LabError> {
+        self.process.ask_to_end()?;
+        self.process.wait(ANSWER_MAX, &[0]).map(drop)
+    }
+
     /// `program` in pod A, with libktsn preloaded and attached to this daemon.
     #[must_use]
     pub fn serve(&self, program: Program, tools: &Tools, testbed: &Testbed) -> Program {
@@ -152,6 +181,20 @@ impl Daemon {
         let attachment = attachment
             .ok_or_else(|| LabError::Control(format!("no statistics of the attachment {ATTACHMENT:?}")))?;
         Ok(Counters { port, ..Counters::read(&attachment, worker, self.cpu_time()?)? })
+    }
+
+    /// The counters of all its attachments together, and its CPU time. Worker and port are left out.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn sums(&self) -> Result<Counters, LabError> {
+        let request = v1::StatisticsRequest { attachment: String::new() };
+        let reply = self.ask(|mut client| async move { client.statistics(request).await })?;
+        let mut sums = Counters { cpu: self.cpu_time()?, ..Counters::default() };
+        for attachment in &reply.attachments {
+            sums.add(Counters::read(attachment, v1::WorkerStatistics::default(), Duration::ZERO)?);
+        }
+        Ok(sums)
     }
 
     /// CPU time of all its threads since their start, to the nanosecond.
@@ -275,6 +318,21 @@ impl Counters {
         })
     }
 
+    /// Adds what another attachment counted.
+    fn add(&mut self, other: Self) {
+        fn into<K: Ord>(sums: &mut BTreeMap<K, u64>, counts: BTreeMap<K, u64>) {
+            counts.into_iter().for_each(|(key, count)| *sums.entry(key).or_default() += count);
+        }
+        self.taken += other.taken;
+        self.sent += other.sent;
+        self.overrun += other.overrun;
+        self.late += other.late;
+        self.doorbells += other.doorbells;
+        into(&mut self.dropped, other.dropped);
+        into(&mut self.bypassed, other.bypassed);
+        into(&mut self.errors, other.errors);
+    }
+
     /// What was counted between `earlier` and `self`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -387,6 +445,14 @@ mod tests {
         };
         let run = port_since(&port(&[5, 9], 3, 4_000), &port(&[2], 1, 3_000));
         assert_eq!((run.frames, run.put_back, run.hand_over_ns), (vec![3, 9], 2, 4_000));
+    }
+
+    #[test]
+    fn attachments_are_summed() {
+        let mut sums = counters(&[(40, 1)], 1, 1);
+        sums.add(counters(&[(40, 2), (50, 1)], 3, 0));
+        assert_eq!((sums.sent, sums.overrun), (4, 1));
+        assert_eq!(sums.errors, BTreeMap::from([(40, 3), (50, 1)]));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod exclusive;
 pub mod gates;
 pub mod micro;
 mod observers;
+pub mod overlay;
 pub mod process;
 pub mod sched;
 pub mod testbed;

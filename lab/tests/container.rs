@@ -2,56 +2,39 @@
 //! The experiment `container` from end to end with the shipped programs: every path delivers every frame once, in
 //! order, and everything is gone afterwards. Nothing here looks at a time, except that no frame may be early.
 
-use ktsn_lab::container::{self, Event, Path, Plan, bars};
+mod support;
+
+use ktsn_lab::container::{self, Event, Load, Path, Plan, bars};
 use ktsn_lab::{LabError, Tools};
 use ktsn_measure::results::Round;
 use ktsn_time::Nanos;
 use std::path::{Path as FilePath, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+use support::{namespaces, tools};
 
 const FRAMES: u64 = 60;
 const PAYLOADS: [usize; 2] = [16, 1024];
 
+/// What needs nothing of the receiving node.
+const PATHS: [Path; 7] = [
+    Path::Bare,
+    Path::BareSpin,
+    Path::Flannel,
+    Path::FlannelSpin,
+    Path::FlannelOther,
+    Path::Ktsn,
+    Path::KtsnCapture,
+];
+
 /// Both tests count the namespaces of this process.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// The programs, built once: the binaries in the tests' own profile, the library in its own.
-fn tools() -> &'static Tools {
-    static TOOLS: OnceLock<Tools> = OnceLock::new();
-    TOOLS.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        // …/TARGET/PROFILE/deps/test
-        let (target, profile) = (test.ancestors().nth(3).unwrap(), test.ancestors().nth(2).unwrap());
-        let profile_name = profile.file_name().unwrap().to_str().unwrap();
-        let cargo_name = if profile_name == "debug" { "dev" } else { profile_name };
-        build(target, &["-p", "ktsn", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
-        build(target, &["-p", "libktsn", "--profile", "hook"]);
-        Tools {
-            ktsn: profile.join("ktsn"),
-            ktsnd: profile.join("ktsnd"),
-            libktsn: target.join("hook/libktsn.so"),
-        }
-    })
-}
-
-fn build(target: &FilePath, what: &[&str]) {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--locked", "--target-dir"])
-        .arg(target)
-        .args(what)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-}
 
 fn plan(directory: &FilePath) -> Plan {
     Plan {
         experiment: "container",
-        paths: Path::KNOWN.to_vec(),
+        paths: PATHS.to_vec(),
         payloads: PAYLOADS.to_vec(),
+        loads: vec![Load::Idle],
         rounds: 2,
         frames: FRAMES,
         period: Nanos::from_millis(1),
@@ -60,15 +43,6 @@ fn plan(directory: &FilePath) -> Plan {
         command: vec!["test".to_owned()],
         functional: true,
     }
-}
-
-fn namespaces() -> Vec<PathBuf> {
-    let ours = format!("ktsnlab-{}-", std::process::id());
-    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 #[test]
@@ -83,9 +57,9 @@ fn every_path_delivers_every_frame_once_and_in_order() {
     assert_eq!(outcome.runs.len() as u64, plan.runs());
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
 
-    for path in Path::KNOWN {
+    for path in PATHS {
         for payload in PAYLOADS {
-            let all = outcome.document.all_rounds(path.name(), payload, Some(bars::LOAD)).unwrap();
+            let all = outcome.document.all_rounds(path.name(), payload, Some(Load::Idle.name())).unwrap();
             let name = format!("{path} {payload}: {all:?}");
             assert_eq!(all.frames_intended, Some(2 * FRAMES), "{name}");
             assert_eq!(

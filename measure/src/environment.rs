@@ -90,11 +90,15 @@ fn load_average(text: &str) -> [f64; 3] {
     averages
 }
 
+/// Ticks of `/proc/stat` in a second, on every architecture that Linux runs on today.
+const USER_HZ: f64 = 100.0;
+
 /// The CPUs' counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuUse {
     ticks: u64,
     stolen_ticks: u64,
+    softirq_ticks: u64,
     waited_micros: Option<u64>,
     at: ktsn_time::Monotonic,
 }
@@ -131,9 +135,18 @@ impl CpuUse {
         Self {
             ticks: ticks.iter().sum(),
             stolen_ticks: ticks.get(7).copied().unwrap_or(0),
+            softirq_ticks: ticks.get(6).copied().unwrap_or(0),
             waited_micros,
             ..Self::default()
         }
+    }
+
+    /// How many CPUs soft interrupts kept busy between `earlier` and `self`, as the kernel's ticks saw it.
+    #[must_use]
+    pub fn softirqs_since(&self, earlier: &Self) -> f64 {
+        let elapsed = self.at.since(earlier.at).get() as f64 / 1e9;
+        let ticks = self.softirq_ticks.saturating_sub(earlier.softirq_ticks) as f64;
+        if elapsed > 0.0 { ticks / USER_HZ / elapsed } else { 0.0 }
     }
 
     /// What happened between `earlier` and `self`.
@@ -204,6 +217,13 @@ mod tests {
             later.since(&earlier),
             Disturbance { steal_ratio: 0.2, cpu_pressure_some_ratio: Some(0.25) }
         );
+        // 20 ticks of 10 ms in a second of two CPUs: a fifth of one.
+        let [begun, ended] = [(4, 0), (24, 1_000_000_000)].map(|(softirq, nanos)| CpuUse {
+            at: Monotonic::from_nanos(nanos),
+            ..CpuUse::parse(&format!("cpu  1 0 1 1 0 0 {softirq} 0\n"), None)
+        });
+        assert!((ended.softirqs_since(&begun) - 0.2).abs() < 1e-9);
+        assert!(begun.softirqs_since(&begun).abs() < 1e-9);
         let blind = at("cpu  50 0 10 110 0 0 0 30\n", None, 5);
         assert_eq!(blind.since(&earlier).cpu_pressure_some_ratio, None);
     }

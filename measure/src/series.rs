@@ -138,6 +138,7 @@ impl Series {
             wire_jitter_ns: wire_jitter.statistics(),
             wire_jitter_left_out: left_out(&wire_jitter, &wire),
             wake_up_ns: Statistics::of(wake_up),
+            before_wake_up_ns: spans(&|record| record.received_at.and(record.kernel_at)),
             late_over_1us_ratio: transmit.map(|figures| figures.late_over_1us_ratio),
             deadline_missed_ratio: missed_ratio(records, facts),
             ..Self::default()

@@ -125,7 +125,7 @@ fn run_over(pair: &Pair, mode: Mode) {
             assert!(record.handed_at.unwrap() <= wire, "{record:?}");
         }
     }
-    let run = RunRecords { path: "bare".into(), payload_octets: 64, round: 1, records };
+    let run = RunRecords { path: "bare".into(), payload_octets: 64, load: None, round: 1, records };
     let series = Series::of_run(&run, &Facts { frames_intended: FRAMES, counts, ..Facts::default() });
     assert_eq!((series.lost, series.duplicates, series.reordered), (Some(0), Some(0), Some(0)));
     // Nothing on this path keeps a transmit time, so frames sent ahead are early, each of them, and only those.

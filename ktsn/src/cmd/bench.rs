@@ -7,6 +7,7 @@
 
 mod capture;
 mod gates;
+mod overlay;
 mod sched;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use ktsn_lab::container::{self, Event, Path, Plan, bars};
+use ktsn_lab::container::{self, Event, Load, Outcome, Path, Plan, bars};
 use ktsn_lab::micro::{self, sender::Calls};
 use ktsn_lab::{LabError, Tools};
 use ktsn_measure::records::{RunRecords, save_runs};
@@ -35,6 +36,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn bench container
   ktsn bench gates --seconds 10 --json gates.json --report gates.html
+  ktsn bench overlay --json overlay.json --report overlay.html
   ktsn bench container --seconds 20 --payload 64 --path flannel,ktsn --json r.json --report r.html --records
 
 Everything is set up in network namespaces of its own and removed afterwards. Needs root and two CPUs.
@@ -55,6 +57,7 @@ enum Experiment {
     Container(ContainerArgs),
     Micro(MicroArgs),
     Gates(gates::GatesArgs),
+    Overlay(overlay::OverlayArgs),
     Capture(capture::CaptureArgs),
     Sched(sched::SchedArgs),
     #[command(hide = true)]
@@ -154,6 +157,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         Experiment::Micro(args) => ("micro", micro(args)),
         Experiment::Capture(args) => ("capture", capture::run(args)),
         Experiment::Gates(args) => ("gates", gates::run(args)),
+        Experiment::Overlay(args) => ("overlay", overlay::run(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
         Experiment::SendCost(args) => ("send-cost", send_cost(args)),
     };
@@ -166,13 +170,13 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
 
 impl ContainerArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
-        let frames = self.seconds * 1e9 / self.period.get().max(1) as f64 / f64::from(self.rounds);
         Ok(Plan {
             experiment: "container",
             paths: if self.path.is_empty() { Path::ALL.to_vec() } else { self.path.clone() },
             payloads: self.payload.clone(),
+            loads: vec![Load::Idle],
             rounds: self.rounds,
-            frames: frames.ceil() as u64,
+            frames: frames(self.seconds, self.period, self.rounds),
             period: self.period,
             tools: Tools::beside(&std::env::current_exe()?),
             lock: PathBuf::from(LOCK),
@@ -180,6 +184,11 @@ impl ContainerArgs {
             functional: self.functional,
         })
     }
+}
+
+/// Frames of one round.
+fn frames(seconds: f64, period: Nanos, rounds: u32) -> u64 {
+    (seconds * 1e9 / period.get().max(1) as f64 / f64::from(rounds)).ceil() as u64
 }
 
 /// The command line, with the program's name instead of where it stands here.
@@ -193,28 +202,38 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
 
 /// Measures the paths of a plan, and tells.
 fn paths(args: &ContainerArgs, plan: &Plan) -> anyhow::Result<ExitCode> {
-    for file in [&args.json, &args.report].into_iter().flatten() {
-        writable(file)?;
-    }
-    let bar = ProgressBar::new(plan.runs());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} of about {duration}  {msg}")?;
-    bar.set_style(style);
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    let outcome = container::run(plan, &mut |event| show(&bar, event));
-    bar.finish_and_clear();
-    let outcome = outcome?;
-    let mut text = table::document(&outcome.document);
     let saved = Saved {
         json: args.json.as_deref(),
         report: args.report.as_deref(),
         records: args.records,
         label: plan.experiment,
     };
-    for line in save(&saved, &outcome.document, &outcome.runs)? {
+    let document = told(&saved, plan.runs(), |watch| container::run(plan, watch))?;
+    Ok(verdict(&document, args.strict_bars))
+}
+
+/// Measures with a progress bar of `runs` steps, shows the tables, and writes what was asked for.
+fn told(
+    saved: &Saved<'_>,
+    runs: u64,
+    run: impl FnOnce(&mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError>,
+) -> anyhow::Result<Document> {
+    for file in [saved.json, saved.report].into_iter().flatten() {
+        writable(file)?;
+    }
+    let bar = ProgressBar::new(runs);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} of about {duration}  {msg}")?;
+    bar.set_style(style);
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    let outcome = run(&mut |event| show(&bar, event));
+    bar.finish_and_clear();
+    let Outcome { document, runs } = outcome?;
+    let mut text = table::document(&document);
+    for line in save(saved, &document, &runs)? {
         text.push_str(&format!("{line}\n"));
     }
     output::write(&text)?;
-    Ok(verdict(&outcome.document, args.strict_bars))
+    Ok(document)
 }
 
 /// Measures with a sign of progress, shows the tables, and keeps the results where that was asked for.
@@ -269,9 +288,11 @@ fn show(bar: &ProgressBar, event: Event<'_>) {
             pressure.unwrap_or(0.0) * 100.0,
             steal * 100.0
         )),
-        Event::Run { path, payload_octets, round } => {
-            bar.set_message(format!("round {round}, {payload_octets} octets, {path}"));
+        Event::Run { path, payload_octets, load, round } => {
+            let load = if load == Load::Idle { String::new() } else { format!(", {load}") };
+            bar.set_message(format!("round {round}, {payload_octets} octets, {path}{load}"));
         }
+        Event::Step(what) => bar.set_message(what.to_owned()),
         Event::Done => bar.inc(1),
         Event::Void(reason) => bar.println(format!("a run is void and is repeated: {reason}")),
     }
@@ -316,13 +337,18 @@ fn save(saved: &Saved<'_>, document: &Document, runs: &[RunRecords]) -> anyhow::
     Ok(lines)
 }
 
+/// One file for each path and payload, and for each load where there are several.
 fn save_records(directory: &FilePath, runs: &[RunRecords]) -> anyhow::Result<()> {
-    let mut series: BTreeMap<(&str, usize), Vec<&RunRecords>> = BTreeMap::new();
+    let with_load = runs.iter().any(|run| run.load != runs[0].load);
+    let mut series: BTreeMap<String, Vec<&RunRecords>> = BTreeMap::new();
     for run in runs {
-        series.entry((&run.path, run.payload_octets)).or_default().push(run);
+        let load =
+            run.load.as_ref().filter(|_| with_load).map_or_else(String::new, |load| format!("-{load}"));
+        let name = format!("{}-{}{load}.csv.zst", run.path, run.payload_octets);
+        series.entry(name).or_default().push(run);
     }
-    for ((path, payload), rounds) in series {
-        save_runs(&directory.join(format!("{path}-{payload}.csv.zst")), rounds.into_iter())?;
+    for (name, rounds) in series {
+        save_runs(&directory.join(name), rounds.into_iter())?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! when it ends. Unlike `ktsn bench capture` it does not wait for a quiet machine: the figure is of the machine as it is.
 
 use ktsn_lab::Tools;
-use ktsn_lab::container::{self, Path, Plan, bars};
+use ktsn_lab::container::{self, Load, Path, Plan, bars};
 use ktsn_time::Nanos;
 
 use super::finding::Finding;
@@ -56,6 +56,7 @@ fn plan() -> Result<Plan, String> {
         experiment: "capture",
         paths: vec![Path::KtsnCapture],
         payloads: vec![bars::PAYLOAD_OCTETS],
+        loads: vec![Load::Idle],
         rounds: 1,
         frames: FRAMES,
         period: Nanos::from_millis(1),

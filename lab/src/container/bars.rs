@@ -2,7 +2,7 @@
 //! What the results are held against. In: a document. Out: its comparisons, and what breaks a hard count.
 //! Ratios are of medians over the rounds, at every payload; the bars are the 64 octet ones.
 
-use super::Path;
+use super::{Load, Path};
 use ktsn_measure::results::{Document, Question, Round};
 
 /// The payload that the bars are about.
@@ -32,29 +32,34 @@ const CAPTURE_BARS: [(&str, f64); 3] =
 
 /// Adds the comparisons that the document has the paths for.
 pub fn compare(document: &mut Document) {
-    let has = |document: &Document, path: Path| {
-        document.all_rounds(path.name(), PAYLOAD_OCTETS, Some(LOAD)).is_some()
-    };
     let of_ktsn = BARS.map(|(metric, to, bar)| (Path::Ktsn, metric, to, bar));
     let of_capture = CAPTURE_BARS.map(|(metric, bar)| (Path::KtsnCapture, metric, None, bar));
     for (of, metric, to, bar) in of_ktsn.into_iter().chain(of_capture) {
-        if !has(document, of) || to.is_some_and(|to| !has(document, to)) {
-            continue;
-        }
-        let question = Question {
-            metric,
-            payload_octets: PAYLOAD_OCTETS,
-            load: Some(LOAD),
-            of: of.name(),
-            to: to.map(Path::name),
-            bar: Some(bar),
-        };
-        document.compare(&question);
+        answer(document, Load::Idle, of, metric, to, Some(bar));
     }
 }
 
-/// The load's name: nothing but the experiment.
-pub const LOAD: &str = "idle";
+/// Answers one bar at [`PAYLOAD_OCTETS`] where the document has both paths.
+pub(crate) fn answer(
+    document: &mut Document,
+    load: Load,
+    of: Path,
+    metric: &str,
+    to: Option<Path>,
+    bar: Option<f64>,
+) {
+    let has = |path: Path| document.all_rounds(path.name(), PAYLOAD_OCTETS, Some(load.name())).is_some();
+    if has(of) && to.is_none_or(has) {
+        document.compare(&Question {
+            metric,
+            payload_octets: PAYLOAD_OCTETS,
+            load: Some(load.name()),
+            of: of.name(),
+            to: to.map(Path::name),
+            bar,
+        });
+    }
+}
 
 /// What must never be: a frame of ktsnd's lost, early, duplicated or reordered; one sentence each.
 #[must_use]
@@ -62,11 +67,13 @@ pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
     let is_ours = |path: &str| Path::KNOWN.iter().any(|known| known.is_served() && known.name() == path);
     for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
+        let load = series.load.as_deref().filter(|&load| load != Load::Idle.name());
+        let path = format!("{}{}", series.path, load.map_or_else(String::new, |load| format!(" ({load})")));
         for metric in ["lost", "early", "duplicates", "reordered"] {
             let count = series.metric(metric);
             if count != Some(0.0) {
                 let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-                let (path, octets) = (&series.path, series.payload_octets);
+                let octets = series.payload_octets;
                 found.push(format!("{path}, {octets} octets: {metric} is {count}, expected 0"));
             }
         }
@@ -74,8 +81,8 @@ pub fn violations(document: &Document) -> Vec<String> {
             let sent = series.frames_sent.unwrap_or(0);
             let intended = series.frames_intended.unwrap_or(0);
             found.push(format!(
-                "{}, {} octets: {sent} of {intended} frames were accepted",
-                series.path, series.payload_octets
+                "{path}, {} octets: {sent} of {intended} frames were accepted",
+                series.payload_octets
             ));
         }
     }
@@ -91,7 +98,9 @@ pub fn missed(document: &Document) -> Vec<String> {
             let to = comparison.to.as_ref().map_or_else(String::new, |to| format!(" / {to}"));
             let ratio = comparison.ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.3}"));
             let bar = comparison.bar.unwrap_or(0.0);
-            format!("{} {}{to}: {ratio}, bar {bar}", comparison.metric, comparison.of)
+            let load = comparison.load.as_deref().filter(|&load| load != Load::Idle.name());
+            let load = load.map_or_else(String::new, |load| format!(" ({load})"));
+            format!("{} {}{to}{load}: {ratio}, bar {bar}", comparison.metric, comparison.of)
         })
         .collect()
 }

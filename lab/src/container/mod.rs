@@ -11,9 +11,13 @@
 
 pub mod bars;
 mod capture;
+pub(crate) mod cpu;
+mod far;
+pub mod load;
 mod one_run;
 mod path;
 
+pub use load::Load;
 pub use path::Path;
 
 use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
@@ -26,7 +30,8 @@ use ktsn_measure::payload::check_size;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Document, Series};
 use ktsn_time::Nanos;
-use one_run::{Bench, Observed, PRIORITY};
+pub(crate) use one_run::PRIORITY;
+use one_run::{Bench, Observed, Wish};
 use std::path::PathBuf;
 
 /// A latency above this misses the deadline.
@@ -45,6 +50,8 @@ pub struct Plan {
     pub paths: Vec<Path>,
     /// Payloads, in octets.
     pub payloads: Vec<usize>,
+    /// What goes through the same nodes meanwhile, in the order of each round.
+    pub loads: Vec<Load>,
     /// Rounds.
     pub rounds: u32,
     /// Frames of one run: one path, payload and round.
@@ -80,9 +87,13 @@ pub enum Event<'a> {
         path: Path,
         /// Its payload.
         payload_octets: usize,
+        /// Its load.
+        load: Load,
         /// Its round, from 1.
         round: u32,
     },
+    /// Something beside the runs begins.
+    Step(&'a str),
     /// A run has ended.
     Done,
     /// A run is void and is repeated.
@@ -102,17 +113,17 @@ impl Plan {
     /// How many runs it has.
     #[must_use]
     pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * (self.paths.len() * self.payloads.len()) as u64
+        u64::from(self.rounds) * (self.paths.len() * self.payloads.len() * self.loads.len()) as u64
     }
 
     /// # Errors
     /// [`LabError::Usage`] names what cannot be measured.
     pub fn check(&self) -> Result<(), LabError> {
         let usage = |text: String| Err(LabError::Usage(text));
-        if self.paths.is_empty() || self.payloads.is_empty() || self.rounds == 0 || self.frames == 0 {
-            return usage(
-                "nothing to measure: expected a path, a payload, a round and a frame at least".to_owned(),
-            );
+        let lists = [self.paths.len(), self.payloads.len(), self.loads.len()];
+        if lists.contains(&0) || self.rounds == 0 || self.frames == 0 {
+            let expected = "expected a path, a payload, a load, a round and a frame at least";
+            return usage(format!("nothing to measure: {expected}"));
         }
         if !(Nanos::from_micros(500)..=Nanos::from_seconds(1)).contains(&self.period) {
             return usage(format!("period: {}: expected 500 us to 1 s", self.period));
@@ -131,28 +142,52 @@ impl Plan {
                 return usage(format!("path: {} is named twice", path.name()));
             }
         }
+        if self.loads.iter().enumerate().any(|(index, load)| self.loads[..index].contains(load)) {
+            return usage("load: one is named twice".to_owned());
+        }
         Ok(())
     }
 }
 
-/// Measures.
+/// Measures, and holds the results against the bars of `container`.
 ///
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
+    let mut outcome = prepared(plan, watch, |_, _| Ok(()))?;
+    bars::compare(&mut outcome.document);
+    Ok(outcome)
+}
+
+/// Measures; `then` goes on under the same lock, on the same document.
+pub(crate) fn prepared(
+    plan: &Plan,
+    watch: &mut dyn FnMut(Event<'_>),
+    then: impl FnOnce(&mut Document, &mut dyn FnMut(Event<'_>)) -> Result<(), LabError>,
+) -> Result<Outcome, LabError> {
     plan.check()?;
-    let is_served = plan.paths.iter().any(|path| path.is_served());
-    if plan.paths.contains(&Path::Ktsn) {
+    if plan.paths.iter().any(|path| path.is_preloaded()) {
         plan.tools.check_daemon()?;
-    } else if is_served {
+    } else if plan.paths.iter().any(|path| path.is_served()) {
         plan.tools.check_capture()?;
     }
+    plan.loads.iter().try_for_each(|load| load.check())?;
     if !plan.functional {
         check_machine()?;
     }
     let _lock = MeasureLock::take(&plan.lock, || watch(Event::WaitingForLock))?;
+    let mut outcome = measured(plan, watch)?;
+    then(&mut outcome.document, watch)?;
+    Ok(outcome)
+}
+
+fn measured(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
+    if plan.paths.contains(&Path::KtsnShort) {
+        far::check(&plan.tools, &testbed, directory.path())?;
+    }
+    let is_served = plan.paths.iter().any(|path| path.is_served());
     let configuration = configure(plan, &configuration(&testbed));
     let daemon =
         is_served.then(|| Daemon::start_with(&plan.tools, &testbed, directory.path(), &configuration));
@@ -161,20 +196,16 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Lab
     describe(plan, &mut document);
     let (mut observed, mut sequence) = (Vec::new(), 0);
     for round in 1..=plan.rounds {
-        for &payload in &plan.payloads {
-            let refusals = if plan.functional {
-                0
-            } else {
-                wait_until_quiet(|load| {
-                    watch(Event::WaitingForQuiet {
-                        pressure: load.cpu_pressure_some_ratio,
-                        steal: load.steal_ratio,
-                    });
-                })?
-            };
+        for (&load, &payload) in
+            plan.loads.iter().flat_map(|load| plan.payloads.iter().map(move |p| (load, p)))
+        {
+            // Before the load begins: the rule judges other people's.
+            let refusals = if plan.functional { 0 } else { quiet(watch)? };
+            let running = load.start(&testbed, directory.path(), plan.functional)?;
             for &path in &plan.paths {
-                watch(Event::Run { path, payload_octets: payload, round });
-                let mut one = valid_run(&bench, path, payload, round, &mut sequence, watch)?;
+                watch(Event::Run { path, payload_octets: payload, load, round });
+                let wish = Wish { path, payload, load: &running, round };
+                let mut one = valid_run(&bench, &wish, &mut sequence, watch)?;
                 let voided = one.series.voided_rounds.unwrap_or(0) + u64::from(refusals);
                 one.series.voided_rounds = Some(voided);
                 observed.push(one);
@@ -187,6 +218,12 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Lab
         capture::figures(&mut document, calls, &daemon.statistics()?.capture_lag);
     }
     Ok(collect(plan, document, observed))
+}
+
+fn quiet(watch: &mut dyn FnMut(Event<'_>)) -> Result<u32, LabError> {
+    wait_until_quiet(|load| {
+        watch(Event::WaitingForQuiet { pressure: load.cpu_pressure_some_ratio, steal: load.steal_ratio });
+    })
 }
 
 /// The daemon's configuration, with capture where a path needs it.
@@ -202,15 +239,13 @@ fn configure(plan: &Plan, plain: &str) -> String {
 /// One run; repeated, as the void rule says, when its observation broke.
 fn valid_run(
     bench: &Bench<'_>,
-    path: Path,
-    payload: usize,
-    round: u32,
+    wish: &Wish<'_>,
     sequence: &mut u64,
     watch: &mut dyn FnMut(Event<'_>),
 ) -> Result<Observed, LabError> {
     let mut voided = 0;
     loop {
-        let mut one = bench.run(path, payload, round, *sequence)?;
+        let mut one = bench.run(wish, *sequence)?;
         *sequence += bench.plan.frames;
         match &one.broken {
             Some(reason) if voided < u64::from(REPEATS_MAX) => {
@@ -220,7 +255,7 @@ fn valid_run(
             Some(reason) => {
                 let problem = format!("was void {} times, the last time because {reason}", voided + 1);
                 return Err(LabError::Process {
-                    name: path.name().to_owned(),
+                    name: wish.path.name().to_owned(),
                     problem,
                     stderr: String::new(),
                 });
@@ -238,6 +273,7 @@ fn describe(plan: &Plan, document: &mut Document) {
     let parameters = serde_json::json!({
         "period_ns": plan.period.get(),
         "payload_octets": plan.payloads,
+        "loads": plan.loads.iter().map(|load| load.describe()).collect::<Vec<_>>(),
         "frames": plan.frames * u64::from(plan.rounds),
         "rounds": plan.rounds,
         "interleaved": true,
@@ -260,15 +296,20 @@ fn describe(plan: &Plan, document: &mut Document) {
     }
 }
 
-fn collect(plan: &Plan, mut document: Document, observed: Vec<Observed>) -> Outcome {
-    for &payload in &plan.payloads {
+fn collect(plan: &Plan, mut document: Document, mut observed: Vec<Observed>) -> Outcome {
+    cpu::account(&mut observed);
+    let name = |load: &Load| Some(load.name().to_owned());
+    for (load, payload) in plan.loads.iter().flat_map(|load| plan.payloads.iter().map(move |p| (load, p))) {
         for path in &plan.paths {
-            let of = |one: &&Observed| one.series.path == path.name() && one.series.payload_octets == payload;
+            let of = |one: &&Observed| {
+                let series = &one.series;
+                (series.path.as_str(), &series.payload_octets, &series.load)
+                    == (path.name(), payload, &name(load))
+            };
             let rounds: Vec<Series> = observed.iter().filter(of).map(|one| one.series.clone()).collect();
             document.add_rounds(rounds);
         }
     }
-    bars::compare(&mut document);
     Outcome { document, runs: observed.into_iter().map(|one| one.run).collect() }
 }
 

@@ -5,7 +5,8 @@
 //!  tap ready ── listener ready ── counters ── talker ─────── listener ends ── tap ends ── counters ── join
 //! ```
 
-use super::{DEADLINE, LEAD, Path, Plan, bars, capture};
+use super::load::Running;
+use super::{DEADLINE, LEAD, Path, Plan, capture, cpu, far};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
@@ -22,13 +23,21 @@ use std::time::Duration;
 /// The listener's port.
 const PORT: u16 = 7000;
 /// SO_PRIORITY of every talker, and so the traffic class.
-pub(super) const PRIORITY: u8 = 6;
+pub(crate) const PRIORITY: u8 = 6;
 /// What all runs share.
 pub(super) struct Bench<'a> {
     pub(super) plan: &'a Plan,
     pub(super) testbed: &'a Testbed,
     pub(super) daemon: Option<Daemon>,
     pub(super) directory: &'a FilePath,
+}
+
+/// Which run.
+pub(super) struct Wish<'a> {
+    pub(super) path: Path,
+    pub(super) payload: usize,
+    pub(super) load: &'a Running,
+    pub(super) round: u32,
 }
 
 /// What one run gave.
@@ -38,6 +47,8 @@ pub(super) struct Observed {
     pub(super) run: RunRecords,
     /// Spans of the talker's calls, nanoseconds; of captured frames only.
     pub(super) calls: Vec<u64>,
+    /// Time inside the talker's send calls over elapsed time; unless somebody interrupts them, CPU time.
+    pub(super) in_calls: f64,
     /// Why the observation, not the path, is at fault.
     pub(super) broken: Option<String>,
 }
@@ -90,32 +101,32 @@ impl Bench<'_> {
         ]);
         let program = self.observers().placed(program, 1, path.fifo());
         match &self.daemon {
-            Some(daemon) if path == Path::Ktsn => daemon.serve(program, &self.plan.tools, self.testbed),
+            Some(daemon) if path.is_preloaded() => daemon.serve(program, &self.plan.tools, self.testbed),
             _ => program.within(namespace),
         }
     }
 
     /// Carries one run out.
-    pub(super) fn run(
-        &self,
-        path: Path,
-        payload: usize,
-        round: u32,
-        first_sequence: u64,
-    ) -> Result<Observed, LabError> {
+    pub(super) fn run(&self, wish: &Wish<'_>, first_sequence: u64) -> Result<Observed, LabError> {
+        let path = wish.path;
         let daemon = self.daemon.as_ref().filter(|_| path.is_served());
         self.observers().forget(&["talk", "listen", "tap"])?;
+        // Only now: what it takes in would be missing on every other path.
+        let short = path == Path::KtsnShort;
+        let far = short.then(|| far::start(&self.plan.tools, self.testbed, self.directory)).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
         tap.wait_ready(READY_MAX)?;
         listener.wait_ready(READY_MAX)?;
         let counted = daemon.map(Daemon::statistics).transpose()?;
+        let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
+        let loaded = wish.load.octets(self.testbed)?;
         let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
-        let mut talker = self.talker(path, payload, first_sequence).start(self.directory)?;
+        let mut talker = self.talker(path, wish.payload, first_sequence).start(self.directory)?;
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         talker.wait(Duration::from_nanos(period * self.plan.frames) + TALK_EXTRA, MEASURED)?;
-        let disturbance = CpuUse::now().since(&machine);
-        let elapsed = begun.elapsed();
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
+        let loaded = wish.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
         finish(&mut listener)?;
         // The listener's end means that the last frame has passed the tap as well.
         let counted = match (daemon, counted) {
@@ -124,15 +135,24 @@ impl Bench<'_> {
             }
             _ => None,
         };
+        let far_cpu = match (&far, far_cpu) {
+            (Some(far), Some(before)) => Some(far.cpu_time()?.saturating_sub(before)),
+            _ => None,
+        };
+        far.map_or(Ok(()), Daemon::stop)?;
         finish(&mut tap)?;
         let told = self.told()?;
-        let mut observed =
-            observed(path, payload, round, &told, counted.as_ref().map(|(counters, _)| counters));
+        let mut observed = observed(wish, &told, counted.as_ref().map(|(counters, _)| counters));
+        observed.in_calls = cpu::in_calls(&told.talked) / elapsed;
         let series = &mut observed.series;
+        let disturbance = ended.since(&machine);
         series.steal_ratio = Some(disturbance.steal_ratio);
         series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
+        series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
+        series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
         if let Some((counters, resident_octets)) = counted {
-            series.daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed.as_secs_f64());
+            series.daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed);
+            series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
             series.daemon_rss_octets = Some(resident_octets);
             series.overrun = Some(counters.overrun);
             series.dropped = counters.dropped;
@@ -154,11 +174,19 @@ impl Bench<'_> {
     }
 }
 
-fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option<&Counters>) -> Observed {
+fn observed(wish: &Wish<'_>, told: &Told, counted: Option<&Counters>) -> Observed {
+    let path = wish.path;
+    let load = Some(wish.load.name().to_owned());
     // Under KTSN the hand-over to the port is the daemon's, not the talker's call.
     let handed = !path.is_served();
     let (joined, counts) = records::join(&told.talked, &told.tapped, &told.listened, handed);
-    let run = RunRecords { path: path.name().to_owned(), payload_octets: payload, round, records: joined };
+    let run = RunRecords {
+        path: path.name().to_owned(),
+        payload_octets: wish.payload,
+        load: load.clone(),
+        round: wish.round,
+        records: joined,
+    };
     let facts = Facts {
         frames_intended: told.talk.frames_intended,
         counts,
@@ -168,18 +196,18 @@ fn observed(path: Path, payload: usize, round: u32, told: &Told, counted: Option
     };
     let overlay = path.in_pods().then(|| "vxlan-routed".to_owned());
     let series = Series {
-        load: Some(bars::LOAD.to_owned()),
+        load,
         class: Some(PRIORITY),
         egress: Some(if path.is_served() { "uplink" } else { "kernel" }.to_owned()),
         overlay,
-        ingress: Some("kernel".to_owned()),
+        ingress: Some(path.ingress().to_owned()),
         talker_cpu_ratio: Some(told.talk.cpu_ratio),
         listener_cpu_ratio: Some(told.listen.cpu_ratio),
         ..Series::of_run(&run, &facts)
     };
     let broken = broken(told, &run);
     let calls = if path == Path::KtsnCapture { capture::calls(&told.talked) } else { Vec::new() };
-    Observed { series, run, calls, broken }
+    Observed { series, run, calls, in_calls: 0.0, broken }
 }
 
 /// Whether an observer failed, by the void rule.

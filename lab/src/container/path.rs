@@ -21,6 +21,8 @@ pub enum Path {
     Ktsn,
     /// Pod to pod; SO_TXTIME without any library, kernel capture, ktsnd.
     KtsnCapture,
+    /// As `ktsn`; a ktsnd of the receiving node takes the frames straight into the pod.
+    KtsnShort,
 }
 
 impl Path {
@@ -28,8 +30,19 @@ impl Path {
     pub const ALL: [Self; 6] =
         [Self::Bare, Self::BareSpin, Self::Flannel, Self::FlannelSpin, Self::FlannelOther, Self::Ktsn];
 
+    /// The paths of the experiment `overlay`, in the order of its tables.
+    pub const OVERLAY: [Self; 7] = [
+        Self::Flannel,
+        Self::FlannelSpin,
+        Self::FlannelOther,
+        Self::Ktsn,
+        Self::KtsnShort,
+        Self::Bare,
+        Self::BareSpin,
+    ];
+
     /// All paths.
-    pub const KNOWN: [Self; 7] = [
+    pub const KNOWN: [Self; 8] = [
         Self::Bare,
         Self::BareSpin,
         Self::Flannel,
@@ -37,6 +50,7 @@ impl Path {
         Self::FlannelOther,
         Self::Ktsn,
         Self::KtsnCapture,
+        Self::KtsnShort,
     ];
 
     /// Its name in results.
@@ -50,6 +64,7 @@ impl Path {
             Self::FlannelOther => "flannel-other",
             Self::Ktsn => "ktsn",
             Self::KtsnCapture => "ktsn-capture",
+            Self::KtsnShort => "ktsn-short",
         }
     }
 
@@ -62,7 +77,18 @@ impl Path {
     /// Whether ktsnd sends its frames.
     #[must_use]
     pub const fn is_served(self) -> bool {
-        matches!(self, Self::Ktsn | Self::KtsnCapture)
+        matches!(self, Self::Ktsn | Self::KtsnCapture | Self::KtsnShort)
+    }
+
+    /// Whether libktsn is preloaded into its talker.
+    #[must_use]
+    pub const fn is_preloaded(self) -> bool {
+        matches!(self, Self::Ktsn | Self::KtsnShort)
+    }
+
+    /// How the receiving node takes its frames.
+    pub(super) const fn ingress(self) -> &'static str {
+        if matches!(self, Self::KtsnShort) { "short" } else { "kernel" }
     }
 
     /// The talker's mode.
@@ -70,7 +96,7 @@ impl Path {
         match self {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
-            Self::Ktsn | Self::KtsnCapture => "txtime",
+            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => "txtime",
         }
     }
 
@@ -79,7 +105,7 @@ impl Path {
     pub(super) const fn fifo(self) -> Option<u8> {
         match self {
             Self::FlannelOther => None,
-            Self::Ktsn | Self::KtsnCapture => Some(40),
+            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => Some(40),
             _ => Some(50),
         }
     }
@@ -94,7 +120,8 @@ impl fmt::Display for Path {
 /// No such path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no path; expected bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn or ktsn-capture"
+    "{0:?} is no path; expected bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture or \
+     ktsn-short"
 )]
 pub struct UnknownPath(String);
 

@@ -227,6 +227,7 @@ impl Bench<'_> {
             let run = RunRecords {
                 path: super::PATH.to_owned(),
                 payload_octets: stream.payload_octets,
+                load: None,
                 round,
                 records: joined,
             };

@@ -13,7 +13,10 @@
 //!   host A            uplink ════════ uplink            host B        192.168.50.{1,2}/24, MTU 1500
 //! ```
 
+mod crowd;
 mod flannel;
+
+pub use crowd::Crowd;
 
 use crate::command::run;
 use crate::error::LabError;

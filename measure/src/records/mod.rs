@@ -68,6 +68,8 @@ pub struct RunRecords {
     pub path: String,
     /// Octets of payload.
     pub payload_octets: usize,
+    /// The load beside it; none where loads are not told apart.
+    pub load: Option<String>,
     /// Round, from 1.
     pub round: u32,
     /// One record per frame that was sent, and one without any instant for each number in between that was not.
@@ -365,7 +367,8 @@ pub fn load_runs(path: &Path, name: &str, payload_octets: usize) -> Result<Vec<R
         let round =
             u32::try_from(value(0)?).map_err(|_| RecordsError::Field { line: index + 2, field: 1 })?;
         if runs.last().is_none_or(|run| run.round != round) {
-            runs.push(RunRecords { path: name.to_owned(), payload_octets, round, records: Vec::new() });
+            let path = name.to_owned();
+            runs.push(RunRecords { path, payload_octets, load: None, round, records: Vec::new() });
         }
         let record = Record {
             sequence: value(1)?,

@@ -90,8 +90,13 @@ fn files_hold_what_was_written_plain_and_compressed() {
         save_arrivals(&path, &arrived).unwrap();
         assert_eq!(load_arrivals(&path).unwrap(), arrived);
         let (records, _) = join(&talked, &[arrival(7, 3)], &[], true);
-        let run =
-            |round| RunRecords { path: "bare".into(), payload_octets: 64, round, records: records.clone() };
+        let run = |round| RunRecords {
+            path: "bare".into(),
+            payload_octets: 64,
+            load: None,
+            round,
+            records: records.clone(),
+        };
         let runs = vec![run(1), run(2)];
         save_runs(&path, runs.iter()).unwrap();
         assert_eq!(load_runs(&path, "bare", 64).unwrap(), runs);

@@ -97,7 +97,7 @@ pub(super) fn not_shown(source: &Source) -> String {
             .to_owned(),
     ];
     let summary = document.summary();
-    let without = summary.iter().filter(|s| source.samples_of(&s.path, s.payload_octets).is_none()).count();
+    let without = summary.iter().filter(|s| source.samples_of(s).is_none()).count();
     if without < summary.len() {
         items.push(format!(
             "Latency over time is thinned to at most {} points a trace by keeping the least and the greatest of \
@@ -113,9 +113,6 @@ pub(super) fn not_shown(source: &Source) -> String {
              percentiles only, their boxes, histograms and courses over time are not drawn.",
             summary.len()
         ));
-    }
-    if document.has_loads() {
-        items.push("Raw records do not name a load, so with several loads they are not drawn.".to_owned());
     }
     let list: String = items.iter().map(|item| format!("<li>{}</li>", html(item))).collect();
     format!("<ul>{list}</ul>")

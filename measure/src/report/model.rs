@@ -18,6 +18,7 @@ pub(super) struct Document {
     pub(super) micro: Vec<Micro>,
     pub(super) checks: Vec<Check>,
     pub(super) comparisons: Vec<Comparison>,
+    pub(super) published: Vec<Published>,
 }
 
 /// The gate schedule that a document's frames are held against (`parameters.gate_schedule`).
@@ -64,6 +65,8 @@ pub(super) struct Series {
     pub(super) latency: Option<Figures>,
     pub(super) jitter: Option<Figures>,
     pub(super) wire_jitter: Option<Figures>,
+    pub(super) wake_up: Option<Figures>,
+    pub(super) before_wake_up: Option<Figures>,
     pub(super) outside_window: Option<u64>,
     pub(super) transmission_overrun: Option<u64>,
     pub(super) wire_outside_window_ratio: Option<f64>,
@@ -72,6 +75,10 @@ pub(super) struct Series {
     pub(super) deadline_missed_ratio: Option<f64>,
     pub(super) talker_cpu_ratio: Option<f64>,
     pub(super) daemon_cpu_ratio: Option<f64>,
+    pub(super) far_daemon_cpu_ratio: Option<f64>,
+    pub(super) ktsn_cpu_ratio: Option<f64>,
+    pub(super) softirq_cpu_ratio: Option<f64>,
+    pub(super) load_bit_rate: Option<f64>,
     pub(super) listener_cpu_ratio: Option<f64>,
     pub(super) daemon_rss_octets: Option<u64>,
     pub(super) voided_rounds: Option<u64>,
@@ -121,6 +128,20 @@ pub(super) struct Comparison {
     pub(super) holds: Option<bool>,
 }
 
+/// A figure that was published elsewhere, with ours beside it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published {
+    pub(super) source: String,
+    pub(super) figure: String,
+    pub(super) metric: String,
+    pub(super) payload_octets: Option<u64>,
+    pub(super) of: String,
+    pub(super) to: Option<String>,
+    pub(super) value: f64,
+    /// Of which path, divided by which, how much.
+    pub(super) ours: Vec<(String, Option<String>, f64)>,
+}
+
 impl Document {
     /// The entries that the report is about: those over all rounds, or all entries if there are none such.
     pub(super) fn summary(&self) -> Vec<&Series> {
@@ -141,11 +162,20 @@ impl Document {
         self.parameters.iter().any(|(name, value)| name == "wire_at" && value == "listener_stamp")
     }
 
+    /// The loads of the series, in order of appearance.
+    pub(super) fn loads(&self) -> Vec<Option<&str>> {
+        let mut loads = Vec::new();
+        for load in self.series.iter().map(|series| series.load.as_deref()) {
+            if !loads.contains(&load) {
+                loads.push(load);
+            }
+        }
+        loads
+    }
+
     /// Whether the series differ in their load, so that a row must name it.
     pub(super) fn has_loads(&self) -> bool {
-        let mut loads = self.series.iter().map(|series| series.load.as_deref());
-        let first = loads.next();
-        loads.any(|load| Some(load) != first)
+        self.loads().len() > 1
     }
 
     /// Whether there are series of several classes, so that a row must name its own.
@@ -155,21 +185,33 @@ impl Document {
         classes.any(|class| Some(class) != first)
     }
 
-    /// The name of a series in tables and plots.
+    /// The name of a series in tables.
     pub(super) fn name(&self, series: &Series) -> String {
-        let round = match series.round {
-            Round::Number(number) if self.summary().len() == self.series.len() => format!(", round {number}"),
-            _ => String::new(),
-        };
-        format!("{}{round}", self.name_without_round(series))
+        format!("{}{}", self.name_without_round(series), self.round_of(series))
+    }
+
+    /// The name of a series in a plot, which is of one load.
+    pub(super) fn name_without_load(&self, series: &Series) -> String {
+        format!("{}{}{}", series.path, self.class_of(series), self.round_of(series))
     }
 
     /// Path, and what tells it from other rows of the same path.
     pub(super) fn name_without_round(&self, series: &Series) -> String {
         let load = series.load.as_deref().filter(|_| self.has_loads());
         let load = load.map_or_else(String::new, |load| format!(" ({load})"));
+        format!("{}{load}{}", series.path, self.class_of(series))
+    }
+
+    fn class_of(&self, series: &Series) -> String {
         let class = series.class.filter(|_| self.has_classes());
-        let class = class.map_or_else(String::new, |class| format!(", class {class}"));
-        format!("{}{load}{class}", series.path)
+        class.map_or_else(String::new, |class| format!(", class {class}"))
+    }
+
+    /// Only where single rounds are all that there is.
+    fn round_of(&self, series: &Series) -> String {
+        match series.round {
+            Round::Number(number) if self.summary().len() == self.series.len() => format!(", round {number}"),
+            _ => String::new(),
+        }
     }
 }

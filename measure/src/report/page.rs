@@ -7,7 +7,7 @@ use super::escape::html;
 use super::plots::{self, Drawing};
 use super::source::Source;
 use super::verdict::{self, Mood};
-use super::{ReportError, conditions, tables};
+use super::{ReportError, conditions, published, stacks, tables};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -16,9 +16,11 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       img-src data: blob:; base-uri 'none'; form-action 'none'";
 
 /// Groups of plots: anchor, heading, the places in it.
-const GROUPS: [(&str, &str, &[&str]); 5] = [
+const GROUPS: [(&str, &str, &[&str]); 7] = [
     ("phase", "Phase in the cycle", &["phase"]),
+    ("published", "Beside what was published", &["published-medians", "published-cdf"]),
     ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
+    ("parts", "Where time and CPU go", &["parts", "cpu"]),
     ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
     ("histogram", "Jitter histogram", &["histogram-jitter", "histogram-wire-jitter"]),
     ("time", "Latency over time", &["time-latency"]),
@@ -26,7 +28,12 @@ const GROUPS: [(&str, &str, &[&str]); 5] = [
 
 /// Whether a group of plots says something about this document.
 fn applies(source: &Source, anchor: &str) -> bool {
-    anchor != "phase" || source.document.gates.is_some()
+    match anchor {
+        "phase" => source.document.gates.is_some(),
+        "published" => !source.document.published.is_empty(),
+        "parts" => source.document.series.iter().any(stacks::has_parts),
+        _ => true,
+    }
 }
 
 /// plotly.js as the crate ships it, in its script element; MathJax, which it ships too, is not needed.
@@ -175,8 +182,7 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
     let document = &source.document;
     let mut content = String::new();
     let summary = document.summary();
-    let has =
-        |series: &&&super::model::Series| source.samples_of(&series.path, series.payload_octets).is_none();
+    let has = |series: &&&super::model::Series| source.samples_of(series).is_none();
     let without = summary.iter().filter(has).count();
     if without > 0 {
         let _ = writeln!(
@@ -191,13 +197,16 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
     );
     content.push_str(&choice(index, source));
     for (anchor, heading, ids) in GROUPS.into_iter().filter(|group| applies(source, group.0)) {
-        let places: String =
-            drawings.iter().filter(|d| ids.contains(&d.id)).map(|d| place(index, d)).collect();
+        // A kind's loads stand side by side.
+        let of_kinds =
+            ids.iter().flat_map(|kind| drawings.iter().filter(move |drawing| drawing.kind == *kind));
+        let places: String = of_kinds.map(|drawing| place(index, drawing)).collect();
         let grid = if places.is_empty() {
             "<p class=\"note\">Not drawn: this needs the raw records.</p>".to_owned()
         } else {
             format!("<div class=\"grid\">{places}</div>")
         };
+        let grid = if anchor == "published" { published::table(document) + &grid } else { grid };
         content.push_str(&section(index, anchor, heading, &grid));
     }
     format!("<div class=\"plots\" data-document=\"{index}\">\n{content}</div>\n")
@@ -220,7 +229,7 @@ fn choice(index: usize, source: &Source) -> String {
 
 /// A plot's place, its caption and its figures.
 fn place(index: usize, drawing: &Drawing) -> String {
-    let Drawing { id, title, caption, figures } = drawing;
+    let Drawing { id, title, caption, figures, .. } = drawing;
     let mut scripts = String::new();
     for (payload, json) in figures {
         let payload = payload.map_or_else(String::new, |payload| format!(" data-payload=\"{payload}\""));

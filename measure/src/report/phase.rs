@@ -35,7 +35,7 @@ pub(super) fn drawing(source: &Source) -> Result<Option<Drawing>, ReportError> {
     let Some(gates) = &document.gates else { return Ok(None) };
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     for series in document.summary() {
-        if let Some(samples) = source.samples_of(&series.path, series.payload_octets) {
+        if let Some(samples) = source.samples_of(series) {
             traces.push(points(gates, &label(&document.name(series)), series, samples));
         }
     }
@@ -51,8 +51,9 @@ pub(super) fn drawing(source: &Source) -> Result<Option<Drawing>, ReportError> {
          {POINTS_MAX} points a trace; least and greatest phases are kept."
     );
     Ok(Some(Drawing {
-        id: "phase",
-        title: "Phase in the cycle",
+        id: "phase".to_owned(),
+        kind: "phase",
+        title: "Phase in the cycle".to_owned(),
         caption: html(&caption),
         figures: vec![(None, figure(traces, layout)?)],
     }))
@@ -147,7 +148,7 @@ mod tests {
             received_at: None,
         };
         let records = (0..5).map(record).collect();
-        let run = RunRecords { path: "ktsn".into(), payload_octets: 64, round: 1, records };
+        let run = RunRecords { path: "ktsn".into(), payload_octets: 64, load: None, round: 1, records };
         let source = Source::of("r.json", &document(), &[run]).unwrap();
         let drawing = drawing(&source).unwrap().unwrap();
         let figure = &drawing.figures[0].1;

@@ -6,10 +6,10 @@ use super::ReportError;
 use super::colours::Colours;
 use super::escape::{html, json_in_script, label};
 use super::model::{Document, Figures, Series};
-use super::phase;
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
+use super::{phase, published, stacks};
 use plotly::box_plot::BoxPoints;
 use plotly::color::NamedColor;
 use plotly::common::{Anchor, ErrorData, ErrorType, Fill, Line, LineShape, Marker, Mode, Orientation, Title};
@@ -21,8 +21,10 @@ use plotly::{BoxPlot, Configuration, Layout, Plot, Scatter, Trace};
 #[derive(Debug)]
 pub(super) struct Drawing {
     /// Names the place within its document.
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
+    pub(super) id: String,
+    /// Which plot it is; one of several loads has a place for each.
+    pub(super) kind: &'static str,
+    pub(super) title: String,
     /// HTML.
     pub(super) caption: String,
     /// Payload (`None`: all of them) and the figure's JSON, fit for a script element.
@@ -65,15 +67,17 @@ impl Row<'_> {
     }
 }
 
-fn rows<'a>(source: &'a Source, colours: &Colours) -> Vec<Row<'a>> {
+fn rows<'a>(source: &'a Source, load: Option<&str>, colours: &Colours) -> Vec<Row<'a>> {
     let document = &source.document;
     let row = |series: &'a Series| Row {
         series,
-        name: label(&document.name(series)),
+        name: label(&document.name_without_load(series)),
         look: colours.look(&series.path),
-        samples: source.samples_of(&series.path, series.payload_octets),
+        samples: source.samples_of(series),
     };
-    document.summary().into_iter().map(row).collect()
+    let mut summary = document.summary();
+    summary.retain(|series| series.load.as_deref() == load);
+    summary.into_iter().map(row).collect()
 }
 
 /// Nanoseconds on a logarithmic axis in µs: what is below the axis' floor is drawn at the floor.
@@ -113,11 +117,31 @@ pub(super) fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<Stri
     Ok(json_in_script(&serde_json::to_string(&plot)?))
 }
 
-/// All plots of a document that its series allow.
+/// All plots of a document that its series allow: each kind for each load, those of a kind side by side.
 pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
-    let rows = rows(source, colours);
-    let payloads = source.document.payloads();
     let mut drawings: Vec<Drawing> = phase::drawing(source)?.into_iter().collect();
+    drawings.extend(published::drawings(source, colours)?);
+    let loads = source.document.loads();
+    for (index, load) in loads.iter().enumerate() {
+        for mut drawing in of_load(source, *load, colours)? {
+            if let Some(load) = load.filter(|_| loads.len() > 1) {
+                drawing.title = format!("{}, {}", drawing.title, html(load));
+            }
+            if index > 0 {
+                drawing.id = format!("{}-{index}", drawing.id);
+            }
+            drawings.push(drawing);
+        }
+    }
+    Ok(drawings)
+}
+
+fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
+    let rows = rows(source, load, colours);
+    let mut payloads: Vec<u64> = rows.iter().map(|row| row.series.payload_octets).collect();
+    payloads.sort_unstable();
+    payloads.dedup();
+    let mut drawings = Vec::new();
     let each = |draw: &dyn Fn(&[&Row<'_>]) -> Picture| {
         let mut figures = Vec::new();
         for &payload in &payloads {
@@ -129,26 +153,29 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
         }
         Ok::<_, ReportError>(figures)
     };
-    let mut push = |id, title, caption: String, figures: Vec<(Option<u64>, String)>| {
+    let mut push = |kind: &'static str, title: &str, caption: String, figures: Vec<(Option<u64>, String)>| {
         if !figures.is_empty() {
-            drawings.push(Drawing { id, title, caption, figures });
+            drawings.push(Drawing { id: kind.to_owned(), kind, title: title.to_owned(), caption, figures });
         }
     };
     let below = |quantity| floor_note(&rows, quantity);
-    let cdf = "Share of frames that are no later than this; all rounds together. Further left and steeper is better.";
     let caption = |text: &str, quantity| format!("{}{}", html(text), below(quantity));
+    let (cdf, jitter) = (CDF_CAPTION, JITTER_CAPTION);
     push(
         "cdf-latency",
         "Distribution of latency",
         caption(cdf, LATENCY),
         each(&|r| distribution(r, LATENCY))?,
     );
+    let text = caption(cdf, WIRE_OFFSET);
+    push("cdf-wire-offset", "Distribution of wire offset", text, each(&|r| distribution(r, WIRE_OFFSET))?);
     push(
-        "cdf-wire-offset",
-        "Distribution of wire offset",
-        caption(cdf, WIRE_OFFSET),
-        each(&|r| distribution(r, WIRE_OFFSET))?,
+        "parts",
+        "Parts of the latency",
+        html(stacks::PARTS_CAPTION),
+        each(&|r| stacks::parts(&series_of(r)))?,
     );
+    push("cpu", "CPU", html(stacks::CPU_CAPTION), each(&|r| stacks::cpu(&series_of(r)))?);
     let boxes_text = boxes_caption(&rows);
     let all = |quantity| Ok::<_, ReportError>(vec![(None, boxes(&rows, &payloads, quantity)?)]);
     let some = |quantity: Quantity| rows.iter().any(|row| (quantity.figures)(row.series).is_some());
@@ -159,27 +186,27 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
         let caption = caption(boxes_text, WIRE_OFFSET);
         push("box-wire-offset", "Wire offset by path and payload", caption, all(WIRE_OFFSET)?);
     }
-    let jitter = "Share of frames per bin of the jitter's magnitude; every frame of all rounds is counted. Further \
-                  left is better.";
     let (at_listener, on_wire) = (caption(jitter, JITTER), caption(jitter, WIRE_JITTER));
-    push(
-        "histogram-jitter",
-        "Jitter histogram, at the listener",
-        at_listener,
-        each(&|r| histogram(r, JITTER))?,
-    );
-    push(
-        "histogram-wire-jitter",
-        "Jitter histogram, on the wire",
-        on_wire,
-        each(&|r| histogram(r, WIRE_JITTER))?,
-    );
+    let title = "Jitter histogram, at the listener";
+    push("histogram-jitter", title, at_listener, each(&|r| histogram(r, JITTER))?);
+    let title = "Jitter histogram, on the wire";
+    push("histogram-wire-jitter", title, on_wire, each(&|r| histogram(r, WIRE_JITTER))?);
     let time = format!(
         "The rounds of each path one after the other (they were measured interleaved), parted by dotted lines. \
          Thinned to at most {POINTS_MAX} points a trace; least and greatest frames are kept."
     );
     push("time-latency", "Latency over time", html(&time), each(&over_time)?);
     Ok(drawings)
+}
+
+const CDF_CAPTION: &str = "Share of frames that are no later than this; all rounds together. Further left and steeper is \
+                           better.";
+const JITTER_CAPTION: &str = "Share of frames per bin of the jitter's magnitude; every frame of all rounds is counted. \
+                              Further left is better.";
+
+/// The rows as `stacks` takes them.
+fn series_of<'a>(rows: &[&'a Row<'_>]) -> Vec<(&'a str, &'a Series)> {
+    rows.iter().map(|row| (row.name.as_str(), row.series)).collect()
 }
 
 fn boxes_caption(rows: &[Row<'_>]) -> &'static str {
@@ -206,7 +233,7 @@ fn floor_note(rows: &[Row<'_>], quantity: Quantity) -> String {
     format!(" {below} frames below {} µs are drawn there.", FLOOR_NS / 1000.0)
 }
 
-type Picture = Option<(Vec<Box<dyn Trace>>, Layout)>;
+pub(super) type Picture = Option<(Vec<Box<dyn Trace>>, Layout)>;
 
 fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();

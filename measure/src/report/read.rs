@@ -2,7 +2,7 @@
 //! Reading a document: in: JSON. Out: a [`Document`], or the path of the field that is wrong.
 //! Fields that the schema does not name are ignored; a field of the wrong type is never guessed at.
 
-use super::model::{Check, Comparison, Document, Figures, Gates, Micro, Round, Series};
+use super::model::{Check, Comparison, Document, Figures, Gates, Micro, Published, Round, Series};
 use serde_json::Value;
 
 /// The schema that this report reads.
@@ -138,6 +138,7 @@ pub(super) fn document(value: &Value) -> Read<Document> {
         micro: root.list("micro")?.iter().map(micro).collect::<Read<_>>()?,
         checks: root.list("checks")?.iter().map(check).collect::<Read<_>>()?,
         comparisons: root.list("comparisons")?.iter().map(comparison).collect::<Read<_>>()?,
+        published: root.list("published")?.iter().map(published).collect::<Read<_>>()?,
     })
 }
 
@@ -207,6 +208,8 @@ fn series(node: &Node<'_>) -> Read<Series> {
         latency: node.maybe("latency_ns", figures)?,
         jitter: node.maybe("jitter_ns", figures)?,
         wire_jitter: node.maybe("wire_jitter_ns", figures)?,
+        wake_up: node.maybe("wake_up_ns", figures)?,
+        before_wake_up: node.maybe("before_wake_up_ns", figures)?,
         outside_window: count("outside_window")?,
         transmission_overrun: count("transmission_overrun")?,
         wire_outside_window_ratio: ratio("wire_outside_window_ratio")?,
@@ -215,6 +218,10 @@ fn series(node: &Node<'_>) -> Read<Series> {
         deadline_missed_ratio: ratio("deadline_missed_ratio")?,
         talker_cpu_ratio: ratio("talker_cpu_ratio")?,
         daemon_cpu_ratio: ratio("daemon_cpu_ratio")?,
+        far_daemon_cpu_ratio: ratio("far_daemon_cpu_ratio")?,
+        ktsn_cpu_ratio: ratio("ktsn_cpu_ratio")?,
+        softirq_cpu_ratio: ratio("softirq_cpu_ratio")?,
+        load_bit_rate: ratio("load_bit_rate")?,
         listener_cpu_ratio: ratio("listener_cpu_ratio")?,
         daemon_rss_octets: count("daemon_rss_octets")?,
         voided_rounds: count("voided_rounds")?,
@@ -253,5 +260,21 @@ fn comparison(node: &Node<'_>) -> Read<Comparison> {
         ratio: node.maybe("ratio", Node::number)?,
         bar: node.maybe("bar", Node::number)?,
         holds: node.maybe("holds", Node::truth)?,
+    })
+}
+
+fn published(node: &Node<'_>) -> Read<Published> {
+    let ours = |node: &Node<'_>| -> Read<(String, Option<String>, f64)> {
+        Ok((node.need("of")?.text()?, node.maybe("to", Node::text)?, node.need("value")?.number()?))
+    };
+    Ok(Published {
+        source: node.need("source")?.text()?,
+        figure: node.need("figure")?.text()?,
+        metric: node.need("metric")?.text()?,
+        payload_octets: node.maybe("payload_octets", Node::count)?,
+        of: node.need("of")?.text()?,
+        to: node.maybe("to", Node::text)?,
+        value: node.need("value")?.number()?,
+        ours: node.list("ours")?.iter().map(ours).collect::<Read<_>>()?,
     })
 }

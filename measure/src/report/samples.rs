@@ -11,6 +11,8 @@ use ktsn_time::Tai;
 pub(super) struct Samples {
     pub(super) path: String,
     pub(super) payload_octets: u64,
+    /// None: the records do not tell loads apart.
+    pub(super) load: Option<String>,
     /// `received_at − tx_time`, ascending, nanoseconds.
     pub(super) latency: Vec<i64>,
     /// `wire_at − tx_time`, ascending, nanoseconds.
@@ -28,16 +30,18 @@ pub(super) struct Samples {
 type Point = fn(&Record) -> Option<Tai>;
 
 impl Samples {
-    /// The samples of `runs`, grouped by path and payload in order of appearance. `wire_by_listener`: there was
+    /// The samples of `runs`, grouped by path, payload and load in order of appearance. `wire_by_listener`: there was
     /// no tap, the listener's kernel stamp stands for the wire.
     pub(super) fn group(runs: &[RunRecords], wire_by_listener: bool) -> Vec<Self> {
         let wire: Point = if wire_by_listener { |record| record.kernel_at } else { |record| record.wire_at };
         let mut groups: Vec<Self> = Vec::new();
         for run in runs {
             let payload_octets = run.payload_octets as u64;
-            let found = groups.iter().position(|g| g.path == run.path && g.payload_octets == payload_octets);
-            let index = found.unwrap_or_else(|| {
-                groups.push(Self { path: run.path.clone(), payload_octets, ..Self::default() });
+            let same =
+                |g: &Self| g.path == run.path && g.payload_octets == payload_octets && g.load == run.load;
+            let index = groups.iter().position(same).unwrap_or_else(|| {
+                let (path, load) = (run.path.clone(), run.load.clone());
+                groups.push(Self { path, payload_octets, load, ..Self::default() });
                 groups.len() - 1
             });
             groups[index].add(&run.records, wire);
@@ -99,7 +103,8 @@ mod tests {
             record(3, Some(6), Some(30)),
             record(4, Some(6), Some(38)),
         ];
-        let run = |round, records| RunRecords { path: "p".into(), payload_octets: 64, round, records };
+        let run =
+            |round, records| RunRecords { path: "p".into(), payload_octets: 64, load: None, round, records };
         let groups = Samples::group(&[run(1, records.clone()), run(2, records)], false);
         assert_eq!(groups.len(), 1);
         let group = &groups[0];

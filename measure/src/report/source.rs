@@ -2,7 +2,7 @@
 //! One document with what belongs to it: in: a JSON file and the records beside it, or both from memory.
 //! Out: a [`Source`]. Names from the document never become file names: the directory is listed and matched.
 
-use super::model::Document;
+use super::model::{Document, Series};
 use super::samples::Samples;
 use super::{ReportError, read};
 use crate::records::{self, RunRecords};
@@ -30,7 +30,7 @@ impl Source {
         Self::build(label, &serde_json::to_value(document).map_err(json)?, runs)
     }
 
-    /// Reads a document and the records beside it (`records/PATH-PAYLOAD*.csv.zst` or `.csv`).
+    /// Reads a document and the records beside it (`records/PATH-PAYLOAD*.csv.zst` or `.csv`; with several loads `PATH-PAYLOAD-LOAD`).
     ///
     /// # Errors
     /// A file cannot be read, or is not what it should be.
@@ -57,13 +57,14 @@ impl Source {
         Ok(Self { label: label.to_owned(), document, samples })
     }
 
-    /// The raw samples of a path and payload. With several loads in one document the records' names do not
-    /// tell which load they belong to, so none are taken.
-    pub(super) fn samples_of(&self, path: &str, payload_octets: u64) -> Option<&Samples> {
-        if self.document.has_loads() {
-            return None;
-        }
-        self.samples.iter().find(|samples| samples.path == path && samples.payload_octets == payload_octets)
+    /// The raw samples of a series. Where several loads were measured, records that do not name theirs are nobody's.
+    pub(super) fn samples_of(&self, series: &Series) -> Option<&Samples> {
+        let with_loads = self.document.has_loads();
+        self.samples.iter().find(|samples| {
+            samples.path == series.path
+                && samples.payload_octets == series.payload_octets
+                && (samples.load == series.load || (samples.load.is_none() && !with_loads))
+        })
     }
 }
 
@@ -80,11 +81,14 @@ fn records_in(directory: &Path, document: &Document) -> Result<Vec<RunRecords>, 
     files.sort();
     let mut runs = Vec::new();
     for series in document.summary() {
-        let stem = format!("{}-{}", series.path, series.payload_octets);
+        let load = series.load.as_ref().filter(|_| document.has_loads());
+        let ending = load.map_or_else(String::new, |load| format!("-{load}"));
+        let stem = format!("{}-{}{ending}", series.path, series.payload_octets);
         for file in files.iter().filter(|file| belongs(file, &stem)) {
             let wrong = |source| ReportError::Records { file: file.display().to_string(), source };
             let payload = usize::try_from(series.payload_octets).unwrap_or(usize::MAX);
-            runs.extend(records::load_runs(file, &series.path, payload).map_err(wrong)?);
+            let of_file = records::load_runs(file, &series.path, payload).map_err(wrong)?;
+            runs.extend(of_file.into_iter().map(|run| RunRecords { load: load.cloned(), ..run }));
         }
     }
     Ok(runs)

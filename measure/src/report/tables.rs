@@ -26,7 +26,7 @@ const fn column(group: &'static str, name: &'static str, meaning: &'static str, 
     Column { group, name, meaning, cell }
 }
 
-const COLUMNS: [Column; 25] = [
+const COLUMNS: [Column; 32] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -61,6 +61,16 @@ const COLUMNS: [Column; 25] = [
     column("Jitter, µs", "p50", "The same distance in the listening program.", |s| {
         micros(of(s.jitter, |f| f.p50), 2)
     }),
+    column(
+        "Before wake-up, µs",
+        "p50",
+        "The listener's kernel stamp minus requested time: the latency without the wake-up.",
+        |s| micros(of(s.before_wake_up, |f| f.p50), 2),
+    ),
+    column("Wake-up, µs", "p50", "From the listener's kernel stamp to the program.", |s| {
+        micros(of(s.wake_up, |f| f.p50), 2)
+    }),
+    column("Wake-up, µs", "p90", "", |s| micros(of(s.wake_up, |f| f.p90), 2)),
     column("Window", "outside", "Handed over while the gate of the class was closed.", |s| {
         maybe_count(s.outside_window)
     }),
@@ -85,7 +95,22 @@ const COLUMNS: [Column; 25] = [
     }),
     column("CPU, % of one core", "talker", "The sending program.", |s| percent(s.talker_cpu_ratio, 1)),
     column("CPU, % of one core", "daemon", "ktsnd.", |s| percent(s.daemon_cpu_ratio, 1)),
+    column("CPU, % of one core", "far daemon", "ktsnd on the receiving node.", |s| {
+        percent(s.far_daemon_cpu_ratio, 1)
+    }),
+    column("CPU, % of one core", "all of KTSN", "Both daemons, and libktsn's share of the talker.", |s| {
+        percent(s.ktsn_cpu_ratio, 1)
+    }),
     column("CPU, % of one core", "listener", "The receiving program.", |s| percent(s.listener_cpu_ratio, 1)),
+    column(
+        "CPU, % of one core",
+        "soft interrupts",
+        "The whole machine's, by the kernel's ticks; also part of whom they interrupted.",
+        |s| percent(s.softirq_cpu_ratio, 1),
+    ),
+    column("Load", "Mbit/s", "What the load beside it delivered.", |s| {
+        s.load_bit_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.0}", rate / 1e6))
+    }),
     column("Memory", "daemon, MiB", "Resident memory of ktsnd.", |s| {
         s.daemon_rss_octets
             .map_or_else(|| "–".to_owned(), |octets| format!("{:.1}", octets as f64 / 1048576.0))
@@ -188,7 +213,7 @@ pub(super) fn ways(document: &Document, colours: &Colours) -> String {
     let mut lines: Vec<String> = Vec::new();
     for entry in document.summary().into_iter().filter(|entry| !entry.way.is_empty()) {
         let words: Vec<String> = entry.way.iter().map(|(key, value)| format!("{key} {value}")).collect();
-        let path = swatch(colours, &entry.path, &document.name(entry));
+        let path = swatch(colours, &entry.path, &document.name_without_load(entry));
         let line = format!("<li>{path}: {}</li>", html(&words.join(", ")));
         if !lines.contains(&line) {
             lines.push(line);

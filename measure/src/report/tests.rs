@@ -163,7 +163,7 @@ fn records_beside_the_document_are_found_and_drawn() {
         received_at: Some(Tai::from_nanos(1_000_000 * sequence + 40_000 + sequence)),
     };
     let records: Vec<Record> = (0..50).map(record).collect();
-    let run = RunRecords { path: "bare".into(), payload_octets: 64, round: 1, records };
+    let run = RunRecords { path: "bare".into(), payload_octets: 64, load: None, round: 1, records };
     records::save_runs(&directory.path().join("records/bare-64.csv.zst"), [run].iter()).unwrap();
     let source = Source::load(&file).unwrap();
     assert_eq!(source.samples.len(), 1);

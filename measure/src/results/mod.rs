@@ -51,6 +51,45 @@ pub struct Document {
     /// Figures set against each other and against their bars.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comparisons: Vec<Comparison>,
+    /// Figures that others have published, and ours beside them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+}
+
+/// A figure from a publication, with this document's own beside it. They come from different machines: nothing is judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// Authors, title, year, place.
+    pub source: String,
+    /// Where in it (`Fig. 3a`).
+    pub figure: String,
+    /// Which figure, by our name for it (`latency_ns.p50`), in the unit of that name.
+    pub metric: String,
+    /// Of which payload; absent: of all that were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_octets: Option<usize>,
+    /// What it is of, in the publication's words.
+    pub of: String,
+    /// What it is divided by there; absent: `value` is the figure itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The published value.
+    pub value: f64,
+    /// Ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ours: Vec<Ours>,
+}
+
+/// One of our figures beside a published one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ours {
+    /// Our path.
+    pub of: String,
+    /// The path it is divided by, where the published one is a ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The value.
+    pub value: f64,
 }
 
 /// A micro-benchmark's figure.
@@ -181,6 +220,7 @@ impl Document {
             micro: Vec::new(),
             checks: Vec::new(),
             comparisons: Vec::new(),
+            published: Vec::new(),
         }
     }
 

@@ -86,6 +86,9 @@ pub struct Series {
     /// `received_at −` kernel receive stamp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_up_ns: Option<Statistics>,
+    /// The listener's kernel receive stamp `− tx_time`: the latency without the listener's wake-up, frame by frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_wake_up_ns: Option<Statistics>,
     /// Share of frames whose transmit error exceeds 1 µs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_over_1us_ratio: Option<f64>,
@@ -113,6 +116,21 @@ pub struct Series {
     /// CPU time of ktsnd over elapsed time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub daemon_cpu_ratio: Option<f64>,
+    /// CPU time of the receiving node's ktsnd over elapsed time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_daemon_cpu_ratio: Option<f64>,
+    /// CPU time of libktsn in the talker over elapsed time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library_cpu_ratio: Option<f64>,
+    /// All of KTSN on both nodes: the daemons' CPU time and the library's over elapsed time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ktsn_cpu_ratio: Option<f64>,
+    /// Soft interrupts of the whole machine in CPUs, by the kernel's own sampling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub softirq_cpu_ratio: Option<f64>,
+    /// What the load delivered, bit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_bit_rate: Option<f64>,
     /// CPU time of the listener over elapsed time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener_cpu_ratio: Option<f64>,
@@ -164,6 +182,11 @@ impl Series {
             "talker_cpu_ratio" => self.talker_cpu_ratio,
             "daemon_cpu_ratio" => self.daemon_cpu_ratio,
             "listener_cpu_ratio" => self.listener_cpu_ratio,
+            "far_daemon_cpu_ratio" => self.far_daemon_cpu_ratio,
+            "library_cpu_ratio" => self.library_cpu_ratio,
+            "ktsn_cpu_ratio" => self.ktsn_cpu_ratio,
+            "softirq_cpu_ratio" => self.softirq_cpu_ratio,
+            "load_bit_rate" => self.load_bit_rate,
             "steal_ratio" => self.steal_ratio,
             "cpu_pressure_some_ratio" => self.cpu_pressure_some_ratio,
             _ => None,
@@ -178,6 +201,7 @@ impl Series {
             "jitter_ns" => self.jitter_ns.as_ref(),
             "wire_jitter_ns" => self.wire_jitter_ns.as_ref(),
             "wake_up_ns" => self.wake_up_ns.as_ref(),
+            "before_wake_up_ns" => self.before_wake_up_ns.as_ref(),
             "after_opening_ns" => self.after_opening_ns.as_ref(),
             _ => None,
         }

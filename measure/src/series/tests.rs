@@ -20,7 +20,7 @@ fn record(sequence: u64, handed: Option<u64>, wire: Option<u64>, received: Optio
 }
 
 fn run(records: Vec<Record>) -> RunRecords {
-    RunRecords { path: "bare".into(), payload_octets: 64, round: 2, records }
+    RunRecords { path: "bare".into(), payload_octets: 64, load: None, round: 2, records }
 }
 
 #[test]

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What all parts of KTSN cost together. In: the runs. Out: libktsn's share of its talker, and the sum with both daemons.
+//!
+//! A call under libktsn cannot be timed from outside: its doorbell wakes the worker, which has the higher priority on
+//! the same CPU and runs before the call returns. So the talker's CPU time is set against that of the same talker on
+//! Flannel's path, in the same round, without its own calls (which nobody interrupts): what is left is the library's.
+
+use super::Path;
+use super::one_run::Observed;
+use ktsn_measure::records::TalkRecord;
+
+/// How CPU is counted, for the results.
+pub(crate) const METHOD: &str = "all of KTSN = ktsnd on both nodes (/proc/PID/task/*/schedstat, every thread) + libktsn's share of the \
+     talker: the talker's CPU time less that of the same talker on flannel in the same round without its send calls (flannel \
+     not measured: the whole talker). The kernel counts soft interrupts into whoever they interrupt (no \
+     IRQ_TIME_ACCOUNTING), and over veth the receiving node's run inside the hand-over's system call: ktsnd's CPU contains \
+     them, the way into the pod included. softirq: the machine's, sampled by ticks";
+
+/// Seconds inside the talker's send calls.
+pub(super) fn in_calls(talked: &[TalkRecord]) -> f64 {
+    talked.iter().map(|talk| talk.returned_at.since(talk.called_at).get() as f64 / 1e9).sum()
+}
+
+/// Fills in the library's share and the sum of every run that has a daemon.
+pub(super) fn account(observed: &mut [Observed]) {
+    let key = |one: &Observed| (one.series.round, one.series.payload_octets, one.series.load.clone());
+    // A talker's sleeping, waking and writing, by round, payload and load.
+    let plain: Vec<_> = observed
+        .iter()
+        .filter(|one| one.series.path == Path::Flannel.name())
+        .filter_map(|one| Some((key(one), one.series.talker_cpu_ratio? - one.in_calls)))
+        .collect();
+    for one in observed.iter_mut() {
+        let Some(daemon) = one.series.daemon_cpu_ratio else { continue };
+        let own = key(one);
+        let without = plain.iter().find(|(key, _)| *key == own).map_or(0.0, |(_, ratio)| ratio.max(0.0));
+        let preloaded = Path::KNOWN.iter().any(|path| path.is_preloaded() && path.name() == one.series.path);
+        let library =
+            one.series.talker_cpu_ratio.filter(|_| preloaded).map(|talker| (talker - without).max(0.0));
+        one.series.library_cpu_ratio = library;
+        let far = one.series.far_daemon_cpu_ratio.unwrap_or(0.0);
+        one.series.ktsn_cpu_ratio = Some(daemon + far + library.unwrap_or(0.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ktsn_measure::records::RunRecords;
+    use ktsn_measure::results::{Round, Series};
+
+    fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, in_calls: f64) -> Observed {
+        let series = Series {
+            path: path.name().to_owned(),
+            payload_octets: 64,
+            round: Round::Number(round),
+            talker_cpu_ratio: Some(talker),
+            daemon_cpu_ratio: daemon,
+            far_daemon_cpu_ratio: daemon.map(|_| 0.005),
+            ..Series::default()
+        };
+        Observed { series, run: RunRecords::default(), calls: Vec::new(), in_calls, broken: None }
+    }
+
+    #[test]
+    fn the_library_is_what_the_talker_uses_beyond_its_own() {
+        // On Flannel's path 3 % of which 1.5 % are the kernel's calls.
+        let mut runs = [
+            run(Path::Ktsn, 1, 0.019, Some(0.06), 0.03),
+            run(Path::Flannel, 1, 0.03, None, 0.015),
+            run(Path::Ktsn, 2, 0.019, Some(0.06), 0.03),
+        ];
+        account(&mut runs);
+        let shares = runs.each_ref().map(|one| (one.series.library_cpu_ratio, one.series.ktsn_cpu_ratio));
+        let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
+        assert!(near(shares[0].0, 0.004) && near(shares[0].1, 0.069), "{shares:?}");
+        assert_eq!(shares[1], (None, None));
+        // Without its counterpart the whole talker counts.
+        assert!(near(shares[2].0, 0.019) && near(shares[2].1, 0.084), "{shares:?}");
+    }
+}

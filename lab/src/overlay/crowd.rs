@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many attachments of one ktsnd: a pod each, an unmodified talker in each. In: how many. Out: series of all of them
+//! together: what the tap at the far end saw, and the worker's own transmit errors.
+//!
+//! ```text
+//!  planned   |▮▮▮▮▮▮▮ (20 µs apart) .................... |▮▮▮▮▮▮▮   the offsets that a TSN planner gives its talkers: the
+//!            0      4 ms                               10 ms       worker spins two fifths of the cycle
+//!  random    |▮..▮....▮▮..▮...▮.▮....▮..▮..▮▮....▮...▮..|▮..▮....   nobody plans: its spin budget is spent, the rest comes
+//!                                                                  from sleeping. For information
+//! ```
+//!
+//! The talkers are ordinary processes on the listener's CPU and send 5 ms ahead. They begin one after the other, a period
+//! apart; lateness and CPU are those of the 2 s in which all of them talk, frames are counted from the first to the last:
+//!
+//! ```text
+//!  talker 0    ├───────────────────────────────┤
+//!  talker 1      ├─────────────────────────────┤
+//!  talker 199                  ├───────────────┤
+//!                              │◄── window ──►│
+//! ```
+
+use crate::container::{self, Event, Load};
+use crate::daemon::{Daemon, configuration};
+use crate::error::LabError;
+use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
+use crate::testbed::{Crowd, Testbed, UPLINK, namespace_path};
+use ktsn_measure::environment::CpuUse;
+use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
+use ktsn_measure::results::Series;
+use ktsn_measure::series::Facts;
+use ktsn_measure::{clock, listener, talker, tap};
+use ktsn_time::{Nanos, Tai};
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+/// How many attachments the experiment has unless another number is asked for.
+pub const ATTACHMENTS: usize = 200;
+/// Distance of two transmit times of a talker.
+const PERIOD: Nanos = Nanos::from_millis(10);
+/// Distance of two talkers' transmit times, planned.
+const SPACING: Nanos = Nanos::from_micros(20);
+/// How far ahead a talker sends.
+const LEAD: Nanos = Nanos::from_millis(5);
+/// From the last talker's start to the first transmit time.
+const START: Nanos = Nanos::from_millis(100);
+/// Longest start of one talker beside all others.
+const TALKER_START: Nanos = Nanos::from_millis(10);
+/// Periods in which all talk and lateness is judged.
+const WINDOW: u64 = 200;
+/// Periods after them: programs that end are as busy as those that begin.
+const TAIL: u64 = 20;
+/// The far end's port.
+const PORT: u16 = 7000;
+
+/// How the talkers' transmit times lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phases {
+    /// One after the other.
+    Planned,
+    /// Anywhere in the period.
+    Random,
+}
+
+impl Phases {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Planned, Self::Random];
+
+    /// The path's name in results.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Planned => "ktsn-many",
+            Self::Random => "ktsn-many-random",
+        }
+    }
+
+    /// Of talker `index`. Random ones are the same in every run, so that runs can be compared.
+    fn of(self, index: usize) -> Nanos {
+        let index = i64::try_from(index).unwrap_or(i64::MAX);
+        match self {
+            Self::Planned => SPACING.saturating_mul(index),
+            Self::Random => {
+                // splitmix64.
+                let mut word = (index.unsigned_abs() + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                Nanos::new(((word ^ (word >> 31)) >> 1).cast_signed() % PERIOD.get())
+            }
+        }
+    }
+
+    /// Rounds of a plan of `rounds`.
+    const fn rounds(self, rounds: u32) -> u32 {
+        match self {
+            Self::Planned => rounds,
+            Self::Random => 1,
+        }
+    }
+}
+
+/// What was measured, for the results.
+pub(super) fn describe(attachments: usize) -> String {
+    format!(
+        "{attachments} pods, each with an attachment of its own at one ktsnd and one unmodified talker (ordinary process, CPU 0, \
+         100 Hz, sends 5 ms ahead). ktsn-many: transmit times 20 µs apart in one burst each 10 ms, as a TSN planner lays \
+         them, so that the worker's spin duty stays below its cap; ktsn-many-random: anywhere in the 10 ms, for \
+         information. The far host drops the frames behind the tap: its receive path would run inside our hand-over here. \
+         received = seen by the tap. The talkers begin one after the other; lateness (ktsnd's transmit errors) and CPU are of the 2 s in \
+         which all talk, frames are counted from the first to the last"
+    )
+}
+
+/// Measures both variants: the rounds of each.
+pub(super) fn measure(
+    plan: &container::Plan,
+    attachments: usize,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Vec<Vec<(Series, RunRecords)>>, LabError> {
+    watch(Event::Step(&format!("{attachments} attachments: pods and daemon")));
+    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let testbed = Testbed::new()?;
+    let pods = Crowd::new(&testbed, attachments, directory.path())?;
+    let configured = configured(&testbed, &pods);
+    let daemon = Daemon::start_with(&plan.tools, &testbed, directory.path(), &configured)?;
+    let many = Many { plan, testbed: &testbed, pods: &pods, daemon, directory: directory.path() };
+    let mut all = Vec::new();
+    for phases in Phases::ALL {
+        let mut rounds = Vec::new();
+        for round in 1..=phases.rounds(plan.rounds) {
+            watch(Event::Step(&format!("{attachments} attachments, {}, round {round}", phases.path())));
+            rounds.push(many.run(phases, round)?);
+        }
+        all.push(rounds);
+    }
+    Ok(all)
+}
+
+/// One attachment for each pod.
+fn configured(testbed: &Testbed, pods: &Crowd) -> String {
+    const HEAD: &str = "[[attachment]]\n";
+    let plain = configuration(testbed);
+    let (port, attachment) = plain.split_at(plain.find(HEAD).unwrap_or(plain.len()));
+    let first = namespace_path(&testbed.a.pod_namespace);
+    let each = pods.namespaces().iter().enumerate().map(|(index, pod)| {
+        attachment.replacen("name = \"", &format!("name = \"many-{index}-"), 1).replacen(
+            &format!("\"{first}\""),
+            &format!("\"{}\"", namespace_path(pod)),
+            1,
+        )
+    });
+    std::iter::once(port.to_owned()).chain(each).collect::<Vec<_>>().join("\n")
+}
+
+struct Many<'a> {
+    plan: &'a container::Plan,
+    testbed: &'a Testbed,
+    pods: &'a Crowd,
+    daemon: Daemon,
+    directory: &'a FilePath,
+}
+
+/// What all observers wrote.
+struct Told {
+    /// The first sequence number of each talker: they follow one another without a gap, so that all are one run.
+    streams: Vec<u64>,
+    talked: Vec<TalkRecord>,
+    intended: u64,
+    tapped: Vec<ArrivalRecord>,
+    tap: tap::Summary,
+}
+
+impl Many<'_> {
+    fn observers(&self) -> Observers<'_> {
+        Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
+    }
+
+    /// Frames of talker `index`: those before the window, in it and after it.
+    fn frames(&self, index: usize) -> u64 {
+        (self.pods.namespaces().len() - index) as u64 + WINDOW + TAIL
+    }
+
+    /// The first sequence number of each talker.
+    fn streams(&self) -> Vec<u64> {
+        let before = |sum: &mut u64, index| Some(std::mem::replace(sum, *sum + self.frames(index)));
+        (0..self.pods.namespaces().len()).scan(0, before).collect()
+    }
+
+    /// Talker `index`, whose first transmit time is `at`.
+    fn talker(&self, index: usize, first_sequence: u64, pod: &str, at: Tai) -> crate::process::Program {
+        let b = self.testbed.b.pod_address;
+        let name = format!("talk-{index}");
+        let program = self.observers().program(&name, "talk", self.frames(index)).args([
+            format!("{b}:{PORT}"),
+            format!("--payload={}", container::bars::PAYLOAD_OCTETS),
+            format!("--period={}ns", PERIOD.get()),
+            format!("--lead={}ns", LEAD.get()),
+            format!("--start-at={}", at.as_nanos()),
+            format!("--first-sequence={first_sequence}"),
+            "--exact-timers".to_owned(),
+        ]);
+        let program = self.observers().placed(program, 0, None);
+        self.daemon.serve(program, &self.plan.tools, self.testbed).within(pod)
+    }
+
+    fn run(&self, phases: Phases, round: u32) -> Result<(Series, RunRecords), LabError> {
+        let names: Vec<String> =
+            (0..self.pods.namespaces().len()).map(|index| format!("talk-{index}")).collect();
+        let mut files: Vec<&str> = names.iter().map(String::as_str).collect();
+        files.push("tap");
+        self.observers().forget(&files)?;
+        let port = PORT.to_string();
+        let tap = self.observers().program("tap", "tap", 0).args([UPLINK, "--port", &port]);
+        let mut tap = tap.within(&self.testbed.b.namespace).start(self.directory)?;
+        tap.wait_ready(READY_MAX)?;
+        // Every talker is told the same instant, and must be there before it.
+        let pods = i64::try_from(names.len()).unwrap_or(i64::MAX);
+        let begins = clock::tai_now().saturating_add(TALKER_START.saturating_mul(pods)).saturating_add(START);
+        let begins = Tai::from_nanos(begins.as_nanos().next_multiple_of(PERIOD.get().unsigned_abs()));
+        let streams = self.streams();
+        let mut talkers = Vec::new();
+        for (index, (pod, &first)) in self.pods.namespaces().iter().zip(&streams).enumerate() {
+            let own = PERIOD.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX));
+            let at = begins.saturating_add(own).saturating_add(phases.of(index));
+            talkers.push(self.talker(index, first, pod, at).start(self.directory)?);
+        }
+        for talker in &mut talkers {
+            talker.wait_ready(READY_MAX)?;
+        }
+        if clock::tai_now() >= begins {
+            let what = format!("{pods} talkers were not started in time");
+            return Err(LabError::Impossible { what, remedy: "a machine with less other load".to_owned() });
+        }
+        let opens = begins.saturating_add(PERIOD.saturating_mul(pods));
+        sleep_until(opens);
+        let (before, machine, begun) = (self.daemon.sums()?, CpuUse::now(), std::time::Instant::now());
+        sleep_until(opens.saturating_add(PERIOD.saturating_mul(WINDOW.cast_signed())));
+        let (after, ended, elapsed) = (self.daemon.sums()?, CpuUse::now(), begun.elapsed());
+        for talker in &mut talkers {
+            talker.wait(TALK_EXTRA, MEASURED)?;
+        }
+        finish(&mut tap)?;
+        let counters = after.since(&before);
+        let told = self.told(&names, streams)?;
+        if told.tap.kernel_drops > 0 {
+            let problem = format!("lost {} frames", told.tap.kernel_drops);
+            return Err(LabError::Process { name: "tap".to_owned(), problem, stderr: String::new() });
+        }
+        let daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed.as_secs_f64());
+        let disturbance = ended.since(&machine);
+        let (plain, run) = series(phases, round, &told, counters.transmit_figures());
+        let series = Series {
+            daemon_cpu_ratio,
+            daemon_rss_octets: Some(self.daemon.resident_octets()?),
+            steal_ratio: Some(disturbance.steal_ratio),
+            cpu_pressure_some_ratio: disturbance.cpu_pressure_some_ratio,
+            softirq_cpu_ratio: Some(ended.softirqs_since(&machine)),
+            overrun: Some(counters.overrun),
+            dropped: counters.dropped.clone(),
+            bypassed: counters.bypassed.clone(),
+            ..plain
+        };
+        Ok((series, run))
+    }
+
+    fn told(&self, names: &[String], streams: Vec<u64>) -> Result<Told, LabError> {
+        let files = self.observers();
+        let mut told = Told {
+            streams,
+            talked: Vec::new(),
+            intended: 0,
+            tapped: files.records("tap", records::load_arrivals)?,
+            tap: files.json("tap")?,
+        };
+        for name in names {
+            told.talked.extend(files.records(name, records::load_talk)?);
+            told.intended += files.json::<talker::Summary>(name)?.frames_intended;
+        }
+        Ok(told)
+    }
+}
+
+/// All talkers as one run. There is no listener: what the tap saw was received, and each stream keeps its own order.
+fn series(
+    phases: Phases,
+    round: u32,
+    told: &Told,
+    transmit: Option<ktsn_measure::series::TransmitFigures>,
+) -> (Series, RunRecords) {
+    let (joined, counts) = records::join(&told.talked, &told.tapped, &[], false);
+    let seen = joined.iter().filter(|record| record.wire_at.is_some()).count() as u64;
+    let run = RunRecords {
+        path: phases.path().to_owned(),
+        payload_octets: container::bars::PAYLOAD_OCTETS,
+        load: Some(Load::Idle.name().to_owned()),
+        round,
+        records: joined,
+    };
+    let facts = Facts { frames_intended: told.intended, counts, transmit, ..Facts::default() };
+    let plain = Series::of_run(&run, &facts);
+    let series = Series {
+        load: run.load.clone(),
+        class: Some(container::PRIORITY),
+        egress: Some("uplink".to_owned()),
+        overlay: Some("vxlan-routed".to_owned()),
+        frames_received: Some(seen),
+        lost: plain.frames_sent.map(|sent| sent.saturating_sub(seen)),
+        reordered: Some(disorder(&told.streams, &told.tapped)),
+        // Neighbours in number are other talkers' frames.
+        wire_jitter_ns: None,
+        wire_jitter_left_out: None,
+        ..plain
+    };
+    (series, run)
+}
+
+/// Frames that the tap saw after a later one of the same talker; `streams` are the talkers' first sequence numbers.
+fn disorder(streams: &[u64], tapped: &[ArrivalRecord]) -> u64 {
+    let mut of_talker = std::collections::BTreeMap::<usize, Vec<ArrivalRecord>>::new();
+    for record in tapped {
+        let talker = streams.partition_point(|&first| first <= record.probe.sequence);
+        of_talker.entry(talker).or_default().push(*record);
+    }
+    of_talker.values().map(|records| listener::reordered(records)).sum()
+}
+
+fn sleep_until(at: Tai) {
+    let left = u64::try_from(at.since(clock::tai_now()).get()).unwrap_or(0);
+    std::thread::sleep(Duration::from_nanos(left));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ktsn_measure::payload::Probe;
+
+    #[test]
+    fn planned_phases_lie_one_after_the_other_and_random_ones_anywhere() {
+        let planned: Vec<i64> = (0..ATTACHMENTS).map(|index| Phases::Planned.of(index).get()).collect();
+        assert!(planned.windows(2).all(|pair| pair[1] - pair[0] == 20_000) && planned[199] < 4_000_000);
+        let mut random: Vec<i64> = (0..ATTACHMENTS).map(|index| Phases::Random.of(index).get()).collect();
+        assert!(random.iter().all(|phase| (0..10_000_000).contains(phase)));
+        random.sort_unstable();
+        // Each fifth of the period has about a fifth of them.
+        assert!((0..5).all(|part| {
+            let within = random.iter().filter(|&&phase| phase / 2_000_000 == part).count();
+            (25..=60).contains(&within)
+        }));
+    }
+
+    #[test]
+    fn what_the_tap_saw_was_received_and_streams_are_ordered_each_for_itself() {
+        let probe = |sequence: u64, at| Probe { sequence, tx_time: Tai::from_nanos(at) };
+        let talk = |probe| TalkRecord { probe, called_at: probe.tx_time, returned_at: probe.tx_time };
+        let arrival = |probe: Probe| ArrivalRecord {
+            probe,
+            kernel_at: Some(probe.tx_time.saturating_add(Nanos::new(700))),
+            received_at: None,
+        };
+        let [a, b] = [[probe(0, 1_000), probe(1, 9_000)], [probe(2, 2_000), probe(3, 8_000)]];
+        let told = Told {
+            streams: vec![0, 2],
+            talked: [a, b].concat().into_iter().map(talk).collect(),
+            intended: 4,
+            // Stream b's second frame is lost; its first came after stream a's last.
+            tapped: [a[0], a[1], b[0]].map(arrival).to_vec(),
+            tap: tap::Summary::default(),
+        };
+        let (series, run) = series(Phases::Planned, 1, &told, None);
+        assert_eq!(run.records.len(), 4);
+        assert_eq!((series.frames_received, series.lost, series.reordered), (Some(3), Some(1), Some(0)));
+        assert_eq!(series.wire_offset_ns.map(|figures| figures.p50), Some(700));
+        let told = Told { tapped: [a[1], a[0]].map(arrival).to_vec(), ..told };
+        assert_eq!(disorder(&told.streams, &told.tapped), 1);
+    }
+}

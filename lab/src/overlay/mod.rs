@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The experiment `overlay`: all ways from pod to pod, idle and beside best-effort traffic of the same pods; and one ktsnd
+//! with 200 attachments.
+//!
+//! In: a [`Plan`]. Out: a document `ktsn.results/1` with its raw records: the paths as [`crate::container`] measures them,
+//! series of the many attachments, and the published figures that ours stand beside. It never repeats anything for what
+//! it shows.
+
+pub mod bars;
+mod crowd;
+mod paper;
+
+pub use crowd::{ATTACHMENTS, Phases};
+
+use crate::container::{self, Event, Outcome};
+use crate::error::LabError;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Paths, payloads, loads, rounds.
+    pub paths: container::Plan,
+    /// Attachments of the one ktsnd; 0 leaves that part out.
+    pub attachments: usize,
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`LabError`]; everything that was set up is removed then, too.
+pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
+    let mut many = Vec::new();
+    let paths = &plan.paths;
+    let mut outcome = container::prepared(paths, watch, |document, watch| {
+        if plan.attachments > 0 {
+            many = crowd::measure(paths, plan.attachments, watch)?;
+            document.parameters.insert("attachments".to_owned(), crowd::describe(plan.attachments).into());
+        }
+        Ok(())
+    })?;
+    for rounds in many {
+        let (series, runs): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
+        outcome.document.add_rounds(series);
+        outcome.runs.extend(runs);
+    }
+    outcome.document.parameters.insert("cpu".to_owned(), container::cpu::METHOD.into());
+    bars::compare(&mut outcome.document);
+    outcome.document.published = paper::beside(&outcome.document);
+    Ok(outcome)
+}

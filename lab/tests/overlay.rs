@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The experiment `overlay` from end to end with the shipped programs: idle and beside iperf3 every frame arrives once, in
+//! order; so do those of several attachments; everything is gone afterwards. Nothing here looks at a time.
+
+mod support;
+
+use ktsn_lab::container::{self, Load, Path};
+use ktsn_lab::overlay::{self, Phases, Plan, bars};
+use ktsn_lab::{LabError, Tools};
+use ktsn_measure::results::Round;
+use ktsn_time::Nanos;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Mutex;
+use support::{namespaces, tools};
+
+const FRAMES: u64 = 60;
+const ATTACHMENTS: usize = 4;
+const PAYLOAD: usize = 64;
+
+/// Both tests count the namespaces of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn plan(directory: &FilePath, paths: &[Path]) -> Plan {
+    let paths = container::Plan {
+        experiment: "overlay",
+        paths: paths.to_vec(),
+        payloads: vec![PAYLOAD],
+        loads: Load::ALL.to_vec(),
+        rounds: 1,
+        frames: FRAMES,
+        period: Nanos::from_millis(2),
+        tools: tools().clone(),
+        lock: directory.join("out/.measure.lock"),
+        command: vec!["test".to_owned()],
+        functional: true,
+    };
+    Plan { paths, attachments: ATTACHMENTS }
+}
+
+#[test]
+fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let directory = tempfile::tempdir().unwrap();
+    let paths = [Path::Flannel, Path::Ktsn, Path::BareSpin];
+    let plan = plan(directory.path(), &paths);
+    let outcome = overlay::run(&plan, &mut |_| ()).unwrap();
+    assert_eq!(namespaces(), Vec::<PathBuf>::new());
+    let document = &outcome.document;
+    for (path, load) in paths.into_iter().flat_map(|path| Load::ALL.map(|load| (path, load))) {
+        let all = document.all_rounds(path.name(), PAYLOAD, Some(load.name())).unwrap();
+        let name = format!("{path} {load}: {all:?}");
+        assert_eq!((all.frames_sent, all.frames_received), (Some(FRAMES), Some(FRAMES)), "{name}");
+        let counts = [all.lost, all.duplicates, all.reordered, all.early];
+        assert_eq!(counts, [Some(0); 4], "{name}");
+        assert!(all.wake_up_ns.is_some() && all.before_wake_up_ns.is_some(), "{name}");
+        assert_eq!(all.ktsn_cpu_ratio.is_some(), path.is_served(), "{name}");
+        // It flowed all the time, whatever the machine made of its rate.
+        assert_eq!(all.load_bit_rate.map(|rate| rate > 1e6), (load != Load::Idle).then_some(true), "{name}");
+    }
+    for phases in Phases::ALL {
+        let many = document.all_rounds(phases.path(), PAYLOAD, Some(Load::Idle.name())).unwrap();
+        // 4 + 3 + 2 + 1 before the window, 200 in it and 20 after it for each.
+        assert_eq!(many.frames_intended, Some(10 + 220 * ATTACHMENTS as u64), "{many:?}");
+        assert_eq!(many.frames_received, many.frames_intended, "{many:?}");
+        assert_eq!([many.lost, many.duplicates, many.reordered, many.early], [Some(0); 4], "{many:?}");
+        // Told by the daemon, whose counters of all attachments are summed.
+        assert!(many.transmit_error_ns.is_some() && many.late_over_1us_ratio.is_some(), "{many:?}");
+    }
+    assert_eq!(bars::violations(document), Vec::<String>::new());
+    let loads: Vec<_> = outcome.runs.iter().take(6).map(|run| run.load.as_deref().unwrap()).collect();
+    assert_eq!(loads, [["idle"; 3], ["iperf3-udp"; 3]].concat());
+    assert!(document.published.iter().any(|entry| !entry.ours.is_empty()));
+    assert!(document.series.iter().any(|series| series.round == Round::Number(1)));
+}
+
+#[test]
+fn a_node_without_the_short_way_in_is_told_and_nothing_stays() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let directory = tempfile::tempdir().unwrap();
+    let mut plan = plan(directory.path(), &[Path::KtsnShort]);
+    plan.paths.tools = Tools { ktsnd: PathBuf::from("/bin/false"), ..tools().clone() };
+    let error = overlay::run(&plan, &mut |_| ()).unwrap_err();
+    assert!(matches!(&error, LabError::Impossible { what, .. } if what.contains("ktsn-short")), "{error}");
+    assert_eq!(error.exit_status(), 3);
+    assert_eq!(namespaces(), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What tests of whole experiments share. In: nothing. Out: the shipped programs, built once; the namespaces that this
+//! process has made and not removed.
+
+use ktsn_lab::Tools;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The programs, built once: the binaries in the tests' own profile, the library in its own.
+pub fn tools() -> &'static Tools {
+    static TOOLS: OnceLock<Tools> = OnceLock::new();
+    TOOLS.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        // …/TARGET/PROFILE/deps/test
+        let (target, profile) = (test.ancestors().nth(3).unwrap(), test.ancestors().nth(2).unwrap());
+        let profile_name = profile.file_name().unwrap().to_str().unwrap();
+        let cargo_name = if profile_name == "debug" { "dev" } else { profile_name };
+        build(target, &["-p", "ktsn", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
+        build(target, &["-p", "libktsn", "--profile", "hook"]);
+        Tools {
+            ktsn: profile.join("ktsn"),
+            ktsnd: profile.join("ktsnd"),
+            libktsn: target.join("hook/libktsn.so"),
+        }
+    })
+}
+
+fn build(target: &Path, what: &[&str]) {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--locked", "--target-dir"])
+        .arg(target)
+        .args(what)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+/// Those of this process that still exist.
+pub fn namespaces() -> Vec<PathBuf> {
+    let ours = format!("ktsnlab-{}-", std::process::id());
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
+        .map(|entry| entry.path())
+        .collect()
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ours beside what was published. In: a document with `published` figures. Out: their table with the source, and two
+//! figures as the publication has them: medians by payload, and a distribution with p90 and p99 marked. Nothing is judged:
+//! the machines differ.
+
+use super::ReportError;
+use super::colours::Colours;
+use super::escape::{html, label};
+use super::figures::{micros, significant};
+use super::model::{Document, Published, Series};
+use super::plots::{Drawing, figure, layout, linear};
+use super::source::Source;
+use super::thin;
+use super::verdict::metric;
+use plotly::common::{DashType, Line, Marker, MarkerSymbol, Mode};
+use plotly::layout::{AxisType, BarMode, Shape, ShapeLine, ShapeType};
+use plotly::{Bar, Scatter, Trace};
+
+/// The published points, on every background.
+const MARK: &str = "#c2185b";
+
+/// A value in the unit of its metric; without a unit where it is a ratio.
+fn value(published: &Published, value: f64) -> String {
+    match &published.to {
+        None if published.metric.contains("_ns") => format!("{} µs", micros(Some(value), 1)),
+        _ => significant(value),
+    }
+}
+
+fn pair(of: &str, to: Option<&str>) -> String {
+    to.map_or_else(|| of.to_owned(), |to| format!("{of} / {to}"))
+}
+
+/// The table with the sources; empty without any.
+pub(super) fn table(document: &Document) -> String {
+    let mut rows = String::new();
+    let mut sources: Vec<&str> = Vec::new();
+    for entry in &document.published {
+        if !sources.contains(&entry.source.as_str()) {
+            sources.push(&entry.source);
+        }
+        let own = |(of, to, figure): &(String, Option<String>, f64)| {
+            format!("{} {}", html(&pair(of, to.as_deref())), value(entry, *figure))
+        };
+        let ours: Vec<String> = entry.ours.iter().map(own).collect();
+        let ours = if ours.is_empty() { "not measured".to_owned() } else { ours.join("; ") };
+        let payload = entry.payload_octets.map_or_else(|| "all".to_owned(), |octets| octets.to_string());
+        rows.push_str(&format!(
+            "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{payload}</td><td class=\"text\">{}</td><td>{}</td>\
+             <td class=\"text\">{ours}</td></tr>\n",
+            html(&entry.figure),
+            html(&metric(&entry.metric)),
+            html(&pair(&entry.of, entry.to.as_deref())),
+            value(entry, entry.value),
+        ));
+    }
+    let sources: String =
+        sources.iter().map(|source| format!("<p class=\"note\">Source: {}.</p>", html(source))).collect();
+    format!(
+        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Published in</th><th scope=\"col\" class=\"text\">Metric</th>\
+         <th scope=\"col\">Payload, B</th><th scope=\"col\" class=\"text\">Of</th><th scope=\"col\">Published</th>\
+         <th scope=\"col\" class=\"text\">Here, without a load</th></tr></thead><tbody>\n{rows}</tbody></table></div>{sources}"
+    )
+}
+
+/// The two figures; none without published ones.
+pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
+    if source.document.published.is_empty() {
+        return Ok(Vec::new());
+    }
+    let drawings = [medians(source, colours)?, cdf(source, colours)?];
+    Ok(drawings.into_iter().flatten().collect())
+}
+
+/// Our series that stand beside published ones of `metric`, bare metal as well; those of the first load.
+fn ours<'a>(source: &'a Source, quantity: &str) -> Vec<&'a Series> {
+    let document = &source.document;
+    let load = document.loads().first().copied().flatten();
+    let of_quantity = document.published.iter().filter(|entry| entry.metric.starts_with(quantity));
+    let paths: Vec<&str> = of_quantity
+        .flat_map(|entry| &entry.ours)
+        .flat_map(|(of, to, _)| [Some(of), to.as_ref()])
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    let mut series = document.summary();
+    series.retain(|series| paths.contains(&series.path.as_str()) && series.load.as_deref() == load);
+    series
+}
+
+fn points<'a>(document: &'a Document, quantity: &'a str) -> impl Iterator<Item = (&'a Published, f64)> {
+    let wanted = move |entry: &&Published| entry.to.is_none() && entry.metric.starts_with(quantity);
+    let rank = |entry: &Published| match entry.metric.rsplit('.').next()? {
+        "p50" => Some(50.0),
+        "p90" => Some(90.0),
+        "p99" => Some(99.0),
+        _ => None,
+    };
+    document.published.iter().filter(wanted).filter_map(move |entry| Some((entry, rank(entry)?)))
+}
+
+/// Median latency by payload.
+fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportError> {
+    let document = &source.document;
+    let series = ours(source, "latency_ns");
+    let category = |octets: u64| format!("{octets} B");
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    let mut paths: Vec<&str> = series.iter().map(|entry| entry.path.as_str()).collect();
+    paths.dedup();
+    let mut seen = std::collections::BTreeSet::new();
+    paths.retain(|path| seen.insert(*path));
+    for path in paths {
+        let known = series.iter().filter(|entry| entry.path == path);
+        let known =
+            known.filter_map(|entry| Some((category(entry.payload_octets), entry.latency?.p50? / 1000.0)));
+        let (x, y): (Vec<String>, Vec<f64>) = known.unzip();
+        let bar = Bar::new(x, y).name(label(path)).marker(Marker::new().color(colours.look(path).colour));
+        traces.push(bar.hover_template("%{x}: %{y:.1f} µs"));
+    }
+    let published = points(document, "latency_ns").filter(|(_, rank)| *rank == 50.0);
+    for (entry, _) in published {
+        let Some(octets) = entry.payload_octets else { continue };
+        let mark = Scatter::new(vec![category(octets)], vec![entry.value / 1000.0]);
+        let name = format!("{} as published ({})", entry.of, entry.figure);
+        traces.push(
+            mark.name(label(&name))
+                .mode(Mode::Markers)
+                .marker(star())
+                .show_legend(false)
+                .hover_template(format!("{}: %{{y}} µs", label(&name))),
+        );
+    }
+    let payloads: Vec<String> = document.payloads().into_iter().map(category).collect();
+    let x = linear("Payload").type_(AxisType::Category).category_array(payloads);
+    let layout = layout(x, linear("Latency p50 [µs]")).bar_mode(BarMode::Group);
+    let caption = "Median latency by payload, without a load, as Fig. 3a of the publication. Stars: the published medians of its \
+                   tsn-cni, on its machines.";
+    Ok(Some(Drawing {
+        id: "published-medians".to_owned(),
+        kind: "published-medians",
+        title: "Medians".to_owned(),
+        caption: html(caption),
+        figures: vec![(None, figure(traces, layout)?)],
+    }))
+}
+
+fn star() -> Marker {
+    Marker::new().color(MARK).size(12).symbol(MarkerSymbol::Star)
+}
+
+/// The distribution at the payload of the published percentiles, with p90 and p99 marked.
+fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportError> {
+    let document = &source.document;
+    let marked: Vec<(&Published, f64)> =
+        points(document, "latency_ns").filter(|(_, rank)| *rank > 50.0).collect();
+    let Some(payload) = marked.iter().find_map(|(entry, _)| entry.payload_octets) else { return Ok(None) };
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    let mut right = marked.iter().map(|(entry, _)| entry.value / 1000.0).fold(0.0, f64::max);
+    for entry in ours(source, "latency_ns").into_iter().filter(|entry| entry.payload_octets == payload) {
+        let Some(samples) = source.samples_of(entry).filter(|samples| !samples.latency.is_empty()) else {
+            continue;
+        };
+        let look = colours.look(&entry.path);
+        let points = thin::distribution(&samples.latency).into_iter();
+        let (x, y) = points.map(|(nanos, share)| ((nanos / 10.0).round() / 100.0, share * 100.0)).unzip();
+        let line = Line::new().color(look.colour).dash(look.dash.clone()).width(2.0);
+        let curve = Scatter::new(x, y).name(label(&entry.path)).mode(Mode::Lines).line(line);
+        traces.push(curve.hover_template("%{x} µs: %{y:.2f} %"));
+        let at = |rank: f64| {
+            let index = ((samples.latency.len() as f64 * rank / 100.0).ceil() as usize).max(1) - 1;
+            samples.latency[index.min(samples.latency.len() - 1)] as f64 / 1000.0
+        };
+        let dots = Scatter::new(vec![at(90.0), at(99.0)], vec![90.0, 99.0]).mode(Mode::Markers);
+        let dots =
+            dots.name(label(&entry.path)).show_legend(false).marker(Marker::new().color(look.colour).size(8));
+        traces.push(dots.hover_template("%{y:.0f} %: %{x:.1f} µs"));
+        right = right.max(at(99.0));
+    }
+    if traces.is_empty() {
+        return Ok(None);
+    }
+    for (entry, rank) in &marked {
+        let name = format!("{} as published ({})", entry.of, entry.figure);
+        let mark = Scatter::new(vec![entry.value / 1000.0], vec![*rank]).mode(Mode::Markers).marker(star());
+        let text = format!("{}: %{{x}} µs", label(&name));
+        traces.push(mark.name(label(&name)).show_legend(false).hover_template(text));
+    }
+    let levels = [90.0, 99.0].map(|at| {
+        let line = ShapeLine::new().color("#888888").width(1.0).dash(DashType::Dot);
+        Shape::new().shape_type(ShapeType::Line).x_ref("paper").x0(0.0).x1(1.0).y0(at).y1(at).line(line)
+    });
+    let x = linear("Latency [µs]").range(vec![0.0, right * 1.1]);
+    let layout = layout(x, linear("Frames [%]").range(vec![0.0, 101.0])).shapes(levels.to_vec());
+    let caption = format!(
+        "Distribution of latency at {payload} octets, without a load, as Fig. 4 of the publication; p90 and p99 are marked. Stars: \
+         its p90 and p99 of tsn-cni and Flannel, on its machines. The axis ends past the greatest p99."
+    );
+    Ok(Some(Drawing {
+        id: "published-cdf".to_owned(),
+        kind: "published-cdf",
+        title: format!("Distribution at {payload} B"),
+        caption: html(&caption),
+        figures: vec![(None, figure(traces, layout)?)],
+    }))
+}
