@@ -9,7 +9,8 @@
 //!                                                                  from sleeping. For information
 //! ```
 //!
-//! The talkers are ordinary processes on the listener's CPU and send 5 ms ahead. They begin one after the other, a period
+//! The talkers are ordinary processes on the listener's CPU. They send 10 to 20 ms ahead, spread over the period: programs do
+//! not wake in the order of their transmit times, and 200 that did so at once would keep that CPU busy past them. They begin one after the other, a period
 //! apart; lateness and CPU are those of the 2 s in which all of them talk, frames are counted from the first to the last:
 //!
 //! ```text
@@ -23,6 +24,7 @@ use crate::container::{self, Event, Load};
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
+use crate::process::Program;
 use crate::testbed::{Crowd, Testbed, UPLINK, namespace_path};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
@@ -39,10 +41,12 @@ pub const ATTACHMENTS: usize = 200;
 const PERIOD: Nanos = Nanos::from_millis(10);
 /// Distance of two talkers' transmit times, planned.
 const SPACING: Nanos = Nanos::from_micros(20);
-/// How far ahead a talker sends.
-const LEAD: Nanos = Nanos::from_millis(5);
+/// How far ahead the last talker sends.
+const LEAD_MIN: Nanos = Nanos::from_millis(10);
 /// From the last talker's start to the first transmit time.
 const START: Nanos = Nanos::from_millis(100);
+/// The same on a machine that may be busy with anything.
+const START_FUNCTIONAL: Nanos = Nanos::from_seconds(3);
 /// Longest start of one talker beside all others.
 const TALKER_START: Nanos = Nanos::from_millis(10);
 /// Periods in which all talk and lateness is judged.
@@ -89,6 +93,19 @@ impl Phases {
         }
     }
 
+    /// How far ahead talker `index` of `count` sends, so that all of them wake evenly over the period.
+    fn lead(self, index: usize, count: usize) -> Nanos {
+        let part = |whole: Nanos| {
+            whole.get() * i64::try_from(index).unwrap_or(0) / i64::try_from(count).unwrap_or(1).max(1)
+        };
+        let ahead = LEAD_MIN.get() + PERIOD.get();
+        match self {
+            Self::Planned => Nanos::new(ahead + self.of(index).get() - part(PERIOD)),
+            // They are spread as they are.
+            Self::Random => Nanos::new(ahead),
+        }
+    }
+
     /// Rounds of a plan of `rounds`.
     const fn rounds(self, rounds: u32) -> u32 {
         match self {
@@ -102,7 +119,7 @@ impl Phases {
 pub(super) fn describe(attachments: usize) -> String {
     format!(
         "{attachments} pods, each with an attachment of its own at one ktsnd and one unmodified talker (ordinary process, CPU 0, \
-         100 Hz, sends 5 ms ahead). ktsn-many: transmit times 20 µs apart in one burst each 10 ms, as a TSN planner lays \
+         100 Hz, sends 10 to 20 ms ahead). ktsn-many: transmit times 20 µs apart in one burst each 10 ms, as a TSN planner lays \
          them, so that the worker's spin duty stays below its cap; ktsn-many-random: anywhere in the 10 ms, for \
          information. The far host drops the frames behind the tap: its receive path would run inside our hand-over here. \
          received = seen by the tap. The talkers begin one after the other; lateness (ktsnd's transmit errors) and CPU are of the 2 s in \
@@ -186,20 +203,20 @@ impl Many<'_> {
     }
 
     /// Talker `index`, whose first transmit time is `at`.
-    fn talker(&self, index: usize, first_sequence: u64, pod: &str, at: Tai) -> crate::process::Program {
+    fn talker(&self, phases: Phases, index: usize, first_sequence: u64, at: Tai) -> Program {
         let b = self.testbed.b.pod_address;
         let name = format!("talk-{index}");
         let program = self.observers().program(&name, "talk", self.frames(index)).args([
             format!("{b}:{PORT}"),
             format!("--payload={}", container::bars::PAYLOAD_OCTETS),
             format!("--period={}ns", PERIOD.get()),
-            format!("--lead={}ns", LEAD.get()),
+            format!("--lead={}ns", phases.lead(index, self.pods.namespaces().len()).get()),
             format!("--start-at={}", at.as_nanos()),
             format!("--first-sequence={first_sequence}"),
             "--exact-timers".to_owned(),
         ]);
         let program = self.observers().placed(program, 0, None);
-        self.daemon.serve(program, &self.plan.tools, self.testbed).within(pod)
+        self.daemon.serve(program, &self.plan.tools, self.testbed).within(&self.pods.namespaces()[index])
     }
 
     fn run(&self, phases: Phases, round: u32) -> Result<(Series, RunRecords), LabError> {
@@ -214,14 +231,15 @@ impl Many<'_> {
         tap.wait_ready(READY_MAX)?;
         // Every talker is told the same instant, and must be there before it.
         let pods = i64::try_from(names.len()).unwrap_or(i64::MAX);
-        let begins = clock::tai_now().saturating_add(TALKER_START.saturating_mul(pods)).saturating_add(START);
+        let start = if self.plan.functional { START_FUNCTIONAL } else { START };
+        let begins = clock::tai_now().saturating_add(TALKER_START.saturating_mul(pods)).saturating_add(start);
         let begins = Tai::from_nanos(begins.as_nanos().next_multiple_of(PERIOD.get().unsigned_abs()));
         let streams = self.streams();
         let mut talkers = Vec::new();
-        for (index, (pod, &first)) in self.pods.namespaces().iter().zip(&streams).enumerate() {
+        for (index, &first) in streams.iter().enumerate() {
             let own = PERIOD.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX));
             let at = begins.saturating_add(own).saturating_add(phases.of(index));
-            talkers.push(self.talker(index, first, pod, at).start(self.directory)?);
+            talkers.push(self.talker(phases, index, first, at).start(self.directory)?);
         }
         for talker in &mut talkers {
             talker.wait_ready(READY_MAX)?;
@@ -337,6 +355,10 @@ mod tests {
     fn planned_phases_lie_one_after_the_other_and_random_ones_anywhere() {
         let planned: Vec<i64> = (0..ATTACHMENTS).map(|index| Phases::Planned.of(index).get()).collect();
         assert!(planned.windows(2).all(|pair| pair[1] - pair[0] == 20_000) && planned[199] < 4_000_000);
+        // Wake-ups: 50 µs apart, the first transmit time of a talker at least its lead after its wake-up.
+        let wakes = |index| Phases::Planned.of(index).get() - Phases::Planned.lead(index, ATTACHMENTS).get();
+        assert!((1..ATTACHMENTS).all(|index| wakes(index) - wakes(index - 1) == 50_000));
+        assert!((0..ATTACHMENTS).all(|index| Phases::Planned.lead(index, ATTACHMENTS) >= LEAD_MIN));
         let mut random: Vec<i64> = (0..ATTACHMENTS).map(|index| Phases::Random.of(index).get()).collect();
         assert!(random.iter().all(|phase| (0..10_000_000).contains(phase)));
         random.sort_unstable();

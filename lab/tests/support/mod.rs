@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The programs, built once: the binaries in the tests' own profile, the library in its own.
-pub fn tools() -> &'static Tools {
+pub(crate) fn tools() -> &'static Tools {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
     TOOLS.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
@@ -39,7 +39,7 @@ fn build(target: &Path, what: &[&str]) {
 }
 
 /// Those of this process that still exist.
-pub fn namespaces() -> Vec<PathBuf> {
+pub(crate) fn namespaces() -> Vec<PathBuf> {
     let ours = format!("ktsnlab-{}-", std::process::id());
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries

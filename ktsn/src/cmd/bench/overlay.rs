@@ -33,7 +33,7 @@ Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered,
 #[command(after_help = EXAMPLES)]
 pub(super) struct OverlayArgs {
     /// Seconds of traffic per path, payload and load, all rounds together.
-    #[arg(long, default_value_t = 6.0, value_name = "S", value_parser = seconds)]
+    #[arg(long, default_value_t = 3.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
     /// Rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn the_default_is_the_whole_experiment() {
         let whole = plan("").unwrap();
-        // 7 paths, 3 payloads, 2 loads, 3 rounds of 2 s.
-        assert_eq!((whole.paths.runs(), whole.paths.frames, whole.attachments), (126, 2_000, 200));
+        // 7 paths, 3 payloads, 2 loads, 3 rounds of 1 s.
+        assert_eq!((whole.paths.runs(), whole.paths.frames, whole.attachments), (126, 1_000, 200));
         let part =
             plan("--seconds 1 --rounds 1 --payload 64 --path ktsn --load idle --attachments 0").unwrap();
         assert_eq!((part.paths.runs(), part.paths.frames, part.attachments), (1, 1_000, 0));
