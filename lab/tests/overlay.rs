@@ -41,7 +41,7 @@ fn plan(directory: &FilePath, paths: &[Path]) -> Plan {
 fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let directory = tempfile::tempdir().unwrap();
-    let paths = [Path::Flannel, Path::Ktsn, Path::BareSpin];
+    let paths = [Path::Flannel, Path::Ktsn, Path::KtsnShort, Path::BareSpin];
     let plan = plan(directory.path(), &paths);
     let outcome = overlay::run(&plan, &mut |_| ()).unwrap();
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
@@ -67,8 +67,8 @@ fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
         assert!(many.transmit_error_ns.is_some() && many.late_over_1us_ratio.is_some(), "{many:?}");
     }
     assert_eq!(bars::violations(document), Vec::<String>::new());
-    let loads: Vec<_> = outcome.runs.iter().take(6).map(|run| run.load.as_deref().unwrap()).collect();
-    assert_eq!(loads, [["idle"; 3], ["iperf3-udp"; 3]].concat());
+    let loads: Vec<_> = outcome.runs.iter().take(8).map(|run| run.load.as_deref().unwrap()).collect();
+    assert_eq!(loads, [["idle"; 4], ["iperf3-udp"; 4]].concat());
     assert!(document.published.iter().any(|entry| !entry.ours.is_empty()));
     assert!(document.series.iter().any(|series| series.round == Round::Number(1)));
 }
