@@ -8,6 +8,7 @@ mod cases;
 mod isochron;
 mod languages;
 mod programs;
+mod quic;
 mod report;
 mod selftests;
 mod table;
@@ -36,6 +37,7 @@ fn run(filter: &str) -> anyhow::Result<bool> {
     println!("test-clients: ordinary programs");
     programs::run(&mut world, &root, filter, &mut report)?;
     isochron::run(&mut world, &root, filter, &mut report);
+    quic::run(&mut world, filter, &mut report);
     report.finish()
 }
 
