@@ -14,7 +14,9 @@
 //! | rule | evidence | chance by accident |
 //! |---|---|---|
 //! | 1 | a look that was late by more than [`GAP_MIN`] | share of such looks among all |
-//! | 2 | a hand-over in which the kernel did nothing else for [`STALL_MIN`] and never left the CPU, by its own trace; and a look within that span that was answered only after the frame was out | share of hand-overs that long; above [`STALL_SHARE_MAX_PERMILLE`] the rule proves nothing |
+//! | 2 | a hand-over in which the kernel did nothing else for [`STALL_MIN`] and never left the CPU, by its own trace; and a look within that span that was answered only after the frame was out | share of hand-overs that long |
+//!
+//! In a round in which a rule's share is above [`ACCIDENT_MAX_PERMILLE`] that rule proves nothing: what is usual shows nothing.
 //!
 //! A shorter look is no proof anywhere: even where the watched thread had the CPU in user mode, a third of them come more than 25 µs late
 //! on a busy host.
@@ -33,8 +35,8 @@ pub const GAP_MIN: Nanos = Nanos::from_micros(50);
 /// From the beginning of a system call that hands one frame over to the frame's stamp on the wire lie some 2 µs of copying (p99:
 /// 6 µs). One that takes longer than this stood still on the way: an interrupt, a page that the hypervisor had taken, a stolen CPU.
 pub const STALL_MIN: Nanos = Nanos::from_micros(25);
-/// Where more of all hand-overs take [`STALL_MIN`], in parts per thousand, it is nothing unusual and proves nothing.
-pub const STALL_SHARE_MAX_PERMILLE: u64 = 10;
+/// The greatest chance of an accident, in parts per thousand, with which either rule still proves something.
+pub const ACCIDENT_MAX_PERMILLE: u64 = 50;
 /// How long before the last instant to begin a look should be: it is over when the next window opens.
 pub const AHEAD: Nanos = Nanos::from_micros(25);
 /// After a gap a thread that was stopped in the middle goes on within this.
@@ -97,16 +99,22 @@ impl Outcome {
         Statistics::of(self.looks.iter().map(Look::late_by))
     }
 
-    /// Its gaps.
+    /// Its gaps; where they are too many, none of them says anything by itself.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
-        Gaps::of(&self.looks)
+        let gaps = Gaps::of(&self.looks);
+        let is_usual = gaps.count() as u64 * 1_000 > self.looks.len() as u64 * ACCIDENT_MAX_PERMILLE;
+        Gaps { is_usual, ..gaps }
     }
 }
 
 /// Spans in which the watched CPU stood still, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gaps(Vec<Look>);
+pub struct Gaps {
+    looks: Vec<Look>,
+    /// They come too often to say anything by themselves.
+    is_usual: bool,
+}
 
 impl Gaps {
     /// Those among `looks`: late enough to say something, if only together with the trace of a hand-over.
@@ -115,23 +123,24 @@ impl Gaps {
         let late = |look: &Look| look.late_by() > STALL_MIN;
         let mut gaps: Vec<Look> = looks.iter().copied().filter(late).collect();
         gaps.sort_unstable_by_key(|gap| gap.due_at);
-        Self(gaps)
+        Self { looks: gaps, is_usual: false }
     }
 
     /// How many there are that say something by themselves, wherever they fall.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.iter().filter(|gap| gap.late_by() > GAP_MIN).count()
+        self.looks.iter().filter(|gap| gap.late_by() > GAP_MIN).count()
     }
 
     /// Whether one of them explains that what should have been done by `from` was done at `to` only: the CPU stood still
     /// at `from` or later, and went on no more than [`RESUME_MAX`] before `to`.
     #[must_use]
     pub fn explain(&self, from: Tai, to: Tai) -> bool {
-        self.until(to).iter().any(|gap| {
-            let goes_on = gap.woke_at >= from && gap.woke_at.saturating_add(RESUME_MAX) >= to;
-            goes_on && gap.late_by() > GAP_MIN
-        })
+        !self.is_usual
+            && self.until(to).iter().any(|gap| {
+                let goes_on = gap.woke_at >= from && gap.woke_at.saturating_add(RESUME_MAX) >= to;
+                goes_on && gap.late_by() > GAP_MIN
+            })
     }
 
     /// Rule 2, for a frame that was on the wire at `to` while the kernel did nothing but hand it over since `since`, on a CPU
@@ -143,7 +152,7 @@ impl Gaps {
     }
 
     fn until(&self, to: Tai) -> &[Look] {
-        &self.0[..self.0.partition_point(|gap| gap.due_at <= to)]
+        &self.looks[..self.looks.partition_point(|gap| gap.due_at <= to)]
     }
 }
 
@@ -215,6 +224,18 @@ mod tests {
         assert!(!gaps.explain(at(1_900_000), at(1_999_999)));
         assert!(!gaps.explain(at(2_300_001), at(2_300_002)));
         assert!(!gaps.explain(at(1_000_000), at(1_000_010)));
+    }
+
+    #[test]
+    fn gaps_that_come_all_the_time_prove_nothing_by_themselves() {
+        let explained = |late: u64| {
+            let looks =
+                (0..100).map(|k| look(k * 1_000_000, k * 1_000_000 + if k < late { 60_000 } else { 9 }));
+            let gaps = Outcome { looks: looks.collect(), cpu_ratio: 0.0 }.gaps();
+            (gaps.explain(at(30_000), at(65_000)), gaps.explain_call(at(0), at(59_000)), gaps.count())
+        };
+        assert_eq!(explained(5), (true, true, 5));
+        assert_eq!(explained(6), (false, true, 6));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use crate::calls::Timeline;
 use ktsn_measure::records::ArrivalRecord;
-use ktsn_measure::watchdog::{STALL_MIN, STALL_SHARE_MAX_PERMILLE};
+use ktsn_measure::watchdog::{ACCIDENT_MAX_PERMILLE, STALL_MIN};
 use ktsn_time::{Nanos, Offset, Tai};
 
 /// The trace beside the far end's stamps.
@@ -53,7 +53,7 @@ impl<'a> Evidence<'a> {
 
     fn long_is_unusual(&self) -> bool {
         let long = self.to_wire.iter().filter(|span| **span > STALL_MIN).count() as u64;
-        long * 1_000 <= self.to_wire.len() as u64 * STALL_SHARE_MAX_PERMILLE
+        long * 1_000 <= self.to_wire.len() as u64 * ACCIDENT_MAX_PERMILLE
     }
 
     /// How long the kernel took for each frame.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_hundredth_hand_over_does_proves_nothing() {
+    fn what_every_twentieth_hand_over_does_proves_nothing() {
         let judged = |long: u64| {
             let stall = STALL_MIN.get().unsigned_abs() + 1;
             let calls: Vec<(u64, u64)> =
@@ -131,6 +131,6 @@ mod tests {
             let line = line(&calls, None, 200_000_000);
             Evidence::new(&line, offset(), &arrivals(&wires)).carried_since(tai(wires[0]))
         };
-        assert_eq!((judged(10), judged(11)), (Some(tai(100_000)), None));
+        assert_eq!((judged(50), judged(51)), (Some(tai(100_000)), None));
     }
 }

@@ -30,7 +30,7 @@ use ktsn_measure::environment::{Disturbance, Environment};
 use ktsn_measure::gates::{WIRE_LATE_MAX, Windows};
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Document, Series};
-use ktsn_measure::watchdog::{GAP_MIN, RESUME_MAX, STALL_MIN, STALL_SHARE_MAX_PERMILLE};
+use ktsn_measure::watchdog::{ACCIDENT_MAX_PERMILLE, GAP_MIN, RESUME_MAX, STALL_MIN};
 use ktsn_model::AdminPort;
 use ktsn_time::{Nanos, Tai};
 use round::{Bench, Observed};
@@ -206,7 +206,7 @@ fn describe(plan: &Plan, windows: &Windows, document: &mut Document) {
         "watchdog": plan.watchdog,
         "watchdog_gap_min_ns": GAP_MIN.get(),
         "hand_over_stall_min_ns": STALL_MIN.get(),
-        "hand_over_stall_share_max_permille": STALL_SHARE_MAX_PERMILLE,
+        "accident_max_permille": ACCIDENT_MAX_PERMILLE,
         "watchdog_resume_max_ns": RESUME_MAX.get(),
         "watchdog_looks_ns": traffic::looks(windows).iter().map(|at| at.get()).collect::<Vec<_>>(),
         "void_rule": VOID_RULE,
