@@ -26,6 +26,7 @@ pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
 pub use raw::{RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
+pub use segment::SegmentFrom;
 pub(crate) use segment::prefixes_of;
 
 /// What is wrong with a configuration, told by field path.

@@ -299,3 +299,49 @@ fn an_uplink_with_a_smaller_mtu() {
     });
     assert_eq!(daemon.control().counters(NAME).sent, 5);
 }
+
+/// A segment that the kernel bridges at the other end: stations and tunnel ends are learnt, groups reach every end.
+#[test]
+fn a_learnt_segment_reaches_stations_and_groups() {
+    let bed = Bed::new();
+    for (host, pod, n, m) in [(&bed.host_a, &bed.pod_a, 1, 2), (&bed.host_b, &bed.pod_b, 2, 1)] {
+        bed.run(&format!(
+            "ip -n {host} link add br7 type bridge
+ip -n {host} link set br7 mtu 1450 up
+ip -n {host} link add vx7 mtu 1450 type vxlan id 7 local 192.168.50.{n} dev {UPLINK} dstport 8472 nolearning
+ip -n {host} link set vx7 master br7 up
+ip -n {host} link add net1 mtu 1450 type veth peer name net1 address 02:00:00:00:07:0{n} netns {pod}
+ip -n {host} link set net1 master br7 up
+ip -n {pod} link set net1 mtu 1450 up
+ip -n {pod} addr add 10.77.0.{n}/24 brd + dev net1
+ip -n {pod} route add 239.0.0.0/8 dev net1
+ip -n {pod} neigh add 10.77.0.{m} lladdr 02:00:00:00:07:0{m} dev net1 nud permanent
+bridge -n {host} fdb append 00:00:00:00:00:00 dev vx7 dst 192.168.50.{m} self
+bridge -n {host} fdb add 02:00:00:00:07:0{m} dev vx7 dst 192.168.50.{m} self
+"
+        ));
+    }
+    let overlay_of = "overlay = { vxlan = { mode = \"bridged\", learn_from = \"vx7\" } }";
+    let attachment = format!(
+        "[[attachment]]\nname = \"{NAME}\"\nnetns = \"{}\"\ninterface = \"net1\"\nuplink = \"{UPLINK}\"\n\
+         overrun_limit = \"10s\"\ndestinations = [\"10.77.0.0/24\", \"239.0.0.0/8\"]\n{overlay_of}\n",
+        bed.pod_a
+    );
+    let mut daemon = Daemon::prepare(&bed.host_a, &format!("{}{attachment}", port("auto")));
+    daemon.spawn();
+    let shown = overlay(&daemon);
+    assert_eq!((shown.vni, shown.port, shown.local.as_str()), (7, 8472, "192.168.50.1"));
+    let (wire, pod) = (Tap::open(&bed.host_b, UPLINK), Tap::open(&bed.pod_b, "net1"));
+    for (sender, to) in [(1, "10.77.0.2"), (2, "239.7.7.7")] {
+        talk(&daemon, &bed.pod_a, to, sender, "count=20 clock=1");
+        assert_eq!(wire.wait(sender, 20, SOON).len(), 20, "{to}: {}", daemon.log());
+        assert!(wire.of(sender).iter().all(|arrival| arrival.is_overlay && arrival.after_ns >= 0));
+        assert_eq!(pod.wait(sender, 20, SOON).len(), 20, "{to}");
+    }
+    assert_eq!(daemon.control().counters(NAME).sent, 40);
+    // The station is nobody's any more: what goes to it is flooded, and arrives all the same.
+    bed.run(&format!("bridge -n {} fdb del 02:00:00:00:07:02 dev vx7 dst 192.168.50.2 self", bed.host_a));
+    std::thread::sleep(Duration::from_millis(300));
+    talk(&daemon, &bed.pod_a, "10.77.0.2", 3, "count=20 clock=1");
+    assert_eq!(pod.wait(3, 20, SOON).len(), 20);
+}

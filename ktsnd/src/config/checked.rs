@@ -18,7 +18,8 @@ use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
 use super::port::Port;
 use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake};
-use super::{schedule, segment};
+use super::schedule;
+use super::segment::{self, SegmentFrom};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,6 +66,8 @@ pub struct Attachment {
     pub overlay: Option<Vxlan>,
     /// Overlay in bridged mode, or none.
     pub segment: Option<Bridged>,
+    /// Overlay in bridged mode as a device of this node knows it, or none.
+    pub segment_from: Option<SegmentFrom>,
     /// Allowed prefixes; empty, without MAC addresses = the peers' prefixes.
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
@@ -166,19 +169,11 @@ impl Attachment {
             if netns.contains('/') { PathBuf::from(netns) } else { PathBuf::from("/run/netns").join(netns) };
         let interface = device_name(&path("interface"), raw.interface.as_deref())?;
         let uplink = raw.uplink.as_deref().map(|u| device_name(&path("uplink"), Some(u))).transpose()?;
-        let field_of_vxlan = path("overlay.vxlan");
-        let (overlay, segment) = match &raw.overlay {
-            None | Some(RawOverlay::None) => (None, None),
-            Some(RawOverlay::Vxlan(vxlan)) if vxlan.mode.as_deref() == Some(segment::MODE) => {
-                (None, Some(segment::check(&field_of_vxlan, vxlan)?))
-            }
-            Some(RawOverlay::Vxlan(vxlan)) => (Some(check_vxlan(&field_of_vxlan, vxlan)?), None),
-        };
+        let (overlay, segment, segment_from) = overlay(&path("overlay.vxlan"), raw.overlay.as_ref())?;
         let (destinations, destination_macs) =
             check_destinations(&path("destinations"), raw.destinations.as_deref().unwrap_or_default())?;
-        if let Some(segment) = &segment
-            && raw.destinations.as_ref().is_none_or(Vec::is_empty)
-            && segment::prefixes_of(segment).next().is_none()
+        let names_none = segment.as_ref().map(|segment| segment::prefixes_of(segment).next().is_none());
+        if names_none.unwrap_or(segment_from.is_some()) && raw.destinations.as_ref().is_none_or(Vec::is_empty)
         {
             let expected =
                 "prefixes or MAC addresses; peers that are named by MAC address give none".to_owned();
@@ -209,7 +204,7 @@ impl Attachment {
             ingress: IngressMode::check(
                 &path("ingress"),
                 raw.ingress.as_deref(),
-                overlay.is_some() || segment.is_some(),
+                overlay.is_some() || segment.is_some() || segment_from.is_some(),
             )?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
@@ -221,6 +216,7 @@ impl Attachment {
             uplink,
             overlay,
             segment,
+            segment_from,
             destinations,
             destination_macs,
             tag: tag(field, raw.vlan, raw.pcp)?,
@@ -243,6 +239,19 @@ impl Attachment {
         let is_listed = !self.destinations.is_empty() || !self.destination_macs.is_empty();
         is_listed.then(|| self.destinations.clone())
     }
+}
+
+/// The overlay by its mode: routed, bridged, or bridged as a device knows it.
+type Overlays = (Option<Vxlan>, Option<Bridged>, Option<SegmentFrom>);
+
+fn overlay(field: &str, raw: Option<&RawOverlay>) -> Checked<Overlays> {
+    let Some(RawOverlay::Vxlan(vxlan)) = raw else { return Ok((None, None, None)) };
+    let is_bridged = vxlan.mode.as_deref() == Some(segment::MODE);
+    Ok(match &vxlan.learn_from {
+        Some(device) if is_bridged => (None, None, Some(segment::check_learnt(field, vxlan, device)?)),
+        None if is_bridged => (None, Some(segment::check(field, vxlan)?), None),
+        _ => (Some(check_vxlan(field, vxlan)?), None, None),
+    })
 }
 
 /// Prefixes, and MAC addresses for packet sockets.

@@ -13,7 +13,7 @@ use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Tunnel
 use ktsn_wire::{DsField, MacAddress, Vni};
 
 use super::ConfigError;
-use super::checked::{Checked, address, prefix, required};
+use super::checked::{Checked, address, device_name, prefix, required};
 use super::raw::{RawOuter, RawVxlan, RawVxlanPeer};
 
 /// The word of this mode.
@@ -42,6 +42,38 @@ pub(crate) fn prefixes_of(segment: &Bridged) -> impl Iterator<Item = IpPrefix> {
     })
 }
 
+/// A segment as a VXLAN device of this node, and the bridge that it is a port of, know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentFrom {
+    /// The device.
+    pub device: String,
+    /// As [`Bridged::flood_interface`].
+    pub flood_interface: bool,
+}
+
+/// Checks a segment that is learnt: everything but `flood_interface` is the device's.
+pub(super) fn check_learnt(field: &str, raw: &RawVxlan, device: &str) -> Checked<SegmentFrom> {
+    let path = |name: &str| format!("{field}.{name}");
+    let device = device_name(&path("learn_from"), Some(device))?;
+    let set = [
+        (raw.vni.is_some(), "vni"),
+        (raw.port.is_some(), "port"),
+        (raw.local.is_some(), "local"),
+        (raw.device.is_some(), "device"),
+        (!raw.peers.is_empty(), "peers"),
+        (raw.flood.is_some(), "flood"),
+        (raw.ttl.is_some(), "ttl"),
+        (raw.tos.is_some(), "tos"),
+        (raw.df.is_some(), "df"),
+        (raw.udp_checksum.is_some(), "udp_checksum"),
+    ];
+    if let Some((_, name)) = set.into_iter().find(|(is_set, _)| *is_set) {
+        let expected = format!("nothing beside `learn_from` in bridged mode: {device} and its tables say it");
+        return Err(ConfigError::value(&path(name), "set", expected));
+    }
+    Ok(SegmentFrom { device, flood_interface: raw.flood_interface.unwrap_or(false) })
+}
+
 /// Checks a segment; `field` is the path that errors begin with.
 pub(super) fn check(field: &str, raw: &RawVxlan) -> Checked<Bridged> {
     let path = |name: &str| format!("{field}.{name}");
@@ -54,10 +86,6 @@ pub(super) fn check(field: &str, raw: &RawVxlan) -> Checked<Bridged> {
         .ok_or_else(|| ConfigError::value(&path("vni"), vni, "1 to 16777215"))?;
     if raw.port == Some(0) {
         return Err(ConfigError::value(&path("port"), 0, "a UDP port, 1 to 65535"));
-    }
-    if let Some(device) = &raw.learn_from {
-        let expected = "nothing in bridged mode: name stations in `peers` and tunnel ends in `flood`";
-        return Err(ConfigError::value(&path("learn_from"), device, expected));
     }
     if let Some(device) = &raw.device {
         let expected = "nothing in bridged mode: a segment needs no VXLAN device of this node";

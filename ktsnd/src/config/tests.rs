@@ -221,6 +221,31 @@ mod hostile {
 
 mod segments {
     use super::*;
+
+    /// Everything but `flood_interface` is the device's; destinations must be named, as stations have no prefixes.
+    #[test]
+    fn a_learnt_segment() {
+        let of = |options: &str| parse_attach(&format!("a:eth0,mode=bridged,learn_from=vx7,{options}"));
+        let attachment = of("destination=10.9.0.0/24,flood_interface=true").unwrap();
+        let from = SegmentFrom { device: "vx7".to_owned(), flood_interface: true };
+        assert_eq!(
+            (attachment.segment_from, attachment.segment, attachment.overlay),
+            (Some(from), None, None)
+        );
+        for (options, message) in [
+            ("flood_interface=false", "destinations: missing; expected prefixes or MAC addresses"),
+            (
+                "destination=::/0,vni=7",
+                "vni: \"set\": expected nothing beside `learn_from` in bridged mode: vx7",
+            ),
+            ("destination=::/0,flood=10.0.0.1", "flood: \"set\": expected nothing beside"),
+            ("destination=::/0,device=vx7", "device: \"set\": expected nothing beside"),
+        ] {
+            let error = of(options).unwrap_err().to_string();
+            assert!(error.contains(message), "{options}: {error}");
+        }
+    }
+
     use ktsn_resolve::{MemberAt, OuterDf, OuterDs, OuterTtl};
     use ktsn_wire::DsField;
 

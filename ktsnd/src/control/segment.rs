@@ -6,6 +6,9 @@
 use ktsn_proto::v1;
 use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl};
 
+use crate::config::SegmentFrom;
+use crate::tables::OverlayState;
+
 /// A segment as it is listed.
 pub(super) fn segment_message(segment: &Bridged) -> v1::Vxlan {
     let tunnel = &segment.tunnel;
@@ -39,6 +42,19 @@ pub(super) fn segment_message(segment: &Bridged) -> v1::Vxlan {
             OuterDf::Inherit => inherit(),
         },
         udp_checksum: Some(tunnel.udp_checksum),
+        ..v1::Vxlan::default()
+    }
+}
+
+/// A learnt segment as it is listed.
+pub(super) fn learnt_message(from: &SegmentFrom, overlay: Option<&OverlayState>) -> v1::Vxlan {
+    v1::Vxlan {
+        mode: "bridged".to_owned(),
+        vni: overlay.map_or(0, |overlay| overlay.vni),
+        port: overlay.map_or(0, |overlay| u32::from(overlay.port)),
+        local: overlay.map(|overlay| overlay.local.to_string()).unwrap_or_default(),
+        learn_from: from.device.clone(),
+        flood_interface: Some(from.flood_interface),
         ..v1::Vxlan::default()
     }
 }

@@ -5,7 +5,7 @@ use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, Priorit
 use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
 
-use super::segment::segment_message;
+use super::segment::{learnt_message, segment_message};
 use crate::config::{
     Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule,
     Vxlan, VxlanPeer, check_peers, check_vni, gate_fault, prefixes_of,
@@ -125,12 +125,18 @@ pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&Overl
         ..v1::Vxlan::default()
     };
     let segment = attachment.segment.as_ref();
+    let learnt = || attachment.segment_from.as_ref().map(|from| learnt_message(from, overlay));
     v1::Attachment {
         name: attachment.name.clone(),
         netns: attachment.netns.display().to_string(),
         interface: attachment.interface.clone(),
         uplink: attachment.uplink.clone().unwrap_or_default(),
-        vxlan: attachment.overlay.as_ref().map(routed).or_else(|| segment.map(segment_message)),
+        vxlan: attachment
+            .overlay
+            .as_ref()
+            .map(routed)
+            .or_else(|| segment.map(segment_message))
+            .or_else(learnt),
         destinations: listed_destinations(attachment, overlay),
         classes: (0..8).filter(|c| attachment.classes & (1 << c) != 0).collect(),
         late: attachment.late.word().to_owned(),

@@ -360,6 +360,7 @@ fn spec_of(
         uplink_port,
         overlay: attachment.overlay.clone(),
         segment: attachment.segment.clone(),
+        segment_from: attachment.segment_from.clone(),
         destinations: attachment.allowed(),
         listed: attachment.listed(),
         tag: attachment.tag,

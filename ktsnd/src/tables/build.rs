@@ -16,6 +16,7 @@ use ktsn_wire::MacAddress;
 
 use super::delivery::{self, Arrival};
 use super::overlay::{self, OverlayState, Told};
+use super::segment;
 use super::snapshot::Snapshot;
 use super::underlay::Underlay;
 use super::xfrm::Policies;
@@ -40,34 +41,44 @@ pub(super) fn attachment(
     let mut link = pod
         .link(interface, spec.interface_port)
         .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
-    if let (Some(segment), Some(policies)) = (&spec.segment, told.policies) {
+    let vxlan = spec.overlay.as_ref();
+    let mut state = vxlan.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
+    let mut segment = spec.segment.clone();
+    if let Some(from) = &spec.segment_from {
+        let of_segment = segment::state(from, told.learner, host, &spec.uplink);
+        segment = segment::bridged(from, &of_segment, told.learner, host)?;
+        state = Some(of_segment);
+    }
+    if let (Some(segment), Some(policies)) = (&segment, told.policies) {
         check_segment(segment, spec, host, policies)?;
     }
-    let state = spec.overlay.as_ref();
-    let state = state.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
+    // What a device that is away knew last stays known, but nothing leaves.
+    let is_away = segment.is_some() && state.as_ref().is_some_and(|state| state.fault.is_some());
     let left = state.iter().flat_map(|state| &state.peers).filter(|peer| peer.left.is_some());
     // The kernel knows better: `not_allowed`. It stands before the pod's own route for the same prefix.
     let left = left.map(|peer| Route { prefix: peer.prefix, via: Via::Elsewhere, source: None });
     link.routes.splice(0..0, left.collect::<Vec<_>>());
     let uplink = match host.device(&spec.uplink).and_then(|(index, _)| host.link(index, spec.uplink_port)) {
-        Some(uplink) => for_tunnel_ends(straight(uplink, spec, host), state.as_ref(), spec.segment.as_ref()),
-        None => unplugged(spec),
+        Some(uplink) if !is_away => {
+            for_tunnel_ends(straight(uplink, spec, host), state.as_ref(), segment.as_ref())
+        }
+        _ => unplugged(spec),
     };
     let (is_up, forwarding) = (pod.is_up(interface), router::forwarding(spec, &link, host, told.policies));
     let tables = AttachmentTables::new(Attachment {
         interface: LinkTable::new(link)?.with_state(is_up),
         uplink: LinkTable::new(uplink)?,
-        overlay: match (&spec.segment, &state) {
+        overlay: match (&segment, &state) {
             (Some(segment), _) => Overlay::VxlanBridged(VxlanBridged::new(segment.clone())?),
-            (None, Some(state)) => overlay::tables(state, host)?,
-            (None, None) => Overlay::None,
+            (None, Some(state)) if spec.overlay.is_some() => overlay::tables(state, host)?,
+            (None, _) => Overlay::None,
         },
         destinations: spec.destinations.clone(),
         own: pod.own().collect(),
         vlan: spec.tag,
     })?;
     let tables = if others.is_empty() { tables } else { tables.yielding(pod.routes_by(others)) };
-    let arrival = match (&spec.segment, &state) {
+    let arrival = match (&segment, state.as_ref().filter(|_| spec.overlay.is_some())) {
         (Some(segment), _) => Some(Arrival::bridged(segment)),
         (None, Some(state)) => Arrival::routed(state, host),
         (None, None) => None,

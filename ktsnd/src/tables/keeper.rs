@@ -5,7 +5,6 @@
 //! to a dump.
 
 mod overlays;
-
 mod shared;
 mod space;
 

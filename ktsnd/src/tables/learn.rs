@@ -105,12 +105,50 @@ fn on_link<'a>(host: &'a Snapshot, device: u32, route: &'a MainRoute) -> impl It
     known.filter(move |_| !is_link_local && !route.prefix.address().is_multicast())
 }
 
+/// Who is where on the L2 segment of a VXLAN device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Stations behind other ports of the device's bridge.
+    pub(super) here: Vec<MacAddress>,
+    /// Stations behind tunnel ends.
+    pub(super) remote: Vec<(MacAddress, IpAddr)>,
+    /// Tunnel ends that get what nobody else is meant by.
+    pub(super) flood: Vec<IpAddr>,
+    /// What contradicts, and who wins; what is not served.
+    pub(super) conflicts: Vec<String>,
+}
+
+fn segment(host: &Snapshot, device: u32, vxlan: &VxlanDevice) -> Segment {
+    let here: HashSet<MacAddress> = host.stations_beside(device).collect();
+    let mut segment = Segment::default();
+    for entry in host.forwarding().filter(|entry| entry.device == device) {
+        let (mac, vtep) = (entry.mac, entry.vtep.to_canonical());
+        let is_foreign = entry.vni.is_some_and(|vni| vni != vxlan.vni)
+            || entry.port.is_some_and(|port| port != vxlan.port);
+        if is_foreign || vtep.is_multicast() {
+            segment
+                .conflicts
+                .push(format!("{mac} at {vtep}: groups, other VNIs and other ports are not served"));
+        } else if mac == MacAddress::ZERO {
+            segment.flood.push(vtep);
+        } else if here.contains(&mac) {
+            segment.conflicts.push(format!("{mac} is on this node and at {vtep}; the one here holds"));
+        } else if !mac.is_multicast() {
+            segment.remote.push((mac, vtep));
+        }
+    }
+    segment.here = here.into_iter().collect();
+    segment.here.sort_unstable();
+    segment
+}
+
 /// What one device's tables told, and what is remembered of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learner {
     /// Its number and itself as it was last seen; `None`: never.
     device: Option<(u32, VxlanDevice)>,
     is_away: bool,
+    segment: Segment,
     peers: Vec<Learnt>,
     held_until: Option<Instant>,
 }
@@ -135,6 +173,7 @@ impl Learner {
         }
         self.is_away = false;
         self.device = Some((index, vxlan.clone()));
+        self.segment = segment(host, index, vxlan);
         let mut learnt = peers(host, index, vxlan);
         if self.is_holding(now) {
             let known: HashSet<IpPrefix> = learnt.iter().map(|peer| peer.prefix).collect();
@@ -167,6 +206,11 @@ impl Learner {
     /// Whether the device is gone or down now.
     pub(super) fn is_away(&self) -> bool {
         self.is_away
+    }
+
+    /// Who is where on the device's segment, as it was last seen.
+    pub(super) fn segment(&self) -> &Segment {
+        &self.segment
     }
 
     /// The peers of now.

@@ -27,6 +27,7 @@ mod netlink;
 mod overlay;
 mod peers;
 mod router;
+mod segment;
 mod snapshot;
 #[allow(unsafe_code)]
 mod sys;
@@ -47,7 +48,7 @@ pub use manager::{Manager, PeersOf};
 pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 
-use crate::config::Vxlan;
+use crate::config::{SegmentFrom, Vxlan};
 use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
@@ -69,6 +70,8 @@ pub struct AttachmentSpec {
     pub overlay: Option<Vxlan>,
     /// The overlay network in bridged mode.
     pub segment: Option<Bridged>,
+    /// The overlay network in bridged mode as a device of this node knows it.
+    pub segment_from: Option<SegmentFrom>,
     /// Allowed destinations; `None`: the peers'.
     pub destinations: Option<Vec<IpPrefix>>,
     /// MAC addresses that packet sockets may send to, where there is a list of destinations.

@@ -119,6 +119,17 @@ pub(super) fn tables(state: &OverlayState, host: &Snapshot) -> Result<Overlay, T
     if state.peers.is_empty() && state.fault.is_some() {
         return Ok(Overlay::None);
     }
+    let tunnel = tunnel(state, host)?;
+    let served = state.peers.iter().filter(|peer| peer.left.is_none());
+    Ok(Overlay::VxlanRouted(VxlanRouted::new(ktsn_resolve::Vxlan {
+        tunnel,
+        device_mac: state.device_mac,
+        peers: served.map(|peer| in_tables(peer, state.local)).collect(),
+    })?))
+}
+
+/// The outer headers that the device would write.
+pub(super) fn tunnel(state: &OverlayState, host: &Snapshot) -> Result<Tunnel, TablesError> {
     let vni = Vni::new(state.vni).ok_or(TablesError::Vni(state.vni))?;
     let mut tunnel = Tunnel::new(vni, state.port, state.local);
     if let Some(device) = host.device(&state.device).and_then(|(_, device)| device.vxlan.as_ref()) {
@@ -129,10 +140,5 @@ pub(super) fn tables(state: &OverlayState, host: &Snapshot) -> Result<Overlay, T
             IpAddr::V6(_) => !device.udp_zero_checksum_v6,
         };
     }
-    let served = state.peers.iter().filter(|peer| peer.left.is_none());
-    Ok(Overlay::VxlanRouted(VxlanRouted::new(ktsn_resolve::Vxlan {
-        tunnel,
-        device_mac: state.device_mac,
-        peers: served.map(|peer| in_tables(peer, state.local)).collect(),
-    })?))
+    Ok(tunnel)
 }

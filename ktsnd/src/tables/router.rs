@@ -40,7 +40,8 @@ pub(super) fn forwarding(
     policies: Option<&Policies>,
 ) -> Forwarding {
     let is_protected = !spec.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
-    if spec.overlay.is_some() || spec.segment.is_some() || is_protected {
+    let has_overlay = spec.overlay.is_some() || spec.segment.is_some() || spec.segment_from.is_some();
+    if has_overlay || is_protected {
         return Forwarding::default();
     }
     let gateways = interface.routes.iter().filter_map(|route| match route.via {

@@ -93,6 +93,8 @@ pub(super) struct Snapshot {
     neighbours: BTreeMap<(u32, IpAddr), Known>,
     /// Of the VXLAN devices whose tables are learnt.
     forwarding: Vec<Forwarding>,
+    /// Beside them: port of the same bridge, and a MAC address behind it.
+    stations: Vec<(u32, MacAddress)>,
 }
 
 fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
@@ -153,27 +155,54 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Forwarding tables of the VXLAN devices with these names anew; their numbers.
+    /// Forwarding tables of the VXLAN devices with these names, and of the bridges that they are ports of, anew; the
+    /// numbers of all devices that matter for them.
     pub(super) fn take_forwarding<'a>(
         &mut self,
         netlink: &mut Netlink,
         names: impl Iterator<Item = &'a str>,
     ) -> Result<Vec<u32>, TablesError> {
         let is_vxlan = |(index, device): (u32, &Device)| device.vxlan.is_some().then_some(index);
-        let devices: Vec<u32> = names.filter_map(|name| self.device(name).and_then(is_vxlan)).collect();
+        let mut devices: Vec<u32> = names.filter_map(|name| self.device(name).and_then(is_vxlan)).collect();
         self.forwarding.clear();
-        if !devices.is_empty() {
-            let mut request = NeighbourMessage::default();
-            request.header.family = AddressFamily::Bridge;
-            let entries =
-                netlink.dump(&RouteNetlinkMessage::GetNeighbour(request), |message| match message {
-                    RouteNetlinkMessage::NewNeighbour(message) => vxlan_device::forwarding(&message),
-                    _ => None,
-                });
-            let entries = entries.map_err(netlink_error("forwarding tables"))?;
-            self.forwarding.extend(entries.into_iter().filter(|entry| devices.contains(&entry.device)));
+        self.stations.clear();
+        if devices.is_empty() {
+            return Ok(devices);
         }
+        let bridges: Vec<u32> = devices.iter().filter_map(|index| self.master_of(*index)).collect();
+        let is_port = |(index, device): &(&u32, &Device)| {
+            bridges.contains(index) || device.kin.master.is_some_and(|master| bridges.contains(&master))
+        };
+        let ports: Vec<u32> = self.devices.iter().filter(is_port).map(|(index, _)| *index).collect();
+        let mut request = NeighbourMessage::default();
+        request.header.family = AddressFamily::Bridge;
+        let entries = netlink.dump(&RouteNetlinkMessage::GetNeighbour(request), |message| match message {
+            RouteNetlinkMessage::NewNeighbour(message) => {
+                Some((vxlan_device::forwarding(&message), vxlan_device::station(&message)))
+            }
+            _ => None,
+        });
+        let entries = entries.map_err(netlink_error("forwarding tables"))?;
+        let tunnels = entries.iter().filter_map(|entry| entry.0);
+        self.forwarding = tunnels.filter(|entry| devices.contains(&entry.device)).collect();
+        let stations = entries.iter().filter_map(|entry| entry.1);
+        self.stations =
+            stations.filter(|(port, _)| ports.contains(port) && !devices.contains(port)).collect();
+        devices.extend(ports);
         Ok(devices)
+    }
+
+    /// The bridge that a device is a port of.
+    fn master_of(&self, index: u32) -> Option<u32> {
+        self.devices.get(&index)?.kin.master
+    }
+
+    /// MAC addresses behind the other ports of the bridge that a learnt VXLAN device is a port of.
+    pub(super) fn stations_beside(&self, vxlan: u32) -> impl Iterator<Item = MacAddress> {
+        let bridge = self.master_of(vxlan);
+        let beside =
+            move |port: u32| bridge.is_some() && (Some(port) == bridge || self.master_of(port) == bridge);
+        self.stations.iter().filter(move |(port, _)| beside(*port)).map(|(_, mac)| *mac)
     }
 
     /// Forwarding entries of the VXLAN devices whose tables are learnt, in the kernel's order.

@@ -120,6 +120,19 @@ pub(super) fn forwarding(message: &NeighbourMessage) -> Option<Forwarding> {
     Some(Forwarding { device: message.header.ifindex, mac: mac?, vtep, vni, port })
 }
 
+/// A station behind a port of a bridge: the port's number and the station's MAC address.
+pub(super) fn station(message: &NeighbourMessage) -> Option<(u32, MacAddress)> {
+    let of_bridge = message.attributes.iter().any(|a| matches!(a, NeighbourAttribute::Controller(_)));
+    if message.header.family != AddressFamily::Bridge || !of_bridge {
+        return None;
+    }
+    let mac = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(octets) => octets.as_slice().try_into().ok().map(MacAddress),
+        _ => None,
+    });
+    Some((message.header.ifindex, mac.filter(|mac| !mac.is_multicast() && *mac != MacAddress::ZERO)?))
+}
+
 fn address(octets: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(octets).ok().map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
     v4.or_else(|| <[u8; 16]>::try_from(octets).ok().map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))

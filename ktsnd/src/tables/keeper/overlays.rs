@@ -49,7 +49,10 @@ impl Overlays {
     /// What is told of the overlay of `spec`.
     pub(super) fn told<'a>(&'a self, spec: &AttachmentSpec, policies: &'a Policies) -> Told<'a> {
         let policies = (!spec.allow_policy_bypass).then_some(policies);
-        let Some(vxlan) = &spec.overlay else { return Told { policies, ..Told::default() } };
+        let Some(vxlan) = &spec.overlay else {
+            let learner = spec.segment_from.as_ref().and_then(|from| self.learners.get(&from.device));
+            return Told { policies, learner, ..Told::default() };
+        };
         let learner = vxlan.is_learnt.then(|| self.learners.get(&vxlan.device)).flatten();
         let vni = vxlan.vni.or_else(|| Some(learner?.device()?.vni));
         let list = |of: PeersOf| self.given.get(&of).map_or(&[][..], Vec::as_slice);
@@ -156,6 +159,9 @@ fn left(state: &OverlayState) -> Option<String> {
 
 /// The devices that `specs` learn from.
 pub(super) fn names<'a>(specs: impl Iterator<Item = &'a AttachmentSpec>) -> BTreeSet<String> {
-    let learnt = specs.filter_map(|spec| spec.overlay.as_ref()).filter(|overlay| overlay.is_learnt);
-    learnt.map(|overlay| overlay.device.clone()).collect()
+    let name = |spec: &AttachmentSpec| {
+        let routed = spec.overlay.as_ref().filter(|overlay| overlay.is_learnt).map(|overlay| &overlay.device);
+        routed.or(spec.segment_from.as_ref().map(|from| &from.device)).cloned()
+    };
+    specs.filter_map(name).collect()
 }

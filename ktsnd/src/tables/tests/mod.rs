@@ -7,4 +7,5 @@ mod gone;
 mod learn;
 mod place;
 mod router;
+mod segment;
 mod underlay;

@@ -143,6 +143,7 @@ impl Place {
             uplink_port: PortIndex(0),
             overlay: Some(overlay),
             segment: None,
+            segment_from: None,
             destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
             listed: None,
             is_short: false,
