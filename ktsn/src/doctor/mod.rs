@@ -7,6 +7,7 @@
 mod capture;
 mod elf;
 pub(crate) mod finding;
+mod listener;
 mod machine;
 mod netlink;
 mod network;
@@ -28,6 +29,7 @@ pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool
     findings.extend(rights::findings(place.is_served));
     findings.extend(network::findings(place.is_served));
     findings.extend(machine::findings());
+    findings.extend(listener::findings());
     if measure_capture {
         findings.extend(capture::findings());
     }
