@@ -14,6 +14,7 @@ pub(crate) const SOL_IPV6: c_int = 41;
 
 pub(crate) const SO_TYPE: c_int = 3;
 pub(crate) const SO_DONTROUTE: c_int = 5;
+pub(crate) const SO_SNDBUF: c_int = 7;
 pub(crate) const SO_BROADCAST: c_int = 6;
 pub(crate) const SO_NO_CHECK: c_int = 11;
 pub(crate) const SO_PRIORITY: c_int = 12;

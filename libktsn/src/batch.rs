@@ -14,8 +14,9 @@ use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
 use crate::page::Page;
 use crate::region::Use;
+use crate::streams::Stream;
 use crate::verdict::Verdict;
-use crate::{attach, clock, sys};
+use crate::{attach, buffer, clock, sys};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;
@@ -178,17 +179,34 @@ impl Batch {
     fn push_later(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
         let mut waiting: Option<Wait> = None;
         loop {
-            self.publish();
-            self.now = 0;
-            let wait = match &mut waiting {
-                Some(wait) => wait,
-                None => waiting.insert(Wait::begin(socket, flags)?),
-            };
-            wait.nap(self.page, self.held.as_ref().ok_or(Full::Gone)?)?;
+            self.wait(&mut waiting, socket, flags)?;
             if self.filled(filling)? {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits until the send buffer of a charged stream has room. From here on slots are claimed one by one: those that
+    /// are claimed and not filled could be charged.
+    #[inline(never)]
+    pub(crate) fn await_room(&mut self, stream: Stream, socket: c_int, flags: c_int) -> Result<(), Full> {
+        self.expected_count = 1;
+        let mut waiting: Option<Wait> = None;
+        while !buffer::has_room(stream, self.held.as_ref().ok_or(Full::Gone)?.producer()) {
+            self.wait(&mut waiting, socket, flags)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps for a moment, having published; an error ends the wait.
+    fn wait(&mut self, waiting: &mut Option<Wait>, socket: c_int, flags: c_int) -> Result<(), Full> {
+        self.publish();
+        self.now = 0;
+        let wait = match waiting {
+            Some(wait) => wait,
+            None => waiting.insert(Wait::begin(socket, flags)?),
+        };
+        wait.nap(self.page, self.held.as_ref().ok_or(Full::Gone)?)
     }
 
     /// Hands what is filled to the daemon and wakes it if it would look too late. Where nobody is there to hear, the

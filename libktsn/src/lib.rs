@@ -42,6 +42,7 @@
 mod abi;
 mod attach;
 mod batch;
+mod buffer;
 mod choice;
 mod clock;
 mod control_messages;

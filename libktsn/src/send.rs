@@ -23,7 +23,7 @@ use crate::region::Use;
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, choice, env, originals, packet, sys, txtime};
+use crate::{attach, buffer, choice, env, originals, packet, sys, txtime};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -352,14 +352,31 @@ impl Send {
         frame.token = status.token;
         let key = stamps::key(stream, control);
         frame.report_id = key.take(stream);
+        let is_charged = buffer::is_charged(stream.index);
+        if is_charged && let Err(full) = batch.await_room(stream, self.fd, self.flags) {
+            return self.full(&full, key, batch, message.octets);
+        }
         match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
-            Ok(()) => Verdict::Taken(message.octets),
-            Err(Full::Fail(errno)) => {
-                key.give_back(stream);
-                Verdict::Fail(errno)
+            Ok(()) => {
+                if is_charged {
+                    buffer::add(stream.index, message.octets);
+                }
+                Verdict::Taken(message.octets)
             }
-            Err(Full::Gone) => batch.absent(message.octets),
-            Err(Full::TooLong) => leave(stream, BypassReason::OverMtu),
+            Err(full) => self.full(&full, key, batch, message.octets),
+        }
+    }
+
+    /// What becomes of a message that got no slots.
+    #[inline(never)]
+    fn full(self, full: &Full, key: stamps::Key, batch: &mut Batch, octets: usize) -> Verdict {
+        match full {
+            Full::Fail(errno) => {
+                key.give_back(self.stream);
+                Verdict::Fail(*errno)
+            }
+            Full::Gone => batch.absent(octets),
+            Full::TooLong => leave(self.stream, BypassReason::OverMtu),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::stamps::Telling;
 use crate::{clock, page, sys};
 
 /// Streams of a process; the region's table has no more.
-const STREAMS_COUNT: usize = 1024;
+pub(crate) const STREAMS_COUNT: usize = 1024;
 /// How long a send waits for a registration that the program itself made necessary, ns.
 const REGISTER_WAIT: u64 = 20_000_000;
 
@@ -314,6 +314,7 @@ impl Stream {
     /// Asks the socket for its options.
     pub(crate) fn read_options(self, fd: c_int) {
         self.entry.telling.read_flags(fd);
+        crate::buffer::read(self.index, fd);
         self.set_options(if self.is_packet() {
             packet::options(fd)
         } else {
@@ -393,9 +394,8 @@ impl Stream {
         if let Some(name) = sys::peer_name(fd)
             && let Some(peer) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
         {
-            flags |= CONNECTED;
-            flags |=
-                if peer.is_multicast() { PEER_GROUP } else { 0 } | if peer.is_v4() { PEER_V4 } else { 0 };
+            flags |= CONNECTED | if peer.is_v4() { PEER_V4 } else { 0 };
+            flags |= if peer.is_multicast() { PEER_GROUP } else { 0 };
         }
         if self.is_v6() && sys::option_int(fd, abi::SOL_IPV6, abi::IPV6_V6ONLY) == Some(1) {
             flags |= V6_ONLY;

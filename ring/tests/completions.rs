@@ -82,6 +82,29 @@ fn what_is_posted_is_read() {
 }
 
 #[test]
+fn what_is_queued_is_neither_free_nor_told() {
+    let (mut consumer, client) = region();
+    let queued = || {
+        let mut found = Vec::new();
+        client.producer().for_each_queued(|frame, octets| found.push((frame.stream_index, octets)));
+        found
+    };
+    assert_eq!(queued(), []);
+    let octets = |number| support::payload(1, number, client.producer().payload_max()).len() as u16;
+    push(&client, 1, 5);
+    push(&client, 2, 6);
+    assert_eq!(queued().iter().map(|(stream, _)| *stream).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(queued()[0].1, octets(5));
+    let told = take(&mut consumer);
+    assert_eq!(queued().len(), 2, "taken over, not yet sent");
+    consumer.complete(told, &completion(9)).expect("there is room");
+    assert_eq!(queued().iter().map(|(stream, _)| *stream).collect::<Vec<_>>(), [2]);
+    let sent = take(&mut consumer);
+    consumer.release(sent);
+    assert_eq!(queued(), []);
+}
+
+#[test]
 fn the_oldest_of_a_stream_is_found_and_a_stream_is_dropped() {
     let (mut consumer, client) = region();
     let producer = client.producer();
