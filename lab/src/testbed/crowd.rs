@@ -25,7 +25,7 @@ impl Crowd {
     /// Sets `count` pods up; their commands lie in `directory` meanwhile.
     ///
     /// # Errors
-    /// [`LabError::Usage`] for more than [`PODS_MAX`]; else the command that failed. Nothing is left behind.
+    /// [`LabError::Usage`] for more than the bridge has addresses for; else the command that failed. Nothing is left behind.
     pub fn new(testbed: &Testbed, count: usize, directory: &Path) -> Result<Self, LabError> {
         if count > PODS_MAX {
             return Err(LabError::Usage(format!("{count} pods: expected at most {PODS_MAX}")));
