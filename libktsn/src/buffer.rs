@@ -39,7 +39,14 @@ fn word(stream: u32) -> Option<&'static AtomicU64> {
 const fn charge(octets: u32) -> u32 {
     let head = octets.saturating_add(HEADERS).saturating_add(LINE - 1) & !(LINE - 1);
     let head = head.saturating_add(SHARED_INFO);
-    let head = if head <= SMALL_HEAD { SMALL_HEAD } else { head.next_power_of_two() };
+    let head = if head <= SMALL_HEAD {
+        SMALL_HEAD
+    } else {
+        match head.checked_next_power_of_two() {
+            Some(octets) => octets,
+            None => u32::MAX,
+        }
+    };
     head.saturating_add(BUFFER)
 }
 
