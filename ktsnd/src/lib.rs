@@ -11,6 +11,7 @@ pub mod daemon;
 mod ingress;
 pub mod limits;
 pub mod node;
+mod policy;
 pub mod run_dir;
 pub mod stats;
 pub mod tables;

@@ -12,6 +12,7 @@ mod machine;
 mod netlink;
 mod network;
 mod place;
+mod policy;
 pub(crate) mod program;
 mod rights;
 
@@ -28,6 +29,7 @@ pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool
     findings.extend(place.findings);
     findings.extend(rights::findings(place.is_served));
     findings.extend(network::findings(place.is_served));
+    findings.push(policy::finding());
     findings.extend(machine::findings());
     findings.extend(listener::findings());
     if measure_capture {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attaching and detaching: a list of steps, undone in reverse when one fails.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
 use crate::limits;
+use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
@@ -25,7 +27,7 @@ use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Sele
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
-const INTERFACE_STAGES: u16 = 64;
+const INTERFACE_STAGES: u16 = 16;
 /// A device that is gone is looked for at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,12 +70,16 @@ impl Node {
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
             }
         };
-        let loaded = match capture::load(index, &attachment, &added) {
+        let loaded = check_policy(&attachment, index, &added).await.and_then(|()| {
+            capture::load(index, &attachment, &added)
+                .map_err(|error| precondition("attachment.capture", &error))
+        });
+        let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 self.manager.remove(index).await;
                 self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
-                return Err(precondition("attachment.capture", &error));
+                return Err(error);
             }
         };
         let overlay = added.overlay.clone();
@@ -341,6 +347,29 @@ impl Node {
                 }
             }
         }
+    }
+}
+
+/// Refuses where a rule of the node's packet filter is about datagrams that a short cut would carry past it.
+async fn check_policy(
+    attachment: &Attachment,
+    index: AttachmentIndex,
+    added: &tables::Added,
+) -> Result<(), NodeError> {
+    let is_direct = attachment.overlay.is_some() || attachment.segment.is_some();
+    let has_short_cut = is_direct || attachment.ingress == IngressMode::Short;
+    let tables = added.tables.attachment(index).filter(|_| has_short_cut && !attachment.allow_policy_bypass);
+    let Some(tables) = tables else { return Ok(()) };
+    let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
+    let rules = policy::rules().await;
+    match policy::hindrance(&rules, &own, &policy::past_the_kernel(tables)) {
+        None => Ok(()),
+        Some(rule) => Err(NodeError::Precondition(format!(
+            "attachment.allow_policy_bypass: false, and the node's packet filter has a rule about this pod's \
+             datagrams, which the uplink's short cut would not meet ({}); expected no such rule, destinations that \
+             leave them to the kernel, or true (docs/guide/policy.md)",
+            rule.text
+        ))),
     }
 }
 

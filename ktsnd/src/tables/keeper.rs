@@ -286,9 +286,11 @@ impl Keeper {
 
     fn try_add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
         self.look();
-        self.host.learnt = overlays::names(self.specs().chain([&spec]));
+        let learnt = overlays::names(self.specs().chain([&spec]));
+        let learns_more = learnt != self.host.learnt;
+        self.host.learnt = learnt;
         self.host.hints = Hints::all();
-        self.host.refresh()?;
+        let host_changed = self.host.refresh()? || learns_more;
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         build::check_devices(&spec, &self.host.snapshot)?;
@@ -307,10 +309,10 @@ impl Keeper {
         let (tables, overlay) = build::attachment(&spec, interface, &others, inside, host, pod.number, told)?;
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
-        let (tables, wanted) = (Some(Arc::new(tables)), VecDeque::new());
+        let (tables, wanted, netns) = (Some(Arc::new(tables)), VecDeque::new(), spec.netns.clone());
         self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
-        // The host's refresh above may have changed the others' tables as well.
-        self.rebuild(|other| other.index != index);
+        // The host's refresh above may have changed the others' tables as well, and those of this namespace yield to it.
+        self.rebuild(|other| other.index != index && (host_changed || other.netns == netns));
         self.probe_for(index);
         let tables = self.publish().ok_or(TablesError::Ended)?;
         let overlay = self.overlays.shown_of(index);

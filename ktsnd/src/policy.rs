@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the node's packet filter does to an attachment's datagrams: the short cuts would skip it.
+//!
+//! In: what `iptables-save`, `ip6tables-save` and `nft -j list ruleset` print, where they are installed. Out: the first
+//! rule that drops or translates what the attachment would send or get past it. Only rules that name an address or a prefix count: those are
+//! somebody's will about these datagrams. What cannot be read (named sets, eBPF, another namespace's rules) is not
+//! found, so finding nothing proves nothing (`docs/guide/policy.md`). It changes no rule.
+
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::{AttachmentTables, Overlay};
+use serde_json::Value;
+
+/// Rules are read again when they are older: many pods that are attached at once ask once a second.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long the tools may take; a node where they take longer is not held up.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Targets of iptables that drop, and that change a destination; chains of kube-proxy (services) and of kube-router
+/// (a pod's NetworkPolicy) that do.
+const DROPS: [&str; 3] = ["DROP", "REJECT", "KUBE-POD-FW-"];
+const TRANSLATES: [&str; 6] = ["DNAT", "REDIRECT", "NETMAP", "KUBE-SVC-", "KUBE-EXT-", "KUBE-FW-"];
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Drop,
+    Translate,
+}
+
+/// A rule that names addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    source: Option<IpPrefix>,
+    destination: Option<IpPrefix>,
+    action: Action,
+    /// As it was printed.
+    pub(crate) text: String,
+}
+
+/// The first rule about datagrams from one of `own` to one of `others`, or back.
+pub(crate) fn hindrance<'a>(rules: &'a [Rule], own: &[IpAddr], others: &[IpPrefix]) -> Option<&'a Rule> {
+    let is_own = |prefix: &Option<IpPrefix>| prefix.is_none_or(|p| own.iter().any(|a| p.contains(*a)));
+    let is_other = |prefix: &Option<IpPrefix>| {
+        prefix.is_none_or(|p| others.iter().any(|o| o.contains(p.address()) || p.contains(o.address())))
+    };
+    rules.iter().find(|rule| {
+        let goes = is_own(&rule.source) && is_other(&rule.destination);
+        let comes = is_other(&rule.source) && is_own(&rule.destination);
+        goes || (comes && rule.action == Action::Drop)
+    })
+}
+
+/// The allowed destinations that leave by the tunnel, past the node's packet filter; the others go its way. In a segment
+/// of the attachment's own that may be all.
+pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Vec<IpPrefix> {
+    let Overlay::VxlanRouted(vxlan) = tables.overlay() else { return tables.allowed().collect() };
+    let pairs = tables.allowed().flat_map(|allowed| vxlan.peers().map(move |peer| (allowed, peer.prefix)));
+    pairs
+        .filter_map(|(allowed, peers)| match () {
+            () if allowed.contains(peers.address()) && allowed.bits() <= peers.bits() => Some(peers),
+            () if peers.contains(allowed.address()) => Some(allowed),
+            () => None,
+        })
+        .collect()
+}
+
+/// The node's rules that name addresses; empty where no tool is installed, or none answers in time.
+pub(crate) async fn rules() -> Arc<Vec<Rule>> {
+    static KNOWN: Mutex<Option<(Instant, Arc<Vec<Rule>>)>> = Mutex::new(None);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, rules)) = &*known()
+        && at.elapsed() < FRESH
+    {
+        return rules.clone();
+    }
+    let reading = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(read));
+    let rules = Arc::new(reading.await.ok().and_then(Result::ok).unwrap_or_default());
+    *known() = Some((Instant::now(), rules.clone()));
+    rules
+}
+
+fn read() -> Vec<Rule> {
+    let printed = |program: &str, arguments: &[&str]| {
+        let output =
+            Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    };
+    let mut rules = of_iptables(&printed("iptables-save", &[]));
+    rules.extend(of_iptables(&printed("ip6tables-save", &[])));
+    rules.extend(of_nft(&printed("nft", &["-j", "list", "ruleset"])));
+    rules
+}
+
+/// An address or prefix; `None` for every address.
+fn prefix(text: &str) -> Option<IpPrefix> {
+    let prefix: IpPrefix = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpPrefix::host))?;
+    (prefix.bits() > 0).then_some(prefix)
+}
+
+/// Rules of `iptables-save`.
+fn of_iptables(text: &str) -> Vec<Rule> {
+    text.lines().filter(|line| line.starts_with("-A ")).filter_map(iptables_rule).collect()
+}
+
+fn iptables_rule(line: &str) -> Option<Rule> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let after = |flag: &str| {
+        let at = words.iter().position(|word| *word == flag)?;
+        // "! -s …" is everybody else: no one's address is named.
+        let is_negated = at > 0 && words.get(at - 1) == Some(&"!");
+        if is_negated { None } else { words.get(at + 1).copied() }
+    };
+    if after("-p").is_some_and(|protocol| !matches!(protocol, "udp" | "all")) {
+        return None;
+    }
+    let target = after("-j").or_else(|| after("-g"))?;
+    let is_of =
+        |names: &[&str]| names.iter().any(|n| target == *n || (n.ends_with('-') && target.starts_with(n)));
+    let action = match () {
+        () if is_of(&DROPS) => Action::Drop,
+        () if is_of(&TRANSLATES) => Action::Translate,
+        () => return None,
+    };
+    let (source, destination) = (after("-s").and_then(prefix), after("-d").and_then(prefix));
+    (source.is_some() || destination.is_some()).then(|| Rule {
+        source,
+        destination,
+        action,
+        text: line.to_owned(),
+    })
+}
+
+/// Rules of `nft -j list ruleset`.
+fn of_nft(text: &str) -> Vec<Rule> {
+    let parsed: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let all = parsed["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    all.iter().filter_map(|entry| entry.get("rule")).flat_map(nft_rule).collect()
+}
+
+/// One for each pair of the addresses that the rule names.
+fn nft_rule(rule: &Value) -> Vec<Rule> {
+    let statements = rule["expr"].as_array().map_or(&[][..], Vec::as_slice);
+    let has = |name: &str| statements.iter().any(|statement| statement.get(name).is_some());
+    let action = if has("drop") || has("reject") {
+        Action::Drop
+    } else if has("dnat") || has("redirect") {
+        Action::Translate
+    } else {
+        return Vec::new();
+    };
+    let (mut sources, mut destinations) = (vec![None], vec![None]);
+    for statement in statements.iter().filter_map(|statement| statement.get("match")) {
+        let (left, right) = (&statement["left"], &statement["right"]);
+        let is_equal = matches!(statement["op"].as_str(), Some("==" | "in"));
+        let protocol = &left["payload"]["protocol"];
+        let is_l4 = left["meta"]["key"] == "l4proto" || left["payload"]["field"] == "protocol";
+        if protocol == "tcp" || (is_l4 && is_equal && right == "tcp") {
+            return Vec::new(); // not about datagrams
+        }
+        let named = match left["payload"]["field"].as_str() {
+            Some("saddr") if protocol != "ether" => &mut sources,
+            Some("daddr") if protocol != "ether" => &mut destinations,
+            _ => continue,
+        };
+        let found: Vec<Option<IpPrefix>> = if is_equal { nft_prefixes(right) } else { Vec::new() };
+        if !found.is_empty() {
+            *named = found;
+        }
+    }
+    let text = format!("{} {} {}: {}", rule["family"], rule["table"], rule["chain"], rule["expr"]);
+    let pairs = sources.iter().flat_map(|source| destinations.iter().map(move |to| (*source, *to)));
+    pairs
+        .filter(|(source, destination)| source.is_some() || destination.is_some())
+        .map(|(source, destination)| Rule { source, destination, action, text: text.clone() })
+        .collect()
+}
+
+/// The addresses of one side of a comparison; those of named sets are not there.
+fn nft_prefixes(right: &Value) -> Vec<Option<IpPrefix>> {
+    let one = |value: &Value| match value {
+        Value::String(text) => prefix(text),
+        _ => {
+            let (address, bits) = (value["prefix"]["addr"].as_str()?, value["prefix"]["len"].as_u64()?);
+            prefix(&format!("{address}/{bits}"))
+        }
+    };
+    let all = right["set"].as_array().map_or(std::slice::from_ref(right), Vec::as_slice);
+    all.iter().map(one).filter(Option::is_some).collect()
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules as the tools print them.
+
+use super::{Rule, hindrance, of_iptables, of_nft};
+
+fn found(rules: &[Rule]) -> bool {
+    let own = ["10.244.0.5".parse().unwrap(), "fd10:244::5".parse().unwrap()];
+    let others = ["10.244.1.0/24".parse().unwrap(), "fd10:244:0:1::/64".parse().unwrap()];
+    hindrance(rules, &own, &others).is_some()
+}
+
+/// What Flannel, kube-proxy and Docker write on every node is nobody's will about this pod.
+#[test]
+fn the_rules_of_an_ordinary_node_hinder_nothing() {
+    let text = "*filter\n:INPUT ACCEPT [0:0]\n\
+        -A FORWARD -m conntrack --ctstate INVALID -j DROP\n\
+        -A FLANNEL-FWD -s 10.244.0.0/16 -m comment --comment \"flanneld forward\" -j ACCEPT\n\
+        -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n\
+        -A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP\nCOMMIT\n*nat\n\
+        -A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU\n\
+        -A KUBE-SEP-IT2ZTR26TO4XFPTO -s 10.244.1.5/32 -j KUBE-MARK-MASQ\n\
+        -A KUBE-SEP-IT2ZTR26TO4XFPTO -p udp -m udp -j DNAT --to-destination 10.244.1.5:53\n\
+        -A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully\nCOMMIT\n";
+    let rules = of_iptables(text);
+    assert!(!found(&rules), "{rules:?}");
+    assert_eq!(rules.len(), 2, "{rules:?}"); // the loopback's and the service's, which name other addresses
+}
+
+#[test]
+fn each_rule_about_the_pod_is_found() {
+    for line in [
+        "-A FORWARD -s 10.244.0.5/32 -j DROP",
+        "-A FORWARD -d 10.244.0.0/24 -p udp -j REJECT --reject-with icmp-port-unreachable",
+        "-A FORWARD -s 10.244.0.0/16 -d 10.244.1.7/32 -p udp --dport 7788 -j DROP",
+        "-A FORWARD -s 10.244.1.0/24 -j DROP",
+        "-A FORWARD -s fd10:244::/64 -j DROP",
+        "-A KUBE-ROUTER-FORWARD -s 10.244.0.5/32 -m comment --comment \"to POD\" -j KUBE-POD-FW-ABCDEF",
+        "-A KUBE-SERVICES -d 10.244.1.200/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU",
+        "-A PREROUTING -d 10.244.1.9/32 -j DNAT --to-destination 192.168.1.1",
+    ] {
+        assert!(found(&of_iptables(line)), "{line}");
+    }
+    for line in [
+        "-A FORWARD -s 10.244.0.6/32 -j DROP",
+        "-A FORWARD -s 10.244.0.5/32 -p tcp -j DROP",
+        "-A FORWARD ! -s 10.244.0.5/32 -j DROP",
+        "-A FORWARD -s 0.0.0.0/0 -j DROP",
+        "-A FORWARD -s 10.244.0.5/32 -d 10.245.0.0/16 -j DROP",
+        "-A FORWARD -s 10.244.0.5/32 -j ACCEPT",
+        "-A PREROUTING -d 10.244.0.5/32 -j DNAT --to-destination 192.168.1.1",
+    ] {
+        assert!(!found(&of_iptables(line)), "{line}");
+    }
+}
+
+#[test]
+fn rules_of_nft_are_read_from_its_json() {
+    let rule = |left: &str, op: &str, right: &str, end: &str| {
+        let text = format!(
+            r#"{{"nftables":[{{"metainfo":{{}}}},{{"rule":{{"family":"inet","table":"t","chain":"forward","handle":4,
+            "expr":[{{"match":{{"op":"{op}","left":{left},"right":{right}}}}},{{"counter":null}},{{"{end}":null}}]}}}}]}}"#
+        );
+        of_nft(&text)
+    };
+    let (saddr, daddr) = (
+        r#"{"payload":{"protocol":"ip","field":"saddr"}}"#,
+        r#"{"payload":{"protocol":"ip","field":"daddr"}}"#,
+    );
+    assert!(found(&rule(saddr, "==", r#""10.244.0.5""#, "drop")));
+    assert!(found(&rule(daddr, "==", r#"{"prefix":{"addr":"10.244.1.0","len":24}}"#, "reject")));
+    assert!(found(&rule(daddr, "==", r#"{"set":["10.9.0.1","10.244.1.9"]}"#, "dnat")));
+    assert!(!found(&rule(saddr, "==", r#""10.244.0.6""#, "drop")));
+    assert!(!found(&rule(saddr, "!=", r#""10.244.0.5""#, "drop")));
+    assert!(!found(&rule(saddr, "==", r#""10.244.0.5""#, "accept")));
+    assert!(!found(&rule(saddr, "==", r#""@blocked""#, "drop")), "a named set cannot be looked into");
+    let tcp = r#"{"payload":{"protocol":"tcp","field":"dport"}}"#;
+    assert!(!found(&rule(tcp, "==", "80", "drop")));
+    assert!(of_nft("").is_empty() && of_nft("{").is_empty());
+}
