@@ -151,6 +151,8 @@ pub struct Node {
     next_index: usize,
     /// Attachments of the state file are being taken up: it is written when all are.
     restoring: bool,
+    /// Attachments went away by themselves since it was written.
+    unsaved: bool,
     /// Those that could not be taken up; kept until they are detached.
     waiting: Vec<RawAttachment>,
     /// Gate schedules applied by the control API, by device.
@@ -189,6 +191,7 @@ impl Node {
             stopping: false,
             next_index: 0,
             restoring: false,
+            unsaved: false,
             waiting: Vec::new(),
             applied: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -229,7 +232,13 @@ impl Node {
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question).await,
-                Some(event) = events.recv() => self.happened(event).await,
+                Some(event) = events.recv() => {
+                    self.happened(event).await;
+                    // Many pods that go at once are written once: writing waits for the disk.
+                    if self.unsaved && events.is_empty() {
+                        self.save();
+                    }
+                }
                 _ = ingress_looks.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
                 _ = looks.tick() => {
                     self.look_at_speeds();
@@ -279,8 +288,9 @@ impl Node {
             Event::Tables(tables::Event::NamespaceGone(index)) => {
                 if let Some(name) = self.name_of(index) {
                     info!(attachment = name, "its network namespace or interface is gone: detached");
-                    if let Err(error) = self.detach(&name).await {
-                        error!(attachment = name, %error, "detaching failed");
+                    match self.detach_unsaved(&name).await {
+                        Ok(kept) => self.unsaved |= kept,
+                        Err(error) => error!(attachment = name, %error, "detaching failed"),
                     }
                 }
             }
@@ -393,6 +403,7 @@ impl Node {
     }
 
     fn save(&mut self) {
+        self.unsaved = false;
         if let Err(error) = self.try_save() {
             self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
         }

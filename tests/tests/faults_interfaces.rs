@@ -167,6 +167,9 @@ fn one_attachment_goes_and_comes_back_beside_the_other() {
     assert_eq!(hook::values(&output)["failed"], 0);
     let numbers: Vec<u64> = first.wait(1, 1500, SOON).iter().map(|a| a.sequence).collect();
     assert_eq!(numbers, (0..1500).collect::<Vec<_>>());
+    eventually("the last of the others", SOON, || {
+        second.of(2).iter().any(|a| a.sequence == 1499).then_some(())
+    });
     let came: Vec<u64> = second.of(2).iter().map(|a| a.sequence).collect();
     assert!(came.is_sorted() && came.last() == Some(&1499) && came.len() < 1500, "{}", came.len());
     assert!(kernels.of(2).is_empty() && first.early().is_empty() && second.early().is_empty());

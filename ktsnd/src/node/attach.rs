@@ -147,6 +147,15 @@ impl Node {
 
     /// Detaches: its frames are dropped, its clients told, its namespace let go.
     pub(crate) async fn detach(&mut self, name: &str) -> Result<(), NodeError> {
+        let kept = self.detach_unsaved(name).await?;
+        if kept {
+            self.save();
+        }
+        Ok(())
+    }
+
+    /// The same; true when the state file is to be written, which many together do once.
+    pub(super) async fn detach_unsaved(&mut self, name: &str) -> Result<bool, NodeError> {
         let Some(index) = self.find(name) else {
             // One that could not be taken up again after a restart.
             let waiting = self.waiting.len();
@@ -155,10 +164,9 @@ impl Node {
                 return Err(NodeError::Unknown(name.to_owned()));
             }
             self.forget_peers(name);
-            self.save();
-            return Ok(());
+            return Ok(true);
         };
-        let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(()) };
+        let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
         // From here on frames take the kernel's way.
         attached.capture = None;
         self.ingress_by_tables();
@@ -173,10 +181,7 @@ impl Node {
         self.manager.remove(index).await;
         info!(attachment = name, "detached");
         let had_peers = self.forget_peers(name);
-        if attached.kept || had_peers {
-            self.save();
-        }
-        Ok(())
+        Ok(attached.kept || had_peers)
     }
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
