@@ -47,18 +47,21 @@ pub fn compare(document: &mut Document) {
 }
 
 /// The short way's bar once more, against ourselves. `bpf_redirect_peer` keeps the stamp that the uplink gave, so what is
-/// measured there as the wake-up contains the way into the pod. The listener is the same on `ktsn`, whose stamp is the pod's:
-/// its wake-up stands for the short way's, and everything else is taken for the way.
+/// measured there as the wake-up contains the way into the pod. The listener is the same on the paths whose
+/// stamp is the pod's: the least of their wake-ups stands for the short way's, and everything else is taken for the way.
 fn by_the_other_wake_up(document: &Document) -> Option<Check> {
     let octets = container::bars::PAYLOAD_OCTETS;
     let figure = |path: Path, metric: &str| {
         document.all_rounds(path.name(), octets, Some(Load::Idle.name()))?.metric(metric)
     };
-    let way = figure(Path::KtsnShort, "latency_ns.p50")? - figure(Path::Ktsn, "wake_up_ns.p50")?;
+    // Wake-ups differ from run to run: the least one leaves the most to the way.
+    let in_pods = [Path::Flannel, Path::FlannelSpin, Path::FlannelOther, Path::Ktsn].into_iter();
+    let least = in_pods.filter_map(|path| figure(path, "wake_up_ns.p50")).reduce(f64::min)?;
+    let way = figure(Path::KtsnShort, "latency_ns.p50")? - least;
     let ratio = way / figure(Path::Flannel, "before_wake_up_ns.p50")?;
     let outcome = if ratio <= BEFORE_WAKE_UP_MAX { CheckOutcome::Passed } else { CheckOutcome::Failed };
     let reason = format!(
-        "{ratio:.3}, bar {BEFORE_WAKE_UP_MAX}: latency p50 of ktsn-short less the wake-up p50 of ktsn, over latency - wake-up of flannel"
+        "{ratio:.3}, bar {BEFORE_WAKE_UP_MAX}: latency p50 of ktsn-short less the least wake-up p50 of the paths whose stamp is the pod's, over latency - wake-up of flannel"
     );
     let name = "everything but the listener's wake-up, with the stamp taken in the pod".to_owned();
     Some(Check { name, outcome, reason: Some(reason) })
