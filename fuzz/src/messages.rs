@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Target `messages`: the control data of a program's send, as libktsn walks them.
 //!
-//! In: one octet (bit 0: the C library is musl), then control data. Checked against a second walk that was written
+//! In: one octet (bit 0: the C library is musl; bit 1: SCM_TXTIME stays; bit 2: a key is added), then control data. Checked against a second walk that was written
 //! from cmsg(3) and ip(7) alone: the same messages, in the same order, none beyond the end; what was asked last
-//! holds; what a frame cannot carry is marked; without SCM_TXTIME everything else is as it was.
+//! holds; what a frame cannot carry is marked; a copy holds everything but what was to go, and what was added.
 
-use crate::control_messages::{Stripped, parse};
+use crate::control_messages::{Changed, parse};
 
 /// Level, type, data.
 type Item<'a> = (i32, i32, &'a [u8]);
@@ -109,9 +109,13 @@ pub fn messages(data: &[u8]) {
         }
         (None, Some(parsed)) => panic!("malformed and accepted: {parsed:?}"),
     };
-    let rest: Vec<Item<'_>> = items.into_iter().filter(|item| (item.0, item.1) != (1, 61)).collect();
-    match Stripped::of(control, is_musl) {
-        Some(stripped) => assert_eq!(walk(stripped.as_slice(), is_musl), Some(rest)),
+    let (is_stripped, key) = (first & 2 == 0, (first & 4 != 0).then_some(0x0102_0304_u32));
+    let octets_of_key = key.map(u32::to_le_bytes);
+    let stays = |item: &Item<'_>| !is_stripped || (item.0, item.1) != (1, 61);
+    let mut rest: Vec<Item<'_>> = items.into_iter().filter(stays).collect();
+    rest.extend(octets_of_key.as_ref().map(|octets| (1, 81, octets.as_slice())));
+    match Changed::of(control, is_musl, is_stripped, key) {
+        Some(changed) => assert_eq!(walk(changed.as_slice(), is_musl), Some(rest)),
         None => {
             let octets: usize = rest.iter().map(|item| 16 + item.2.len().next_multiple_of(8)).sum();
             assert!(octets > 1024, "{octets} octets fit");

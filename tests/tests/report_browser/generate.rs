@@ -70,7 +70,13 @@ fn round(path: &str, payload: usize, round: u32, random: &mut Random) -> RunReco
             received_at: seen(received_at),
         }
     });
-    RunRecords { path: path.to_owned(), payload_octets: payload, load: None, round, records: records.collect() }
+    RunRecords {
+        path: path.to_owned(),
+        payload_octets: payload,
+        load: None,
+        round,
+        records: records.collect(),
+    }
 }
 
 /// One entry of `series`.
