@@ -54,15 +54,28 @@ pub(crate) fn hindrance<'a>(rules: &'a [Rule], own: &[IpAddr], others: &[IpPrefi
     })
 }
 
-/// The allowed destinations that leave by the tunnel, past the node's packet filter; the others go its way. In a segment
+/// Whether datagrams may leave past the node's packet filter: by an overlay, or as the node itself would send them on.
+pub(crate) fn is_past_the_kernel(tables: &AttachmentTables) -> bool {
+    let node = tables.forwarding();
+    *tables.overlay() != Overlay::None || node.is_v4 || node.is_v6
+}
+
+/// The allowed destinations that leave by the uplink, past the node's packet filter; the others go its way. In a segment
 /// of the attachment's own that may be all.
 pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Vec<IpPrefix> {
-    let Overlay::VxlanRouted(vxlan) = tables.overlay() else { return tables.allowed().collect() };
-    let pairs = tables.allowed().flat_map(|allowed| vxlan.peers().map(move |peer| (allowed, peer.prefix)));
+    let ways: Vec<IpPrefix> = match tables.overlay() {
+        Overlay::VxlanBridged(_) => return tables.allowed().collect(),
+        Overlay::VxlanRouted(vxlan) => vxlan.peers().map(|peer| peer.prefix).collect(),
+        // The node's default route is never followed.
+        Overlay::None => {
+            tables.uplink().routes().map(|route| route.prefix).filter(|prefix| prefix.bits() > 0).collect()
+        }
+    };
+    let pairs = tables.allowed().flat_map(|allowed| ways.iter().map(move |way| (allowed, *way)));
     pairs
-        .filter_map(|(allowed, peers)| match () {
-            () if allowed.contains(peers.address()) && allowed.bits() <= peers.bits() => Some(peers),
-            () if peers.contains(allowed.address()) => Some(allowed),
+        .filter_map(|(allowed, way)| match () {
+            () if allowed.contains(way.address()) && allowed.bits() <= way.bits() => Some(way),
+            () if way.contains(allowed.address()) => Some(allowed),
             () => None,
         })
         .collect()

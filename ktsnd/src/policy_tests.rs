@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules as the tools print them.
 
-use super::{Rule, hindrance, of_iptables, of_nft};
+use super::{Rule, hindrance, is_past_the_kernel, of_iptables, of_nft, past_the_kernel};
+use ktsn_resolve::{
+    Attachment, AttachmentTables, Forwarding, Link, LinkTable, Overlay, PortIndex, Route, Via,
+};
+use ktsn_wire::MacAddress;
 
 fn found(rules: &[Rule]) -> bool {
     let own = ["10.244.0.5".parse().unwrap(), "fd10:244::5".parse().unwrap()];
@@ -76,4 +80,42 @@ fn rules_of_nft_are_read_from_its_json() {
     let tcp = r#"{"payload":{"protocol":"tcp","field":"dport"}}"#;
     assert!(!found(&rule(tcp, "==", "80", "drop")));
     assert!(of_nft("").is_empty() && of_nft("{").is_empty());
+}
+
+/// A pod without an overlay, allowed to send to `allowed`, on a node with these routes out of its uplink.
+fn without_overlay(allowed: &[&str], routes: &[&str]) -> AttachmentTables {
+    let link = |routes: &[&str]| {
+        let route = |prefix: &&str| Route { prefix: prefix.parse().unwrap(), via: Via::OnLink, source: None };
+        LinkTable::new(Link {
+            port: PortIndex(0),
+            if_index: 1,
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            addresses: Vec::new(),
+            routes: routes.iter().map(route).collect(),
+            neighbours: Vec::new(),
+        })
+        .unwrap()
+    };
+    AttachmentTables::new(Attachment {
+        interface: link(&[]),
+        uplink: link(routes),
+        overlay: Overlay::None,
+        destinations: Some(allowed.iter().map(|prefix| prefix.parse().unwrap()).collect()),
+        own: Vec::new(),
+        vlan: None,
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_the_node_would_send_on_by_the_uplink_skips_its_rules_too() {
+    let tables = without_overlay(&["10.244.0.0/16", "10.9.0.1/32"], &["0.0.0.0/0", "10.244.1.0/24"]);
+    assert!(!is_past_the_kernel(&tables), "a node that does not forward for the pod");
+    let node = Forwarding { own: vec!["10.244.0.1".parse().unwrap()], is_v4: true, is_v6: false };
+    let tables = tables.forwarded(node).unwrap();
+    assert!(is_past_the_kernel(&tables));
+    assert_eq!(past_the_kernel(&tables), ["10.244.1.0/24".parse().unwrap()]);
+    let narrow = without_overlay(&["10.244.1.7/32"], &["10.244.1.0/24"]);
+    assert_eq!(past_the_kernel(&narrow), ["10.244.1.7/32".parse().unwrap()]);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ktsn_model::TrafficClass;
 use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
-use ktsn_resolve::{AttachmentIndex, PortIndex};
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex};
 
 use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use tracing::{info, warn};
@@ -361,10 +361,10 @@ async fn check_policy(
     index: AttachmentIndex,
     added: &tables::Added,
 ) -> Result<(), NodeError> {
-    let is_direct = attachment.overlay.is_some() || attachment.segment.is_some();
-    let has_short_cut = is_direct || attachment.ingress == IngressMode::Short;
-    let tables = added.tables.attachment(index).filter(|_| has_short_cut && !attachment.allow_policy_bypass);
-    let Some(tables) = tables else { return Ok(()) };
+    // The short way in needs an overlay.
+    let has_short_cut = |tables: &&AttachmentTables| policy::is_past_the_kernel(tables);
+    let tables = added.tables.attachment(index).filter(|_| !attachment.allow_policy_bypass);
+    let Some(tables) = tables.filter(has_short_cut) else { return Ok(()) };
     let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
     let rules = policy::rules().await;
     match policy::hindrance(&rules, &own, &policy::past_the_kernel(tables)) {

@@ -234,6 +234,7 @@ mod tests {
 
     #[test]
     fn the_trace_sees_every_call_of_the_thread_and_of_no_other() {
+        const AFTER: usize = 20;
         let directory = tempfile::tempdir().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
@@ -253,18 +254,21 @@ mod tests {
         let slept_from = monotonic_now();
         std::thread::sleep(std::time::Duration::from_millis(2));
         let slept_to = monotonic_now();
-        socket.send_to(b"x", to).unwrap();
-        // Its run ends within the trace.
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        // Others may take the CPU within one call, and the kernel leaves switches from idle out; not each time.
+        for _ in 0..AFTER {
+            socket.send_to(b"x", to).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let seen = trace.finish().unwrap();
-        assert_eq!(seen.calls().len(), brackets.len() + 1);
+        assert_eq!(seen.calls().len(), brackets.len() + AFTER);
         for (call, (before, after)) in seen.calls().iter().zip(brackets) {
             assert!(before <= call.began_at && call.began_at < call.ended_at && call.ended_at <= after);
         }
         // A thread that sleeps leaves its CPU, and the trace says so.
         assert!(!seen.kept_cpu(slept_from, slept_to));
-        let last = seen.calls()[seen.calls().len() - 1];
-        assert!(seen.runs().iter().any(|run| run.from <= last.began_at && last.ended_at <= run.to));
+        let whole =
+            |call: &Call| seen.runs().iter().any(|run| run.from <= call.began_at && call.ended_at <= run.to);
+        assert!(seen.calls().iter().any(whole));
         assert!(!instance.exists() && !directory.path().join("tracefs/instances").exists());
         assert!(thread_named(std::process::id(), "no such thread").is_err());
     }
