@@ -16,12 +16,13 @@ help: ## list the targets
 setup: ## install the Debian packages that are missing (root); a second run does nothing
 	@scripts/setup.sh
 
-build: setup ## build ktsn, ktsnd and libktsn.so into target/release
+build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into target/release
 	$(CARGO) build --release --locked
 	$(CARGO) build --profile hook -p libktsn --locked
 	@scripts/install-hook.sh $(TARGET_DIR)/hook/libktsn.so $(BIN)/libktsn.so
+	@scripts/go.sh build $(BIN)
 
-lint: setup ## formatting, clippy, rustdoc, shellcheck, and the project's own checks
+lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
 test: build ## every test, the loom models and the list of allowed skips (root)

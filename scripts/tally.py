@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts test results.
 
-In: a directory with NAME.log (what `cargo test` printed) and NAME.status (its exit status), and the list of
+In: a directory with NAME.log (what `cargo test` or `go test -v` printed) and NAME.status (its exit status), and the list of
 allowed skips. Out: results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'.
 Exit status 1 if anything failed, a suite ran nothing, or a skip is not on the list. Never: a pass by silence.
 """
@@ -21,6 +21,9 @@ RESULT = re.compile(r"^test (?P<name>.+?) \.\.\. (?P<outcome>ok|FAILED|ignored)(
 SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 RUNNING = re.compile(r"^\s+(?:Running .*\(\S*?(?P<binary>[^/\s]+)-[0-9a-f]+\)|Doc-tests (?P<doc>\S+))$")
 SKIP = re.compile(r"^\s*SKIP (?P<name>[^:\s]+(?:::[^:\s]+)*): (?P<reason>\S.*)$")
+GO_RESULT = re.compile(r"^\s*--- (?P<outcome>PASS|FAIL|SKIP): (?P<name>\S+) \([\d.]+s\)$")
+GO_SAID = re.compile(r"^\s+\S+\.go:\d+: (?P<text>\S.*)$")
+GO_PACKAGE = re.compile(r"^(?:ok|FAIL)\s+(?P<package>\S+/\S+)\s+(?:[\d.]+s|\(cached\)|\[.*\])")
 
 
 class Suite:
@@ -31,8 +34,16 @@ class Suite:
         self.passed = self.failed = 0
         self.skips, self.checks = [], []
         place = ""
+        go, said = [], ""
         for line in text.splitlines():
-            if found := RUNNING.match(line):
+            if found := GO_RESULT.match(line):
+                go.append((found["name"], found["outcome"], said))
+            elif found := GO_PACKAGE.match(line):
+                self.go_package(found["package"], go)
+                go, said = [], ""
+            elif found := GO_SAID.match(line):
+                said = found["text"]
+            elif found := RUNNING.match(line):
                 place = found["binary"] or f"doc {found['doc']}"
             elif found := SUMMARY.match(line):
                 self.passed += int(found[1])
@@ -46,6 +57,7 @@ class Suite:
             elif found := SKIP.match(line):
                 self.checks.append(check(f"{name}/{place}::{found['name']}", "skipped", found["reason"]))
                 self.skips.append((found["name"], found["reason"], True))
+        self.go_package("go", go)  # a program that died before its package's line
         # libtest counts a test that printed SKIP as passed; it proved nothing.
         self.passed -= sum(1 for skip in self.skips if skip[2])
         if status != 0 and self.failed == 0:
@@ -54,6 +66,20 @@ class Suite:
         elif status == 0 and self.passed + len(self.skips) == 0:
             self.failed = 1
             self.checks.append(check(name, "failed", "ran no test"))
+
+    def go_package(self, package, results):
+        """Tests of a Go package. One with subtests counts by these alone, unless it failed and none of them did."""
+        outcomes = {name: outcome for name, outcome, _ in results}
+        for name, outcome, said in results:
+            parts = [o for other, o in outcomes.items() if other.startswith(name + "/")]
+            if parts and (outcome != "FAIL" or "FAIL" in parts):
+                continue
+            word = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
+            self.checks.append(check(f"{self.name}/{package}::{name}", word, said if outcome == "SKIP" else None))
+            self.passed += outcome == "PASS"
+            self.failed += outcome == "FAIL"
+            if outcome == "SKIP":
+                self.skips.append((name, said or "no reason", False))
 
 
 def check(name, outcome, reason=None):
@@ -114,6 +140,24 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
 FAILED_LOG = """test tests::one ... FAILED
 test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
 """
+GO_LOG = """=== RUN   TestOne
+=== RUN   TestOne/first
+=== RUN   TestOne/second
+--- PASS: TestOne (0.01s)
+    --- PASS: TestOne/first (0.00s)
+    --- PASS: TestOne/second (0.00s)
+PASS
+ok  	ktsn.io/ktsn/k8s/internal/nodeapi	0.512s
+"""
+GO_SKIP_LOG = GO_LOG + """=== RUN   TestTwo
+    two_test.go:7: no such device
+--- SKIP: TestTwo (0.00s)
+ok  	ktsn.io/ktsn/k8s/internal/other	(cached)
+"""
+GO_FAILED_LOG = GO_LOG.replace("--- PASS: TestOne/second", "--- FAIL: TestOne/second").replace(
+    "--- PASS: TestOne (", "--- FAIL: TestOne (").replace("ok  ", "FAIL")
+GO_DIED_LOG = "=== RUN   TestOne\n--- PASS: TestOne (0.01s)\npanic: oh\nFAIL	ktsn.io/ktsn/k8s/a	0.1s\nFAIL\n"
+GO_BROKEN_LOG = GO_LOG + "FAIL	ktsn.io/ktsn/k8s/a [build failed]\nFAIL\n"
 LISTED = '[[skip]]\nname = "link::zero_copy"\nreason = "veth has no zero-copy"\nsince = 2026-11-21\n'
 
 
@@ -127,6 +171,12 @@ def self_test():
         ("failed test", FAILED_LOG, 101, "", (0, 1, 0)),
         ("does not compile", "error[E0425]: cannot find value\n", 101, "", (0, 1, 0)),
         ("ran nothing", "", 0, "", (0, 1, 0)),
+        ("good Go", GO_LOG, 0, "", (2, 0, 0)),
+        ("listed Go skip", GO_SKIP_LOG, 0, LISTED.replace("link::zero_copy", "TestTwo"), (2, 0, 1)),
+        ("unlisted Go skip", GO_SKIP_LOG, 0, "", (2, 1, 1)),
+        ("failed Go test", GO_FAILED_LOG, 1, "", (1, 1, 0)),
+        ("Go test that died", GO_DIED_LOG, 1, "", (1, 1, 0)),
+        ("Go does not compile", GO_BROKEN_LOG, 1, "", (2, 1, 0)),
         ("list without a reason", GOOD_LOG, 0, LISTED.replace("veth has no zero-copy", " "), (2, 1, 0)),
         ("list with a missing key", GOOD_LOG, 0, LISTED.replace("since = 2026-11-21\n", ""), (2, 1, 0)),
     ]
@@ -135,6 +185,8 @@ def self_test():
         assert found == expected, f"tally self-test: {name}: expected {expected}, found {found}"
     named = Suite("s", GOOD_LOG, 0).checks[0]["name"]
     assert named == "s/a_b::tests::one", f"tally self-test: name: {named}"
+    named = Suite("s", GO_SKIP_LOG, 0).checks[-1]
+    assert named == check("s/ktsn.io/ktsn/k8s/internal/other::TestTwo", "skipped", "no such device"), f"tally self-test: {named}"
     with tempfile.TemporaryDirectory() as empty:
         skips = pathlib.Path(empty) / "skips.toml"
         skips.write_text("")

@@ -49,4 +49,6 @@ else
         --target-dir "$target/loom" "${loom[@]}" -- --show-output
 fi
 
+suite k8s scripts/go.sh test
+
 python3 scripts/tally.py out/test tests/skips.toml

@@ -15,8 +15,9 @@ import subprocess
 class Tree:
     """Files by path, packages by name. A self-test passes dictionaries; `Tree.of` reads the real tree."""
 
-    def __init__(self, files, packages=(), history=None):
+    def __init__(self, files, packages=(), history=None, go_licences=None):
         self.files = files
+        self.go_licences = go_licences or {}  # module -> text of its licence
         self.packages = {package["id"]: package for package in packages}
         self.history = history or {}  # path -> contents it had in earlier commits
 
@@ -36,7 +37,7 @@ class Tree:
         ratchet = "scripts/long-files.txt"
         commits = git("rev-list", "HEAD", "--", ratchet).split()
         history = {ratchet: [git("show", f"{commit}:{ratchet}") for commit in commits]}
-        return cls(files, metadata(root), history)
+        return cls(files, metadata(root), history, licences_of_go(root))
 
     def sources(self, *suffixes):
         """(path, text) of the files with one of these suffixes."""
@@ -72,6 +73,24 @@ def package(name, dependencies=(), source=None, license="MIT", kind="lib"):
     return {"id": name, "name": name, "source": source, "license": license, "version": "1.0.0",
             "targets": [{"kind": [kind]}], "links": [n for n, k in pairs if k is None],
             "dependencies": [{"name": n, "kind": k, "source": None} for n, k in pairs]}
+
+
+def licences_of_go(root):
+    """Text of the licence of each module that the Go programs or their tests link."""
+    template = "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}{{end}}{{end}}"
+    listed = subprocess.run(["go", "list", "-deps", "-test", "-f", template, "./..."], check=True, cwd=pathlib.Path(root) / "k8s",
+                            stdout=subprocess.PIPE, text=True, env=os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}).stdout
+    found = {}
+    for module, directory in {tuple(line.split("\t")) for line in listed.splitlines() if line}:
+        names = [path for path in sorted(pathlib.Path(directory).iterdir())
+                 if re.match(r"(LICEN[CS]E|COPYING)", path.name, re.I) and path.is_file()]
+        found[module] = "\n".join(path.read_text(errors="replace") for path in names)
+    return found
+
+
+def is_generated(text):
+    """Whether a Go file says that a program wrote it, in the way that Go's tools look for."""
+    return bool(re.search(r"^// Code generated .* DO NOT EDIT\.$", text, re.M))
 
 
 RUST_TOKEN = re.compile(r'''

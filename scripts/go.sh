@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Go side (k8s/). In: what to do. Out:
+#   build FOLDER   its programs, static, in FOLDER
+#   generate       the types of proto/ktsn/v1/node.proto, written anew into k8s/internal/nodeapi
+#   lint           exit status 0 if the types are current, gofmt has nothing to do, and vet and staticcheck find nothing
+#   test           `go test -v`, as scripts/tally.py reads it
+# The linters and generators are programs of k8s/tools/go.mod, a module of its own: nothing that is shipped depends on it.
+set -euo pipefail
+cd "$(dirname "$0")/../k8s"
+export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly" GOTOOLCHAIN=local
+target=${CARGO_TARGET_DIR:-$PWD/../target}
+case $target in /*) ;; *) target=$PWD/../$target ;; esac
+tools=$target/go-tools
+
+build_tools() {
+    mkdir -p "$tools"
+    (cd tools && go build -o "$tools/" tool ./protogen)
+}
+
+generate() { (cd tools && "$tools/protogen" -plugins "$tools" "$@"); }
+
+lint() {
+    local status=0 unformatted module
+    build_tools
+    generate -check || status=1
+    unformatted=$(gofmt -l .)
+    [ -z "$unformatted" ] || { printf 'gofmt would change: %s\n' "$unformatted"; status=1; }
+    for module in . tools; do
+        (cd "$module" && go vet ./... && "$tools/staticcheck" ./...) || status=1
+        (cd "$module" && go mod tidy -diff) || { echo "k8s/$module: go mod tidy would change go.mod or go.sum"; status=1; }
+    done
+    return "$status"
+}
+
+case ${1:-} in
+    build)
+        case $2 in /*) out=$2 ;; *) out=$OLDPWD/$2 ;; esac
+        mkdir -p "$out"
+        shopt -s nullglob
+        for program in cmd/*/; do go build -ldflags '-s -w' -o "$out/" "./$program"; done
+        ;;
+    generate) build_tools && generate ;;
+    lint) lint ;;
+    test) shift && go test -v -count=1 -timeout 20m "$@" ./... ;;
+    *)
+        echo "usage: scripts/go.sh build FOLDER | generate | lint | test" >&2
+        exit 2
+        ;;
+esac
