@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster is made of.
+
+In: the Debian archive and the Go module proxy, once. Out: a cache directory with programs: `debian/` (packages unpacked,
+never installed: no maintainer script runs, so nothing of theirs is started on this machine), `bin/` (Kubernetes, Flannel).
+It must never: install anything, take a program of another version for the right one, or go on without a program.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = HERE.parent.parent
+CACHE = pathlib.Path(os.environ.get("KTSN_K8S_CACHE") or pathlib.Path.home() / ".cache/ktsn/k8s")
+COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+# A module that the proxy does not have fails at once, instead of waiting for a host that is not to be reached.
+PROXY = "https://proxy.golang.org"
+
+
+class Missing(Exception):
+    """A program that is not to be had, with the reason."""
+
+
+def run(argv, log, **options):
+    """Runs a program whose output goes to a log file; its last lines are the error."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        status = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False, **options).returncode
+    if status != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise Missing(f"{' '.join(map(str, argv))}: exit status {status} (log: {log})\n{tail}")
+
+
+def stamp_of(*parts):
+    """Names what something was made from."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.read_bytes() if isinstance(part, pathlib.Path) else str(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def once(stamp, text, make):
+    """Calls `make` unless what it makes is there already, made from the same."""
+    if not (stamp.exists() and stamp.read_text() == text):
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        make()
+        stamp.write_text(text)
+
+
+def debian():
+    """Unpacks the packages of packages.txt; their directory."""
+    listed = [line.split()[0] for line in (HERE / "packages.txt").read_text().splitlines()
+              if line.strip() and not line.startswith("#")]
+    root, archives = CACHE / "debian", CACHE / "archives"
+
+    def make():
+        for directory in (root, archives):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+        # APT's sandbox user cannot write below /root; root's own right is enough to write a file.
+        fetch = ["apt-get", "-o", "APT::Sandbox::User=root", "download", *listed]
+        try:
+            run(fetch, CACHE / "log/fetch.log", cwd=archives)
+        except Missing:  # no lists yet, or old ones
+            run(["apt-get", "update"], CACHE / "log/update.log")
+            run(fetch, CACHE / "log/fetch.log", cwd=archives)
+        for archive in sorted(archives.glob("*.deb")):
+            run(["dpkg-deb", "-x", str(archive), str(root)], CACHE / "log/unpack.log")
+        shutil.rmtree(archives)
+
+    once(CACHE / "debian.stamp", stamp_of(*listed), make)
+    return root
+
+
+def go_version():
+    found = subprocess.run(["go", "version"], capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise Missing("go is missing: install it (https://go.dev/dl)")
+    return found.stdout.strip()
+
+
+def go_program(name, flags=()):
+    """Builds the Go module of tests/k8s/NAME; the program."""
+    source, program = HERE / name, CACHE / "bin" / name
+    files = [source / "go.mod", *sorted(source.glob("*.go"))]
+    environment = os.environ | {"CGO_ENABLED": "0", "GOPROXY": PROXY, "GOFLAGS": "-trimpath", "GOTOOLCHAIN": "local"}
+
+    def make():
+        print(f"e2e-k8s: building {name} (once; minutes)", flush=True)
+        # Into a file of its own: a running cluster keeps the program that it has.
+        fresh = program.with_suffix(".new")
+        run(["go", "build", "-o", str(fresh), *flags, "."], CACHE / f"log/{name}.log", cwd=source, env=environment)
+        fresh.rename(program)
+
+    program.parent.mkdir(parents=True, exist_ok=True)
+    once(CACHE / f"{name}.stamp", stamp_of(*files, go_version(), *flags), make)
+    return program
+
+
+def kubernetes():
+    """Builds Kubernetes; the directory with one link for each component."""
+    wanted = [line.split() for line in (HERE / "kube/go.mod").read_text().splitlines()]
+    version = next(words[1] for words in wanted if words[:1] == ["k8s.io/kubernetes"])
+    major, minor, _ = version.removeprefix("v").split(".")
+    package = "k8s.io/component-base/version"
+    facts = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean",
+             "gitCommit": "0" * 40, "buildDate": "2026-01-01T00:00:00Z"}
+    program = go_program("kube", ("-ldflags", " ".join(["-s -w", *(f"-X {package}.{k}={v}" for k, v in facts.items())])))
+    for name in COMPONENTS:
+        link = program.parent / name
+        if not link.is_symlink():
+            link.symlink_to(program.name)
+    return program.parent
+
+
+def everything():
+    """Everything that the cluster needs; the value of PATH that finds it."""
+    root = debian()
+    go_program("flannel")
+    go_program("multinet")
+    directories = [kubernetes(), *(root / at for at in ("usr/bin", "usr/sbin", "bin"))]
+    return ":".join(dict.fromkeys(map(str, directories)))
