@@ -81,6 +81,9 @@ class Cluster:
             until(lambda: self.get("node", node.name, missing_ok=True).get("spec", {}).get("podCIDR"), 30,
                   lambda: f"{node.name} has no range of pod addresses: {node.kubelet().tail()}", 0.1)
             node.start_network()
+            node.install_multinet()
+        self.apply((pathlib.Path(__file__).parent.parent / "manifests/networks.yaml").read_text())
+        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.wait_nodes()
 
     def _start_control_plane(self):

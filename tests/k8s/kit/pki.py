@@ -73,5 +73,6 @@ def issue(directory, server, nodes, path):
     # What a cluster made by kubeadm gives its node agents a service account for.
     authority.client("kube-proxy", "/CN=system:kube-proxy")
     authority.client("flannel", "/O=system:masters/CN=flannel")
+    authority.client("multinet", "/O=system:masters/CN=multinet")
     for name, address in nodes.items():
         authority.client(name, f"/O=system:nodes/CN=system:node:{name}", [f"DNS:{name}", f"IP:{address}"])
