@@ -76,6 +76,7 @@ step clippy-dpdk clippy -p ktsn-port -p ktsnd --features dpdk --all-targets
 step clippy-libktsn clippy_hook
 step clippy-loom clippy_loom
 step rustdoc rustdoc
+step manifests scripts/manifests.sh check
 step go scripts/go.sh lint
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -49,7 +49,7 @@ class Context:
 
 
 def node(context, programs):
-    for name in ("ktsnd", "ktsn", "ktsn-node-agent"):
+    for name in ("ktsnd", "ktsn", "ktsn-node-agent", "ktsn-respawn"):
         context.program(programs / name, f"bin/{name}")
     for name in ("libktsn.so", "tsn-cni"):
         context.file(programs / name, f"install/{name}")

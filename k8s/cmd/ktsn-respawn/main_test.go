@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// run supervises a shell script that writes its number of starts to $0; what was said, and the status.
+func run(t *testing.T, script string, signals <-chan os.Signal) (starts, status int, said string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "starts")
+	var text strings.Builder
+	status = supervise([]string{"/bin/sh", "-c", "echo >>$0; " + script, file}, signals, text.WriteString)
+	lines, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(lines), status, text.String()
+}
+
+func TestEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		script         string
+		starts, status int
+	}{
+		"done":                {"exit 0", 1, 0},
+		"wrong configuration": {"exit 2", 1, 2},
+		"one crash":           {"[ $(wc -l <$0) = 1 ] && kill -KILL $$; exit 0", 2, 0},
+		"always failing":      {"exit 7", deathsMax, 7},
+		"always killed":       {"kill -SEGV $$", deathsMax, 128 + int(syscall.SIGSEGV)},
+	} {
+		if starts, status, said := run(t, c.script, nil); starts != c.starts || status != c.status {
+			t.Errorf("%s: %d starts, status %d, want %d, %d; %s", name, starts, status, c.starts, c.status, said)
+		}
+	}
+}
+
+func TestAskedToEnd(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	time.AfterFunc(200*time.Millisecond, func() { signals <- syscall.SIGTERM })
+	began := time.Now()
+	starts, status, _ := run(t, "trap 'exit 9' TERM; while :; do sleep 0.05; done", signals)
+	if starts != 1 || status != 9 || time.Since(began) > 10*time.Second {
+		t.Errorf("%d starts, status %d after %s", starts, status, time.Since(began))
+	}
+}
+
+func TestDeathsAreForgotten(t *testing.T) {
+	now := time.Now()
+	if left := recent([]time.Time{now.Add(-2 * window), now.Add(-window / 2), now}, now); len(left) != 2 {
+		t.Errorf("%v", left)
+	}
+}
+
+func TestNoProgram(t *testing.T) {
+	var said strings.Builder
+	if status := supervise([]string{"/nowhere/ktsnd"}, nil, said.WriteString); status != 1 || !strings.Contains(said.String(), "/nowhere/ktsnd") {
+		t.Errorf("%d %q", status, said.String())
+	}
+}
