@@ -119,6 +119,9 @@ func (c *Daemon) stream(ctx context.Context, description *grpc.StreamDesc, conne
 	return stream, c.explain(method, err)
 }
 
+// Present: whether anybody listens at this moment.
+func (c *Daemon) Present() bool { return c.reachable(context.Background()) == nil }
+
 // Reachable asks whether anybody listens; a connection that lasts makes the question cheap, so it is asked each time.
 func (c *Daemon) reachable(ctx context.Context) error {
 	connection, err := c.dial(ctx, "")

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"google.golang.org/grpc/codes"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/podlink"
+)
+
+// How long ADD waits: for another run of the same interface, for ktsnd to be there, for its answer (many pods at once wait
+// for each other). Runtimes give a plugin two minutes and more.
+const (
+	lockPatience   = 30 * time.Second
+	absentPatience = 3 * time.Second
+	attachPatience = 60 * time.Second
+)
+
+// An ADD on its way.
+type addition struct {
+	args      *skel.CmdArgs
+	conf      *cniconf.Conf
+	directory cnistate.Directory
+	state     *cnistate.State
+	node      *nodefile.Node
+	daemon    *nodeapi.Daemon
+
+	addresses []net.IP
+	routes    []*net.IPNet
+	link      *podlink.Link
+}
+
+func add(args *skel.CmdArgs) error {
+	conf, err := cniconf.Parse(args.StdinData, args.Args)
+	if err != nil {
+		return err
+	}
+	if err := conf.CheckChain(); err != nil {
+		return err
+	}
+	if !conf.IsWanted() {
+		return printUntouched(conf)
+	}
+	a := &addition{args: args, conf: conf, directory: cnistate.Open(conf.StateDir)}
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	unlock, err := a.directory.Lock(ctx, args.ContainerID, args.IfName)
+	if err != nil {
+		return stateFault(a.directory, err)
+	}
+	defer unlock()
+	return a.run(context.Background())
+}
+
+func stateFault(directory cnistate.Directory, err error) error {
+	if errors.Is(err, cnistate.ErrBusy) {
+		return err
+	}
+	return failure(codeState, "state directory %s: %v", directory.Path(), err)
+}
+
+// Run does everything under the lock; what it began it takes back when it fails.
+func (a *addition) run(ctx context.Context) error {
+	if err := a.begin(ctx); err != nil {
+		return err
+	}
+	defer a.daemon.Close()
+	// A version of the daemon's that is not ours is told before anything is attached, not before anything is made: it costs no time so.
+	version := make(chan error, 1)
+	go func() {
+		limited, cancel := context.WithTimeout(ctx, absentPatience)
+		defer cancel()
+		version <- a.daemon.Compatible(limited)
+	}()
+	err := a.directory.Save(a.state)
+	if err != nil {
+		return stateFault(a.directory, err)
+	}
+	for _, step := range steps {
+		point("before " + step.name)
+		if step.name == "attachment" {
+			err = <-version
+		}
+		if err == nil {
+			err = step.do(ctx, a)
+		}
+		if err != nil {
+			return withUndo(err, undo(ctx, a.directory, a.state))
+		}
+	}
+	point("before result")
+	if err := a.finish(); err != nil {
+		return withUndo(err, undo(ctx, a.directory, a.state))
+	}
+	return nil
+}
+
+func withUndo(err, undone error) error {
+	if undone == nil {
+		return err
+	}
+	found := coded(err)
+	return types.NewError(found.Code, found.Msg, strings.TrimSpace(found.Details+" Not all of it could be taken back; DEL or GC will: "+undone.Error()))
+}
+
+// Begin checks all that can be checked before the first step, and cleans up after a run that was interrupted.
+func (a *addition) begin(ctx context.Context) (err error) {
+	runDir := nodeapi.RunDir(a.conf.RunDir)
+	if err := a.clean(ctx, runDir); err != nil {
+		return err
+	}
+	if err := admit(a.conf, runDir); err != nil {
+		return err
+	}
+	if a.node, err = readNode(runDir); err != nil {
+		return err
+	}
+	fillIn(a.conf, a.node)
+	if err := a.capacity(); err != nil {
+		return err
+	}
+	a.state = freshState(a.args, a.conf, runDir)
+	if a.conf.IsChained() {
+		if err := a.chainedInterface(); err != nil {
+			return err
+		}
+	} else {
+		a.state.HostInterface = cnistate.HostInterface(a.args.ContainerID, a.args.IfName)
+		if a.conf.IPAMType != "" {
+			input, err := ipamInput(a.args.StdinData, a.conf, a.node)
+			if err != nil {
+				return err
+			}
+			a.state.IPAM = &cnistate.IPAM{Type: a.conf.IPAMType, Config: input, Args: a.args.Args, Path: a.args.Path}
+		}
+	}
+	a.daemon, err = nodeapi.New(runDir)
+	return err
+}
+
+func freshState(args *skel.CmdArgs, conf *cniconf.Conf, runDir string) *cnistate.State {
+	return &cnistate.State{
+		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Network: conf.Name, Pod: conf.Pod,
+		Attachment: cnistate.AttachmentName(args.ContainerID, args.IfName), Capture: conf.Attachment.Capture,
+		RunDir: runDir, DeviceID: conf.DeviceID,
+	}
+}
+
+// Clean takes back what an interrupted ADD of the same name has left. A finished one is there already: that is the caller's mistake.
+func (a *addition) clean(ctx context.Context, runDir string) error {
+	payOwed(ctx, a.directory, runDir, a.args.ContainerID, a.args.IfName)
+	old, err := a.directory.Load(a.args.ContainerID, a.args.IfName)
+	if errors.Is(err, cnistate.ErrBroken) {
+		old, err = guessedState(a.args, a.conf.RunDir), nil
+	}
+	if err != nil {
+		return stateFault(a.directory, err)
+	}
+	if old == nil {
+		return nil
+	}
+	if old.Done && old.Netns == a.args.Netns && podlink.CheckForeign(old.Netns, old.IfName) == nil {
+		return failure(codeExists, "%s of this container is attached already (network %s): DEL comes before a second ADD",
+			a.args.IfName, old.Network)
+	}
+	return undo(ctx, a.directory, old)
+}
+
+// Capacity: attachments beyond it would cost the others their time.
+func (a *addition) capacity() error {
+	if a.node == nil || a.node.Capacity <= 0 {
+		return nil
+	}
+	states, _ := a.directory.List() // broken ones count for nothing
+	if len(states) < a.node.Capacity {
+		return nil
+	}
+	return failure(codeCapacity, "this node's TSN capacity is spent: %d interfaces are attached, %d fit (pods that ask for ktsn.io/tsn wait for a free node)",
+		len(states), a.node.Capacity)
+}
+
+func (a *addition) chainedInterface() error {
+	if err := podlink.CheckForeign(a.args.Netns, a.args.IfName); err != nil {
+		return failure(types.ErrInvalidNetworkConfig, "tsn-cni stands behind another plugin, which made no %s in the pod: %v", a.args.IfName, err)
+	}
+	return nil
+}
+
+func (a *addition) makeLink(context.Context) (err error) {
+	if a.conf.IsChained() {
+		return nil
+	}
+	if a.node != nil && len(a.addresses) > 0 {
+		for _, prefix := range a.node.CIDRs {
+			if _, cidr, err := net.ParseCIDR(prefix); err == nil {
+				a.reach(cidr)
+			}
+		}
+	}
+	a.routes = widest(a.routes)
+	if err := podlink.Forward(a.addresses); err != nil {
+		return failure(codeLink, "the node does not forward packets: %v", err)
+	}
+	a.link, err = podlink.Make(podlink.Spec{
+		Netns: a.args.Netns, Interface: a.args.IfName, Host: a.state.HostInterface, MTU: mtuOf(a.conf, a.node),
+		MAC: a.conf.MAC, Addresses: a.addresses, Routes: a.routes,
+	})
+	if err != nil && !errors.Is(err, podlink.ErrExists) {
+		return failure(codeLink, "%v", err)
+	}
+	return err
+}
+
+// Widest leaves out prefixes that a wider one of the list holds.
+func widest(prefixes []*net.IPNet) []*net.IPNet {
+	var kept []*net.IPNet
+	for index, prefix := range prefixes {
+		length, bits := prefix.Mask.Size()
+		held := false
+		for other, outer := range prefixes {
+			outerLength, outerBits := outer.Mask.Size()
+			held = held || (other != index && outerBits == bits && outerLength > 0 && outerLength < length && outer.Contains(prefix.IP))
+		}
+		if !held {
+			kept = append(kept, prefix)
+		}
+	}
+	return kept
+}
+
+func (a *addition) attach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attachPatience)
+	defer cancel()
+	message := a.conf.Attachment
+	message.Name, message.Netns, message.Interface = a.state.Attachment, a.args.Netns, a.args.IfName
+	request := &nodeapi.AttachRequest{Attachment: message}
+	_, err := a.daemon.Attach(ctx, request)
+	if nodeapi.CodeOf(err) == codes.AlreadyExists {
+		// The name is this container's alone: left over, from before the state was lost.
+		if _, err = a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: message.Name}); err == nil {
+			_, err = a.daemon.Attach(ctx, request)
+		}
+	}
+	return err
+}
+
+// Finish notes the result and prints it.
+func (a *addition) finish() error {
+	result, err := a.result()
+	if err != nil {
+		return err
+	}
+	printed, err := result.GetAsVersion(a.conf.CNIVersion)
+	if err != nil {
+		return failure(types.ErrIncompatibleCNIVersion, "result: %v", err)
+	}
+	if a.state.Result, err = json.Marshal(printed); err != nil {
+		return err
+	}
+	a.state.Done = true
+	if err := a.directory.Save(a.state); err != nil {
+		return stateFault(a.directory, err)
+	}
+	return printed.Print()
+}
+
+func (a *addition) result() (types.Result, error) {
+	if a.conf.IsChained() {
+		return previous(a.conf)
+	}
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: a.conf.DNS, Interfaces: []*types100.Interface{
+		{Name: a.state.HostInterface, Mac: a.link.HostMAC.String(), Mtu: a.link.MTU},
+		{Name: a.args.IfName, Mac: a.link.PodMAC.String(), Mtu: a.link.MTU, Sandbox: a.args.Netns},
+	}}
+	for _, address := range a.addresses {
+		result.IPs = append(result.IPs, &types100.IPConfig{
+			Interface: types100.Int(1), Address: *podlink.HostAddress(address), Gateway: podlink.NextHop(address),
+		})
+	}
+	for _, prefix := range a.routes {
+		result.Routes = append(result.Routes, &types.Route{Dst: *prefix, GW: podlink.NextHop(prefix.IP)})
+	}
+	return result, nil
+}

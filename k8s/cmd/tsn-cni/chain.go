@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+)
+
+// Previous is the result of the plugin before this one.
+func previous(conf *cniconf.Conf) (types.Result, error) {
+	var raw map[string]any
+	if err := json.Unmarshal(conf.PrevResult, &raw); err != nil {
+		return nil, failure(types.ErrDecodingFailure, "prevResult: %v", err)
+	}
+	parsed := &types.PluginConf{CNIVersion: conf.CNIVersion, RawPrevResult: raw}
+	if err := version.ParsePrevResult(parsed); err != nil {
+		return nil, failure(types.ErrDecodingFailure, "prevResult: %v", err)
+	}
+	return parsed.PrevResult, nil
+}
+
+// PrintUntouched is the answer for a pod that asks for nothing: what was there before.
+func printUntouched(conf *cniconf.Conf) error {
+	if conf.IsChained() {
+		result, err := previous(conf)
+		if err != nil {
+			return err
+		}
+		return types.PrintResult(result, conf.CNIVersion)
+	}
+	return types.PrintResult(&types100.Result{CNIVersion: types100.ImplementedSpecVersion}, conf.CNIVersion)
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/podlink"
+)
+
+// Check finds whether everything that ADD made is still there.
+func check(args *skel.CmdArgs) error {
+	conf, err := cniconf.Parse(args.StdinData, args.Args)
+	if err != nil {
+		return err
+	}
+	directory := cnistate.Open(conf.StateDir)
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	unlock, err := directory.Lock(ctx, args.ContainerID, args.IfName)
+	if err != nil {
+		return stateFault(directory, err)
+	}
+	defer unlock()
+	state, err := directory.Load(args.ContainerID, args.IfName)
+	if err != nil {
+		return stateFault(directory, err)
+	}
+	if state == nil {
+		return checkWithout(args, conf)
+	}
+	if !state.Done {
+		return failure(codeMissing, "ADD of %s did not come to its end", args.IfName)
+	}
+	return errors.Join(checkLink(state), checkAttachment(ctx, state), checkIPAM(ctx, state))
+}
+
+// CheckWithout: no state is right for a pod that did not ask, and wrong for one whose result names our interface.
+func checkWithout(args *skel.CmdArgs, conf *cniconf.Conf) error {
+	host := cnistate.HostInterface(args.ContainerID, args.IfName)
+	result, err := previous(conf)
+	isOurs := conf.IPAMType != ""
+	if found, _ := result.(*types100.Result); err == nil && found != nil {
+		isOurs = isOurs || slices.ContainsFunc(found.Interfaces, func(i *types100.Interface) bool { return i.Name == host })
+	}
+	if isOurs || conf.IsWanted() {
+		return failure(types.ErrUnknownContainer, "%s of container %s is not attached: no state of an ADD", args.IfName, args.ContainerID)
+	}
+	return nil
+}
+
+func checkLink(state *cnistate.State) error {
+	if state.HostInterface == "" {
+		return missing(podlink.CheckForeign(state.Netns, state.IfName))
+	}
+	var printed struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(state.Result, &printed); err != nil {
+		return failure(codeState, "result of ADD in the state file: %v", err)
+	}
+	parsed, err := types100.NewResult(state.Result)
+	if err != nil {
+		// Of a version before 1.0, whose form differs.
+		return missing(podlink.Check(podlink.Spec{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}))
+	}
+	result, err := types100.GetResult(parsed)
+	if err != nil {
+		return failure(codeState, "result of ADD in the state file: %v", err)
+	}
+	spec := podlink.Spec{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}
+	for _, found := range result.Interfaces {
+		if found.Name == state.IfName && found.Sandbox != "" {
+			spec.MTU = found.Mtu
+			spec.MAC, _ = net.ParseMAC(found.Mac) // ours: ADD wrote it
+		}
+	}
+	for _, found := range result.IPs {
+		spec.Addresses = append(spec.Addresses, found.Address.IP)
+	}
+	for _, found := range result.Routes {
+		spec.Routes = append(spec.Routes, &found.Dst)
+	}
+	return missing(podlink.Check(spec))
+}
+
+func missing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure(codeMissing, "%v", err)
+}
+
+func checkAttachment(ctx context.Context, state *cnistate.State) error {
+	daemon, err := nodeapi.New(state.RunDir)
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	ctx, cancel := context.WithTimeout(ctx, absentPatience)
+	defer cancel()
+	listed, err := daemon.List(ctx, &nodeapi.ListRequest{})
+	if err != nil {
+		return err
+	}
+	for _, attached := range listed.GetAttachments() {
+		if attached.GetAttachment().GetName() == state.Attachment {
+			return nil
+		}
+	}
+	return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
+}
+
+func checkIPAM(ctx context.Context, state *cnistate.State) error {
+	if state.IPAM == nil {
+		return nil
+	}
+	err := delegate(state.IPAM.Config, func(stdin []byte) error { return invoke.DelegateCheck(ctx, state.IPAM.Type, stdin, nil) })
+	if err != nil {
+		return ipamFault(state.IPAM.Type, err)
+	}
+	return nil
+}
+
+// Status tells whether an ADD could succeed now. Where only pods that ask are attached, all others are served whatever ktsnd
+// does, and an error here would make the whole node unready.
+func status(args *skel.CmdArgs) error {
+	conf, err := cniconf.Parse(args.StdinData, args.Args)
+	if err != nil {
+		return err
+	}
+	if conf.Attach == "asked" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), absentPatience)
+	defer cancel()
+	runDir := nodeapi.RunDir(conf.RunDir)
+	daemon, err := nodeapi.New(runDir)
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	if err := daemon.Compatible(ctx); err != nil {
+		return failure(types.ErrPluginNotAvailable, "%v", err)
+	}
+	directory := cnistate.Open(conf.StateDir)
+	payOwed(ctx, directory, runDir, "", "")
+	node, err := readNode(runDir)
+	if err != nil {
+		return failure(types.ErrPluginNotAvailable, "%v", err)
+	}
+	if _, err := ipamInput(args.StdinData, conf, node); err != nil {
+		return failure(types.ErrPluginNotAvailable, "%s", coded(err).Msg)
+	}
+	a := &addition{args: args, conf: conf, directory: directory, node: node}
+	if err := a.capacity(); err != nil {
+		return failure(types.ErrLimitedConnectivity, "%s", coded(err).Msg)
+	}
+	if conf.IPAMType == "" {
+		return nil
+	}
+	return statusOfIPAM(ctx, args, conf)
+}
+
+// StatusOfIPAM asks the plugin; one from before 1.1 knows no STATUS and says nothing.
+func statusOfIPAM(ctx context.Context, args *skel.CmdArgs, conf *cniconf.Conf) error {
+	err := invoke.DelegateStatus(ctx, conf.IPAMType, args.StdinData, nil)
+	var cni *types.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &cni) && (cni.Code == types.ErrPluginNotAvailable || cni.Code == types.ErrLimitedConnectivity):
+		return ipamFault(conf.IPAMType, err)
+	case !errors.As(err, &cni):
+		return failure(types.ErrPluginNotAvailable, "%s", fmt.Sprintf("ipam: %s: %v", conf.IPAMType, err))
+	}
+	return nil
+}

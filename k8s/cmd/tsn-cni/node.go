@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/podlink"
+)
+
+// ReadNode gives what the node agent says about this node; nil where no agent has written anything.
+func readNode(runDir string) (*nodefile.Node, error) {
+	found, err := nodefile.Read(filepath.Join(runDir, nodefile.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, failure(types.ErrTryAgainLater, "%v (the node agent writes it)", err)
+	}
+	return &found, nil
+}
+
+// NeedsNode: whether the configuration leaves open what only the node's file can fill in.
+func needsNode(conf *cniconf.Conf) bool {
+	return conf.IPAMType == "host-local" && !hasRanges(conf.IPAM)
+}
+
+func hasRanges(ipam json.RawMessage) bool {
+	var given struct {
+		Ranges []json.RawMessage `json:"ranges"`
+		Subnet string            `json:"subnet"`
+	}
+	return json.Unmarshal(ipam, &given) == nil && (len(given.Ranges) > 0 || given.Subnet != "")
+}
+
+// FillIn puts the node's values where the configuration leaves them open, for an interface of our own: overlay, uplink, destinations.
+func fillIn(conf *cniconf.Conf, node *nodefile.Node) {
+	a := conf.Attachment
+	if node == nil || conf.IsChained() || conf.OverlayGiven || node.VxlanDevice == "" {
+		return
+	}
+	a.Vxlan = &nodeapi.Vxlan{LearnFrom: node.VxlanDevice}
+	if a.Uplink == "" {
+		a.Uplink = node.Uplink
+	}
+	// All pods of the TSN network, those of this node too.
+	if len(a.Destinations) == 0 {
+		a.Destinations = node.CIDRs
+	}
+}
+
+// MTUOf the pod's interface: as configured, else that of the overlay's device, else the node's.
+func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
+	if conf.MTU != 0 {
+		return conf.MTU
+	}
+	vxlan := conf.Attachment.GetVxlan()
+	for _, device := range []string{vxlan.GetLearnFrom(), vxlan.GetDevice()} {
+		if device == "" {
+			continue
+		}
+		if mtu := podlink.MTUOf(device); mtu != 0 {
+			return mtu
+		}
+	}
+	if node != nil && vxlan != nil {
+		return node.MTU
+	}
+	return 0
+}
+
+// IPAMInput is the standard input of the IPAM plugin: ours, with the node's prefixes where host-local is given no ranges.
+func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, error) {
+	if !needsNode(conf) {
+		return stdin, nil
+	}
+	if node == nil || !node.Ready || len(node.Prefixes) == 0 {
+		reason := "no " + nodefile.Name + " in ktsnd's run directory: does the node agent run?"
+		if node != nil {
+			reason = "the node agent is not ready: " + node.Reason
+		}
+		return nil, failure(types.ErrTryAgainLater, "ipam: host-local has no ranges and this node's prefixes are not known: %s", reason)
+	}
+	ranges := make([][]map[string]string, 0, len(node.Prefixes))
+	for _, prefix := range node.Prefixes {
+		if _, _, err := net.ParseCIDR(prefix); err != nil {
+			return nil, failure(types.ErrTryAgainLater, "%s: prefixes: %v (the node agent writes it)", nodefile.Name, err)
+		}
+		ranges = append(ranges, []map[string]string{{"subnet": prefix}})
+	}
+	return withIPAMField(stdin, conf.IPAM, "ranges", ranges)
+}
+
+// WithIPAMField sets one field of the ipam object, the rest stays.
+func withIPAMField(stdin []byte, ipam json.RawMessage, name string, value any) ([]byte, error) {
+	var outer, inner map[string]json.RawMessage
+	encoded, err := json.Marshal(value)
+	if err == nil {
+		err = errors.Join(json.Unmarshal(stdin, &outer), json.Unmarshal(ipam, &inner))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ipam: %w", err)
+	}
+	inner[name] = encoded
+	if outer["ipam"], err = json.Marshal(inner); err != nil {
+		return nil, err
+	}
+	return json.Marshal(outer)
+}

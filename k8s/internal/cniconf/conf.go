@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cniconf checks what a runtime hands to tsn-cni.
+//
+// In: the network's configuration (standard input) and CNI_ARGS. Out: a Conf whose every field has the right shape, or an
+// *Error that names the field; a field that nobody knows is one. It judges no value that ktsnd judges, and it acts on
+// nothing: no file, no socket, no link.
+package cniconf
+
+import (
+	"encoding/json"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+)
+
+// Longest configuration that is read.
+const octetsMax = 1 << 20
+
+// AskAnnotation marks pods that want the attachment where only these get one; `true` or `false`.
+const AskAnnotation = "ktsn.io/attach"
+
+// AskArgument is the same in CNI_ARGS.
+const AskArgument = "KTSN_ATTACH"
+
+// AnnotationsCapability is how containerd hands over a pod's annotations (runtimeConfig).
+const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
+
+// Pod as the runtime names it in CNI_ARGS; empty outside Kubernetes.
+type Pod struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// Conf is a network's configuration, checked.
+type Conf struct {
+	CNIVersion string
+	Name       string // of the network
+	IPAM       json.RawMessage
+	IPAMType   string // empty: no addresses are asked for
+	MTU        int    // 0: the overlay device's
+	MAC        net.HardwareAddr
+	Attach     string // all, asked, or empty: all where tsn-cni makes the interface, asked in a chain
+	Asked      *bool  // what the pod says; nil: nothing
+	Policies   string // agent or ignore
+	RunDir     string // ktsnd's; empty: KTSN_RUN_DIR, /run/ktsn
+	StateDir   string // empty: KTSN_CNI_STATE_DIR, /var/lib/cni/ktsn
+	DeviceID   string // of the device plugin, as Multus found it
+	DNS        types.DNS
+	PrevResult json.RawMessage // not empty: chained behind another plugin
+
+	Attachment   *nodeapi.Attachment // without name, netns and interface
+	OverlayGiven bool
+	macGiven     bool // by the network's configuration
+	Pod          Pod
+}
+
+// IsChained: the interface is another plugin's.
+func (c *Conf) IsChained() bool { return len(c.PrevResult) > 0 }
+
+// IsWanted: whether this pod gets an attachment.
+func (c *Conf) IsWanted() bool {
+	switch {
+	case c.Attach == "all":
+		return true
+	case c.Attach == "" && !c.IsChained():
+		return c.Asked == nil || *c.Asked
+	}
+	return c.Asked != nil && *c.Asked
+}
+
+// Parse checks everything. `args` is CNI_ARGS.
+func Parse(stdin []byte, args string) (*Conf, error) {
+	if len(stdin) > octetsMax {
+		return nil, fault("configuration", "%d octets; at most %d", len(stdin), octetsMax)
+	}
+	c := &Conf{Policies: "agent", Attachment: &nodeapi.Attachment{}}
+	var capabilities map[string]bool
+	var argument, runtime json.RawMessage
+	known := attachmentFields(c.Attachment, &c.OverlayGiven)
+	maps.Copy(known, fields{
+		"cniVersion":    text(&c.CNIVersion),
+		"name":          text(&c.Name),
+		"type":          ignored,
+		"capabilities":  func(path string, raw json.RawMessage) (err error) { capabilities, err = capable(path, raw); return },
+		"runtimeConfig": keep(&runtime),
+		"args":          keep(&argument),
+		"prevResult":    keep(&c.PrevResult),
+		"ipam":          c.ipam,
+		"dns":           c.dns,
+		"deviceID":      text(&c.DeviceID),
+		"pciBusID":      ignored, // Multus gives deviceID twice
+		"mtu":           integer(68, 65535, func(v uint32) { c.MTU = int(v) }),
+		"mac":           c.mac,
+		"attach":        word(&c.Attach, "all", "asked"),
+		"policies":      word(&c.Policies, "agent", "ignore"),
+		"run_dir":       absolute(&c.RunDir),
+		"state_dir":     absolute(&c.StateDir),
+	})
+	// Keys of the runtime's own, by the CNI specification.
+	reserved := func(key string) bool { return strings.HasPrefix(key, "cni.dev/") }
+	if err := known.object("", stdin, reserved); err != nil {
+		return nil, err
+	}
+	c.macGiven = c.MAC != nil
+	for _, read := range []func() error{
+		func() error { return c.environment(args) },
+		func() error { return c.arguments(argument) },
+		func() error { return c.runtime(runtime, capabilities) },
+	} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func ignored(string, json.RawMessage) error { return nil }
+
+func keep(to *json.RawMessage) decoder {
+	return func(path string, raw json.RawMessage) error {
+		if string(raw) == "null" {
+			return nil
+		}
+		*to = raw
+		_, err := objectOf(path, raw)
+		return err
+	}
+}
+
+func absolute(to *string) decoder {
+	return func(path string, raw json.RawMessage) error {
+		if err := text(to)(path, raw); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(*to, "/") {
+			return fault(path, "%s; expected an absolute path", shown(raw))
+		}
+		return nil
+	}
+}
+
+func capable(path string, raw json.RawMessage) (map[string]bool, error) {
+	const expected = `an object as in { "mac": true }`
+	found, err := exactly[map[string]bool](path, raw, expected)
+	known := []string{"deviceID", AnnotationsCapability, "ips", "mac"}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if found[name] && !slices.Contains(known, name) {
+			return nil, fault(join(path, name), "tsn-cni has no such capability; it has %s", strings.Join(known, ", "))
+		}
+	}
+	return found, err
+}
+
+func (c *Conf) ipam(path string, raw json.RawMessage) error {
+	values, err := objectOf(path, raw)
+	if err != nil {
+		return err
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	kind, given := values["type"]
+	if !given {
+		return fault(join(path, "type"), "missing; expected the name of an IPAM plugin, as in host-local")
+	}
+	if err := text(&c.IPAMType)(join(path, "type"), kind); err != nil {
+		return err
+	}
+	if strings.ContainsAny(c.IPAMType, "/\x00") {
+		return fault(join(path, "type"), "%s; expected the name of an IPAM plugin, not a path", shown(kind))
+	}
+	c.IPAM = raw
+	return nil
+}
+
+func (c *Conf) dns(path string, raw json.RawMessage) (err error) {
+	c.DNS, err = exactly[types.DNS](path, raw, "nameservers, domain, search and options")
+	return err
+}
+
+func (c *Conf) mac(path string, raw json.RawMessage) error {
+	value, err := exactly[string](path, raw, "a MAC address")
+	if err != nil {
+		return err
+	}
+	return c.hardware(path, value)
+}
+
+// Hardware takes one station's address of Ethernet.
+func (c *Conf) hardware(path, value string) error {
+	address, err := net.ParseMAC(value)
+	if err != nil || len(address) != 6 || address[0]&1 != 0 || slices.Max(address) == 0 {
+		return fault(path, "%.60q; expected the MAC address of one station, as in 02:00:00:00:00:07", value)
+	}
+	c.MAC = address
+	return nil
+}
+
+func (c *Conf) ask(path, value string) error {
+	wanted, err := strconv.ParseBool(value)
+	if err != nil || (value != "true" && value != "false") {
+		return fault(path, "%.60q; expected true or false", value)
+	}
+	c.Asked = &wanted
+	return nil
+}
+
+// CheckChain refuses fields that have no meaning behind another plugin. For ADD alone: later verbs bring a prevResult anyhow.
+func (c *Conf) CheckChain() error {
+	if !c.IsChained() {
+		return nil
+	}
+	for _, field := range []struct {
+		name  string
+		given bool
+	}{{"ipam", c.IPAMType != ""}, {"mac", c.macGiven}, {"mtu", c.MTU != 0}, {"dns", len(c.DNS.Nameservers) > 0}} {
+		if field.given {
+			return fault(field.name, "has no meaning behind another plugin, whose interface tsn-cni attaches as it is; remove it")
+		}
+	}
+	return nil
+}

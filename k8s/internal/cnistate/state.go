@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cnistate is what tsn-cni remembers between its runs: one file for each interface.
+//
+// In: a directory (/var/lib/cni/ktsn). Out: states by (containerID, interface), a lock for each, and the names of attachments that
+// could not be detached as ktsnd was away. A state is written whole, before the first step that it describes, so that whatever
+// an interrupted ADD has done can be undone from it alone. It never acts on a link, an address or ktsnd.
+package cnistate
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+)
+
+// DefaultDirectory unless state_dir or KTSN_CNI_STATE_DIR says otherwise.
+const DefaultDirectory = "/var/lib/cni/ktsn"
+
+// FormatVersion of a state file.
+const FormatVersion = 1
+
+// State of one interface of one pod.
+type State struct {
+	FormatVersion int             `json:"format_version"`
+	ContainerID   string          `json:"container_id"`
+	IfName        string          `json:"if_name"`
+	Netns         string          `json:"netns"`
+	Network       string          `json:"network"`
+	Pod           cniconf.Pod     `json:"pod"`
+	Attachment    string          `json:"attachment"` // its name at ktsnd
+	Capture       string          `json:"capture,omitempty"`
+	RunDir        string          `json:"run_dir"`
+	DeviceID      string          `json:"device_id,omitempty"`
+	HostInterface string          `json:"host_interface,omitempty"` // empty: the interface is another plugin's
+	IPAM          *IPAM           `json:"ipam,omitempty"`
+	Done          bool            `json:"done"`             // ADD came to its end
+	Result        json.RawMessage `json:"result,omitempty"` // what it printed
+}
+
+// IPAM is what its plugin needs to give an address back.
+type IPAM struct {
+	Type   string          `json:"type"`
+	Config json.RawMessage `json:"config"` // as on its standard input
+	Args   string          `json:"args"`   // CNI_ARGS
+	Path   string          `json:"path"`   // CNI_PATH
+}
+
+// Directory of states.
+type Directory struct{ path string }
+
+// Open takes the directory asked for, else KTSN_CNI_STATE_DIR, else the default. Nothing is made yet.
+func Open(asked string) Directory {
+	for _, path := range []string{asked, os.Getenv("KTSN_CNI_STATE_DIR")} {
+		if path != "" {
+			return Directory{path}
+		}
+	}
+	return Directory{DefaultDirectory}
+}
+
+// Path of the directory.
+func (d Directory) Path() string { return d.path }
+
+// AttachmentName at ktsnd.
+func AttachmentName(containerID, ifName string) string { return containerID + "/" + ifName }
+
+// HostInterface is the name of the host end; found again without any state.
+func HostInterface(containerID, ifName string) string {
+	hash := sha256.Sum256([]byte(AttachmentName(containerID, ifName)))
+	return "ktsn" + hex.EncodeToString(hash[:])[:11]
+}
+
+func offset(containerID, ifName string) int64 {
+	hash := sha256.Sum256([]byte(AttachmentName(containerID, ifName)))
+	return int64(binary.BigEndian.Uint64(hash[:8]) >> 1)
+}
+
+const suffix = ".json"
+
+func (d Directory) file(containerID, ifName string) (string, error) {
+	for _, name := range []string{containerID, ifName} {
+		// The runtime's library has checked both; a path must not depend on that.
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+			return "", fmt.Errorf("%q is no name for a state file", name)
+		}
+	}
+	return filepath.Join(d.path, containerID, ifName+suffix), nil
+}
+
+// Load gives nil where there is no state. One that cannot be read is an error that wraps ErrBroken.
+func (d Directory) Load(containerID, ifName string) (*State, error) {
+	path, err := d.file(containerID, ifName)
+	if err != nil {
+		return nil, err
+	}
+	return load(path)
+}
+
+// ErrBroken: a state file that holds no state, or that of a newer version.
+var ErrBroken = errors.New("broken state file")
+
+func load(path string) (*State, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	state := &State{}
+	if err := json.Unmarshal(content, state); err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrBroken, path, err)
+	}
+	if state.FormatVersion != FormatVersion || state.ContainerID == "" || state.IfName == "" {
+		return nil, fmt.Errorf("%w %s: format version %d, expected %d", ErrBroken, path, state.FormatVersion, FormatVersion)
+	}
+	return state, nil
+}
+
+// Save writes the whole state, or leaves what was there.
+func (d Directory) Save(state *State) error {
+	path, err := d.file(state.ContainerID, state.IfName)
+	if err != nil {
+		return err
+	}
+	state.FormatVersion = FormatVersion
+	content, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	return write(path, append(content, '\n'))
+}
+
+func write(path string, content []byte) error {
+	next := path + ".new"
+	for tries := 0; ; tries++ {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		err := os.WriteFile(next, content, 0o600)
+		if err == nil {
+			return os.Rename(next, path)
+		}
+		os.Remove(next)
+		// The folder went with the pod's other interface in between.
+		if !errors.Is(err, fs.ErrNotExist) || tries == 10 {
+			return err
+		}
+	}
+}
+
+// Remove forgets; no state is no error.
+func (d Directory) Remove(containerID, ifName string) error {
+	path, err := d.file(containerID, ifName)
+	if err != nil {
+		return err
+	}
+	os.Remove(path + ".new") // of a run that was killed
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	os.Remove(filepath.Dir(path)) // stays while the pod has another interface
+	return nil
+}
+
+// List gives all states; broken ones come as one error beside the others.
+func (d Directory) List() ([]*State, error) {
+	paths, err := filepath.Glob(filepath.Join(escape(d.path), "*", "*"+suffix))
+	if err != nil {
+		return nil, err
+	}
+	var states []*State
+	var broken []error
+	for _, path := range paths {
+		if filepath.Base(filepath.Dir(path)) == detached {
+			continue
+		}
+		state, err := load(path)
+		switch {
+		case err != nil:
+			broken = append(broken, err)
+		case state != nil:
+			states = append(states, state)
+		}
+	}
+	return states, errors.Join(broken...)
+}
+
+func escape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podlink makes a pod's routed interface.
+//
+// In: the pod's namespace, names, addresses, prefixes to reach. Out: a veth pair whose pod end has its addresses as host addresses and
+// routes to the prefixes through a link-local next hop at the host end; the host has one route to each address.
+//
+//	pod:  10.99.1.7/32 on IFNAME, 10.99.0.0/16 via 169.254.1.1, neighbour 169.254.1.1 = MAC of the host end
+//	host: 169.254.1.1/32 on ktsnHASH, 10.99.1.7/32 on it, neighbour 10.99.1.7 = MAC of the pod end
+//
+// Everything goes when the host end is deleted. It never touches another link, another route or a default of the pod's.
+package podlink
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Next hops of every pod, on the host end of its link.
+var (
+	NextHop4 = net.IPv4(169, 254, 1, 1).To4()
+	NextHop6 = net.ParseIP("fe80::1")
+)
+
+// NextHop of the address's family.
+func NextHop(address net.IP) net.IP {
+	if address.To4() != nil {
+		return NextHop4
+	}
+	return NextHop6
+}
+
+// HostAddress is the address with its full length.
+func HostAddress(address net.IP) *net.IPNet {
+	if v4 := address.To4(); v4 != nil {
+		return &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}
+	}
+	return &net.IPNet{IP: address, Mask: net.CIDRMask(128, 128)}
+}
+
+// Spec of a link.
+type Spec struct {
+	Netns     string // path
+	Interface string // in the pod
+	Host      string // on the node
+	MTU       int    // octets; 0: the kernel's
+	MAC       net.HardwareAddr
+	Addresses []net.IP
+	Routes    []*net.IPNet // prefixes behind the next hop
+}
+
+// Link as it was made.
+type Link struct {
+	HostMAC, PodMAC net.HardwareAddr
+	MTU             int
+}
+
+// ErrExists: the pod has an interface of that name that is not ours.
+var ErrExists = errors.New("the pod has an interface of that name already")
+
+// Both ends: a connection to each namespace's kernel tables.
+type ends struct {
+	host, pod *netlink.Handle
+	namespace netns.NsHandle
+}
+
+func (e *ends) close() {
+	for _, handle := range []*netlink.Handle{e.host, e.pod} {
+		if handle != nil {
+			handle.Close()
+		}
+	}
+	e.namespace.Close()
+}
+
+func open(path string) (*ends, error) {
+	namespace, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w", path, err)
+	}
+	e := &ends{namespace: namespace}
+	if e.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+		e.pod, err = netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
+	}
+	if err != nil {
+		e.close()
+		return nil, fmt.Errorf("network namespace %s: %w", path, err)
+	}
+	return e, nil
+}
+
+// RandomMAC is a locally administered address of one station.
+func RandomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	rand.Read(mac) // never fails (crypto/rand)
+	mac[0] = mac[0]&0xfc | 0x02
+	return mac
+}
+
+// Make makes the link and everything on it. After an error part of it may be there: Delete takes it away.
+func Make(spec Spec) (*Link, error) {
+	e, err := open(spec.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	// Addresses chosen here need not be asked for afterwards.
+	link := &Link{HostMAC: RandomMAC(), PodMAC: spec.MAC, MTU: spec.MTU}
+	if link.PodMAC == nil {
+		link.PodMAC = RandomMAC()
+	}
+	host, err := e.pair(spec, link)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := e.pod.LinkByName(spec.Interface)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", spec.Interface, err)
+	}
+	link.MTU = pod.Attrs().MTU
+	if err := e.address(spec, link, host, pod); err != nil {
+		return nil, err
+	}
+	return link, e.route(spec, link, host, pod)
+}
+
+// Pair is one message to the kernel: both ends with names, MTU and addresses, the pod's in its namespace.
+func (e *ends) pair(spec Spec, link *Link) (netlink.Link, error) {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU, attributes.HardwareAddr = spec.Host, spec.MTU, link.HostMAC
+	veth := &netlink.Veth{
+		LinkAttrs: attributes, PeerName: spec.Interface, PeerHardwareAddr: link.PodMAC, PeerMTU: uint32(spec.MTU),
+		PeerNamespace: netlink.NsFd(int(e.namespace)), PeerTxQLen: -1,
+	}
+	err := e.host.LinkAdd(veth)
+	if errors.Is(err, syscall.EEXIST) {
+		if _, other := e.pod.LinkByName(spec.Interface); other == nil {
+			return nil, fmt.Errorf("%s: %w", spec.Interface, ErrExists)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("veth %s, %s (MTU %d): %w", spec.Host, spec.Interface, spec.MTU, err)
+	}
+	return veth, nil
+}
+
+func (e *ends) address(spec Spec, link *Link, host, pod netlink.Link) error {
+	for _, address := range spec.Addresses {
+		if address.To4() == nil {
+			if err := enableIPv6(e.namespace, spec.Interface); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	if err := e.host.LinkSetUp(host); err != nil {
+		return fmt.Errorf("%s up: %w", spec.Host, err)
+	}
+	if err := e.pod.LinkSetUp(pod); err != nil {
+		return fmt.Errorf("%s up: %w", spec.Interface, err)
+	}
+	for _, address := range spec.Addresses {
+		own := &netlink.Addr{IPNet: HostAddress(address), Flags: unix.IFA_F_NODAD}
+		if err := e.pod.AddrAdd(pod, own); err != nil {
+			return fmt.Errorf("address %s on %s: %w", address, spec.Interface, err)
+		}
+	}
+	for _, family := range families(spec.Addresses) {
+		hop := &netlink.Addr{IPNet: HostAddress(family), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_LINK}
+		if err := e.host.AddrAdd(host, hop); err != nil {
+			return fmt.Errorf("address %s on %s: %w", family, spec.Host, err)
+		}
+		if err := neighbour(e.pod, pod, family, link.HostMAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *ends) route(spec Spec, link *Link, host, pod netlink.Link) error {
+	for _, address := range spec.Addresses {
+		if err := neighbour(e.host, host, address, link.PodMAC); err != nil {
+			return err
+		}
+		route := &netlink.Route{LinkIndex: host.Attrs().Index, Dst: HostAddress(address), Scope: unix.RT_SCOPE_LINK}
+		if err := e.host.RouteAdd(route); err != nil {
+			return fmt.Errorf("route of the node to %s by %s: %w%s", address, spec.Host, err, another(err))
+		}
+	}
+	for _, prefix := range spec.Routes {
+		route := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: prefix, Gw: NextHop(prefix.IP), Flags: int(netlink.FLAG_ONLINK)}
+		if err := e.pod.RouteAdd(route); err != nil {
+			return fmt.Errorf("route of the pod to %s by %s: %w%s", prefix, spec.Interface, err, another(err))
+		}
+	}
+	return nil
+}
+
+func another(err error) string {
+	if errors.Is(err, syscall.EEXIST) {
+		return " (another interface has that address or prefix)"
+	}
+	return ""
+}
+
+func neighbour(handle *netlink.Handle, link netlink.Link, address net.IP, mac net.HardwareAddr) error {
+	family := netlink.FAMILY_V6
+	if address.To4() != nil {
+		family = netlink.FAMILY_V4
+	}
+	entry := &netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: address, HardwareAddr: mac,
+	}
+	if err := handle.NeighSet(entry); err != nil {
+		return fmt.Errorf("neighbour %s on %s: %w", address, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// Families gives the next hops that these addresses need.
+func families(addresses []net.IP) []net.IP {
+	var hops []net.IP
+	for _, hop := range []net.IP{NextHop4, NextHop6} {
+		for _, address := range addresses {
+			if (address.To4() != nil) == (hop.To4() != nil) {
+				hops = append(hops, hop)
+				break
+			}
+		}
+	}
+	return hops
+}
+
+// Delete takes the link away by its host end; none is no error.
+func Delete(host string) error {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(host)
+	if err == nil {
+		err = handle.LinkDel(link)
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	return nil
+}
+
+func isGone(err error) bool {
+	var missing netlink.LinkNotFoundError
+	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV)
+}
+
+// MTUOf a device of the node; 0 where there is none.
+func MTUOf(device string) int {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().MTU
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+)
+
+// EnableIPv6 on an interface of the namespace: runtimes switch it off for all of a pod's interfaces.
+func enableIPv6(namespace netns.NsHandle, name string) error {
+	done := make(chan error, 1)
+	// A thread that has been in another namespace is not given back: the goroutine ends with it.
+	go func() {
+		runtime.LockOSThread()
+		if err := netns.Set(namespace); err != nil {
+			done <- fmt.Errorf("enter the pod's namespace: %w", err)
+			return
+		}
+		err := set("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0")
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.New("an IPv6 address is asked for, but this kernel has no IPv6")
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// Forward lets the node forward packets of the addresses' families, as it must for any pod.
+func Forward(addresses []net.IP) error {
+	for _, hop := range families(addresses) {
+		path := "/proc/sys/net/ipv6/conf/all/forwarding"
+		if hop.To4() != nil {
+			path = "/proc/sys/net/ipv4/ip_forward"
+		}
+		if err := set(path, "1"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Set writes only what differs: where it is right already it may well be read-only.
+func set(path, value string) error {
+	found, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if string(bytes.TrimSpace(found)) == value {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		return fmt.Errorf("%s is %s and must be %s: %w", path, bytes.TrimSpace(found), value, err)
+	}
+	return nil
+}
