@@ -96,7 +96,7 @@ func (a *addition) run(ctx context.Context) error {
 			err = <-version
 		}
 		if err == nil {
-			err = step.do(ctx, a)
+			err = step.do(a, ctx)
 		}
 		if err != nil {
 			return withUndo(err, undo(ctx, a.directory, a.state))

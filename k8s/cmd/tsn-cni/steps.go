@@ -19,7 +19,7 @@ import (
 // was never done, or done in part.
 type step struct {
 	name string
-	do   func(context.Context, *addition) error
+	do   func(*addition, context.Context) error
 	undo func(context.Context, cnistate.Directory, *cnistate.State) error
 }
 

@@ -71,6 +71,9 @@ func (f fields) object(path string, raw json.RawMessage, others func(key string)
 func objectOf(path string, raw json.RawMessage) (map[string]json.RawMessage, error) {
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &values); err != nil || values == nil {
+		if path == "" {
+			path = "configuration"
+		}
 		return nil, fault(path, "%s; expected an object", shown(raw))
 	}
 	return values, nil
