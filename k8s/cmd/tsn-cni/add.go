@@ -7,12 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netns"
 	"google.golang.org/grpc/codes"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
@@ -79,21 +83,32 @@ func (a *addition) run(ctx context.Context) error {
 		return err
 	}
 	defer a.daemon.Close()
-	// A version of the daemon's that is not ours is told before anything is attached, not before anything is made: it costs no time so.
 	version := make(chan error, 1)
-	go func() {
+	ask := func() {
 		limited, cancel := context.WithTimeout(ctx, absentPatience)
 		defer cancel()
 		version <- a.daemon.Compatible(limited)
-	}()
+	}
+	// One that is there is asked while the interface is made; where nobody is, nothing is begun.
+	if a.daemon.Present() {
+		go ask()
+	} else if ask(); true {
+		if err := <-version; err != nil {
+			return err
+		}
+		version <- nil
+	}
 	err := a.directory.Save(a.state)
 	if err != nil {
 		return stateFault(a.directory, err)
 	}
+	a.state.Unattached = true
 	for _, step := range steps {
 		point("before " + step.name)
 		if step.name == "attachment" {
-			err = <-version
+			if err = <-version; err == nil {
+				a.state.Unattached = false
+			}
 		}
 		if err == nil {
 			err = step.do(a, ctx)
@@ -120,6 +135,9 @@ func withUndo(err, undone error) error {
 // Begin checks all that can be checked before the first step, and cleans up after a run that was interrupted.
 func (a *addition) begin(ctx context.Context) (err error) {
 	runDir := nodeapi.RunDir(a.conf.RunDir)
+	if err := namespaceOf(a.args); err != nil {
+		return err
+	}
 	if err := a.clean(ctx, runDir); err != nil {
 		return err
 	}
@@ -141,6 +159,9 @@ func (a *addition) begin(ctx context.Context) (err error) {
 	} else {
 		a.state.HostInterface = cnistate.HostInterface(a.args.ContainerID, a.args.IfName)
 		if a.conf.IPAMType != "" {
+			if _, err := invoke.FindInPath(a.conf.IPAMType, filepath.SplitList(a.args.Path)); err != nil {
+				return failure(types.ErrInvalidNetworkConfig, "ipam: %v", err)
+			}
 			input, err := ipamInput(a.args.StdinData, a.conf, a.node)
 			if err != nil {
 				return err
@@ -150,6 +171,19 @@ func (a *addition) begin(ctx context.Context) (err error) {
 	}
 	a.daemon, err = nodeapi.New(runDir)
 	return err
+}
+
+// NamespaceOf refuses one that is not there, and the node's own: what would be made in it is not a pod's.
+func namespaceOf(args *skel.CmdArgs) error {
+	handle, err := netns.GetFromPath(args.Netns)
+	if err != nil {
+		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s: %v", args.Netns, err)
+	}
+	handle.Close()
+	if isOwn, err := ns.CheckNetNS(args.Netns); err != nil || isOwn {
+		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace", args.Netns)
+	}
+	return nil
 }
 
 func freshState(args *skel.CmdArgs, conf *cniconf.Conf, runDir string) *cnistate.State {

@@ -88,3 +88,10 @@ func reach(t *testing.T, from, to, address string) {
 	_, _, err := listener.ReadFrom(buffer)
 	fail(err)
 }
+
+func (w *world) writePolicies(content string) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.runDir, "policies.json"), []byte(content), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}

@@ -42,6 +42,13 @@ const (
 // Undo takes back all that ADD did, in reverse, whatever fails; the state goes last, and stays while anything is left.
 func undo(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
 	var faults []error
+	if state.Done {
+		// From here on it is no finished attachment any more, if this run is killed.
+		state.Done = false
+		if err := directory.Save(state); err != nil {
+			return stateFault(directory, err)
+		}
+	}
 	for index := len(steps) - 1; index >= 0; index-- {
 		point("undo " + steps[index].name)
 		if err := steps[index].undo(ctx, directory, state); err != nil {
@@ -64,6 +71,9 @@ func undoLink(_ context.Context, _ cnistate.Directory, state *cnistate.State) er
 
 // UndoAttachment detaches; without ktsnd that is owed, and paid by the next run that finds it.
 func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
+	if state.Unattached {
+		return nil
+	}
 	owed := cnistate.Owed{
 		ContainerID: state.ContainerID, IfName: state.IfName, Attachment: state.Attachment, RunDir: state.RunDir,
 	}

@@ -44,6 +44,9 @@ type State struct {
 	IPAM          *IPAM           `json:"ipam,omitempty"`
 	Done          bool            `json:"done"`             // ADD came to its end
 	Result        json.RawMessage `json:"result,omitempty"` // what it printed
+
+	// Known by the running ADD alone: it came not as far as attaching. A file cannot tell.
+	Unattached bool `json:"-"`
 }
 
 // IPAM is what its plugin needs to give an address back.

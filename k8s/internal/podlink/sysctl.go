@@ -26,7 +26,7 @@ func enableIPv6(namespace netns.NsHandle, name string) error {
 		}
 		err := set("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0")
 		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.New("an IPv6 address is asked for, but this kernel has no IPv6")
+			err = fmt.Errorf("an IPv6 address is asked for, but %s has no IPv6 (an MTU below 1280, or a kernel without it)", name)
 		}
 		done <- err
 	}()
