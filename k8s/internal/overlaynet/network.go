@@ -169,6 +169,7 @@ func (n *Network) Reconcile(own Own, others []Member) (VTEP, []string, error) {
 		n.removeRoutes(tables, &changes),
 		n.neighbours(tables, &changes),
 		n.addRoutes(tables, &changes),
+		n.forwarding(),
 	)
 	return vtep, changes, err
 }
@@ -265,9 +266,14 @@ func (n *Network) settle(have netlink.Link, want *netlink.Vxlan, changes *[]stri
 		}
 		*changes = append(*changes, name+": up")
 	}
-	// Packets for pods come in here and go on to their interfaces.
-	if err := n.sysctl("ipv4/conf/"+name+"/forwarding", "1"); err != nil {
-		return fmt.Errorf("%s: packets are not forwarded to pods: %w: set net.ipv4.ip_forward=1 on the node", name, err)
+	return nil
+}
+
+// forwarding lets packets for pods that come in by the device go on to their interfaces. Where the node forwards anyway
+// nothing is written: a container's /proc/sys is often read-only.
+func (n *Network) forwarding() error {
+	if err := n.sysctl("ipv4/conf/"+n.config.Device+"/forwarding", "1"); err != nil {
+		return fmt.Errorf("%s: packets are not forwarded to pods: %w: set net.ipv4.ip_forward=1 on the node", n.config.Device, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package overlaynet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -179,6 +180,20 @@ func TestWhatCannotBeMadeSaysWhatToDo(t *testing.T) {
 	a.ip("link add other type vxlan id 1588 dstport 4789 local 192.0.2.1")
 	if _, _, err := a.network.Reconcile(a.own, nil); err == nil || !strings.Contains(err.Error(), "set --vxlan-vni or --vxlan-port") {
 		t.Errorf("the VNI is in use: %v", err)
+	}
+}
+
+func TestWithoutForwardingTheRestIsDone(t *testing.T) {
+	a, b := twoNodes(t, config(), false)
+	_, ofB := connect(t, a, b)
+	a.ip("link del ktsn.1")
+	a.network.sysctl = func(string, string) error { return errors.New("read-only file system") }
+	vtep, _, err := a.network.Reconcile(a.own, []Member{ofB})
+	if err == nil || !strings.Contains(err.Error(), "set net.ipv4.ip_forward=1") || vtep.MAC != a.own.MAC.String() {
+		t.Errorf("%+v, %v", vtep, err)
+	}
+	if err := talks(t, a.space, b.space, "10.99.2.0"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent joins the node agent's parts.
+//
+// In: the API server's Nodes, Pods, NetworkPolicies and GateSchedules, ktsnd, the kubelet. Out: slots for the kubelet, files
+// for tsn-cni, the TSN network's device, this Node's annotations, metrics. Each part has a loop of its own: one that fails is
+// told (/readyz, log) and tries again, and keeps no other from working. It must never need the API server to keep a
+// running pod's traffic going.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	networklisters "k8s.io/client-go/listers/networking/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"ktsn.io/ktsn/k8s/internal/deviceplugin"
+	"ktsn.io/ktsn/k8s/internal/install"
+	"ktsn.io/ktsn/k8s/internal/metrics"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/podwatch"
+)
+
+// Parts, as /readyz calls them.
+const (
+	partAPI     = "api-server"
+	partDaemon  = "ktsnd"
+	partPlugin  = "device-plugin"
+	partInstall = "install"
+	partOverlay = "overlay"
+	partPolicy  = "policies"
+)
+
+// Agent is one running agent.
+type Agent struct {
+	config    Config
+	kube      kubernetes.Interface
+	daemon    nodeapi.NodeClient
+	plugin    *deviceplugin.Plugin
+	installer *install.Installer
+	network   *overlaynet.Network
+	parts     *parts
+	events    record.EventRecorder
+
+	nodes    corelisters.NodeLister
+	pods     corelisters.PodLister
+	policies networklisters.NetworkPolicyLister
+
+	overlayChanged chan struct{}
+	policyChanged  chan struct{}
+	conflicts      []string // of the overlay, told last
+
+	mutex    sync.Mutex
+	file     nodefile.Node
+	statuses metrics.Agent
+	patience *podwatch.Patience
+}
+
+// New makes an agent. `network` is nil without an overlay.
+func New(config Config, kube kubernetes.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
+	installer := install.New(install.Config{
+		From: config.InstallFrom, Version: nodeapi.Version, LibDir: config.LibDir, CNIBinDir: config.CNIBinDir,
+		CNIConf: config.CNIConf, CNIConfDir: config.CNIConfDir, Log: config.Log,
+	})
+	plugin := deviceplugin.New(deviceplugin.Config{
+		Folder: filepath.Join(config.KubeletDir, "device-plugins"), Resource: config.Resource,
+		ClientDir: filepath.Join(config.RunDir, "client"), ClientPolicy: config.ClientPolicy, CDIDir: config.CDIDir,
+		Log: config.Log,
+	}, installer)
+	a := &Agent{
+		config: config, kube: kube, daemon: daemon, plugin: plugin, installer: installer, network: network,
+		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy),
+		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1),
+		patience: podwatch.NewPatience(unloadedAfter),
+	}
+	a.file = nodefile.Node{
+		Version: nodeapi.Version, Node: config.NodeName, CIDRs: overlaynet.Texts(config.CIDRs), Prefixes: []string{},
+		Capacity: config.Capacity.Fixed, Uplink: config.Uplink, Ready: network == nil,
+	}
+	if network != nil {
+		a.file.VxlanDevice, a.file.Reason = config.Network.Device, "the network's device was not looked at yet"
+		a.parts.set(partOverlay, errors.New(a.file.Reason))
+	}
+	// What was offered last holds until ktsnd says otherwise: the kubelet must not lose devices by our restart.
+	if old, err := nodefile.Read(a.nodeFilePath()); err == nil && a.file.Capacity == 0 && old.Node == config.NodeName {
+		a.file.Capacity = min(max(old.Capacity, 0), deviceplugin.DevicesMax)
+	}
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	a.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "ktsn-node-agent", Host: config.NodeName})
+	return a
+}
+
+func (a *Agent) nodeFilePath() string { return filepath.Join(a.config.RunDir, nodefile.Name) }
+
+// Run works until the context ends.
+func (a *Agent) Run(ctx context.Context) error {
+	server, err := a.listen()
+	if err != nil {
+		return err
+	}
+	if server != nil {
+		defer server.Close()
+	}
+	a.informers(ctx)
+	var group sync.WaitGroup
+	for _, loop := range []func(context.Context){
+		func(ctx context.Context) {
+			if err := a.plugin.Run(ctx); err != nil {
+				a.config.Log.Error("device plugin", "error", err)
+			}
+		},
+		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop,
+	} {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			loop(ctx)
+		}()
+	}
+	group.Wait()
+	return nil
+}
+
+// informers follow Nodes, this node's Pods and all NetworkPolicies.
+func (a *Agent) informers(ctx context.Context) {
+	all := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim))
+	here := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
+		}))
+	nodes, policies, pods := all.Core().V1().Nodes(), all.Networking().V1().NetworkPolicies(), here.Core().V1().Pods()
+	a.nodes, a.policies, a.pods = nodes.Lister(), policies.Lister(), pods.Lister()
+	follow := func(informer cache.SharedIndexInformer, signal chan struct{}) cache.InformerSynced {
+		// Handlers of an informer that has not started are always taken.
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { poke(signal) }, UpdateFunc: func(any, any) { poke(signal) }, DeleteFunc: func(any) { poke(signal) },
+		})
+		if err != nil {
+			panic(fmt.Sprintf("informer: %v", err))
+		}
+		return registration.HasSynced
+	}
+	synced := []cache.InformerSynced{
+		follow(nodes.Informer(), a.overlayChanged), follow(policies.Informer(), a.policyChanged),
+		follow(pods.Informer(), a.policyChanged),
+	}
+	a.parts.set(partAPI, fmt.Errorf("no answer of the API server to list and watch yet"))
+	all.Start(ctx.Done())
+	here.Start(ctx.Done())
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), synced...) {
+			a.parts.set(partAPI, nil)
+			poke(a.overlayChanged)
+			poke(a.policyChanged)
+		}
+	}()
+}
+
+// slim throws away what the agent never looks at; a cluster has many Nodes.
+func slim(object any) (any, error) {
+	switch found := object.(type) {
+	case *corev1.Node:
+		found.ManagedFields, found.Status.Images = nil, nil
+	case *corev1.Pod:
+		found.ManagedFields = nil
+		found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName}
+		found.Status = corev1.PodStatus{}
+	}
+	return object, nil
+}
+
+// poke signals without waiting; one signal that lies there is enough.
+func poke(signal chan struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default:
+	}
+}
+
+// every calls at once and then again after each pause, or earlier when signalled.
+func every(ctx context.Context, pause func() time.Duration, signal <-chan struct{}, act func(context.Context)) {
+	for {
+		act(ctx)
+		timer := time.NewTimer(pause())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-signal:
+			timer.Stop()
+		}
+	}
+}
+
+// always is a pause that does not change.
+func always(pause time.Duration) func() time.Duration { return func() time.Duration { return pause } }
+
+// tell logs a part's state when it changed.
+func (a *Agent) tell(part string, err error) {
+	if !a.parts.set(part, err) {
+		return
+	}
+	if err != nil {
+		a.config.Log.Warn("not ready", "part", part, "reason", err)
+	} else {
+		a.config.Log.Info("ready", "part", part)
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/policyfile"
+)
+
+// daemon is a ktsnd that can go away.
+type daemon struct {
+	nodeapi.NodeClient
+	mutex    sync.Mutex
+	down     bool
+	schedule *nodeapi.ScheduleState
+}
+
+func (d *daemon) set(down bool) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.down = down
+}
+
+var errDown = errors.New("ktsnd is not running")
+
+func (d *daemon) Health(context.Context, *nodeapi.HealthRequest, ...grpc.CallOption) (*nodeapi.HealthReply, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.down {
+		return nil, errDown
+	}
+	return &nodeapi.HealthReply{Serving: true, ClockSynchronised: true}, nil
+}
+
+func (d *daemon) GetSchedule(context.Context, *nodeapi.GetScheduleRequest, ...grpc.CallOption) (*nodeapi.GetScheduleReply, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.down {
+		return nil, errDown
+	}
+	return &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{d.schedule}}, nil
+}
+
+func (d *daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*nodeapi.ListReply, error) {
+	return &nodeapi.ListReply{}, nil
+}
+
+func (d *daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {
+	return &nodeapi.StatisticsReply{}, nil
+}
+
+// bench is an agent in folders of its own.
+type bench struct {
+	*Agent
+	t      *testing.T
+	daemon *daemon
+	kube   *fake.Clientset
+}
+
+func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, objects ...runtime.Object) *bench {
+	t.Helper()
+	root := t.TempDir()
+	config, err := parse(nil, "--node-name=kn1", "--tsn-cidr=10.99.0.0/16,fd99::/48", "--capacity-unscheduled=5", "--listen=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Log = slog.New(slog.DiscardHandler)
+	config.HealthGrace = 0
+	for _, folder := range []*string{&config.RunDir, &config.KubeletDir, &config.InstallFrom, &config.LibDir, &config.CNIBinDir, &config.CNIStateDir} {
+		if *folder, err = os.MkdirTemp(root, "d"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"libktsn.so", "tsn-cni"} {
+		if err := os.WriteFile(filepath.Join(config.InstallFrom, file), []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if change != nil {
+		change(&config)
+	}
+	kube := fake.NewClientset(objects...)
+	d := &daemon{schedule: &nodeapi.ScheduleState{}}
+	return &bench{New(config, kube, d, network), t, d, kube}
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	b.t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				b.t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			b.t.Error("the agent does not end")
+		}
+	})
+}
+
+func (b *bench) eventually(what string, holds func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	b.t.Fatalf("never: %s; not ready: %s", what, b.parts)
+}
+
+func (b *bench) node() nodefile.Node {
+	node, err := nodefile.Read(b.nodeFilePath())
+	if err != nil {
+		return nodefile.Node{}
+	}
+	return node
+}
+
+func node(name, address string, annotations map[string]string, age time.Duration) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}},
+	}
+}
+
+func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "talker", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "kn1"}}
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0), pod)
+	b.start()
+	b.eventually("node.json", func() bool { return b.node().Ready && b.node().Capacity == 5 && b.node().Node == "kn1" })
+	read := func() policyfile.File {
+		var file policyfile.File
+		_ = readJSON(filepath.Join(b.config.RunDir, policyfile.Name), &file)
+		return file
+	}
+	b.eventually("the pod is known to be free", func() bool {
+		verdict, _ := read().Verdict("a", "talker", "u1")
+		return verdict == policyfile.Free && read().Synced && len(read().Pods) == 1
+	})
+	policy := &networking.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "closed"},
+		Spec:       networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeEgress}},
+	}
+	if _, err := b.kube.NetworkingV1().NetworkPolicies("a").Create(context.Background(), policy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the pod is known to be selected", func() bool {
+		verdict, why := read().Verdict("a", "talker", "u1")
+		return verdict == policyfile.Selected && strings.Contains(why, "closed")
+	})
+	// There is no kubelet here, and that is all that is missing.
+	b.eventually("only the kubelet is missing", func() bool {
+		return strings.HasPrefix(b.parts.String(), "device-plugin: ") && !strings.Contains(b.parts.String(), "\n")
+	})
+	b.daemon.set(true)
+	b.eventually("the daemon's absence", func() bool { return strings.Contains(b.get("/readyz"), "ktsnd: ktsnd is not running") })
+	b.eventually("slots that cannot be used", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots_healthy 0") })
+	if text := b.get("/metrics"); !strings.Contains(text, "ktsn_slots 5") || !strings.Contains(text, `ktsn_agent_not_ready{part="ktsnd"} 1`) ||
+		!strings.Contains(text, "ktsn_up 0") {
+		t.Errorf("metrics: %s", text)
+	}
+	b.daemon.set(false)
+	b.eventually("slots that can be used", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots_healthy 1") })
+	if b.get("/livez") != "ok\n" {
+		t.Error("/livez")
+	}
+}
+
+func (b *bench) get(path string) string {
+	recorder := httptest.NewRecorder()
+	b.handler().ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+	text, _ := io.ReadAll(recorder.Body)
+	return string(text)
+}
+
+func TestCapacityIsRememberedWhileTheDaemonIsAway(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.Overlay = false
+		old := nodefile.Node{Node: "kn1", Capacity: 17}
+		if err := nodefile.Write(filepath.Join(c.RunDir, nodefile.Name), old); err != nil {
+			t.Fatal(err)
+		}
+	}, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.daemon.set(true)
+	b.start()
+	b.eventually("the old number", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots 17") })
+	b.daemon.set(false)
+	b.eventually("what ktsnd says", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots 5") })
+	other := newBench(t, func(c *Config) {
+		_ = nodefile.Write(filepath.Join(c.RunDir, nodefile.Name), nodefile.Node{Node: "another", Capacity: 17})
+	}, nil)
+	if other.file.Capacity != 0 {
+		t.Error("another node's number")
+	}
+}
+
+func TestInterfacesAreReadFromStates(t *testing.T) {
+	folder := t.TempDir()
+	states := cnistate.Open(folder)
+	for _, state := range []*cnistate.State{
+		{ContainerID: "c1", IfName: "net1", Pod: cniconf.Pod{Namespace: "a", Name: "talker"}, Attachment: "c1/net1", Capture: "kernel"},
+		{ContainerID: "c2", IfName: "net1", Pod: cniconf.Pod{Namespace: "a", Name: "begun"}},
+	} {
+		if err := states.Save(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "c1", "net2.json"), []byte(`{"pod":{"name`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := interfacesOf(folder)
+	if len(found) != 1 || found[0].Pod != "talker" || found[0].Attachment != "c1/net1" || found[0].Capture != "kernel" {
+		t.Errorf("%+v", found)
+	}
+	if found := interfacesOf(filepath.Join(folder, "missing")); found != nil {
+		t.Errorf("no states yet: %v", found)
+	}
+}
+
+func readJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/podwatch"
+	"ktsn.io/ktsn/k8s/internal/policyfile"
+)
+
+const (
+	healthEvery  = time.Second
+	healthMax    = 800 * time.Millisecond
+	installEvery = 5 * time.Minute
+	installRetry = 5 * time.Second
+	podsEvery    = 15 * time.Second
+	// unloadedAfter is how long a program may take to send its first frame.
+	unloadedAfter = time.Minute
+	policyQuiet   = 20 * time.Millisecond
+)
+
+// healthLoop ties the slots' health to ktsnd's, and their number to its gate schedule.
+func (a *Agent) healthLoop(ctx context.Context) {
+	var lastGood time.Time
+	every(ctx, always(healthEvery), nil, func(ctx context.Context) {
+		err := a.askHealth(ctx)
+		a.tell(partDaemon, err)
+		if err == nil {
+			lastGood = time.Now()
+			a.askCapacity(ctx)
+		}
+		a.tell(partPlugin, a.plugin.Registered())
+		healthy := time.Since(lastGood) <= max(a.config.HealthGrace, healthMax) && a.parts.get(partInstall) == nil
+		a.mutex.Lock()
+		count := a.file.Capacity
+		a.statuses.Capacity, a.statuses.Healthy = count, healthy
+		a.mutex.Unlock()
+		a.plugin.SetDevices(count, healthy)
+		if folder, err := a.installer.Folder(); err == nil {
+			if err := a.plugin.WriteCDI(folder); err != nil {
+				a.config.Log.Warn("CDI", "error", err)
+			}
+		}
+		a.writeNodeFile(func(*nodefile.Node) {})
+	})
+}
+
+func (a *Agent) askHealth(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthMax)
+	defer cancel()
+	health, err := a.daemon.Health(ctx, &nodeapi.HealthRequest{})
+	if err != nil {
+		return err
+	}
+	if !health.GetServing() {
+		return errors.New("ktsnd is there but does not serve yet")
+	}
+	return nil
+}
+
+// askCapacity keeps what is known when ktsnd does not answer.
+func (a *Agent) askCapacity(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, healthMax)
+	defer cancel()
+	answer, err := a.daemon.GetSchedule(ctx, &nodeapi.GetScheduleRequest{})
+	if err != nil {
+		return
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	var found *nodeapi.ScheduleState
+	for _, state := range answer.GetPorts() {
+		if state.GetPort() == a.file.Uplink {
+			found = state
+		}
+	}
+	a.file.Capacity = a.config.Capacity.Of(found)
+}
+
+// writeNodeFile changes what node.json says and writes it.
+func (a *Agent) writeNodeFile(change func(*nodefile.Node)) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	change(&a.file)
+	if err := nodefile.Write(a.nodeFilePath(), a.file); err != nil {
+		a.config.Log.Warn("node.json", "error", err)
+	}
+}
+
+func (a *Agent) installLoop(ctx context.Context) {
+	pause := installEvery
+	every(ctx, func() time.Duration { return pause }, nil, func(context.Context) {
+		err := a.installer.Install()
+		a.tell(partInstall, err)
+		if pause = installEvery; err != nil {
+			pause = installRetry
+		}
+	})
+}
+
+// policyLoop writes policies.json. Until everything was seen once, the file says that nothing is known.
+func (a *Agent) policyLoop(ctx context.Context) {
+	path := filepath.Join(a.config.RunDir, policyfile.Name)
+	every(ctx, always(installEvery), a.policyChanged, func(ctx context.Context) {
+		file := policyfile.File{Node: a.config.NodeName}
+		if a.parts.get(partAPI) == nil {
+			settle(ctx, a.policyChanged, policyQuiet)
+			policies, err := a.policies.List(labels.Everything())
+			pods, errPods := a.pods.List(labels.Everything())
+			if err = errors.Join(err, errPods); err != nil {
+				a.tell(partPolicy, err)
+				return
+			}
+			file = policyfile.Make(a.config.NodeName, policies, pods)
+		}
+		err := nodefile.WriteJSON(path, file)
+		if err == nil && !file.Synced {
+			err = errors.New("the API server's NetworkPolicies and Pods were not seen yet")
+		}
+		a.tell(partPolicy, err)
+	})
+}
+
+// podLoop looks for containers that have a slot and do not use it, and for versions that nobody uses any more.
+func (a *Agent) podLoop(ctx context.Context) {
+	socket := filepath.Join(a.config.KubeletDir, "pod-resources", "kubelet.sock")
+	every(ctx, always(podsEvery), nil, func(ctx context.Context) {
+		holders, err := podwatch.Holders(ctx, socket, a.config.Resource)
+		if err != nil {
+			a.config.Log.Debug("who has slots is not known", "error", err)
+			return
+		}
+		var inUse []string
+		for _, holder := range holders {
+			inUse = append(inUse, holder.Devices...)
+		}
+		if err := a.installer.Clean(inUse); err != nil {
+			a.config.Log.Debug("old versions stay", "error", err)
+		}
+		list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
+		if err != nil {
+			return // what is attached is not known; ktsnd's absence is told elsewhere
+		}
+		lasting, news := a.patience.Lasting(time.Now(), podwatch.Find(holders, interfacesOf(a.config.CNIStateDir), list))
+		a.mutex.Lock()
+		a.statuses.Unloaded = len(lasting)
+		a.mutex.Unlock()
+		for _, finding := range news {
+			a.report(finding)
+		}
+	})
+}
+
+// report logs a finding and tells the pod's owner by an Event.
+func (a *Agent) report(finding podwatch.Finding) {
+	a.config.Log.Warn("container does not use its slot", "namespace", finding.Namespace, "pod", finding.Pod,
+		"container", finding.Container, "reason", finding.Reason, "message", finding.Message)
+	pod, err := a.pods.Pods(finding.Namespace).Get(finding.Pod)
+	if err != nil {
+		return
+	}
+	reference := &corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion, FieldPath: fmt.Sprintf("spec.containers{%s}", finding.Container),
+	}
+	a.events.Event(reference, corev1.EventTypeWarning, finding.Reason, finding.Message)
+}

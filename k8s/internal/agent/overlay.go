@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+)
+
+const (
+	overlayEvery = 30 * time.Second
+	overlayRetry = 2 * time.Second
+	overlayQuiet = 50 * time.Millisecond
+	patchMax     = 10 * time.Second
+)
+
+func settle(ctx context.Context, signal <-chan struct{}, quiet time.Duration) {
+	overlaynet.Settle(ctx, signal, quiet)
+}
+
+// watchLoop looks again when somebody changes the kernel's tables.
+func (a *Agent) watchLoop(ctx context.Context) {
+	if a.network == nil {
+		return
+	}
+	every(ctx, always(overlayRetry), nil, func(ctx context.Context) {
+		if err := overlaynet.Watch(ctx, nil, func() { poke(a.overlayChanged) }); err != nil && ctx.Err() == nil {
+			a.config.Log.Warn("overlay", "error", err)
+		}
+		poke(a.overlayChanged) // what happened without a watch
+	})
+}
+
+// overlayLoop keeps the network as the Nodes' annotations say.
+func (a *Agent) overlayLoop(ctx context.Context) {
+	if a.network == nil {
+		return
+	}
+	pause := overlayEvery
+	every(ctx, func() time.Duration { return pause }, a.overlayChanged, func(ctx context.Context) {
+		if a.parts.get(partAPI) != nil {
+			pause = overlayRetry // nothing is known of the others: what is there stays as it is
+			return
+		}
+		settle(ctx, a.overlayChanged, overlayQuiet)
+		err := a.reconcileOverlay(ctx)
+		a.tell(partOverlay, err)
+		if pause = overlayEvery; err != nil {
+			pause = overlayRetry
+		}
+		a.writeNodeFile(func(file *nodefile.Node) {
+			file.Ready, file.Reason = err == nil, ""
+			if err != nil {
+				file.Reason = err.Error()
+			}
+		})
+	})
+}
+
+// reconcileOverlay looks at all Nodes once.
+func (a *Agent) reconcileOverlay(ctx context.Context) error {
+	nodes, err := a.nodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	index := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Name == a.config.NodeName })
+	if index < 0 {
+		return fmt.Errorf("there is no Node %s: is --node-name right?", a.config.NodeName)
+	}
+	own, err := a.own(nodes[index])
+	if err != nil {
+		return err
+	}
+	others, prefixes, conflicts := a.members(nodes, own)
+	a.noteConflicts(conflicts)
+	own.Prefixes = prefixes
+	vtep, changes, err := a.network.Reconcile(own, others)
+	for _, change := range changes {
+		a.config.Log.Info("overlay", "change", change)
+	}
+	if vtep.MAC == "" {
+		return err // there is no device
+	}
+	a.mutex.Lock()
+	a.statuses.Nodes = len(others)
+	a.mutex.Unlock()
+	a.writeNodeFile(func(file *nodefile.Node) {
+		file.Prefixes, file.MTU, file.Uplink = vtep.Prefixes, vtep.MTU, own.Uplink.Name
+	})
+	err = errors.Join(err, a.annotate(ctx, nodes[index], overlaynet.AnnotationVTEP, vtep.Annotation()))
+	if err == nil && len(prefixes) == 0 {
+		return a.noPrefixes(nodes[index], conflicts)
+	}
+	return err
+}
+
+// noPrefixes says why this node has none.
+func (a *Agent) noPrefixes(node *corev1.Node, conflicts []string) error {
+	if text := node.Annotations[overlaynet.AnnotationPrefixes]; text != "" {
+		return fmt.Errorf("none of the prefixes %s is this node's: %s", text, strings.Join(conflicts, "; "))
+	}
+	return fmt.Errorf("the Node has no annotation %s: is ktsn-controller running? Or write one: "+
+		"kubectl annotate node %s %s=PREFIX", overlaynet.AnnotationPrefixes, node.Name, overlaynet.AnnotationPrefixes)
+}
+
+// own is this node's part, as its Node says.
+func (a *Agent) own(node *corev1.Node) (overlaynet.Own, error) {
+	prefixes, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes])
+	if err != nil {
+		return overlaynet.Own{}, err
+	}
+	address, err := internalIP(node)
+	if err != nil && a.config.Uplink == "" {
+		return overlaynet.Own{}, err
+	}
+	uplink, err := a.network.FindUplink(a.config.Uplink, address)
+	if err != nil {
+		return overlaynet.Own{}, err
+	}
+	return overlaynet.Own{
+		MAC: overlaynet.MACOf(node.Name, a.config.Network.VNI), Uplink: uplink, Prefixes: prefixes,
+	}, nil
+}
+
+func internalIP(node *corev1.Node) (netip.Addr, error) {
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			return netip.ParseAddr(address.Address)
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the Node %s has no InternalIP yet: name the device with --uplink", node.Name)
+}
+
+// members are the other nodes that take part, and this node's own prefixes, after all conflicts.
+func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []overlaynet.Member, prefixes []netip.Prefix, conflicts []string) {
+	var all []overlaynet.Member
+	for _, node := range nodes {
+		member := overlaynet.Member{
+			Address: own.Uplink.Address, MAC: own.MAC, VNI: a.config.Network.VNI, Port: a.config.Network.Port, Prefixes: own.Prefixes,
+		}
+		if node.Name != a.config.NodeName {
+			text := node.Annotations[overlaynet.AnnotationVTEP]
+			if text == "" {
+				continue // it takes no part, or not yet
+			}
+			var err error
+			if member, err = overlaynet.ParseVTEP(text); err != nil {
+				conflicts = append(conflicts, fmt.Sprintf("node %s: %v", node.Name, err))
+				continue
+			}
+		}
+		member.Node, member.Created = node.Name, node.CreationTimestamp.Time
+		all = append(all, member)
+	}
+	admitted, more := overlaynet.Admit(all, a.config.CIDRs, a.config.Network.VNI, a.config.Network.Port)
+	for _, member := range admitted {
+		if member.Node == a.config.NodeName {
+			prefixes = member.Prefixes
+		} else {
+			others = append(others, member)
+		}
+	}
+	slices.Sort(conflicts)
+	return others, prefixes, append(conflicts, more...)
+}
+
+// noteConflicts logs the conflicts when they are others than before.
+func (a *Agent) noteConflicts(conflicts []string) {
+	if a.conflicts != nil && slices.Equal(a.conflicts, conflicts) {
+		return
+	}
+	a.conflicts = slices.Concat([]string{}, conflicts)
+	a.mutex.Lock()
+	a.statuses.Conflicts = len(conflicts)
+	a.mutex.Unlock()
+	for _, conflict := range conflicts {
+		a.config.Log.Warn("overlay: left out", "conflict", conflict)
+	}
+}
+
+// annotate writes one annotation of this Node, if it says something else.
+func (a *Agent) annotate(ctx context.Context, node *corev1.Node, name, text string) error {
+	if node.Annotations[name] == text {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{name: text}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patchMax)
+	defer cancel()
+	if _, err := a.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("annotation %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package install puts what the node needs onto the node: libktsn.so in a folder of its version, tsn-cni, and if wanted a
+// CNI configuration.
+//
+// In: the agent's image. Out: files on the node, each whole at any moment (written beside, synchronised, renamed).
+//
+//	LIB_DIR/0.1.0-5d41402abc4b/{libktsn.so,ld.so.preload}    version and contents: never changed again
+//	LIB_DIR/current -> 0.1.0-5d41402abc4b
+//	LIB_DIR/allocations.json                                 which slot was handed which version
+//
+// A version stays while a pod's slot was handed it: the kubelet mounts the same paths again when it restarts a
+// container, also after a reboot. It must never write into a file that a program may have mapped.
+package install
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+
+	"ktsn.io/ktsn/k8s/internal/deviceplugin"
+	"ktsn.io/ktsn/k8s/internal/nodefile"
+)
+
+// Names of files, in the image and on the node.
+const (
+	Library     = "libktsn.so"
+	Preload     = "ld.so.preload"
+	Plugin      = "tsn-cni"
+	current     = "current"
+	allocations = "allocations.json"
+)
+
+// versionName is what folders of versions are called; nothing else in LIB_DIR is ever removed.
+var versionName = regexp.MustCompile(`^[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}$`)
+
+// Config says from where to where.
+type Config struct {
+	// From holds libktsn.so and tsn-cni; empty: somebody else installs.
+	From string
+	// Version of this release.
+	Version string
+	// LibDir is the library's folder on the node.
+	LibDir string
+	// CNIBinDir is the container runtime's folder of CNI plugins.
+	CNIBinDir string
+	// CNIConf is a configuration to copy into CNIConfDir; empty: none.
+	CNIConf    string
+	CNIConfDir string
+	Log        *slog.Logger
+}
+
+// Installer installs, hands out and cleans up.
+type Installer struct {
+	config Config
+	mutex  sync.Mutex
+}
+
+// New makes an installer; it does nothing yet.
+func New(config Config) *Installer {
+	if config.Log == nil {
+		config.Log = slog.Default()
+	}
+	return &Installer{config: config}
+}
+
+// Install makes the node have what the image has. It is repeated now and then: what is right already is left alone, what
+// somebody changed is put right.
+func (i *Installer) Install() error {
+	if i.config.From == "" {
+		_, err := i.current()
+		return err
+	}
+	return errors.Join(i.library(), i.plugin(), i.configuration())
+}
+
+func (i *Installer) library() error {
+	data, err := os.ReadFile(filepath.Join(i.config.From, Library))
+	if err != nil {
+		return fmt.Errorf("--install-from: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	name := i.config.Version + "-" + hex.EncodeToString(sum[:6])
+	folder := filepath.Join(i.config.LibDir, name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("--lib-dir: %w", err)
+	}
+	err = errors.Join(
+		i.put(filepath.Join(folder, Library), data, 0o755),
+		i.put(filepath.Join(folder, Preload), []byte(deviceplugin.ContainerLibrary+"\n"), 0o644),
+	)
+	if err != nil {
+		return fmt.Errorf("--lib-dir: %w", err)
+	}
+	return i.point(name)
+}
+
+// point makes `current` name a version.
+func (i *Installer) point(name string) error {
+	link := filepath.Join(i.config.LibDir, current)
+	if now, err := os.Readlink(link); err == nil && now == name {
+		return nil
+	}
+	beside := filepath.Join(i.config.LibDir, fmt.Sprintf(".%s.%d", current, os.Getpid()))
+	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--lib-dir: %w", err)
+	}
+	if err := os.Symlink(name, beside); err != nil {
+		return fmt.Errorf("--lib-dir: %w", err)
+	}
+	if err := os.Rename(beside, link); err != nil {
+		return fmt.Errorf("--lib-dir: %w", errors.Join(err, os.Remove(beside)))
+	}
+	i.config.Log.Info("library installed", "version", name)
+	return nil
+}
+
+func (i *Installer) plugin() error {
+	data, err := os.ReadFile(filepath.Join(i.config.From, Plugin))
+	if err != nil {
+		return fmt.Errorf("--install-from: %w", err)
+	}
+	if err := i.put(filepath.Join(i.config.CNIBinDir, Plugin), data, 0o755); err != nil {
+		return fmt.Errorf("--cni-bin-dir: %w", err)
+	}
+	return nil
+}
+
+func (i *Installer) configuration() error {
+	if i.config.CNIConf == "" {
+		return nil
+	}
+	data, err := os.ReadFile(i.config.CNIConf)
+	if err != nil {
+		return fmt.Errorf("--cni-conf: %w", err)
+	}
+	if !json.Valid(data) {
+		return fmt.Errorf("--cni-conf: %s is not JSON: the container runtime would refuse it", i.config.CNIConf)
+	}
+	if err := i.put(filepath.Join(i.config.CNIConfDir, filepath.Base(i.config.CNIConf)), data, 0o644); err != nil {
+		return fmt.Errorf("--cni-conf-dir: %w", err)
+	}
+	return nil
+}
+
+// put writes a file unless it has these contents and this mode.
+func (i *Installer) put(path string, data []byte, mode os.FileMode) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm() == mode {
+			return nil
+		}
+	}
+	if err := nodefile.WriteFile(path, data, mode); err != nil {
+		return err
+	}
+	i.config.Log.Info("installed", "file", path, "octets", len(data))
+	return nil
+}
+
+// current is the version that `current` names, if it is whole.
+func (i *Installer) current() (string, error) {
+	name, err := os.Readlink(filepath.Join(i.config.LibDir, current))
+	if err != nil {
+		return "", fmt.Errorf("no library is installed: %w", err)
+	}
+	for _, file := range []string{Library, Preload} {
+		if _, err := os.Stat(filepath.Join(i.config.LibDir, name, file)); err != nil {
+			return "", fmt.Errorf("version %s of the library is not whole: %w", name, err)
+		}
+	}
+	return name, nil
+}
+
+// Folder of the current version.
+func (i *Installer) Folder() (string, error) {
+	name, err := i.current()
+	return filepath.Join(i.config.LibDir, name), err
+}
+
+// Hand implements deviceplugin.Libraries. What cannot be remembered is not handed out: it might be removed under a pod.
+func (i *Installer) Hand(devices []string) (string, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	name, err := i.current()
+	if err != nil {
+		return "", err
+	}
+	handed, err := i.allocations()
+	if err != nil {
+		return "", err
+	}
+	changed := false
+	for _, device := range devices {
+		changed = changed || handed[device] != name
+		handed[device] = name
+	}
+	if changed {
+		if err := nodefile.WriteJSON(i.allocationsPath(), handed); err != nil {
+			return "", fmt.Errorf("which version a pod has cannot be remembered: %w", err)
+		}
+	}
+	return filepath.Join(i.config.LibDir, name), nil
+}
+
+func (i *Installer) allocationsPath() string { return filepath.Join(i.config.LibDir, allocations) }
+
+// allocations reads which slot was handed which version.
+func (i *Installer) allocations() (map[string]string, error) {
+	handed := map[string]string{}
+	data, err := os.ReadFile(i.allocationsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return handed, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &handed); err != nil || handed == nil {
+		return nil, fmt.Errorf("%s is damaged (%v): remove it when no pod of this node uses KTSN", i.allocationsPath(), err)
+	}
+	return handed, nil
+}
+
+// Clean removes versions that no slot in use was handed. `inUse` are the slots that pods have now; who does not know
+// them all must not call this.
+func (i *Installer) Clean(inUse []string) error {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	name, err := i.current()
+	if err != nil {
+		return err
+	}
+	handed, err := i.allocations()
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{name: true}
+	for _, device := range inUse {
+		version, known := handed[device]
+		if !known {
+			return nil // a pod with a slot that we don't know of: it may use any of them
+		}
+		keep[version] = true
+	}
+	entries, err := os.ReadDir(i.config.LibDir)
+	if err != nil {
+		return fmt.Errorf("--lib-dir: %w", err)
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() || keep[entry.Name()] || !versionName.MatchString(entry.Name()) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(i.config.LibDir, entry.Name())); err != nil {
+			return fmt.Errorf("--lib-dir: %w", err)
+		}
+		i.config.Log.Info("library removed: no pod uses it any more", "version", entry.Name())
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics shows ktsnd's counters, and the agent's own, to Prometheus.
+//
+// In: ktsnd's Statistics, Health and List at the moment of a scrape; what the agent knows of itself. Out: metrics with
+// the prefix ktsn_ in base units (seconds, octets), labels port, attachment, class, reason. A scrape must never
+// wait longer than its deadline for ktsnd: without an answer ktsn_up is 0 and the rest is left out.
+package metrics
+
+import (
+	"context"
+	"sort"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+)
+
+// scrapeMax is how long ktsnd has to answer.
+const scrapeMax = 2 * time.Second
+
+// errorBounds of the transmit error, in seconds: a microsecond is what a shared uplink promises.
+var errorBounds = []float64{
+	250e-9, 500e-9, 1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 10e-3, 100e-3,
+}
+
+// Agent is what the agent says of itself.
+type Agent struct {
+	// Capacity counts the slots that are offered, Healthy whether they can be used.
+	Capacity int
+	Healthy  bool
+	// Nodes counts the other nodes of the TSN network, Conflicts the claims that were refused.
+	Nodes     int
+	Conflicts int
+	// Unloaded counts containers with a slot where no program of the pod uses KTSN.
+	Unloaded int
+	// Faults are what the agent is not ready for, by part.
+	Faults map[string]string
+}
+
+// Collector implements prometheus.Collector.
+type Collector struct {
+	daemon nodeapi.NodeClient
+	agent  func() Agent
+	// A scrape at a time: ktsnd's worker is asked for each.
+	mutex sync.Mutex
+}
+
+// New makes a collector that asks ktsnd, and `agent` for the agent's own.
+func New(daemon nodeapi.NodeClient, agent func() Agent) *Collector {
+	return &Collector{daemon: daemon, agent: agent}
+}
+
+var (
+	port       = []string{"port"}
+	portClass  = []string{"port", "class"}
+	attachment = []string{"attachment"}
+	withReason = []string{"attachment", "reason"}
+)
+
+func desc(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc("ktsn_"+name, help, labels, nil)
+}
+
+var (
+	up            = desc("up", "1: ktsnd answers.", nil)
+	clockSynced   = desc("clock_synchronised", "1: the kernel's clock is synchronised; transmit times mean something.", nil)
+	taiOffset     = desc("clock_tai_offset_seconds", "TAI less UTC as the kernel has it; 0 is wrong.", nil)
+	warnings      = desc("warnings", "Warnings of ktsnd at this moment; ktsn status shows them.", nil)
+	attachments   = desc("attachments", "Pod interfaces attached.", nil)
+	clients       = desc("clients", "Processes of an attachment that use KTSN now.", attachment)
+	taken         = desc("frames_taken_total", "Frames taken over from programs.", attachment)
+	sent          = desc("frames_sent_total", "Frames sent.", attachment)
+	sentOctets    = desc("sent_octets_total", "Octets sent, without FCS.", attachment)
+	late          = desc("frames_late_total", "Frames whose transmit time had passed when the program sent them.", attachment)
+	overrun       = desc("frames_overrun_total", "Frames sent more than 1 µs after their transmit time as the worker came late.", attachment)
+	dropped       = desc("frames_dropped_total", "Frames dropped, by reason.", withReason)
+	bypassed      = desc("datagrams_bypassed_total", "Datagrams left to the kernel, by reason.", withReason)
+	transmitError = desc("transmit_error_seconds", "From the transmit time to the hand-over to the port.", attachment)
+	ingressTaken  = desc("ingress_frames_taken_total", "Frames that came the short way into the pod.", attachment)
+	ingressLeft   = desc("ingress_frames_left_total", "Frames for the pod that were left to the kernel, by reason.", withReason)
+	portUp        = desc("port_up", "1: the link is up.", port)
+	portSpeed     = desc("port_link_speed_octets_per_second", "Link speed in octets; 0 = unknown.", port)
+	portFrames    = desc("port_frames_total", "Frames handed over, by traffic class.", portClass)
+	portOverrun   = desc("port_transmission_overrun_total", "Hand-overs that ended after their window, by traffic class.", portClass)
+	portHandOver  = desc("port_hand_over_seconds", "From kick to wire, 99.9 % of the last thousand frames or so.", port)
+	workerWakeUps = desc("worker_wake_ups_total", "Times that the worker woke up.", port)
+	workerSpin    = desc("worker_spin_seconds_total", "Time that the worker spent spinning.", port)
+	workerSteps   = desc("worker_clock_steps_total", "Steps of the clock that the worker saw.", port)
+	workerBugs    = desc("worker_bugs_total", "Faults of ktsnd itself: report them.", port)
+	capacity      = desc("slots", "Slots of ktsn.io/tsn that this node offers.", nil)
+	healthy       = desc("slots_healthy", "1: the slots can be used.", nil)
+	nodes         = desc("overlay_nodes", "Other nodes of the TSN network.", nil)
+	conflicts     = desc("overlay_conflicts", "Claims of nodes that were refused; the agent's log names them.", nil)
+	unloaded      = desc("containers_without_library", "Containers with a slot in whose pod no program uses KTSN.", nil)
+	notReady      = desc("agent_not_ready", "1: this part of the agent is not ready; /readyz says why.", []string{"part"})
+)
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, one := range []*prometheus.Desc{
+		up, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
+		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver,
+		workerWakeUps, workerSpin, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
+	} {
+		descriptions <- one
+	}
+}
+
+// out sends metrics of one scrape.
+type out struct{ metrics chan<- prometheus.Metric }
+
+func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	o.metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func (o out) counter(d *prometheus.Desc, value uint64, labels ...string) {
+	o.metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+}
+
+func (o out) reasons(d *prometheus.Desc, counts map[string]uint64, name string) {
+	for reason, count := range counts {
+		o.counter(d, count, name, reason)
+	}
+}
+
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeMax)
+	defer cancel()
+	o := out{metrics}
+	o.ofAgent(c.agent())
+	health, err := c.daemon.Health(ctx, &nodeapi.HealthRequest{})
+	if err != nil || !health.GetServing() {
+		o.gauge(up, 0)
+		return
+	}
+	o.gauge(up, 1)
+	o.gauge(clockSynced, flag(health.GetClockSynchronised()))
+	o.gauge(taiOffset, float64(health.GetTaiOffsetSeconds()))
+	o.gauge(warnings, float64(len(health.GetWarnings())))
+	if list, err := c.daemon.List(ctx, &nodeapi.ListRequest{}); err == nil {
+		o.ofList(list)
+	}
+	if statistics, err := c.daemon.Statistics(ctx, &nodeapi.StatisticsRequest{}); err == nil {
+		for _, one := range statistics.GetAttachments() {
+			o.ofAttachment(one)
+		}
+		o.ofPorts(statistics)
+	}
+}
+
+func (o out) ofAgent(agent Agent) {
+	o.gauge(capacity, float64(agent.Capacity))
+	o.gauge(healthy, flag(agent.Healthy))
+	o.gauge(nodes, float64(agent.Nodes))
+	o.gauge(conflicts, float64(agent.Conflicts))
+	o.gauge(unloaded, float64(agent.Unloaded))
+	parts := make([]string, 0, len(agent.Faults))
+	for part := range agent.Faults {
+		parts = append(parts, part)
+	}
+	sort.Strings(parts)
+	for _, part := range parts {
+		o.gauge(notReady, 1, part)
+	}
+}
+
+func (o out) ofList(list *nodeapi.ListReply) {
+	o.gauge(attachments, float64(len(list.GetAttachments())))
+	for _, one := range list.GetAttachments() {
+		o.gauge(clients, float64(len(one.GetClients())), one.GetAttachment().GetName())
+	}
+	for _, one := range list.GetPorts() {
+		if one.GetNetns() == "" { // pods' own interfaces would come and go with them
+			o.gauge(portUp, flag(one.GetUp()), one.GetDevice())
+			o.gauge(portSpeed, float64(one.GetLinkSpeed())/8, one.GetDevice())
+		}
+	}
+}
+
+func (o out) ofAttachment(one *nodeapi.AttachmentStatistics) {
+	name := one.GetName()
+	o.counter(taken, one.GetTaken(), name)
+	o.counter(sent, one.GetSent(), name)
+	o.counter(sentOctets, one.GetSentOctets(), name)
+	o.counter(late, one.GetLate(), name)
+	o.counter(overrun, one.GetOverrun(), name)
+	o.reasons(dropped, one.GetDropped(), name)
+	o.reasons(bypassed, one.GetBypassed(), name)
+	if ingress := one.GetIngress(); ingress != nil {
+		o.counter(ingressTaken, ingress.GetTaken(), name)
+		o.reasons(ingressLeft, ingress.GetLeft(), name)
+	}
+	if found, err := decode(one.GetTransmitError().GetHdrV2(), errorBounds); err == nil {
+		o.metrics <- prometheus.MustNewConstHistogram(transmitError, found.count, found.sum, found.buckets, name)
+	}
+}
+
+func (o out) ofPorts(statistics *nodeapi.StatisticsReply) {
+	for _, one := range statistics.GetPorts() {
+		if one.GetNetns() != "" {
+			continue
+		}
+		device := one.GetDevice()
+		for class, count := range one.GetFrames() {
+			o.counter(portFrames, count, device, strconv.Itoa(class))
+		}
+		for class, count := range one.GetTransmissionOverrun() {
+			o.counter(portOverrun, count, device, strconv.Itoa(class))
+		}
+		o.gauge(portHandOver, float64(one.GetHandOverNs())/1e9, device)
+	}
+	for _, worker := range statistics.GetWorkers() {
+		device := worker.GetUplink()
+		o.counter(workerWakeUps, worker.GetWakeUps(), device)
+		o.metrics <- prometheus.MustNewConstMetric(workerSpin, prometheus.CounterValue, float64(worker.GetSpinNs())/1e9, device)
+		o.counter(workerSteps, worker.GetClockSteps(), device)
+		o.counter(workerBugs, worker.GetBugs(), device)
+	}
+}

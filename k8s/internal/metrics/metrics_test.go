@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+)
+
+// encode writes counts as HdrHistogram does, three digits, from 1 ns.
+func encode(counts ...int64) []byte {
+	var body []byte
+	for _, count := range counts {
+		raw := uint64(count)<<1 ^ uint64(count>>63)
+		for raw >= 0x80 {
+			body = append(body, byte(raw)|0x80)
+			raw >>= 7
+		}
+		body = append(body, byte(raw))
+	}
+	header := make([]byte, hdrHeader)
+	binary.BigEndian.PutUint32(header, hdrCookie)
+	binary.BigEndian.PutUint32(header[4:], uint32(len(body)))
+	binary.BigEndian.PutUint32(header[12:], 3)
+	binary.BigEndian.PutUint64(header[16:], 1)
+	return append(header, body...)
+}
+
+func TestAHistogramIsRead(t *testing.T) {
+	// Three digits: 2,048 values of 1 ns each, then 1,024 of 2 ns, then of 4 ns.
+	found, err := decode(encode(-500, 3, -1499, 2, -1047, 1), []float64{500e-9, 1e-6, 2e-6, 4.1e-6, 5e-6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 500 ns ×3; index 2000: 2,000 ns ×2; index 3048: 2048+1000 parts of 2 ns = 4,048 to 4,049 ns.
+	want := map[float64]uint64{500e-9: 3, 1e-6: 3, 2e-6: 5, 4.1e-6: 6, 5e-6: 6}
+	for bound, count := range want {
+		if found.buckets[bound] != count {
+			t.Errorf("up to %g s: %d, expected %d", bound, found.buckets[bound], count)
+		}
+	}
+	if sum := 3*500e-9 + 2*2000e-9 + 4048.5e-9; found.count != 6 || found.sum < sum*0.9999 || found.sum > sum*1.0001 {
+		t.Errorf("%d, %g", found.count, found.sum)
+	}
+	if empty, err := decode(nil, errorBounds); err != nil || empty.count != 0 || len(empty.buckets) != len(errorBounds) {
+		t.Errorf("empty: %+v, %v", empty, err)
+	}
+}
+
+func TestBadHistogramsAreRefused(t *testing.T) {
+	good := encode(-500, 3)
+	change := func(offset int, octets ...byte) []byte {
+		data := append([]byte{}, good...)
+		copy(data[offset:], octets)
+		return data
+	}
+	for name, data := range map[string][]byte{
+		"short": good[:20], "another cookie": change(0, 0), "longer than it is": change(7, 200),
+		"cut off": append(change(7, 4), 0x80), "no digits": change(15, 0), "many digits": change(15, 9), "lowest 0": change(16, make([]byte, 8)...),
+		"endless": encode(-indexMax, -1), "beyond": encode(-indexMax - 1),
+	} {
+		if found, err := decode(data, errorBounds); err == nil {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encode(-500, 3, -1499, 2))
+	f.Add(encode(1<<62, -3, 7))
+	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decode(data, errorBounds) })
+}
+
+// daemon answers with what it holds.
+type daemon struct {
+	nodeapi.NodeClient
+	down bool
+}
+
+func (d daemon) Health(context.Context, *nodeapi.HealthRequest, ...grpc.CallOption) (*nodeapi.HealthReply, error) {
+	if d.down {
+		return nil, errors.New("ktsnd is not running")
+	}
+	return &nodeapi.HealthReply{Serving: true, ClockSynchronised: true, TaiOffsetSeconds: 37, Warnings: []string{"w"}}, nil
+}
+
+func (daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*nodeapi.ListReply, error) {
+	return &nodeapi.ListReply{
+		Ports: []*nodeapi.Port{{Device: "eth0", Up: true, LinkSpeed: 1e9}, {Device: "eth0", Netns: "/run/netns/x"}},
+		Attachments: []*nodeapi.AttachmentState{
+			{Attachment: &nodeapi.Attachment{Name: "c1/net1"}, Clients: []*nodeapi.Client{{Pid: 7}}},
+		},
+	}, nil
+}
+
+func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {
+	return &nodeapi.StatisticsReply{
+		Attachments: []*nodeapi.AttachmentStatistics{{
+			Name: "c1/net1", Taken: 11, Sent: 10, SentOctets: 640, Late: 1, Overrun: 2,
+			Dropped: map[string]uint64{"missed": 1}, Bypassed: map[string]uint64{"no_txtime": 4},
+			TransmitError: &nodeapi.Histogram{HdrV2: encode(-700, 10)},
+			Ingress:       &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
+		}},
+		Workers: []*nodeapi.WorkerStatistics{{Uplink: "eth0", WakeUps: 9, SpinNs: 1_500_000_000}},
+		Ports: []*nodeapi.PortStatistics{
+			{Device: "eth0", Frames: []uint64{0, 3}, TransmissionOverrun: []uint64{0, 1}, HandOverNs: 5000},
+			{Device: "eth0", Netns: "/run/netns/x", Frames: []uint64{1}},
+		},
+	}, nil
+}
+
+const scraped = `
+# HELP ktsn_clock_tai_offset_seconds TAI less UTC as the kernel has it; 0 is wrong.
+# TYPE ktsn_clock_tai_offset_seconds gauge
+ktsn_clock_tai_offset_seconds 37
+# HELP ktsn_frames_dropped_total Frames dropped, by reason.
+# TYPE ktsn_frames_dropped_total counter
+ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
+# HELP ktsn_port_frames_total Frames handed over, by traffic class.
+# TYPE ktsn_port_frames_total counter
+ktsn_port_frames_total{class="0",port="eth0"} 0
+ktsn_port_frames_total{class="1",port="eth0"} 3
+# HELP ktsn_slots Slots of ktsn.io/tsn that this node offers.
+# TYPE ktsn_slots gauge
+ktsn_slots 8
+# HELP ktsn_up 1: ktsnd answers.
+# TYPE ktsn_up gauge
+ktsn_up 1
+# HELP ktsn_worker_spin_seconds_total Time that the worker spent spinning.
+# TYPE ktsn_worker_spin_seconds_total counter
+ktsn_worker_spin_seconds_total{port="eth0"} 1.5
+`
+
+func TestWhatIsScraped(t *testing.T) {
+	agent := func() Agent {
+		return Agent{Capacity: 8, Healthy: true, Faults: map[string]string{"overlay": "no prefix"}}
+	}
+	collector := New(daemon{}, agent)
+	err := testutil.CollectAndCompare(collector, strings.NewReader(scraped), "ktsn_clock_tai_offset_seconds",
+		"ktsn_frames_dropped_total", "ktsn_port_frames_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
+	if err != nil {
+		t.Error(err)
+	}
+	// Names and units as Prometheus wants them, and a registry that takes them all.
+	problems, err := testutil.CollectAndLint(collector)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if err := prometheus.NewPedanticRegistry().Register(collector); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWithoutADaemonTheAgentIsShown(t *testing.T) {
+	collector := New(daemon{down: true}, func() Agent { return Agent{Capacity: 8} })
+	want := "# HELP ktsn_up 1: ktsnd answers.\n# TYPE ktsn_up gauge\nktsn_up 0\n"
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "ktsn_up"); err != nil {
+		t.Error(err)
+	}
+	if count := testutil.CollectAndCount(collector); count != 6 {
+		t.Errorf("%d metrics", count)
+	}
+}
