@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients demo bench bench-sched bench-overlay clean
+.PHONY: help setup build lint test test-clients demo bench bench-sched bench-overlay bench-cni clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -47,6 +47,10 @@ bench-sched: build ## what a gate decision costs, and the property suite, into o
 bench-overlay: build ## all ways from pod to pod, idle and loaded, and 200 attachments; writes out/bench/overlay.{json,html} (root)
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
+
+bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)
+	@mkdir -p out/bench
+	@scripts/go.sh bench-cni $(BIN) out/bench/cni.json
 
 clean: ## remove everything that the other targets made
 	$(CARGO) clean

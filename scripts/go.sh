@@ -4,6 +4,7 @@
 #   build FOLDER   its programs, static, in FOLDER
 #   generate       the types of proto/ktsn/v1/node.proto, written anew into k8s/internal/nodeapi
 #   lint           exit status 0 if the types are current, gofmt has nothing to do, and vet and staticcheck find nothing
+#   bench-cni FOLDER FILE   what ADD costs, with the programs in FOLDER, as a document in FILE
 #   test           `go test -v`, as scripts/tally.py reads it
 # The linters and generators are programs of k8s/tools/go.mod, a module of its own: nothing that is shipped depends on it.
 set -euo pipefail
@@ -33,18 +34,26 @@ lint() {
     return "$status"
 }
 
+absolute() { case $1 in /*) echo "$1" ;; *) echo "$OLDPWD/$1" ;; esac; }
+
 case ${1:-} in
     build)
-        case $2 in /*) out=$2 ;; *) out=$OLDPWD/$2 ;; esac
+        out=$(absolute "$2")
         mkdir -p "$out"
         shopt -s nullglob
         for program in cmd/*/; do go build -ldflags '-s -w' -o "$out/" "./$program"; done
         ;;
     generate) build_tools && generate ;;
     lint) lint ;;
+    bench-cni)
+        bin=$(absolute "$2") json=$(absolute "$3")
+        go build -o "$target/bench-cni" ./test/bench-cni
+        mkdir -p ../out
+        exec flock ../out/.measure.lock "$target/bench-cni" -bin "$bin" -json "$json"
+        ;;
     test) shift && go test -v -count=1 -timeout 20m "$@" ./... ;;
     *)
-        echo "usage: scripts/go.sh build FOLDER | generate | lint | test" >&2
+        echo "usage: scripts/go.sh build FOLDER | generate | lint | bench-cni FOLDER FILE | test" >&2
         exit 2
         ;;
 esac
