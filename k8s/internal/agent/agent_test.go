@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,21 @@ type daemon struct {
 	mutex    sync.Mutex
 	down     bool
 	schedule *nodeapi.ScheduleState
+	detached []string
+}
+
+// Detach knows c1/net1 alone.
+func (d *daemon) Detach(_ context.Context, request *nodeapi.DetachRequest, _ ...grpc.CallOption) (*nodeapi.DetachReply, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.down {
+		return nil, errDown
+	}
+	d.detached = append(d.detached, request.Name)
+	if request.Name != "c1/net1" {
+		return nil, &nodeapi.Error{Code: codes.NotFound}
+	}
+	return &nodeapi.DetachReply{}, nil
 }
 
 func (d *daemon) set(down bool) {
@@ -219,6 +235,57 @@ func TestCapacityIsRememberedWhileTheDaemonIsAway(t *testing.T) {
 	}, nil)
 	if other.file.Capacity != 0 {
 		t.Error("another node's number")
+	}
+}
+
+func TestABusyDaemonIsNotGone(t *testing.T) {
+	busy, gone := &nodeapi.Error{Code: codes.DeadlineExceeded}, &nodeapi.Error{Code: codes.Unavailable}
+	begin := time.Unix(1000, 0)
+	for name, steps := range map[string][]struct {
+		after time.Duration
+		err   error
+		want  bool
+	}{
+		"never there": {{0, gone, false}, {time.Second, nil, true}},
+		"gone":        {{0, nil, true}, {3 * time.Second, gone, true}, {3001 * time.Millisecond, gone, false}, {4 * time.Second, nil, true}},
+		"busy": {{0, nil, true}, {4 * time.Second, busy, true}, {29 * time.Second, busy, true}, {31 * time.Second, busy, false},
+			{32 * time.Second, nil, true}},
+		"busy, then gone":         {{0, nil, true}, {10 * time.Second, busy, true}, {12 * time.Second, gone, true}, {14 * time.Second, gone, false}},
+		"busy from the beginning": {{0, busy, false}},
+	} {
+		var state health
+		for _, step := range steps {
+			if got := state.seen(begin.Add(step.after), step.err, 3*time.Second); got != step.want {
+				t.Errorf("%s, after %s: %v", name, step.after, got)
+			}
+		}
+	}
+}
+
+func TestWhatIsOwedIsPaid(t *testing.T) {
+	b := newBench(t, nil, nil)
+	states := cnistate.Open(b.config.CNIStateDir)
+	for _, owed := range []cnistate.Owed{
+		{ContainerID: "c1", IfName: "net1", Attachment: "c1/net1", RunDir: b.config.RunDir},
+		{ContainerID: "c2", IfName: "net1", Attachment: "c2/net1", RunDir: b.config.RunDir},
+		{ContainerID: "c3", IfName: "net1", Attachment: "c3/net1", RunDir: "/elsewhere"},
+	} {
+		if err := states.Owe(owed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.daemon.set(true)
+	b.payOwed(context.Background())
+	if len(states.Owed()) != 3 {
+		t.Error("forgotten while ktsnd is away")
+	}
+	b.daemon.set(false)
+	b.payOwed(context.Background())
+	if left := states.Owed(); len(left) != 1 || left[0].Attachment != "c3/net1" {
+		t.Errorf("left %v, detached %v", left, b.daemon.detached)
+	}
+	if len(b.daemon.detached) != 2 {
+		t.Errorf("detached %v", b.daemon.detached)
 	}
 }
 

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
@@ -19,8 +21,11 @@ import (
 )
 
 const (
-	healthEvery  = time.Second
-	healthMax    = 800 * time.Millisecond
+	healthEvery = time.Second
+	healthMax   = 800 * time.Millisecond
+	// busyGrace is how long a ktsnd that is there may take to answer: attaching fifty pods at once keeps it busy, and a pod that
+	// the kubelet refuses for unhealthy slots is lost for good.
+	busyGrace    = 30 * time.Second
 	installEvery = 5 * time.Minute
 	installRetry = 5 * time.Second
 	podsEvery    = 15 * time.Second
@@ -31,16 +36,15 @@ const (
 
 // healthLoop ties the slots' health to ktsnd's, and their number to its gate schedule.
 func (a *Agent) healthLoop(ctx context.Context) {
-	var lastGood time.Time
+	var state health
 	every(ctx, always(healthEvery), nil, func(ctx context.Context) {
 		err := a.askHealth(ctx)
 		a.tell(partDaemon, err)
 		if err == nil {
-			lastGood = time.Now()
 			a.askCapacity(ctx)
 		}
 		a.tell(partPlugin, a.plugin.Registered())
-		healthy := time.Since(lastGood) <= max(a.config.HealthGrace, healthMax) && a.parts.get(partInstall) == nil
+		healthy := state.seen(time.Now(), err, a.config.HealthGrace) && a.parts.get(partInstall) == nil
 		a.mutex.Lock()
 		count := a.file.Capacity
 		a.statuses.Capacity, a.statuses.Healthy = count, healthy
@@ -53,6 +57,20 @@ func (a *Agent) healthLoop(ctx context.Context) {
 		}
 		a.writeNodeFile(func(*nodefile.Node) {})
 	})
+}
+
+// health tells a ktsnd that is away from one that is busy.
+type health struct{ answered, there time.Time }
+
+// seen takes what came of a question; true: the slots can be used.
+func (h *health) seen(now time.Time, err error, grace time.Duration) bool {
+	switch {
+	case err == nil:
+		h.answered, h.there = now, now
+	case nodeapi.CodeOf(err) == codes.DeadlineExceeded:
+		h.there = now
+	}
+	return now.Sub(h.there) <= max(grace, healthMax) && now.Sub(h.answered) <= max(grace, busyGrace)
 }
 
 func (a *Agent) askHealth(ctx context.Context) error {
@@ -147,6 +165,7 @@ func (a *Agent) podLoop(ctx context.Context) {
 		if err := a.installer.Clean(inUse); err != nil {
 			a.config.Log.Debug("old versions stay", "error", err)
 		}
+		a.payOwed(ctx)
 		list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
 		if err != nil {
 			return // what is attached is not known; ktsnd's absence is told elsewhere
@@ -159,6 +178,22 @@ func (a *Agent) podLoop(ctx context.Context) {
 			a.report(finding)
 		}
 	})
+}
+
+// payOwed detaches what tsn-cni could not while ktsnd was away.
+func (a *Agent) payOwed(ctx context.Context) {
+	states := cnistate.Open(a.config.CNIStateDir)
+	for _, owed := range states.Owed() {
+		if owed.RunDir != a.config.RunDir {
+			continue // another ktsnd's
+		}
+		_, err := a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: owed.Attachment})
+		if err != nil && nodeapi.CodeOf(err) != codes.NotFound {
+			return
+		}
+		states.Settled(owed)
+		a.config.Log.Info("detached what was left over", "attachment", owed.Attachment)
+	}
 }
 
 // report logs a finding and tells the pod's owner by an Event.
