@@ -16,7 +16,7 @@
 //! leaves by                       interface  uplink    uplink        interface
 //!                                     └── 4c: or, in a bridged overlay, uplink ──┘
 //! ```
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
@@ -25,6 +25,7 @@ mod answer;
 mod datagram;
 mod delivery;
 mod destinations;
+mod index;
 pub mod limits;
 mod link;
 mod link_frame;

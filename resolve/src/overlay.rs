@@ -2,7 +2,7 @@
 //! Overlay networks: VXLAN in routed mode (as Flannel sets it up) and in bridged mode (one L2 segment).
 //!
 //! In: plain descriptions ([`Vxlan`], [`Bridged`]), from configuration or from what the kernel has learnt. Out: checked,
-//! sorted values that answer by bisection, however many ends there are. Must never hold our own tunnel end as a remote
+//! values whose answers cost hardly more when there are many ends. Must never hold our own tunnel end as a remote
 //! one: a frame that came back would be on the segment twice.
 
 use alloc::vec::Vec;
@@ -11,6 +11,7 @@ use core::net::IpAddr;
 use ktsn_model::IpPrefix;
 use ktsn_wire::{DsField, MacAddress, Vni};
 
+use crate::index::Index;
 use crate::limits::{FLOOD_MAX, PEERS_MAX};
 use crate::prefixes::PrefixMap;
 use crate::table::TableError;
@@ -223,6 +224,7 @@ pub struct Bridged {
 pub struct VxlanBridged {
     pub(crate) tunnel: Tunnel,
     macs: Vec<(MacAddress, IpAddr)>,
+    by_mac: Index<u64>,
     prefixes: PrefixMap<IpAddr>,
     flood: Vec<IpAddr>,
     flood_interface: bool,
@@ -237,6 +239,11 @@ pub(crate) enum Station {
     Here,
     /// The table does not know.
     Unknown,
+}
+
+/// A MAC address as an [`Index`]'s key.
+fn mac_bits(mac: MacAddress) -> u64 {
+    mac.0.iter().fold(0, |bits, &octet| bits << 8 | u64::from(octet))
 }
 
 impl VxlanBridged {
@@ -259,6 +266,7 @@ impl VxlanBridged {
         }
         macs.sort_by_key(|&(mac, _)| mac);
         macs.dedup_by_key(|&mut (mac, _)| mac);
+        let by_mac = Index::new(macs.iter().zip(0..).map(|(&(mac, _), at)| (mac_bits(mac), at)));
         let flood = flood.into_iter().map(|vtep| tunnel.checked_end(vtep));
         let mut flood = flood.collect::<Result<Vec<_>, _>>()?;
         let tunnel = tunnel.canonical();
@@ -266,7 +274,7 @@ impl VxlanBridged {
         flood.sort_unstable();
         flood.dedup();
         let prefixes = PrefixMap::new(prefixes);
-        Ok(Self { tunnel, macs, prefixes, flood, flood_interface })
+        Ok(Self { tunnel, macs, by_mac, prefixes, flood, flood_interface })
     }
     /// Outer headers.
     #[must_use]
@@ -290,7 +298,7 @@ impl VxlanBridged {
     }
     /// Where the station `mac` is, which is the next hop `hop` where that is known.
     pub(crate) fn station(&self, mac: MacAddress, hop: Option<IpAddr>) -> Station {
-        let by_mac = self.macs.binary_search_by_key(&mac, |entry| entry.0).ok();
+        let by_mac = self.by_mac.find(mac_bits(mac));
         let by_mac = by_mac.and_then(|at| self.macs.get(at)).map(|entry| entry.1);
         let vtep = by_mac.or_else(|| self.prefixes.longest(IpPrefix::host(hop?)).copied());
         match vtep {
