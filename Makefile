@@ -44,8 +44,9 @@ bench-sched: build ## what a gate decision costs, and the property suite, into o
 	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
 	$(BIN)/ktsn bench sched --json out/bench/sched.json
 
-bench-overlay: build ## all ways from pod to pod, idle and loaded, and 200 attachments; writes out/bench/overlay.{json,html} (root)
+bench-overlay: build ## all ways from pod to pod, idle and loaded, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
 	@mkdir -p out/bench
+	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
 
 bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)

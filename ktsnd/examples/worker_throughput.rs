@@ -2,19 +2,24 @@
 //! How many frames a second one worker takes over, schedules, builds and commits, on one core, into the memory port.
 //!
 //! Eight clients in this process push 64-octet datagrams that are due at once; only the worker's passes are timed.
-//! Prints one micro-benchmark entry of `ktsn.results/1` as JSON on standard output, and a line for people on
+//! Prints micro-benchmark entries of `ktsn.results/1` as JSON on standard output, one a line, and a line for people on
 //! standard error. `--seconds S` (default 5), `--earliest` for that strategy, `--policed` with a flow meter in front that
 //! passes everything.
+//!
+//! `--peers N,M`: instead of frames by second, nanoseconds by frame of one worker for each of these numbers of peers. They
+//! take turns, batch by batch; each frame goes to another peer, in a scattered order, to one pod behind each.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ktsn_model::{LatePolicy, PriorityMap};
+use ktsn_model::{IpPrefix, LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
+use ktsn_resolve::limits::PEERS_MAX;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
     Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
@@ -31,8 +36,8 @@ use ktsnd::config::SpinMargin;
 use ktsnd::limits;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
-    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Policing,
-    Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
+    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Outbox, Policing,
+    Returned, Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -65,39 +70,52 @@ struct App {
     _doorbell: OwnedFd,
 }
 
+fn mac(number: u32) -> MacAddress {
+    let [_, b, c, d] = number.to_be_bytes();
+    MacAddress([2, 0, 0, b, c, d])
+}
+
+/// The tunnel end of peer `number`, of 192.168.0.0/16; 0 is ours.
+fn end(number: u32) -> IpAddr {
+    Ipv4Addr::from_bits(0xc0a8_0001 + number).into()
+}
+
+/// The pod behind peer `number`, which has a /24 of 10.0.0.0/8 for itself.
+fn pod(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0005 | number << 8)
+}
+
 fn link(
     port: u16,
-    address: Ipv4Addr,
+    address: IpAddr,
     mtu: u32,
     on_link: &str,
-    neighbour: Ipv4Addr,
+    neighbours: Vec<Neighbour>,
 ) -> anyhow::Result<LinkTable> {
     Ok(LinkTable::new(Link {
         port: PortIndex(port),
         if_index: u32::from(port) + 1,
-        mac: MacAddress([2, 0, 0, 0, 0, 1]),
+        mac: mac(0xff_0000 + u32::from(port)),
         mtu,
-        addresses: vec![(IpAddr::V4(address), 24)],
+        addresses: vec![(address, 24)],
         routes: vec![Route { prefix: on_link.parse()?, via: Via::OnLink, source: None }],
-        neighbours: vec![Neighbour { address: IpAddr::V4(neighbour), mac: MacAddress([2, 0, 0, 0, 0, 2]) }],
+        neighbours,
     })?)
 }
 
-fn tables() -> anyhow::Result<Tables> {
-    let peer = Ipv4Addr::new(192, 168, 50, 2);
-    let vxlan = Vxlan {
-        tunnel: Tunnel::new(Vni::new(1).context("VNI")?, 8472, IpAddr::V4(Ipv4Addr::new(192, 168, 50, 1))),
-        device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
-        peers: vec![Peer {
-            prefix: "10.244.1.0/24".parse()?,
-            vtep: IpAddr::V4(peer),
-            mac: MacAddress([2, 0, 0, 0, 1, 2]),
-        }],
+fn tables(peers: u32) -> anyhow::Result<Tables> {
+    let peer = |number| {
+        Ok(Peer { prefix: IpPrefix::covering(pod(number).into(), 24)?, vtep: end(number), mac: mac(number) })
     };
-    let gateway = Ipv4Addr::new(10, 244, 0, 1);
+    let vxlan = Vxlan {
+        tunnel: Tunnel::new(Vni::new(1).context("VNI")?, 8472, end(0)),
+        device_mac: mac(0xaa_0000),
+        peers: (1..=peers).map(peer).collect::<anyhow::Result<_>>()?,
+    };
+    let ends = (1..=peers).map(|number| Neighbour { address: end(number), mac: mac(number) }).collect();
     let attachment = Attachment {
-        interface: link(1, Ipv4Addr::new(10, 244, 0, 5), 1450, "10.244.0.0/24", gateway)?,
-        uplink: link(0, Ipv4Addr::new(192, 168, 50, 1), 1500, "192.168.50.0/24", peer)?,
+        interface: link(1, pod(0).into(), 1450, "10.0.0.0/24", Vec::new())?,
+        uplink: link(0, end(0), 1500, "192.168.0.0/16", ends)?,
         overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
         destinations: None,
         own: Vec::new(),
@@ -155,69 +173,191 @@ fn policing(arguments: &[String]) -> anyhow::Result<Option<Box<Policing>>> {
     Ok(Some(Box::new(Policing::new(&config)?)))
 }
 
+/// The value behind `name`.
+fn option<'a>(arguments: &'a [String], name: &str) -> anyhow::Result<Option<&'a str>> {
+    let Some(at) = arguments.iter().position(|a| a == name) else { return Ok(None) };
+    arguments
+        .get(at + 1)
+        .map(|text| Some(text.as_str()))
+        .with_context(|| format!("{name}: a value is missing"))
+}
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    let seconds: u64 = match arguments.iter().position(|a| a == "--seconds") {
-        Some(at) => arguments
-            .get(at + 1)
-            .and_then(|s| s.parse().ok())
+    let seconds: u64 = match option(&arguments, "--seconds")? {
+        Some(text) => text
+            .parse()
+            .ok()
             .filter(|s| (1..=600).contains(s))
-            .ok_or_else(|| anyhow::anyhow!("--seconds: expected a whole number of seconds, 1 to 600"))?,
+            .context("--seconds: expected a whole number of seconds, 1 to 600")?,
         None => 5,
     };
-    let (outbox, inbox, returned, _wake) = queues()?;
-    let options = WorkerOptions { spin_margin: SpinMargin::Fixed(Nanos::ZERO), spin_duty_max_permille: 0 };
-    let worker_stats = Arc::new(WorkerStats::default());
-    let mut worker = Worker::new(Awake, inbox, Arc::new(tables()?), options, worker_stats.clone());
-    let selection = Box::new(selection(&arguments));
-    let port = Box::new(Memory::new(256, 1500)?);
-    let (priority_map, policing, stats) = (PriorityMap::default(), policing(&arguments)?, Arc::default());
-    let new = NewPort { port, priority_map, selection, policing, stats };
-    outbox.send(Command::AddPort(PortIndex(0), new))?;
-    let stats = Arc::new(AttachmentStats::default());
-    let policy = AttachmentPolicy {
-        classes: 0xff,
-        late: LatePolicy::Send,
-        overrun_limit: Nanos::from_seconds(10),
-        horizon: Nanos::from_seconds(10),
-        streams: StreamIdentification::default(),
-        stats: stats.clone(),
-        queued: 0,
-        neighbour_told_at: Monotonic::ZERO,
-        horizon_told_at: Monotonic::ZERO,
-    };
-    outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;
-    let mut apps = Vec::new();
-    for number in 0..CLIENTS {
-        let (client, app) = client(number)?;
-        outbox.send(Command::AddClient(client))?;
-        outbox.send(Command::Register(ClientKey(number), 0, Box::new(stream(number))))?;
-        apps.push(app);
-        worker.pass();
-    }
-    worker.pass();
-    let mut rates = Vec::new();
+    let peers = option(&arguments, "--peers")?;
+    let count = |text: &str| text.parse().ok().filter(|peers| (1..=PEERS_MAX as u32).contains(peers));
+    let counts: Vec<u32> =
+        peers.unwrap_or("1").split(',').map(count).collect::<Option<_>>().with_context(|| {
+            format!("--peers: expected numbers from 1 to {PEERS_MAX} with commas between")
+        })?;
+    let mut worlds = counts
+        .iter()
+        .map(|&count| World::new(count, peers.is_some(), &arguments))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(seconds) {
-        rates.push(batch(&mut worker, &apps, &stats)?);
-        while returned.try_recv().is_ok() {}
+        for world in &mut worlds {
+            world.turn()?;
+        }
     }
-    rates.sort_by(f64::total_cmp);
-    let at = |q: f64| rates[((rates.len() - 1) as f64 * q).round() as usize];
-    anyhow::ensure!(worker_stats.bugs.load(Relaxed) == 0, "the worker counted faults of its own");
-    eprintln!(
-        "worker into the memory port: median {:.2} M frames/s over {} batches",
-        at(0.5) / 1e6,
-        rates.len()
-    );
-    println!(
-        "{{\"name\":\"worker.memory_port.64\",\"unit\":\"frames/s\",\"p50\":{:.0},\"p90\":{:.0},\"samples\":{}}}",
-        at(0.5),
-        // The rate that nine of ten batches reach.
-        at(0.1),
-        rates.len()
-    );
+    for world in &mut worlds {
+        world.tell()?;
+    }
     Ok(())
+}
+
+/// A worker with its clients.
+struct World {
+    peers: u32,
+    /// Its cost is asked for; else each client has a pod of its own.
+    is_cost: bool,
+    worker: Worker<Memory, Awake>,
+    returned: Receiver<Returned<Memory>>,
+    _outbox: Outbox<Memory>,
+    apps: Vec<App>,
+    stats: Arc<AttachmentStats>,
+    worker_stats: Arc<WorkerStats>,
+    /// Frames pushed so far.
+    pushed: u32,
+    /// Nanoseconds by frame, a batch each.
+    costs: Vec<f64>,
+}
+
+impl World {
+    fn new(peers: u32, is_cost: bool, arguments: &[String]) -> anyhow::Result<Self> {
+        let (outbox, inbox, returned, _wake) = queues()?;
+        let options =
+            WorkerOptions { spin_margin: SpinMargin::Fixed(Nanos::ZERO), spin_duty_max_permille: 0 };
+        let worker_stats = Arc::new(WorkerStats::default());
+        let mut worker = Worker::new(Awake, inbox, Arc::new(tables(peers)?), options, worker_stats.clone());
+        let selection = Box::new(selection(arguments));
+        let port = Box::new(Memory::new(256, 1500)?);
+        let (priority_map, policing, stats) = (PriorityMap::default(), policing(arguments)?, Arc::default());
+        let new = NewPort { port, priority_map, selection, policing, stats };
+        outbox.send(Command::AddPort(PortIndex(0), new))?;
+        let stats = Arc::new(AttachmentStats::default());
+        let policy = AttachmentPolicy {
+            classes: 0xff,
+            late: LatePolicy::Send,
+            overrun_limit: Nanos::from_seconds(10),
+            horizon: Nanos::from_seconds(10),
+            streams: StreamIdentification::default(),
+            stats: stats.clone(),
+            queued: 0,
+            neighbour_told_at: Monotonic::ZERO,
+            horizon_told_at: Monotonic::ZERO,
+        };
+        outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;
+        let mut apps = Vec::new();
+        for number in 0..CLIENTS {
+            let (client, app) = client(number)?;
+            outbox.send(Command::AddClient(client))?;
+            outbox.send(Command::Register(ClientKey(number), 0, Box::new(stream(number))))?;
+            apps.push(app);
+            worker.pass();
+        }
+        worker.pass();
+        let costs = Vec::new();
+        Ok(Self {
+            peers,
+            is_cost,
+            worker,
+            returned,
+            _outbox: outbox,
+            apps,
+            stats,
+            worker_stats,
+            pushed: 0,
+            costs,
+        })
+    }
+
+    fn turn(&mut self) -> anyhow::Result<()> {
+        let cost = self.batch()?;
+        self.costs.push(cost);
+        while self.returned.try_recv().is_ok() {}
+        Ok(())
+    }
+
+    fn tell(&mut self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.worker_stats.bugs.load(Relaxed) == 0, "the worker counted faults of its own");
+        self.costs.sort_by(f64::total_cmp);
+        let at = |q: f64| self.costs[((self.costs.len() - 1) as f64 * q).round() as usize];
+        let (batches, peers) = (self.costs.len(), self.peers);
+        if self.is_cost {
+            eprintln!(
+                "worker into the memory port, {peers} peers: {:.0} ns a frame over {batches} batches",
+                at(0.5)
+            );
+            println!(
+                "{{\"name\":\"worker.frame.peers{peers}\",\"unit\":\"ns\",\"p50\":{:.1},\"p90\":{:.1},\"samples\":{batches}}}",
+                at(0.5),
+                at(0.9),
+            );
+            return Ok(());
+        }
+        eprintln!(
+            "worker into the memory port: median {:.2} M frames/s over {batches} batches",
+            1e3 / at(0.5)
+        );
+        println!(
+            "{{\"name\":\"worker.memory_port.64\",\"unit\":\"frames/s\",\"p50\":{:.0},\"p90\":{:.0},\"samples\":{batches}}}",
+            1e9 / at(0.5),
+            // The rate that nine of ten batches reach.
+            1e9 / at(0.9),
+        );
+        Ok(())
+    }
+
+    /// Fills all rings (not timed), then times the worker until every frame was committed: nanoseconds by frame.
+    fn batch(&mut self) -> anyhow::Result<f64> {
+        let before = self.stats.sent.load(Relaxed);
+        let apart = u32::from(!self.is_cost);
+        let now = monotonic_now().as_nanos();
+        let mut pushed: u32 = 0;
+        for (number, app) in (0..).zip(&self.apps) {
+            while let Some(claim) = app.producer.claim() {
+                // A step that shares no factor with 10 or 1,000.
+                let peer = 1 + self.pushed.wrapping_add(pushed).wrapping_mul(7919) % self.peers;
+                let frame = Frame {
+                    stream_index: 0,
+                    token: 1,
+                    flags: SlotFlags::NONE,
+                    clock: ClockId::Monotonic.id(),
+                    tx_time: now,
+                    pushed_at: now,
+                    address: Ipv4Addr::from_bits(pod(peer).to_bits() + apart * number)
+                        .to_ipv6_mapped()
+                        .octets(),
+                    scope: 0,
+                    port: 6000,
+                    priority: (number % 8) as u8,
+                    traffic_class: 0,
+                    hop_limit: 0,
+                    report_id: 0,
+                    descriptor: 0,
+                };
+                app.producer.fill(&claim, &frame, [&PAYLOAD[..]].into_iter())?;
+                app.producer.publish(claim);
+                pushed += 1;
+            }
+        }
+        self.pushed = self.pushed.wrapping_add(pushed);
+        let began = Instant::now();
+        while self.stats.sent.load(Relaxed) - before < u64::from(pushed) {
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(5), "frames were lost");
+            self.worker.pass();
+        }
+        Ok(began.elapsed().as_nanos() as f64 / f64::from(pushed))
+    }
 }
 
 /// The one stream of client `number`.
@@ -231,40 +371,4 @@ fn stream(number: u64) -> StreamInfo {
         link: None,
         status: StreamStatus { token: 1, code: StreamCode::Registered, ..StreamStatus::default() },
     }
-}
-
-/// Fills all rings (not timed), then times the worker until every frame was committed.
-fn batch(worker: &mut Worker<Memory, Awake>, apps: &[App], stats: &AttachmentStats) -> anyhow::Result<f64> {
-    let before = stats.sent.load(Relaxed);
-    let now = monotonic_now().as_nanos();
-    let mut pushed = 0;
-    for (number, app) in apps.iter().enumerate() {
-        while let Some(claim) = app.producer.claim() {
-            let frame = Frame {
-                stream_index: 0,
-                token: 1,
-                flags: SlotFlags::NONE,
-                clock: ClockId::Monotonic.id(),
-                tx_time: now,
-                pushed_at: now,
-                address: Ipv4Addr::new(10, 244, 1, 1 + number as u8).to_ipv6_mapped().octets(),
-                scope: 0,
-                port: 6000,
-                priority: (number % 8) as u8,
-                traffic_class: 0,
-                hop_limit: 0,
-                report_id: 0,
-                descriptor: 0,
-            };
-            app.producer.fill(&claim, &frame, [&PAYLOAD[..]].into_iter())?;
-            app.producer.publish(claim);
-            pushed += 1;
-        }
-    }
-    let began = Instant::now();
-    while stats.sent.load(Relaxed) - before < pushed {
-        anyhow::ensure!(began.elapsed() < Duration::from_secs(5), "frames were lost");
-        worker.pass();
-    }
-    Ok(pushed as f64 / began.elapsed().as_secs_f64())
 }

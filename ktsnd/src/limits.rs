@@ -32,8 +32,10 @@ pub const COMMANDS_QUEUED: usize = 4096;
 pub const NOTICES_QUEUED: usize = 32_768;
 /// Of these, a client's in one second: it can't fill the queue alone.
 pub const NOTICES_A_SECOND: u32 = 20_000;
-/// Resolved (stream, destination) pairs kept ready; a power of two.
-pub const CACHE_ENTRIES: usize = 1024;
+/// Resolved (stream, destination) pairs kept ready.
+pub const CACHE_ENTRIES: usize = 4096;
+/// Of these, how many one hash may have.
+pub const CACHE_WAYS: usize = 4;
 
 /// The furthest ahead that an attachment may allow a TxTime.
 pub const HORIZON_MAX: Nanos = Nanos::from_seconds(3600);
@@ -67,6 +69,8 @@ pub const DOORBELLS_A_PASS: usize = 8;
 /// Doorbells of one client in one second before it is muted.
 pub const DOORBELLS_A_SECOND: u32 = 20_000;
 
-const _: () = assert!(CACHE_ENTRIES.is_power_of_two());
+const _: () =
+    assert!((CACHE_ENTRIES / CACHE_WAYS).is_power_of_two() && CACHE_ENTRIES.is_multiple_of(CACHE_WAYS));
+const _: () = assert!(CACHE_ENTRIES <= 1 << 16);
 const _: () = assert!(SLEEP_MUTED.get() < SLEEP_MAX.get() && SLEEP_MAX.get() < SLEEP_IDLE.get());
 const _: () = assert!(CLIENTS_MAX <= 1 << 16 && QUEUE_MAX >= 4096);

@@ -43,6 +43,7 @@ pub fn compare(document: &mut Document) {
         answer(document, Load::Iperf3Udp, of, metric, to, None);
     }
     many_attachments(document);
+    super::peers::compare(document);
     document.checks.extend(by_the_other_wake_up(document));
 }
 

@@ -2,13 +2,14 @@
 //! The experiment `overlay`: all ways from pod to pod, idle and beside best-effort traffic of the same pods; and one ktsnd
 //! with 200 attachments.
 //!
-//! In: a [`Plan`]. Out: a document `ktsn.results/1` with its raw records: the paths as [`crate::container`] measures them,
-//! series of the many attachments, and the published figures that ours stand beside. It never repeats anything for what
-//! it shows.
+//! In: a [`Plan`]. Out: a document `ktsn.results/1` with its raw records: the paths as [`crate::container`] measures them, series
+//! of the many attachments, what a frame costs with many peers, and the published figures that ours stand beside. It never
+//! repeats anything for what it shows.
 
 pub mod bars;
 mod crowd;
 mod paper;
+mod peers;
 
 pub use crowd::{ATTACHMENTS, Phases};
 
@@ -35,6 +36,9 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Lab
         if plan.attachments > 0 {
             many = crowd::measure(paths, plan.attachments, watch)?;
             document.parameters.insert("attachments".to_owned(), crowd::describe(plan.attachments).into());
+        }
+        if paths.paths.contains(&container::Path::Ktsn) {
+            peers::measure(paths, document, watch)?;
         }
         Ok(())
     })?;
