@@ -15,6 +15,9 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing \
 -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
 export RUSTFLAGS
-cargo +nightly build --manifest-path "$here/Cargo.toml" --release --target "$triple"
+features=
+[ "$target" != api ] || features=--features=api
+# shellcheck disable=SC2086 # one word or none
+cargo +nightly build --manifest-path "$here/Cargo.toml" --release --target "$triple" $features
 binary=${CARGO_TARGET_DIR:-$here/target}/$triple/release/ktsn-libfuzzer
 KTSN_FUZZ_TARGET=$target exec "$binary" -artifact_prefix="$out/" "$@" "$out/corpus" "$here/../corpus/$target"

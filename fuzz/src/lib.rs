@@ -10,19 +10,29 @@
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../libktsn/src/abi.rs"]
 mod abi;
+#[cfg(feature = "api")]
+mod api;
 #[allow(dead_code)]
 #[path = "../../libktsn/src/control_messages.rs"]
 mod control_messages;
 mod link;
 mod messages;
 pub mod mutate;
+// What the tests of ktsn-resolve are held against.
+#[allow(dead_code)]
+#[path = "../../resolve/tests/reference/mod.rs"]
+mod reference;
+mod resolve;
 mod ring;
 mod schedule;
 pub mod targets;
 mod wire;
 
+#[cfg(feature = "api")]
+pub use api::api;
 pub use link::link;
 pub use messages::messages;
+pub use resolve::resolve;
 pub use ring::{control, ring};
 pub use schedule::{schedule, taprio};
 pub use wire::wire;

@@ -10,6 +10,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("control", crate::control),
     ("ring", crate::ring),
     ("link", crate::link),
+    ("resolve", crate::resolve),
+    #[cfg(feature = "api")]
+    ("api", crate::api),
     ("messages", crate::messages),
     ("schedule", crate::schedule),
     ("taprio", crate::taprio),

@@ -19,6 +19,7 @@ use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
 pub(crate) use translate::{attachment_message, histogram_message, peer_message, queue_max_sdu_messages};
+pub use translate::{gate_schedule, peers};
 
 type Reply<T> = Result<Response<T>, Status>;
 

@@ -6,7 +6,7 @@
 
 mod capture;
 pub mod config;
-mod control;
+pub mod control;
 pub mod daemon;
 mod ingress;
 pub mod limits;

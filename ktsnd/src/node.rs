@@ -32,7 +32,7 @@ use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables::{self, OverlayNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
-pub(crate) use peers::PeersTarget;
+pub use peers::PeersTarget;
 use schedule::{Looked, States};
 use worker_thread::WorkerThread;
 

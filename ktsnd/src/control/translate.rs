@@ -80,7 +80,10 @@ fn raw_peers(messages: Vec<v1::VxlanPeer>) -> Vec<RawVxlanPeer> {
 }
 
 /// A list of overlay peers as it came in, checked.
-pub(super) fn peers(message: v1::SetPeersRequest) -> Result<(PeersTarget, Vec<VxlanPeer>), ConfigError> {
+///
+/// # Errors
+/// The field that is wrong, and what was expected.
+pub fn peers(message: v1::SetPeersRequest) -> Result<(PeersTarget, Vec<VxlanPeer>), ConfigError> {
     use v1::set_peers_request::Target;
     let target = match message.target {
         Some(Target::Attachment(name)) if !name.is_empty() => PeersTarget::Attachment(name),
@@ -157,7 +160,10 @@ pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&Overl
 }
 
 /// A gate schedule as it came in, checked; `None`: the configuration's is wanted.
-pub(super) fn gate_schedule(message: v1::ApplyScheduleRequest) -> Result<Option<Schedule>, ConfigError> {
+///
+/// # Errors
+/// The field that is wrong, and what was expected.
+pub fn gate_schedule(message: v1::ApplyScheduleRequest) -> Result<Option<Schedule>, ConfigError> {
     let Some(admin) = message.admin else {
         if let Some(row) = message.queue_max_sdu.first() {
             let expected = "no limits without `admin`: nothing is applied";
