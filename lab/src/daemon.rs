@@ -33,7 +33,9 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// A running ktsnd.
 #[derive(Debug)]
 pub struct Daemon {
-    process: Process,
+    /// None: somebody else's, which is only looked at.
+    process: Option<Process>,
+    pid: u32,
     run_dir: PathBuf,
     runtime: tokio::runtime::Runtime,
 }
@@ -61,6 +63,11 @@ pub fn configuration_of(a: &Host, b: &Host) -> String {
         vtep = b.address,
         mac = b.vxlan_mac,
     )
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, LabError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(LabError::system("tokio runtime"))
 }
 
 impl Daemon {
@@ -104,27 +111,41 @@ impl Daemon {
             .args(["--log", "info"])
             .within(&host.namespace);
         let process = program.start(directory)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(LabError::system("tokio runtime"))?;
-        let mut daemon = Self { process, run_dir, runtime };
+        let pid = process.pid();
+        let mut daemon = Self { process: Some(process), pid, run_dir, runtime: runtime()? };
         daemon.wait_until_serving()?;
         Ok(daemon)
+    }
+
+    /// A daemon that somebody else runs: it can be asked, and is neither started nor ended.
+    ///
+    /// # Errors
+    /// No runtime to ask it with.
+    pub fn elsewhere(run_dir: &Path, pid: u32) -> Result<Self, LabError> {
+        Ok(Self { process: None, pid, run_dir: run_dir.to_owned(), runtime: runtime()? })
     }
 
     fn wait_until_serving(&mut self) -> Result<(), LabError> {
         let until = Instant::now() + START_MAX;
         loop {
-            if self.process.wait_any(Duration::from_millis(20))?.is_some() {
-                return Err(self.process.failed("ended before it served".to_owned()));
+            if let Some(process) = &mut self.process
+                && process.wait_any(Duration::from_millis(20))?.is_some()
+            {
+                return Err(self.failed("ended before it served".to_owned()));
             }
             match self.ask(|mut client| async move { client.health(v1::HealthRequest {}).await }) {
                 Ok(health) if health.serving => return Ok(()),
                 Ok(_) | Err(_) if Instant::now() < until => {}
-                Ok(_) => return Err(self.process.failed(format!("did not serve within {START_MAX:?}"))),
-                Err(error) => return Err(self.process.failed(format!("did not answer: {error}"))),
+                Ok(_) => return Err(self.failed(format!("did not serve within {START_MAX:?}"))),
+                Err(error) => return Err(self.failed(format!("did not answer: {error}"))),
             }
+        }
+    }
+
+    fn failed(&self, problem: String) -> LabError {
+        match &self.process {
+            Some(process) => process.failed(problem),
+            None => LabError::Control(problem),
         }
     }
 
@@ -137,25 +158,27 @@ impl Daemon {
     /// Its process number.
     #[must_use]
     pub const fn pid(&self) -> u32 {
-        self.process.pid()
+        self.pid
     }
 
     /// Kills it at once, as a crash would, and waits for its end.
     ///
     /// # Errors
     /// It cannot be killed.
-    pub fn crash(mut self) -> Result<(), LabError> {
-        self.process.kill()?;
-        self.process.wait_any(ANSWER_MAX).map(drop)
+    pub fn crash(self) -> Result<(), LabError> {
+        let Some(mut process) = self.process else { return Ok(()) };
+        process.kill()?;
+        process.wait_any(ANSWER_MAX).map(drop)
     }
 
     /// Asks it to end, and waits until it has taken everything back.
     ///
     /// # Errors
     /// It does not end, or not well.
-    pub fn stop(mut self) -> Result<(), LabError> {
-        self.process.ask_to_end()?;
-        self.process.wait(ANSWER_MAX, &[0]).map(drop)
+    pub fn stop(self) -> Result<(), LabError> {
+        let Some(mut process) = self.process else { return Ok(()) };
+        process.ask_to_end()?;
+        process.wait(ANSWER_MAX, &[0]).map(drop)
     }
 
     /// `program` in pod A, with libktsn preloaded and attached to this daemon.

@@ -6,6 +6,7 @@
 //! measuring lock, and no round is left out by its result.
 
 pub mod calls;
+pub mod cluster;
 mod command;
 pub mod container;
 pub mod daemon;

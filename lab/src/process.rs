@@ -30,7 +30,16 @@ pub struct Program {
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     namespace: Option<String>,
-    says_ready: bool,
+    says_ready: Option<ReadyBy>,
+}
+
+/// Where a program says that it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadyBy {
+    /// A descriptor of its own.
+    Descriptor,
+    /// Its standard output: the only one that reaches into a pod and back.
+    Stdout,
 }
 
 impl Program {
@@ -43,7 +52,7 @@ impl Program {
             arguments: Vec::new(),
             environment: Vec::new(),
             namespace: None,
-            says_ready: false,
+            says_ready: None,
         }
     }
 
@@ -71,7 +80,14 @@ impl Program {
     /// It gets `--ready-fd N` and writes a byte there when it is ready.
     #[must_use]
     pub const fn says_ready(mut self) -> Self {
-        self.says_ready = true;
+        self.says_ready = Some(ReadyBy::Descriptor);
+        self
+    }
+
+    /// As [`Self::says_ready`], on its standard output (`--ready-fd 1`), which is then not in its log.
+    #[must_use]
+    pub const fn says_ready_on_stdout(mut self) -> Self {
+        self.says_ready = Some(ReadyBy::Stdout);
         self
     }
 
@@ -86,12 +102,21 @@ impl Program {
         command.args(&self.arguments).envs(self.environment.iter().map(|(key, value)| (key, value)));
         let output = file.try_clone().map_err(LabError::file(&log))?;
         command.stdin(Stdio::null()).stdout(output).stderr(file);
-        let pipe = self.says_ready.then(std::io::pipe).transpose().map_err(LabError::system("pipe"))?;
-        let write_end = pipe.as_ref().map(|(_, write)| write.as_raw_fd());
-        if let Some(fd) = write_end {
-            command.arg("--ready-fd").arg(fd.to_string());
+        let mut pipe =
+            self.says_ready.map(|_| std::io::pipe()).transpose().map_err(LabError::system("pipe"))?;
+        let mut inherited = None;
+        match (self.says_ready, &mut pipe) {
+            (Some(ReadyBy::Descriptor), Some((_, write))) => {
+                inherited = Some(write.as_raw_fd());
+                command.arg("--ready-fd").arg(write.as_raw_fd().to_string());
+            }
+            (Some(ReadyBy::Stdout), Some((_, write))) => {
+                command.args(["--ready-fd", "1"]);
+                command.stdout(write.try_clone().map_err(LabError::system("dup"))?);
+            }
+            _ => {}
         }
-        sys::inherit(&mut command, write_end);
+        sys::inherit(&mut command, inherited);
         if let Some(namespace) = &self.namespace {
             sys::enter_namespace(&mut command, namespace)?;
         }
@@ -104,9 +129,10 @@ impl Program {
             },
             source,
         })?;
-        // The write end closes here: from now on the child's end of file means that it ended.
+        // The write ends close here: from now on the child's end of file means that it ended.
+        drop(command);
         let ready = pipe.map(|(read, _)| read);
-        Ok(Process { name: self.name.clone(), pid: child.id(), ready, log, ended: None })
+        Ok(Process { name: self.name.clone(), pid: child.id(), ready, said: None, log, ended: None })
     }
 }
 
@@ -125,6 +151,8 @@ pub struct Process {
     name: String,
     pid: u32,
     ready: Option<PipeReader>,
+    /// The same pipe once it has spoken: what else it says there must find a reader.
+    said: Option<PipeReader>,
     log: PathBuf,
     ended: Option<Exit>,
 }
@@ -156,6 +184,7 @@ impl Process {
             }
         }
         if pipe.read(&mut [0]).map_err(LabError::system("readiness pipe"))? == 1 {
+            self.said = Some(pipe);
             return Ok(());
         }
         Err(self.failed("ended before it was ready".to_owned()))
@@ -273,6 +302,16 @@ mod tests {
         let exit = process.wait(Duration::from_secs(60), &[0]).unwrap();
         assert_eq!(exit.status, Some(0));
         assert!(exit.cpu > Duration::from_millis(5), "{exit:?}");
+    }
+
+    #[test]
+    fn readiness_on_standard_output_leaves_it_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "echo ready; sleep 0.05; echo more && echo written >&2";
+        let mut process = shell(script).says_ready_on_stdout().start(directory.path()).unwrap();
+        process.wait_ready(LONG).unwrap();
+        assert_eq!(process.wait(LONG, &[0]).unwrap().status, Some(0));
+        assert_eq!(std::fs::read_to_string(directory.path().join("shell.log")).unwrap(), "written\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! the experiment failed; 2 wrong usage; 3 not possible here.
 
 mod capture;
+mod cluster;
 mod gates;
 mod overlay;
 mod sched;
@@ -60,6 +61,8 @@ enum Experiment {
     Overlay(overlay::OverlayArgs),
     Capture(capture::CaptureArgs),
     Sched(sched::SchedArgs),
+    #[command(hide = true)]
+    Cluster(cluster::ClusterArgs),
     #[command(hide = true)]
     SendCost(SendCostArgs),
 }
@@ -159,6 +162,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         Experiment::Gates(args) => ("gates", gates::run(args)),
         Experiment::Overlay(args) => ("overlay", overlay::run(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
+        Experiment::Cluster(args) => ("cluster", cluster::run(args)),
         Experiment::SendCost(args) => ("send-cost", send_cost(args)),
     };
     done.unwrap_or_else(|failed| {

@@ -32,7 +32,7 @@ def guard(name, directory):
     reading, writing = os.pipe()
     program = ("import os,sys; sys.path.insert(0, sys.argv[1]); from kit.cluster import clean; os.read(0, 1); "
                "clean(sys.argv[2], sys.argv[3])")
-    subprocess.Popen([sys.executable, "-c", program, str(pathlib.Path(__file__).parent.parent), name, str(directory)],
+    subprocess.Popen([sys.executable, "-B", "-c", program, str(pathlib.Path(__file__).parent.parent), name, str(directory)],
                      stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     os.close(reading)
     return writing

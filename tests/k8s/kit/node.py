@@ -163,32 +163,6 @@ class Node:
         self.start_kubelet()
         self.start_network()
 
-    def allow_real_time(self, pod_uid=None):
-        """Lets SCHED_FIFO threads run in the node's pods where the kernel schedules real time by group."""
-        root = pathlib.Path("/sys/fs/cgroup/cpu")
-        if (root / "cpu.rt_runtime_us").exists():
-            grant(root / self.cluster.name, (root / self.cgroup).relative_to(root / self.cluster.name).parts, pod_uid)
-
-
-def grant(top, below, pod_uid):
-    """Gives each cgroup of the way down its share of each second: a parent first, since a child's is taken out of it."""
-    share(top, 900_000)
-    node = top.joinpath(*below)
-    share(node, 440_000)
-    pods = node / "kubepods"
-    share(pods, 430_000)
-    for quality in ("besteffort", "burstable"):
-        share(pods / quality, 200_000)
-    for directory in sorted(path for path in pods.rglob("*") if path.is_dir()):
-        if pod_uid and pod_uid in str(directory):
-            share(directory, 150_000 if "pod" in directory.name else 140_000)
-
-
-def share(directory, microseconds):
-    file = directory / "cpu.rt_runtime_us"
-    if file.exists() and int(file.read_text()) < microseconds:
-        file.write_text(str(microseconds))
-
 
 def remove_cgroups(name):
     """Removes a branch of each hierarchy, its leaves first; what is still in use is left, and told."""

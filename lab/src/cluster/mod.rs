@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The experiment `k8s`: the paths of the paper between pods of a Kubernetes cluster that somebody else has set up.
+//!
+//! In: a [`Site`] (how a command gets into each pod, where its files come out), a [`Plan`]. Out: a document
+//! `ktsn.results/1` with its raw records, and what the bars say. It starts nothing but talkers, listeners and taps, and
+//! never changes the cluster.
+//!
+//! ```text
+//!  round 1: payload 64: flannel, flannel-spin, tsn-cni, host-network   payload 256: …   round 2: …
+//!  CPU 0: listener (FIFO 40), tap (ordinary)     CPU 1: talker (FIFO 50), or ktsnd's worker (50) and its talker (40)
+//! ```
+
+mod bars;
+mod one_run;
+mod site;
+
+pub use bars::{missed, violations};
+pub use site::{End, Site, Way, WayName};
+
+use crate::container::{DEADLINE, Event, LEAD, Outcome};
+use crate::daemon::Daemon;
+use crate::error::LabError;
+use crate::exclusive::{MeasureLock, check_machine};
+use crate::tools::Tools;
+use ktsn_measure::environment::Environment;
+use ktsn_measure::payload::check_size;
+use ktsn_measure::records::RunRecords;
+use ktsn_measure::results::{Document, Series};
+use ktsn_time::Nanos;
+use one_run::{Bench, Observed};
+use std::path::PathBuf;
+
+/// How often a run is repeated whose observation broke.
+const REPEATS_MAX: u32 = 3;
+/// The rule in words, for the results.
+const VOID_RULE: &str = "a stepped clock or a frame that the tap lost voids a run, which is repeated at most 3 times; nothing else \
+     does. The control plane and both kubelets run on the same two CPUs all the time: nobody waits for a quiet machine, and \
+     each run shows its pressure and steal";
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where.
+    pub site: Site,
+    /// Octets of payload, in the order of each round.
+    pub payloads: Vec<usize>,
+    /// Rounds.
+    pub rounds: u32,
+    /// Frames of one run: one path, payload and round.
+    pub frames: u64,
+    /// Distance of two transmit times.
+    pub period: Nanos,
+    /// The programs of this machine; of these only `ktsn` is used, for the tap.
+    pub tools: Tools,
+    /// The machine's measuring lock.
+    pub lock: PathBuf,
+    /// The command that repeats it.
+    pub command: Vec<String>,
+}
+
+impl Plan {
+    /// How many runs it has.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        u64::from(self.rounds) * (self.site.ways.len() * self.payloads.len()) as u64
+    }
+
+    /// # Errors
+    /// [`LabError::Usage`] names what cannot be measured.
+    pub fn check(&self) -> Result<(), LabError> {
+        if self.site.ways.is_empty() || self.payloads.is_empty() || self.rounds == 0 || self.frames == 0 {
+            let expected = "expected a path, a payload, a round and a frame at least";
+            return Err(LabError::Usage(format!("nothing to measure: {expected}")));
+        }
+        for &octets in &self.payloads {
+            check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;
+        }
+        for (index, way) in self.site.ways.iter().enumerate() {
+            if self.site.ways[..index].iter().any(|before| before.path == way.path) {
+                return Err(LabError::Usage(format!("ways: {} is named twice", way.path.name())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Measures, and holds the results against the bars.
+///
+/// # Errors
+/// [`LabError`].
+pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
+    plan.check()?;
+    check_machine()?;
+    let _lock = MeasureLock::take(&plan.lock, || watch(Event::WaitingForLock))?;
+    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let daemon = Daemon::elsewhere(&plan.site.daemon_run_dir, plan.site.daemon_pid)?;
+    let bench = Bench { plan, daemon, directory: directory.path() };
+    let (mut observed, mut sequence) = (Vec::new(), 0);
+    for round in 1..=plan.rounds {
+        for &payload in &plan.payloads {
+            for way in &plan.site.ways {
+                let name = way.path.name();
+                watch(Event::Step(&format!("round {round}: {name}, {payload} octets")));
+                observed.push(valid_run(&bench, way, payload, round, &mut sequence, watch)?);
+                watch(Event::Done);
+            }
+        }
+    }
+    let mut document = Document::new("k8s", plan.command.clone(), Environment::read());
+    describe(plan, &mut document);
+    for &payload in &plan.payloads {
+        for way in &plan.site.ways {
+            let of = |one: &&Observed| {
+                (one.series.path.as_str(), one.series.payload_octets) == (way.path.name(), payload)
+            };
+            let rounds: Vec<Series> = observed.iter().filter(of).map(|one| one.series.clone()).collect();
+            document.add_rounds(rounds);
+        }
+    }
+    bars::compare(&mut document);
+    let runs: Vec<RunRecords> = observed.into_iter().map(|one| one.run).collect();
+    Ok(Outcome { document, runs })
+}
+
+/// One run; repeated, as the void rule says, when its observation broke.
+fn valid_run(
+    bench: &Bench<'_>,
+    way: &Way,
+    payload: usize,
+    round: u32,
+    sequence: &mut u64,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Observed, LabError> {
+    let mut voided = 0;
+    loop {
+        let mut one = bench.run(way, payload, round, *sequence)?;
+        *sequence += bench.plan.frames;
+        match one.broken.take() {
+            None => {
+                one.series.voided_rounds = Some(voided);
+                return Ok(one);
+            }
+            Some(reason) if voided < u64::from(REPEATS_MAX) => {
+                watch(Event::Void(&reason));
+                voided += 1;
+            }
+            Some(reason) => {
+                let problem = format!("was void {} times, the last time because {reason}", voided + 1);
+                let name = way.path.name().to_owned();
+                return Err(LabError::Process { name, problem, stderr: String::new() });
+            }
+        }
+    }
+}
+
+/// What the experiment was asked to do, and how it places its threads.
+fn describe(plan: &Plan, document: &mut Document) {
+    let parameters = serde_json::json!({
+        "period_ns": plan.period.get(),
+        "payload_octets": plan.payloads,
+        "loads": ["idle: nothing but the experiment and the cluster itself"],
+        "frames": plan.frames * u64::from(plan.rounds),
+        "rounds": plan.rounds,
+        "interleaved": true,
+        "deadline_ns": DEADLINE.get(),
+        "lead_ns": LEAD.get(),
+        "wire_at": "tap",
+        "void_rule": VOID_RULE,
+        "placement": "listener SCHED_FIFO 40 on CPU 0; talker SCHED_FIFO 50 on CPU 1; tsn-cni: worker SCHED_FIFO 50 and its talker \
+             SCHED_FIFO 40, both on CPU 1; tap ordinary, CPU 0",
+    });
+    if let serde_json::Value::Object(parameters) = parameters {
+        document.parameters = parameters;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The end-to-end test in a real Kubernetes cluster.
+
+In: the built programs. Out: a line for each check, out/e2e/k8s.json and k8s.html, last the line 'N passed, N failed,
+N skipped'; exit status 1 if any failed. Everything that it starts ends with it, however it ends. Needs root.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+from kit import build, checks, cluster as clusters, images, selftest  # noqa: E402
+from kit.experiment import Experiment  # noqa: E402
+from kit.faults import Faults  # noqa: E402
+from kit.ktsn import Ktsn  # noqa: E402
+
+FAULTS = ("node_rebooted", "daemon_killed", "agent_restarted", "kubelet_restarted", "deleted_without_daemon",
+          "addresses_spent", "wrong_definition", "capacity_exceeded", "many_at_once", "rebooted_forgotten")
+# Sizes beyond these are an accident: something went into an image that does not belong there.
+SIZES_MAX = {"node": 120_000_000, "controller": 80_000_000, "workload": 40_000_000, "pause": 4_000_000}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="KTSN in a real Kubernetes cluster on this machine")
+    parser.add_argument("--programs", type=pathlib.Path, required=True, help="directory of ktsn, ktsnd, tsn-cni, …")
+    parser.add_argument("--out", type=pathlib.Path, default=build.REPOSITORY / "out/e2e")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of traffic per path and payload")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--faults", default=",".join(FAULTS), help="which ones, in which order")
+    parser.add_argument("--without-experiment", action="store_true")
+    parser.add_argument("--stay", action="store_true", help="then wait for Ctrl-C: the cluster is yours until then")
+    return parser.parse_args()
+
+
+def double_tested():
+    """The double of Multus, held against its own tests."""
+    environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "GOPROXY": build.PROXY}
+    build.run(["go", "test", "-count=1", "./..."], build.CACHE / "log/multinet-test.log", cwd=build.HERE / "multinet", env=environment)
+
+
+def sizes(made):
+    for name, (_, octets) in made.items():
+        print(f"       image {name}: {octets / 1e6:.1f} MB", flush=True)
+        if octets > SIZES_MAX[name]:
+            raise RuntimeError(f"image {name} has {octets} octets, at most {SIZES_MAX[name]} were expected")
+
+
+def measured(run, experiment, args):
+    """The experiment, and one check for each bar."""
+    document = experiment.measure(args.seconds, args.rounds)
+    for held in document["comparisons"]:
+        of = f"{held['metric']} {held['of']}" + (f" / {held['to']}" if held.get("to") else "")
+        name = f"bar: {of}, {held['payload_octets']} octets"
+        found = f"{held.get('ratio')} (bar {held.get('bar')})"
+        run.note(name, "passed" if held.get("holds") else "failed", found)
+    return document
+
+
+def whole(run, args):
+    """All steps in their order; the experiment's document."""
+    run.step("the test's own tools find their faults", selftest.run)
+    path = run.step("cluster programs are here", build.everything)
+    if path is None:
+        return None
+    run.step("the double of Multus passes its tests", double_tested)
+    names = [name for name in images.MAKERS if name != "controller" or (args.programs / "ktsn-controller").exists()]
+    made = run.step("images are made offline", images.make, names, args.programs, args.out / "images")
+    if made is None:
+        return None
+    run.step("images are small", sizes, made)
+    document = None
+    with clusters.Cluster(path, args.out / "logs") as cluster:
+        cluster.up([archive for archive, _ in made.values()])
+        run.note("two nodes are Ready, Flannel between them", "passed")
+        ktsn = Ktsn(cluster, "controller" in names)
+        if "controller" not in names:
+            run.note("controller", "skipped", "no ktsn-controller was built: node prefixes are written as an administrator would")
+        experiment = Experiment(ktsn, args.programs, args.out)
+        run.step("KTSN is installed from the plain manifests and is ready", ktsn.install)
+        if run.count("failed") == 0:
+            run.step("talker and listener get both networks", experiment.prepare)
+        if run.count("failed") == 0:
+            faults = Faults(ktsn, args.programs, experiment.listener)
+            run.step("timed frames flow between nodes", faults.traffic)
+            if not args.without_experiment:
+                document = run.step("the paper's experiment in the cluster", measured, run, experiment, args)
+            for name in filter(None, args.faults.split(",")):
+                method = getattr(faults, name)
+                run.step(f"fault: {method.__doc__.splitlines()[0]}", method)
+        if args.stay:
+            print("\n" + " ".join(cluster.kubectl_words()) + "\nCtrl-C ends the cluster", flush=True)
+            try:
+                time.sleep(86400)
+            except KeyboardInterrupt:
+                pass
+    run.note("the cluster is gone without a trace", "passed")
+    return document
+
+
+def main():
+    args = arguments()
+    args.programs, args.out = args.programs.resolve(), args.out.resolve()
+    if os.geteuid() != 0:
+        print("e2e-k8s: needs root: namespaces, mounts, control groups", file=sys.stderr)
+        return 3
+    clusters.stop_on_signals()
+    shutil.rmtree(args.out, ignore_errors=True)
+    args.out.mkdir(parents=True)
+    run, begun = checks.Checks(), time.monotonic()
+    try:
+        document = whole(run, args)
+    except KeyboardInterrupt as stopped:
+        print(f"e2e-k8s: stopped by {stopped}; everything that was set up is removed", file=sys.stderr)
+        return 130
+    except Exception as error:  # pylint: disable=broad-except  # the cluster itself: told like every other check
+        run.note("the cluster works", "failed", f"{type(error).__name__}: {error}")
+        document = None
+    print(f"e2e-k8s: {time.monotonic() - begun:.0f} s", flush=True)
+    file = args.out / "k8s.json"
+    document = document or {"schema": "ktsn.results/1", "experiment": "k8s", "command": ["make", "e2e-k8s"]}
+    file.write_text(json.dumps(document | {"checks": run.done}, indent=1) + "\n")
+    if document.get("series"):
+        subprocess.run([str(args.programs / "ktsn"), "report", str(file), "-o", str(args.out / "k8s.html")], check=False)
+    shutil.rmtree(args.out / "images", ignore_errors=True)
+    print(run.closing(), flush=True)
+    return 1 if run.count("failed") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's experiment inside the cluster.
+
+In: a cluster with KTSN. Out: out/e2e/k8s.json and .html by `ktsn bench cluster`, which measures; here are only its pods. One
+pod on each node has both networks, so Flannel's path and tsn-cni's begin and end in the same processes' places; another
+pair is on the nodes' own network. None knows anything of ktsnd.
+"""
+
+import json
+import subprocess
+
+from .cluster import condition
+from .ktsn import addresses, is_real_time, kill, network, outside, workload
+from .node import UPLINK
+from .space import Failed, until
+
+RIGHTS = ("SYS_NICE", "IPC_LOCK")
+FLANNEL_PORT, TSN_PORT = 8472, 4789
+# Shares of each second for SCHED_FIFO: a talker that spins takes 90 ms of it.
+TALKER_SHARE, DAEMON_SHARE = 115_000, 160_000
+
+
+class Experiment:
+    """Its pods and its site."""
+
+    def __init__(self, ktsn, programs, out):
+        self.ktsn, self.cluster, self.programs, self.out = ktsn, ktsn.cluster, programs, out
+        self.pods = {}
+
+    def prepare(self):
+        """Network and pods."""
+        for node, container, share in ((self.cluster.nodes[0], "ktsnd", DAEMON_SHARE),):
+            self.ktsn.allow_real_time(node, self.ktsn.pods()[node.name], container, share)
+        # As on the other paths: a late frame is sent and counted.
+        self.cluster.apply(network(late="send", overrun_limit="100ms"))
+        near, far = self.cluster.nodes
+        self.cluster.apply(
+            workload("talker", near.name, rights=RIGHTS), self.listener(),
+            workload("host-talker", near.name, None, 0, True, RIGHTS), workload("host-listener", far.name, None, 0, True, RIGHTS))
+        names = ("talker", "listener", "host-talker", "host-listener")
+
+        def ready():
+            self.pods = {name: self.cluster.get("pod", name) for name in names}
+            return all(condition(pod, "Ready") for pod in self.pods.values())
+
+        until(ready, 60, lambda: self.cluster.kubectl("describe", "pods")[-3000:], 0.3)
+        for name, pod in self.pods.items():
+            self.ktsn.allow_real_time(far if "listener" in name else near, pod, "main", TALKER_SHARE)
+        if not is_real_time(self.ktsn.daemon(near)):
+            # It began before its control group had a share; it says so in its log. The next one gets it.
+            kill(self.ktsn.daemon(near))
+        until(lambda: is_real_time(self.ktsn.daemon(near)), 20, "ktsnd's worker is SCHED_FIFO", 0.2)
+
+    def listener(self):
+        return workload("listener", self.cluster.nodes[1].name, rights=RIGHTS)
+
+    def end(self, name):
+        """A pod, as `ktsn bench cluster` wants to know it."""
+        node = self.cluster.nodes["listener" in name]
+        return {"enter": [*self.cluster.kubectl_words(), "exec", name, "--"], "ktsn": "/usr/local/bin/ktsn", "inside": "/out",
+                "outside": str(outside(node, self.pods[name]))}
+
+    def site(self):
+        near, far = self.cluster.nodes
+        there = addresses(self.pods["listener"])
+
+        def way(path, to, port, prefix=""):
+            return {"path": path, "to": to, "vxlan_port": port, "talker": self.end(f"{prefix}talker"),
+                    "listener": self.end(f"{prefix}listener")}
+
+        return {"tap_enter": far.space.enter(network_only=True), "tap_device": UPLINK,
+                "daemon_run_dir": str(self.ktsn.run_dir(near)), "daemon_pid": self.ktsn.daemon(near),
+                "ways": [way("flannel", there["eth0"], FLANNEL_PORT), way("flannel-spin", there["eth0"], FLANNEL_PORT),
+                         way("tsn-cni", there["net1"], TSN_PORT), way("host-network", far.address, 0, "host-")]}
+
+    def measure(self, seconds, rounds):
+        """Runs it; the document."""
+        file = self.out / "site.json"
+        file.write_text(json.dumps(self.site(), indent=1))
+        json_file = self.out / "k8s.json"
+        environment = self.cluster.control.environment | {"HOME": str(self.cluster.directory)}
+        done = subprocess.run([str(self.programs / "ktsn"), "bench", "cluster", "--site", str(file), "--seconds", str(seconds),
+                               "--rounds", str(rounds), "--json", str(json_file), "--report", str(self.out / "k8s.html")],
+                              env=environment, capture_output=True, text=True, check=False, timeout=290)
+        (self.out / "bench.log").write_text(done.stdout + done.stderr)
+        print(done.stdout, flush=True)
+        if not json_file.exists():
+            raise Failed(f"ktsn bench cluster: exit status {done.returncode}: {done.stderr.strip()[-1500:]}")
+        return json.loads(json_file.read_text())
