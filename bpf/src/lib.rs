@@ -30,4 +30,38 @@ mod test_run {
     #[allow(unsafe_code)]
     mod sys;
     pub(crate) use sys::{own_network, run};
+
+    /// Fields of an IPv4 header to try.
+    pub(crate) struct Ipv4Fields<'a> {
+        /// Of header and options.
+        pub(crate) words: usize,
+        pub(crate) ds: u8,
+        /// Behind the header.
+        pub(crate) payload_octets: u16,
+        pub(crate) fragment: u16,
+        pub(crate) hop_limit: u8,
+        pub(crate) protocol: u8,
+        pub(crate) source: &'a [u8],
+        pub(crate) destination: &'a [u8],
+        /// What is wrong with its checksum.
+        pub(crate) checksum_error: u16,
+    }
+
+    impl Ipv4Fields<'_> {
+        /// The header; options are no-operations.
+        pub(crate) fn octets(&self) -> Vec<u8> {
+            let mut ip = vec![0x40 | self.words as u8, self.ds];
+            ip.extend((self.payload_octets + self.words as u16 * 4).to_be_bytes());
+            ip.extend([0, 1]);
+            ip.extend(self.fragment.to_be_bytes());
+            ip.extend([self.hop_limit, self.protocol, 0, 0]);
+            ip.extend(self.source);
+            ip.extend(self.destination);
+            ip.resize(self.words * 4, 1);
+            let mut sum = ktsn_wire::Checksum::new();
+            sum.add(&ip);
+            ip[10..12].copy_from_slice(&(sum.finish() ^ self.checksum_error).to_be_bytes());
+            ip
+        }
+    }
 }

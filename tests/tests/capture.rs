@@ -4,8 +4,7 @@
 #[allow(dead_code)]
 mod cli_support;
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -149,19 +148,7 @@ fn everything_else_is_untouched() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[captured(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
-    let listener = within(&bed.pod_b, || TcpListener::bind((POD_B, 7000)).expect("listener"));
-    let octets: Vec<u8> = (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let mut heard = Vec::new();
-            listener.accept().expect("a connection").0.read_to_end(&mut heard).expect("all of it");
-            heard
-        });
-        let mut stream = within(&bed.pod_a, || TcpStream::connect((POD_B, 7000)).expect("connect"));
-        stream.write_all(&octets).expect("sent");
-        drop(stream);
-        assert!(reader.join().expect("read") == octets, "TCP is byte exact");
-    });
+    bed.stream_is_byte_exact();
     talk(&bed.pod_a, c(), POD_B, 1, "untimed=1 count=300");
     assert_eq!(tap.wait(1, 300, SOON).len(), 300);
     // Timed, but not for us: over the MTU; a destination that is not allowed; a foreign port of the host.

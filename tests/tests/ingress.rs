@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The short way in: frames out of the overlay straight from the uplink into a pod behind a veth.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -131,19 +130,7 @@ fn frames_of_a_talker_arrive_once_in_order_and_whole() {
 fn everything_else_is_the_kernels() {
     let bed = Bed::new();
     let receiving = start(&bed);
-    let listener = within(&bed.pod_b, || TcpListener::bind((POD_B, 7000)).expect("listener"));
-    let octets: Vec<u8> = (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let mut heard = Vec::new();
-            listener.accept().expect("a connection").0.read_to_end(&mut heard).expect("all of it");
-            heard
-        });
-        let mut stream = within(&bed.pod_a, || TcpStream::connect((POD_B, 7000)).expect("connect"));
-        stream.write_all(&octets).expect("sent");
-        drop(stream);
-        assert!(reader.join().expect("read") == octets, "TCP is byte exact");
-    });
+    bed.stream_is_byte_exact();
     let counters = counted(&receiving);
     assert_eq!(counters.taken, 0, "{counters:?}");
     assert!(reason(&counters.left, "not_udp") > 10, "{counters:?}");

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv6Addr};
 
-use ktsn_wire::{Checksum, dissect};
+use ktsn_wire::dissect;
 use proptest::prelude::*;
 
 use super::*;
@@ -199,20 +199,20 @@ fn frame(fields: &Fields) -> Vec<u8> {
     let tail = |address: Ipv6Addr| address.octets()[12..].to_vec();
     if fields.is_v4 {
         frame.extend([8, 0]);
-        let words = 5 + fields.options;
-        let mut ip = vec![0x40 | words as u8, 0];
-        ip.extend((udp + words as u16 * 4).to_be_bytes());
-        ip.extend([0, 1]);
-        ip.extend(fields.fragment.to_be_bytes());
-        ip.extend([fields.hop_limit, fields.protocol, 0, 0]);
-        ip.extend(tail(fields.source));
-        ip.extend(tail(fields.destination));
-        ip.resize(words * 4, 1);
-        let mut sum = Checksum::new();
-        sum.add(&ip);
-        let sum = sum.finish() ^ fields.checksum_error;
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        frame.extend(ip);
+        frame.extend(
+            test_run::Ipv4Fields {
+                words: 5 + fields.options,
+                ds: 0,
+                payload_octets: udp,
+                fragment: fields.fragment,
+                hop_limit: fields.hop_limit,
+                protocol: fields.protocol,
+                source: &tail(fields.source),
+                destination: &tail(fields.destination),
+                checksum_error: fields.checksum_error,
+            }
+            .octets(),
+        );
     } else {
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
         frame.extend(udp.to_be_bytes());

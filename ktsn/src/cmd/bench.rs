@@ -126,6 +126,13 @@ struct ContainerArgs {
     /// Paths: bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture [default: all but the last].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
+    #[command(flatten)]
+    keep: KeepArgs,
+}
+
+/// What is kept of an experiment, and how it is judged.
+#[derive(Args, Clone, Debug)]
+struct KeepArgs {
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -141,6 +148,13 @@ struct ContainerArgs {
     /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
     #[arg(long, hide = true)]
     functional: bool,
+}
+
+impl KeepArgs {
+    fn saved<'a>(&'a self, label: &'a str) -> Saved<'a> {
+        let (json, report) = (self.json.as_deref(), self.report.as_deref());
+        Saved { json, report, records: self.records, label }
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -185,7 +199,7 @@ impl ContainerArgs {
             tools: Tools::beside(&std::env::current_exe()?),
             lock: PathBuf::from(LOCK),
             command: command(),
-            functional: self.functional,
+            functional: self.keep.functional,
         })
     }
 }
@@ -206,14 +220,9 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
 
 /// Measures the paths of a plan, and tells.
 fn paths(args: &ContainerArgs, plan: &Plan) -> anyhow::Result<ExitCode> {
-    let saved = Saved {
-        json: args.json.as_deref(),
-        report: args.report.as_deref(),
-        records: args.records,
-        label: plan.experiment,
-    };
+    let saved = args.keep.saved(plan.experiment);
     let document = told(&saved, plan.runs(), |watch| container::run(plan, watch))?;
-    Ok(verdict(&document, args.strict_bars))
+    Ok(verdict(&document, args.keep.strict_bars))
 }
 
 /// Measures with a progress bar of `runs` steps, shows the tables, and writes what was asked for.

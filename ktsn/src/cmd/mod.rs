@@ -14,3 +14,11 @@ pub(crate) mod status;
 pub(crate) mod talk;
 pub(crate) mod tap;
 mod with_daemon;
+
+/// A subcommand's arguments as `line` gives them; else what the user would read.
+#[cfg(test)]
+fn parsed<T: clap::Args>(line: &str) -> Result<T, String> {
+    let words = std::iter::once("ktsn").chain(line.split_whitespace());
+    let matches = T::augment_args(clap::Command::new("ktsn")).try_get_matches_from(words);
+    matches.and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| error.to_string())
+}

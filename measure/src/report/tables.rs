@@ -26,6 +26,13 @@ const fn column(group: &'static str, name: &'static str, meaning: &'static str, 
     Column { group, name, meaning, cell }
 }
 
+/// The cell of a percentile, in µs.
+macro_rules! micros_of {
+    ($quantity:ident . $percentile:ident, $decimals:literal) => {
+        |s| micros(of(s.$quantity, |f| f.$percentile), $decimals)
+    };
+}
+
 const COLUMNS: [Column; 32] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
@@ -35,42 +42,49 @@ const COLUMNS: [Column; 32] = [
     column("Frames", "early", "Handed to the port, or seen on the wire, before the requested time.", |s| {
         maybe_count(s.early)
     }),
-    column("Transmit error, µs", "p50", "Hand-over to the port minus requested transmit time.", |s| {
-        micros(of(s.transmit_error, |f| f.p50), 3)
-    }),
-    column("Transmit error, µs", "p90", "", |s| micros(of(s.transmit_error, |f| f.p90), 3)),
+    column(
+        "Transmit error, µs",
+        "p50",
+        "Hand-over to the port minus requested transmit time.",
+        micros_of!(transmit_error.p50, 3),
+    ),
+    column("Transmit error, µs", "p90", "", micros_of!(transmit_error.p90, 3)),
     column(
         "Wire offset, µs",
         "p50",
         "Seen by a tap on the receiving host's uplink minus requested time.",
-        |s| micros(of(s.wire_offset, |f| f.p50), 2),
+        micros_of!(wire_offset.p50, 2),
     ),
-    column("Wire offset, µs", "p90", "", |s| micros(of(s.wire_offset, |f| f.p90), 2)),
-    column("Wire offset, µs", "p99", "", |s| micros(of(s.wire_offset, |f| f.p99), 2)),
+    column("Wire offset, µs", "p90", "", micros_of!(wire_offset.p90, 2)),
+    column("Wire offset, µs", "p99", "", micros_of!(wire_offset.p99, 2)),
     column(
         "Wire jitter, µs",
         "p50",
         "How far the distance of two neighbours on the wire is from the period.",
-        |s| micros(of(s.wire_jitter, |f| f.p50), 2),
+        micros_of!(wire_jitter.p50, 2),
     ),
-    column("Latency, µs", "p50", "Received by the listening program minus requested time.", |s| {
-        micros(of(s.latency, |f| f.p50), 2)
-    }),
-    column("Latency, µs", "p90", "", |s| micros(of(s.latency, |f| f.p90), 2)),
-    column("Latency, µs", "p99", "", |s| micros(of(s.latency, |f| f.p99), 2)),
-    column("Jitter, µs", "p50", "The same distance in the listening program.", |s| {
-        micros(of(s.jitter, |f| f.p50), 2)
-    }),
+    column(
+        "Latency, µs",
+        "p50",
+        "Received by the listening program minus requested time.",
+        micros_of!(latency.p50, 2),
+    ),
+    column("Latency, µs", "p90", "", micros_of!(latency.p90, 2)),
+    column("Latency, µs", "p99", "", micros_of!(latency.p99, 2)),
+    column("Jitter, µs", "p50", "The same distance in the listening program.", micros_of!(jitter.p50, 2)),
     column(
         "Before wake-up, µs",
         "p50",
         "The listener's kernel stamp minus requested time: the latency without the wake-up.",
-        |s| micros(of(s.before_wake_up, |f| f.p50), 2),
+        micros_of!(before_wake_up.p50, 2),
     ),
-    column("Wake-up, µs", "p50", "From the listener's kernel stamp to the program.", |s| {
-        micros(of(s.wake_up, |f| f.p50), 2)
-    }),
-    column("Wake-up, µs", "p90", "", |s| micros(of(s.wake_up, |f| f.p90), 2)),
+    column(
+        "Wake-up, µs",
+        "p50",
+        "From the listener's kernel stamp to the program.",
+        micros_of!(wake_up.p50, 2),
+    ),
+    column("Wake-up, µs", "p90", "", micros_of!(wake_up.p90, 2)),
     column("Window", "outside", "Handed over while the gate of the class was closed.", |s| {
         maybe_count(s.outside_window)
     }),
@@ -83,10 +97,13 @@ const COLUMNS: [Column; 32] = [
         "Seen by the tap outside the window, or more than 10 µs after its end.",
         |s| percent(s.wire_outside_window_ratio, 2),
     ),
-    column("After opening, µs", "p50", "Hand-over to the port minus the opening of the window.", |s| {
-        micros(of(s.after_opening, |f| f.p50), 2)
-    }),
-    column("After opening, µs", "p90", "", |s| micros(of(s.after_opening, |f| f.p90), 2)),
+    column(
+        "After opening, µs",
+        "p50",
+        "Hand-over to the port minus the opening of the window.",
+        micros_of!(after_opening.p50, 2),
+    ),
+    column("After opening, µs", "p90", "", micros_of!(after_opening.p90, 2)),
     column("Late", "> 1 µs, %", "Frames handed to the port more than 1 µs late.", |s| {
         percent(s.late_over_1us_ratio, 1)
     }),

@@ -9,7 +9,8 @@
 //!   pod Q ──┘        host A                     host B
 //! ```
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -147,6 +148,27 @@ impl Bed {
     /// When it fails.
     pub fn delete(&self, namespace: &str) {
         self.run(&format!("ip netns del {namespace}"));
+    }
+
+    /// Four megaoctets by TCP from pod A to pod B: they arrive as they were sent.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn stream_is_byte_exact(&self) {
+        let listener = within(&self.pod_b, || TcpListener::bind((POD_B, 7000)).expect("listener"));
+        let octets: Vec<u8> =
+            (0..4_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut heard = Vec::new();
+                listener.accept().expect("a connection").0.read_to_end(&mut heard).expect("all of it");
+                heard
+            });
+            let mut stream = within(&self.pod_a, || TcpStream::connect((POD_B, 7000)).expect("connect"));
+            stream.write_all(&octets).expect("sent");
+            drop(stream);
+            assert!(reader.join().expect("read") == octets, "TCP is byte exact");
+        });
     }
 
     /// Whether host A still has the host's end of a pod's interface.

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use ktsn_wire::Checksum;
 use proptest::prelude::*;
 
+use crate::test_run::Ipv4Fields;
+
 use super::reference::{DEVICE, GATEWAY, LOCAL_V4, LOCAL_V6, POD, PORT, TARGETS, UPLINK};
 
 /// A frame, and what the kernel would know beside it.
@@ -90,18 +92,18 @@ fn packet(fields: &Packet, payload: &[u8]) -> ([u8; 2], Vec<u8>) {
     udp[6..8].copy_from_slice(&sum.to_be_bytes());
     let mut ip = Vec::new();
     if fields.source.is_ipv4() {
-        let words = 5 + fields.option_words;
-        ip.extend([0x40 | words as u8, fields.ds]);
-        ip.extend((length + words as u16 * 4).to_be_bytes());
-        ip.extend([0, 1]);
-        ip.extend(fields.fragment.to_be_bytes());
-        ip.extend([fields.hop_limit, fields.protocol, 0, 0]);
-        ip.extend(octets(fields.source));
-        ip.extend(octets(fields.destination));
-        ip.resize(words * 4, 1);
-        let mut sum = Checksum::new();
-        sum.add(&ip);
-        ip[10..12].copy_from_slice(&(sum.finish() ^ fields.header_sum_error).to_be_bytes());
+        ip = Ipv4Fields {
+            words: 5 + fields.option_words,
+            ds: fields.ds,
+            payload_octets: length,
+            fragment: fields.fragment,
+            hop_limit: fields.hop_limit,
+            protocol: fields.protocol,
+            source: &octets(fields.source),
+            destination: &octets(fields.destination),
+            checksum_error: fields.header_sum_error,
+        }
+        .octets();
         ip.extend(udp);
         ([8, 0], ip)
     } else {

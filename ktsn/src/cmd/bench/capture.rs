@@ -11,7 +11,7 @@ use clap::Args;
 use ktsn_lab::container::{Path, Plan};
 use ktsn_time::Nanos;
 
-use super::{ContainerArgs, paths, seconds};
+use super::{ContainerArgs, KeepArgs, paths, seconds};
 
 /// A pod's program without libktsn, served by kernel capture; one under libktsn stands beside it.
 #[derive(Args, Clone, Debug)]
@@ -46,11 +46,13 @@ pub(super) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         payload: vec![64],
         period: Nanos::from_millis(1),
         path: vec![Path::Ktsn, Path::KtsnCapture],
-        json: args.json.clone(),
-        report: args.report.clone(),
-        records: false,
-        strict_bars: args.strict_bars,
-        functional: args.functional,
+        keep: KeepArgs {
+            json: args.json.clone(),
+            report: args.report.clone(),
+            records: false,
+            strict_bars: args.strict_bars,
+            functional: args.functional,
+        },
     };
     let plan = Plan { experiment: "capture", ..container.plan()? };
     paths(&container, &plan)

@@ -13,7 +13,7 @@ use ktsn_lab::Tools;
 use ktsn_lab::gates::{self, Outcome, Plan, traffic::CYCLE_TIME};
 use ktsn_measure::table;
 
-use super::{LOCK, Saved, command, save, seconds, tell, writable};
+use super::{KeepArgs, LOCK, command, save, seconds, tell, writable};
 use crate::output;
 
 /// Three classes behind gates: is every frame handed over, and seen, inside its window?
@@ -28,27 +28,14 @@ pub(super) struct GatesArgs {
     /// Rounds.
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as HTML.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-    /// Write the raw records into records/ beside the JSON.
-    #[arg(long, requires = "json")]
-    records: bool,
-    /// Exit with status 1 when a bar is missed, too.
-    #[arg(long)]
-    strict_bars: bool,
+    #[command(flatten)]
+    keep: KeepArgs,
     /// Give the daemon no schedule: what the judge says of a port without gates.
     #[arg(long)]
     ungated: bool,
     /// Run without the watchdog: to see what it costs. No overrun can be proven then.
     #[arg(long)]
     no_watchdog: bool,
-    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
-    #[arg(long, hide = true)]
-    functional: bool,
 }
 
 impl GatesArgs {
@@ -62,7 +49,7 @@ impl GatesArgs {
             tools: Tools::beside(&std::env::current_exe()?),
             lock: PathBuf::from(LOCK),
             command: command(),
-            functional: self.functional,
+            functional: self.keep.functional,
         })
     }
 }
@@ -70,7 +57,7 @@ impl GatesArgs {
 /// Measures and tells.
 pub(super) fn run(args: &GatesArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    for file in [&args.json, &args.report].into_iter().flatten() {
+    for file in [&args.keep.json, &args.keep.report].into_iter().flatten() {
         writable(file)?;
     }
     let bar = ProgressBar::new_spinner();
@@ -79,34 +66,21 @@ pub(super) fn run(args: &GatesArgs) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let Outcome { document, runs } = outcome?;
     let mut text = table::document(&document);
-    let saved = Saved {
-        json: args.json.as_deref(),
-        report: args.report.as_deref(),
-        records: args.records,
-        label: "gates",
-    };
+    let saved = args.keep.saved("gates");
     for line in save(&saved, &document, &runs)? {
         text.push_str(&format!("{line}\n"));
     }
     output::write(&text)?;
-    Ok(tell(&document, &gates::violations(&document), args.strict_bars))
+    Ok(tell(&document, &gates::violations(&document), args.keep.strict_bars))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: GatesArgs,
-    }
+    use crate::cmd::parsed;
 
     fn plan(line: &str) -> Result<Plan, String> {
-        let words = std::iter::once("gates").chain(line.split_whitespace());
-        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        line.args.plan().map_err(|error| error.to_string())
+        parsed::<GatesArgs>(line)?.plan().map_err(|error| error.to_string())
     }
 
     #[test]

@@ -14,7 +14,7 @@ use ktsn_lab::container::{self, Load, Path};
 use ktsn_lab::overlay::{self, ATTACHMENTS, Plan};
 use ktsn_time::Nanos;
 
-use super::{LOCK, Saved, command, frames, seconds, span, tell, told};
+use super::{KeepArgs, LOCK, command, frames, seconds, span, tell, told};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,21 +53,8 @@ pub(super) struct OverlayArgs {
     /// Attachments of the part with many; 0 leaves it out.
     #[arg(long, default_value_t = ATTACHMENTS, value_name = "N")]
     attachments: usize,
-    /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as HTML.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-    /// Write the raw records into records/ beside the JSON.
-    #[arg(long, requires = "json")]
-    records: bool,
-    /// Exit with status 1 when a bar is missed, too.
-    #[arg(long)]
-    strict_bars: bool,
-    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
-    #[arg(long, hide = true)]
-    functional: bool,
+    #[command(flatten)]
+    keep: KeepArgs,
 }
 
 impl OverlayArgs {
@@ -83,7 +70,7 @@ impl OverlayArgs {
             tools: Tools::beside(&std::env::current_exe()?),
             lock: PathBuf::from(LOCK),
             command: command(),
-            functional: self.functional,
+            functional: self.keep.functional,
         };
         Ok(Plan { paths, attachments: self.attachments })
     }
@@ -92,31 +79,18 @@ impl OverlayArgs {
 /// Measures and tells.
 pub(super) fn run(args: &OverlayArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    let saved = Saved {
-        json: args.json.as_deref(),
-        report: args.report.as_deref(),
-        records: args.records,
-        label: plan.paths.experiment,
-    };
+    let saved = args.keep.saved(plan.paths.experiment);
     let document = told(&saved, plan.paths.runs(), |watch| overlay::run(&plan, watch))?;
-    Ok(tell(&document, &overlay::bars::violations(&document), args.strict_bars))
+    Ok(tell(&document, &overlay::bars::violations(&document), args.keep.strict_bars))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: OverlayArgs,
-    }
+    use crate::cmd::parsed;
 
     fn plan(line: &str) -> Result<Plan, String> {
-        let words = std::iter::once("overlay").chain(line.split_whitespace());
-        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        line.args.plan().map_err(|error| error.to_string())
+        parsed::<OverlayArgs>(line)?.plan().map_err(|error| error.to_string())
     }
 
     #[test]

@@ -45,16 +45,22 @@ fn flood(tables: &AttachmentTables) -> Vec<String> {
     segment.flood().iter().map(ToString::to_string).collect()
 }
 
+/// The pod's bridge with the device as its port; the pod knows a station behind it.
+fn segment(place: &Place) {
+    let node = &place.node;
+    ip(&format!("-n {node} link add br7 type bridge"));
+    ip(&format!("-n {node} link set br7 up"));
+    ip(&format!("-n {node} link set pod0 master br7"));
+    device(place);
+    ip(&format!("-n {} neigh add 10.244.0.9 lladdr {STATION} dev eth0 nud permanent", place.pod));
+}
+
 #[test]
 fn stations_and_the_flood_list_are_learnt_and_followed() {
     Place::run(async |place, mut seen: Seen| {
         let node = &place.node;
-        ip(&format!("-n {node} link add br7 type bridge"));
-        ip(&format!("-n {node} link set br7 up"));
-        ip(&format!("-n {node} link set pod0 master br7"));
-        device(place);
+        segment(place);
         bridge(&format!("-n {node} fdb add 02:00:00:00:07:0a dev pod0 master static"));
-        ip(&format!("-n {} neigh add 10.244.0.9 lladdr {STATION} dev eth0 nud permanent", place.pod));
         seen.manager.add(spec(place)).await.unwrap();
         seen.until("learnt", |t| at(t, STATION).as_deref() == Some("192.168.77.2")).await;
         let tables = seen.attachment().unwrap();
@@ -91,11 +97,7 @@ fn stations_and_the_flood_list_are_learnt_and_followed() {
 fn while_the_device_is_away_nothing_leaves() {
     Place::run(async |place, mut seen: Seen| {
         let node = &place.node;
-        ip(&format!("-n {node} link add br7 type bridge"));
-        ip(&format!("-n {node} link set br7 up"));
-        ip(&format!("-n {node} link set pod0 master br7"));
-        device(place);
-        ip(&format!("-n {} neigh add 10.244.0.9 lladdr {STATION} dev eth0 nud permanent", place.pod));
+        segment(place);
         seen.manager.add(spec(place)).await.unwrap();
         let vtep = "192.168.77.2".parse().unwrap();
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
