@@ -73,7 +73,7 @@ fn sent(tables: &Tables, shape: LinkShape, payload: &[u8], whole: &[u8]) -> bool
     let Ok(way) = resolve_link(tables, &flow, payload) else { return false };
     let attachment = tables.attachment(AttachmentIndex(0)).expect("the attachment");
     let mut out = [0; 256];
-    let octets = way.write(payload, &mut out).expect("the MTU bounds it");
+    let octets = way.write(payload, 0, &mut out).expect("the MTU bounds it");
     let frame = &out[..octets];
     assert_eq!(octets, way.frame_octets);
     assert!(octets <= MTU as usize + 18);

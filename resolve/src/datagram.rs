@@ -12,7 +12,7 @@ use ktsn_wire::{DsField, MacAddress, Network, TemplateRepr};
 
 use crate::answer::{Egress, Flow, NO_ROUTE, NextHop, Refusal, Replica, Side, needs_scope};
 use crate::link::{LinkTable, Via};
-use crate::overlay::{OuterDf, OuterDs, OuterTtl, Peer, Station, Tunnel, VxlanRouted};
+use crate::overlay::{OuterDf, OuterDs, OuterTtl, Overlay, Peer, Station, Tunnel, VxlanRouted};
 use crate::source;
 use crate::table::AttachmentTables;
 
@@ -137,43 +137,13 @@ impl Datagram<'_> {
         hop: Option<IpAddr>,
         replica: Replica,
     ) -> Result<Leaves, Refusal> {
-        let by_interface = |replica| Leaves { egress: Egress::Interface, repr: inner, replica, skipped: 0 };
-        let Some(vxlan) = self.tables.overlay.bridged() else {
-            return if replica == Replica::First { Ok(by_interface(None)) } else { Err(NO_ROUTE) };
-        };
-        let to = |vtep, replica, skipped| {
-            let outer = outer(&vxlan.tunnel, &self.tables.uplink, vtep, &inner.network)?;
-            let repr = TemplateRepr { outer: Some(outer), ..inner };
-            Ok(Leaves { egress: Egress::Uplink, repr, replica, skipped })
-        };
-        match replica {
-            Replica::Vtep(vtep) if vxlan.flood().binary_search(&vtep).is_ok() => {
-                return to(vtep, Some(replica), 0);
-            }
-            Replica::Interface if vxlan.flood_interface() => return Ok(by_interface(Some(replica))),
-            Replica::Vtep(_) | Replica::Interface => return Err(NO_ROUTE),
-            Replica::First => {}
-        }
-        match vxlan.station(inner.ethernet.destination, hop) {
-            Station::Remote(vtep) => return to(vtep, None, 0),
-            Station::Here => return Ok(by_interface(None)),
-            Station::Unknown => {}
-        }
-        let mut refusal = None;
-        for (&vtep, skipped) in vxlan.flood().iter().zip(0..) {
-            match to(vtep, Some(Replica::Vtep(vtep)), skipped) {
-                Ok(leaves) => return Ok(leaves),
-                Err(error) => refusal = refusal.or(Some(error)),
-            }
-        }
-        match refusal {
-            Some(refusal) if !vxlan.flood_interface() => Err(refusal),
-            Some(_) => {
-                Ok(Leaves { skipped: vxlan.flood().len() as u16, ..by_interface(Some(Replica::Interface)) })
-            }
-            // Nobody to send copies to: the node's bridge knows where it goes.
-            None => Ok(by_interface(None)),
-        }
+        let (uplink, mac) = (&self.tables.uplink, inner.ethernet.destination);
+        let placed = place(&self.tables.overlay, mac, hop, replica, |tunnel, vtep| {
+            outer(tunnel, uplink, vtep, &inner.network)
+        })?;
+        let Placed { outer, replica, skipped } = placed;
+        let egress = if outer.is_some() { Egress::Uplink } else { Egress::Interface };
+        Ok(Leaves { egress, repr: TemplateRepr { outer, ..inner }, replica, skipped })
     }
 
     /// Rules 5 and 6.
@@ -192,13 +162,79 @@ impl Datagram<'_> {
     }
 }
 
+/// Where a frame goes on a segment.
+pub(crate) struct Placed {
+    /// Through this tunnel, by the uplink; `None`: by the interface.
+    pub(crate) outer: Option<Outer>,
+    /// See [`crate::Resolved`].
+    pub(crate) replica: Option<Replica>,
+    pub(crate) skipped: u16,
+}
+
+/// Rule 4c for a frame to the station `mac`, which is the next hop `hop` where that is known.
+pub(crate) fn place(
+    overlay: &Overlay,
+    mac: MacAddress,
+    hop: Option<IpAddr>,
+    replica: Replica,
+    outer: impl Fn(&Tunnel, IpAddr) -> Result<Outer, Refusal>,
+) -> Result<Placed, Refusal> {
+    let by_interface = |replica| Placed { outer: None, replica, skipped: 0 };
+    let Some(vxlan) = overlay.bridged() else {
+        return if replica == Replica::First { Ok(by_interface(None)) } else { Err(NO_ROUTE) };
+    };
+    let to = |vtep, replica, skipped| {
+        let outer = outer(&vxlan.tunnel, vtep)?;
+        Ok(Placed { outer: Some(outer), replica, skipped })
+    };
+    match replica {
+        Replica::Vtep(vtep) if vxlan.flood().binary_search(&vtep).is_ok() => {
+            return to(vtep, Some(replica), 0);
+        }
+        Replica::Interface if vxlan.flood_interface() => return Ok(by_interface(Some(replica))),
+        Replica::Vtep(_) | Replica::Interface => return Err(NO_ROUTE),
+        Replica::First => {}
+    }
+    match vxlan.station(mac, hop) {
+        Station::Remote(vtep) => return to(vtep, None, 0),
+        Station::Here => return Ok(by_interface(None)),
+        Station::Unknown => {}
+    }
+    let mut refusal = None;
+    for (&vtep, skipped) in vxlan.flood().iter().zip(0..) {
+        match to(vtep, Some(Replica::Vtep(vtep)), skipped) {
+            Ok(placed) => return Ok(placed),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    match refusal {
+        Some(refusal) if !vxlan.flood_interface() => Err(refusal),
+        Some(_) => {
+            Ok(Placed { skipped: vxlan.flood().len() as u16, ..by_interface(Some(Replica::Interface)) })
+        }
+        // Nobody to send copies to: the node's bridge knows where it goes.
+        None => Ok(by_interface(None)),
+    }
+}
+
 /// The headers of the tunnel to `vtep` around a packet.
 fn outer(tunnel: &Tunnel, uplink: &LinkTable, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
-    let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, vtep)?)?;
-    let (inner_ttl, inner_df) = match *inner {
+    let (ttl, dont_fragment) = match *inner {
         Network::V4 { ttl, dont_fragment, .. } => (ttl, dont_fragment),
         Network::V6 { hop_limit, .. } => (hop_limit, true),
     };
+    outer_around(tunnel, uplink, vtep, ttl, dont_fragment)
+}
+
+/// The same around what has this TTL, and may not be fragmented or may.
+pub(crate) fn outer_around(
+    tunnel: &Tunnel,
+    uplink: &LinkTable,
+    vtep: IpAddr,
+    inner_ttl: u8,
+    inner_df: bool,
+) -> Result<Outer, Refusal> {
+    let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, vtep)?)?;
     let ttl = match tunnel.ttl {
         OuterTtl::Fixed(ttl) => ttl,
         OuterTtl::Inherit => inner_ttl,

@@ -41,7 +41,9 @@ pub use answer::{
 pub use delivery::Delivery;
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
 pub use link::{Link, LinkTable, Neighbour, Route, Via};
-pub use link_frame::{LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link};
+pub use link_frame::{
+    LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link, resolve_link_replica,
+};
 pub use overlay::{
     Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Overlay, Peer, Tunnel, Vxlan, VxlanBridged,
     VxlanRouted,

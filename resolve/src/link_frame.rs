@@ -6,18 +6,25 @@
 //! ([`LinkHead::judge`]), so what is dropped here is a lie, a race with a change of the tables, or a bug.
 //! Must never allocate or panic: workers call it, for each frame, right before it leaves too.
 //!
-//! Such frames leave by the attachment's interface only: what happens behind it is the kernel's business, as it is for
-//! the frames that a packet socket sends itself.
+//! Such frames leave by the attachment's interface, as those that a packet socket sends itself: what happens behind it is
+//! the kernel's business. In a bridged overlay the interface is a station on the segment, so they go where the segment's
+//! datagrams go (rule 4c), whatever is in them; reserved groups end at the node's bridge and stay with the interface.
 
 use core::net::{IpAddr, Ipv6Addr};
 
 use ktsn_model::link_frame::{HEAD_OCTETS, HEADER_OCTETS, TAG_OCTETS};
 use ktsn_model::{DropReason, IpPrefix, LinkHead, LinkRules};
-use ktsn_wire::{EtherType, MacAddress, Tci, wire_octets};
+use ktsn_wire::{EtherType, InnerMarks, MacAddress, Tci, TunnelTemplate, wire_octets};
 
-use crate::answer::Egress;
+use crate::answer::{Egress, NO_ROUTE, Refusal, Replica};
+use crate::datagram::{outer_around, place};
+use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
+use crate::link::Via;
 use crate::table::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
 use crate::way::{Way, way};
+
+/// TTL of a tunnel that would inherit the one of a frame which has none.
+const TTL_OF_OTHERS: u8 = 64;
 
 /// What the payload of a packet socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +52,7 @@ pub struct LinkFlow {
 }
 
 /// Where and how a packet socket's frame leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct LinkResolved {
     /// The port to hand it to.
     pub port: PortIndex,
@@ -53,16 +60,21 @@ pub struct LinkResolved {
     pub egress: Egress,
     /// Octets of the frame, without check sequence.
     pub frame_octets: usize,
-    /// Octets of what follows header and tag (queueMaxSDU, 802.1Q 8.6.8.4).
+    /// Octets of what follows the outermost header and tag (queueMaxSDU, 802.1Q 8.6.8.4).
     pub sdu_octets: u32,
-    /// Destination MAC address.
+    /// Destination MAC address of the outermost header.
     pub destination: MacAddress,
-    /// Tag of the frame as it leaves.
+    /// Tag of the program's frame, or that it gets.
     pub tag: Option<Tci>,
     /// EtherType after the tag.
     pub ether_type: EtherType,
     /// Whether the program brought the tag.
     pub is_own_tag: bool,
+    /// Set when it leaves as several frames: which of them this is.
+    pub replica: Option<Replica>,
+    /// Copies before this one that cannot leave, for want of a route or a neighbour.
+    pub skipped: u16,
+    tunnel: Option<TunnelTemplate>,
     head: [u8; HEADER_OCTETS + TAG_OCTETS],
     head_octets: usize,
     /// Octets of the payload that `head` stands for.
@@ -73,10 +85,23 @@ pub struct LinkResolved {
 
 /// The greatest frame of packet sockets on the attachment's interface, octets without a tag of its own.
 ///
-/// A tag adds four (802.3 3.2.7), which Linux allows over every Ethernet device.
+/// A tag adds four (802.3 3.2.7), which Linux allows over every Ethernet device. Within a segment it is the same for all
+/// stations, as for datagrams: what fits the tunnel, with the attachment's own tag.
 #[must_use]
 pub fn link_frame_max(tables: &AttachmentTables) -> u32 {
-    tables.interface().mtu().saturating_add(HEADER_OCTETS as u32)
+    let added = if tables.vlan().is_some() { TAG_OCTETS as u32 } else { 0 };
+    let packet = match segment_octets(tables) {
+        Some(octets) => tables.interface().mtu().min(octets.saturating_sub(added)),
+        None => tables.interface().mtu(),
+    };
+    packet.saturating_add(HEADER_OCTETS as u32)
+}
+
+/// The largest packet of a frame without a tag that fits the tunnels of the attachment's segment.
+fn segment_octets(tables: &AttachmentTables) -> Option<u32> {
+    let local = tables.overlay().bridged()?.tunnel().local;
+    let headers = if local.is_ipv4() { VXLAN_OVER_IPV4_OCTETS } else { VXLAN_OVER_IPV6_OCTETS };
+    Some(tables.uplink().mtu().saturating_sub(headers))
 }
 
 /// The rules of an attachment for frames of packet sockets.
@@ -89,19 +114,33 @@ pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
     }
 }
 
-/// Applies the rules to one frame.
+/// Applies the rules to one frame. Where it leaves as several, this is the first that can leave.
 ///
 /// # Errors
-/// `detached`; `no_route` for another interface; `link_down`; `peer_corrupt` for what is no frame; `too_long`;
-/// `policed` for a source, tag or destination that is not allowed.
-pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, DropReason> {
-    let tables = tables.attachment(flow.attachment).ok_or(DropReason::Detached)?;
+/// [`Refusal::Drop`]: `detached`; `no_route` for another interface; `link_down`; `peer_corrupt` for what is no frame;
+/// `too_long`; `policed` for a source, tag or destination that is not allowed; `no_route` and `no_neighbour` of tunnel ends.
+pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, Refusal> {
+    resolve_link_replica(tables, flow, payload, Replica::First)
+}
+
+/// The same for a certain one of several frames.
+///
+/// # Errors
+/// Those of [`resolve_link`]; `no_route` for a copy that the tables know no more.
+pub fn resolve_link_replica(
+    tables: &Tables,
+    flow: &LinkFlow,
+    payload: &[u8],
+    replica: Replica,
+) -> Result<LinkResolved, Refusal> {
+    let drop = |reason| Refusal::Drop(reason, None);
+    let tables = tables.attachment(flow.attachment).ok_or(drop(DropReason::Detached))?;
     let interface = tables.interface();
     if flow.if_index != interface.if_index() {
-        return Err(DropReason::NoRoute);
+        return Err(NO_ROUTE);
     }
     if !interface.is_up() {
-        return Err(DropReason::LinkDown);
+        return Err(drop(DropReason::LinkDown));
     }
     let head = match flow.shape {
         LinkShape::Frame => LinkHead::parse(payload.get(..HEAD_OCTETS).unwrap_or(payload)),
@@ -111,17 +150,17 @@ pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<
             LinkHead::parse(octets.get(..used).unwrap_or(&octets))
         }
     };
-    let head = head.ok_or(DropReason::PeerCorrupt)?;
+    let head = head.ok_or(drop(DropReason::PeerCorrupt))?;
     let names = |address| tables.names(MacAddress(address));
     head.judge(&link_rules(tables), names, |address| is_allowed(tables, address))
-        .map_err(|_| DropReason::Policed)?;
-    let resolved = LinkResolved::new(tables, flow, &head, payload.len());
-    let own_tag = if head.tag.is_some() { TAG_OCTETS } else { 0 };
-    let added_tag = if resolved.tag.is_some() { TAG_OCTETS - own_tag } else { 0 };
-    let greatest = link_frame_max(tables) as usize;
-    if resolved.frame_octets > greatest.saturating_add(own_tag + added_tag) {
-        return Err(DropReason::TooLong);
+        .map_err(|_| drop(DropReason::Policed))?;
+    let mut resolved = LinkResolved::new(tables, flow, &head, payload.len());
+    let tag = if resolved.tag.is_some() { TAG_OCTETS } else { 0 };
+    let greatest = (interface.mtu() as usize).saturating_add(HEADER_OCTETS + tag);
+    if resolved.frame_octets > greatest {
+        return Err(drop(DropReason::TooLong));
     }
+    resolved.place(tables, &head, payload, replica)?;
     Ok(resolved)
 }
 
@@ -183,6 +222,9 @@ impl LinkResolved {
             tag,
             ether_type: EtherType(frame.ether_type),
             is_own_tag: own_tag.is_some(),
+            replica: None,
+            skipped: 0,
+            tunnel: None,
             head,
             head_octets,
             skip_octets,
@@ -192,6 +234,52 @@ impl LinkResolved {
                 LinkShape::Payload { .. } => frame.header_octets() - HEADER_OCTETS,
             },
         }
+    }
+
+    /// Rule 4c, by the destination MAC address: the frame that the interface would send goes through the segment's tunnel.
+    fn place(
+        &mut self,
+        tables: &AttachmentTables,
+        frame: &LinkHead,
+        payload: &[u8],
+        replica: Replica,
+    ) -> Result<(), Refusal> {
+        // The node's bridge is who knows whether such a frame ends with it (802.1Q 8.6.3).
+        if frame.is_reserved() {
+            return if replica == Replica::First { Ok(()) } else { Err(NO_ROUTE) };
+        }
+        let packet = self.packet(payload);
+        let marks = InnerMarks::of(self.ether_type, packet);
+        // An entry by prefix is about the next hop, which a host on the link is itself.
+        let on_link = |address: &IpAddr| {
+            tables.interface().route(*address).is_some_and(|route| route.via == Via::OnLink)
+        };
+        let hop = frame.ip_destination.map(|address| IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
+        let (ttl, df) = marks.map_or((TTL_OF_OTHERS, false), |marks| (marks.ttl, marks.dont_fragment));
+        let (uplink, inner) = (tables.uplink(), self.frame_octets);
+        let placed =
+            place(tables.overlay(), self.destination, hop.filter(on_link), replica, |tunnel, vtep| {
+                outer_around(tunnel, uplink, vtep, ttl, df)
+            })?;
+        (self.replica, self.skipped) = (placed.replica, placed.skipped);
+        let Some(outer) = placed.outer else { return Ok(()) };
+        let greatest = segment_octets(tables).unwrap_or(0) as usize + HEADER_OCTETS;
+        if inner > greatest {
+            return Err(Refusal::Drop(DropReason::TooLong, None));
+        }
+        let tunnel = TunnelTemplate::new(&outer, &self.head[..12], self.ether_type, packet)
+            .map_err(|_| Refusal::Drop(DropReason::Bug, None))?;
+        self.frame_octets = inner + tunnel.header_octets();
+        self.sdu_octets = u32::try_from(self.frame_octets - HEADER_OCTETS).unwrap_or(u32::MAX);
+        (self.port, self.egress) = (uplink.port(), Egress::Uplink);
+        (self.destination, self.tunnel) = (outer.ethernet.destination, Some(tunnel));
+        Ok(())
+    }
+
+    /// Tag of the outermost header.
+    #[must_use]
+    pub fn outer_tag(&self) -> Option<Tci> {
+        self.tag.filter(|_| self.tunnel.is_none())
     }
 
     /// Octet times that the frame takes from the link.
@@ -206,15 +294,20 @@ impl LinkResolved {
         payload.get(self.packet_at..).unwrap_or_default()
     }
 
-    /// Writes the frame around the payload that was resolved; its octets, or `None` when `out` is too short.
+    /// Writes the frame around the payload that was resolved; its octets, or `None` when `out` is too short. The
+    /// identification is for a tunnel's IPv4 header that may be fragmented (RFC 6864 4.2).
     #[must_use]
-    pub fn write(&self, payload: &[u8], out: &mut [u8]) -> Option<usize> {
+    pub fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
         let head = self.head.get(..self.head_octets)?;
         let body = payload.get(self.skip_octets..)?;
-        let frame = out.get_mut(..head.len() + body.len())?;
-        let (first, rest) = frame.split_at_mut(head.len());
+        let outer_octets = self.tunnel.map_or(0, |tunnel| tunnel.header_octets());
+        let whole = out.get_mut(..outer_octets + head.len() + body.len())?;
+        let (first, rest) = whole.get_mut(outer_octets..)?.split_at_mut_checked(head.len())?;
         first.copy_from_slice(head);
         rest.copy_from_slice(body);
-        Some(head.len() + body.len())
+        if let Some(tunnel) = &self.tunnel {
+            tunnel.write_before(identification, whole)?;
+        }
+        Some(whole.len())
     }
 }

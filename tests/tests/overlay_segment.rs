@@ -8,12 +8,14 @@
 //! ```
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, UPLINK, path, within};
 use ktsn_tests::faults::daemon::{Daemon, NAME, port};
-use ktsn_tests::faults::frames::{Arrived, Frames};
+use ktsn_tests::faults::frames::{Arrived, Frames, Kind, talker};
 use ktsn_tests::faults::talker::{PORT, talk};
+use ktsn_tests::{faults::eventually, hook};
 
 const SOON: Duration = Duration::from_secs(5);
 /// Pods A and B on the segment.
@@ -67,7 +69,7 @@ for to in {b4} {b6}; do ip -n {pod_a} neigh replace $to lladdr 02:00:00:00:09:02
 fn daemon(bed: &Bed, ends: [&str; 3], peers: &str, flood: &[&str], more: &str) -> Daemon {
     let text = format!(
         "{}[[attachment]]\nname = \"{NAME}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\noverrun_limit = \"10s\"\n\
-         destinations = [\"10.9.0.0/24\", \"fd09::/64\", \"{GROUP4}/32\", \"{GROUP6}/128\"]\n\
+         destinations = [\"10.9.0.0/24\", \"fd09::/64\", \"{GROUP4}/32\", \"{GROUP6}/128\", \"02:00:00:00:09:02\", \"ff:ff:ff:ff:ff:ff\"]\n\
          [attachment.overlay.vxlan]\nmode = \"bridged\"\nvni = 42\nlocal = \"{}\"\npeers = [{peers}]\nflood = {flood:?}\n{more}\n",
         port("auto"),
         path(&bed.pod_a),
@@ -81,7 +83,8 @@ fn daemon(bed: &Bed, ends: [&str; 3], peers: &str, flood: &[&str], more: &str) -
 /// A listener in pod B, in both groups.
 fn listener(bed: &Bed, address: &str) -> UdpSocket {
     let socket = within(&bed.pod_b, || {
-        let socket = UdpSocket::bind((address, PORT))?;
+        // A program that another test starts just now holds the last listener until it runs.
+        let socket = eventually("the port is free", SOON, || UdpSocket::bind((address, PORT)).ok());
         if address == "0.0.0.0" {
             socket.join_multicast_v4(&GROUP4, &B[0].parse().expect("address"))?;
         } else {
@@ -219,4 +222,115 @@ fn groups_and_unknown_stations_go_to_every_end() {
     let counters = daemon.control().counters(NAME);
     assert_eq!((counters.taken, counters.sent, counters.copies), (12, 12, 12), "{counters:?}");
     assert_eq!((counters.copies_lost, counters.transmit_error.map(|error| error.count)), (0, Some(12)));
+}
+
+/// A packet socket's frame in its tunnel, without what may differ. The talker's payload says when it was sent.
+fn wrapped(arrived: &Arrived) -> Vec<u8> {
+    let mut frame = arrived.frame.clone();
+    blank(&mut frame, true);
+    let payload_at = frame.windows(4).position(|octets| octets == b"KTSP").expect("the talker's mark");
+    frame.truncate(payload_at);
+    frame
+}
+
+/// Frames of packet sockets to a station and to everybody, tagged or not: they take the tunnel as the kernel's
+/// bridge and VXLAN device have them take it, only on time.
+fn frames_as_the_kernel_does(ends: [&str; 3]) {
+    const COUNT: usize = 5;
+    let (station, everybody) = ("02:00:00:00:09:02", "ff:ff:ff:ff:ff:ff");
+    let bed = Bed::new();
+    segment(&bed, ends);
+    // The kernel's device knows the station, as our table does.
+    bed.run(&format!("bridge -n {} fdb replace {station} dev vx42 master static", bed.host_a));
+    bed.run(&format!("bridge -n {} fdb replace {station} dev vx42 dst {} self", bed.host_a, ends[1]));
+    let peers = format!("{{ mac = \"{station}\", vtep = \"{}\" }}", ends[1]);
+    let daemon = daemon(&bed, ends, &peers, &ends[1..2], "");
+    let (wire, heard) = (Frames::open(&bed.host_b, UPLINK), Frames::open(&bed.pod_b, "seg0"));
+    let mut seen = 0;
+    for to in [station, everybody] {
+        // The talker's IPv4 header is none that the bridge's filter lets pass.
+        for kind in [Kind::Raw, Kind::Tagged, Kind::Datagram] {
+            let arguments =
+                ["eth0", to, "frames", &(kind as u32).to_string(), &COUNT.to_string(), "30000", "1000"]
+                    .map(str::to_owned);
+            let child = daemon.program(&bed.pod_a, talker(), &arguments);
+            let values = hook::values(&child.wait_with_output().expect("talker"));
+            assert_eq!((values["sent"], values["failed"]), (COUNT as i64, 0), "{to} {kind:?} {values:?}");
+            let ours = wire.wait(seen + COUNT, SOON).split_off(seen);
+            let sent =
+                within(&bed.pod_a, || Command::new(talker()).args(&arguments).output()).expect("talker");
+            assert!(sent.status.success(), "{sent:?}");
+            let theirs = wire.wait(seen + 2 * COUNT, SOON).split_off(seen + COUNT);
+            seen += 2 * COUNT;
+            assert_eq!((ours.len(), theirs.len()), (COUNT, COUNT), "{to} {kind:?}");
+            for our in &ours {
+                assert_eq!(wrapped(our), wrapped(&theirs[0]), "{to} {kind:?}");
+                assert!(our.after_ns >= 0, "{to} {kind:?}: early by {} ns", -our.after_ns);
+            }
+        }
+    }
+    // Pod B's own kernel took all of them out of the tunnel.
+    assert_eq!(heard.wait(seen, SOON).len(), seen);
+    let counters = daemon.control().counters(NAME);
+    let all = 6 * COUNT as u64;
+    assert_eq!((counters.taken, counters.sent, counters.dropped.len()), (all, all, 0), "{counters:?}");
+}
+
+#[test]
+fn frames_of_packet_sockets_take_the_tunnel_over_ipv4() {
+    frames_as_the_kernel_does(ENDS4);
+}
+
+#[test]
+fn frames_of_packet_sockets_take_the_tunnel_over_ipv6() {
+    frames_as_the_kernel_does(ENDS6);
+}
+
+/// Listeners of layer 2 in a pod with the short way in: what it takes reaches packet sockets at the pod's interface, and
+/// what they and groups hear beside it, tagged frames too, comes by the kernel, all of it once.
+#[test]
+fn the_short_way_in_leaves_layer_2_its_frames() {
+    let bed = Bed::new();
+    segment(&bed, ENDS4);
+    let Bed { pod_b, host_b, .. } = &bed;
+    let peers = format!("{{ mac = \"02:00:00:00:09:02\", vtep = \"{}\" }}", ENDS4[1]);
+    let sending = daemon(&bed, ENDS4, &peers, &ENDS4[1..2], "");
+    let mut receiving = Daemon::prepare(
+        host_b,
+        &format!(
+            "{}[[attachment]]\nname = \"{NAME}\"\nnetns = \"{}\"\ninterface = \"seg0\"\nuplink = \"{UPLINK}\"\n\
+             ingress = \"short\"\ndestinations = [\"10.9.0.0/24\"]\n[attachment.overlay.vxlan]\nmode = \"bridged\"\n\
+             vni = 42\nlocal = \"{}\"\n",
+            port("auto"),
+            path(pod_b),
+            ENDS4[1],
+        ),
+    );
+    receiving.spawn();
+    let taken = || receiving.control().counters(NAME).ingress.expect("short").taken;
+    let (group, heard) = (listener(&bed, "0.0.0.0"), Frames::open(pod_b, "seg0"));
+    talk(&sending, &bed.pod_a, B[0], 1, "count=10 lead_us=30000 clock=1");
+    assert_eq!((heard.wait(10, SOON).len(), taken()), (10, 10), "unicast UDP, and a packet socket hears it");
+    talk(&sending, &bed.pod_a, &GROUP4.to_string(), 2, "count=10 lead_us=30000 clock=1");
+    talk(&sending, &bed.pod_a, BROADCAST, 3, "count=10 lead_us=30000 clock=1");
+    for _ in 0..30 {
+        group.recv(&mut [0; 100]).expect("one of each");
+    }
+    assert_eq!((heard.wait(30, SOON).len(), taken()), (30, 10), "groups are the kernel's");
+    for kind in [Kind::Raw, Kind::Tagged] {
+        let arguments =
+            ["eth0", "02:00:00:00:09:02", "frames", &(kind as u32).to_string(), "5", "30000", "1000"]
+                .map(str::to_owned);
+        let child = sending.program(&bed.pod_a, talker(), &arguments);
+        let values = hook::values(&child.wait_with_output().expect("talker"));
+        assert_eq!(values["sent"], 5, "{kind:?} {values:?}");
+    }
+    let all = heard.wait(40, SOON);
+    let is_tagged = |arrived: &&Arrived| arrived.frame[12..14] == [0x81, 0x00];
+    assert_eq!(
+        (all.len(), all.iter().filter(is_tagged).count()),
+        (40, 5),
+        "all at the interface, once, tags too"
+    );
+    assert_eq!(taken(), 10, "frames without IP, of VLANs and of other protocols are the kernel's");
 }

@@ -5,7 +5,7 @@
 //! octets, plain structs read from them, and headers written into a buffer of the caller's.
 //! Each header has one file of one shape: named field ranges, a view whose constructor checks everything that its
 //! accessors rely on, and a `…Repr` with `parse` and `emit`. [`frame`] walks a whole frame down to its innermost UDP
-//! payload; [`template`] writes whole frames fast.
+//! payload; [`template`] writes whole frames fast, [`tunnel`] a tunnel's headers around others' frames.
 //!
 //! This crate must never panic on any input, allocate, do I/O, read a clock or log. What it cannot accept is a
 //! [`WireError`].
@@ -21,6 +21,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod octets;
 pub mod template;
+pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 pub mod vxlan;
@@ -33,6 +34,7 @@ pub use frame::{Dissected, Layers, Tunnel, dissect, wire_octets};
 pub use ipv4::{Ipv4Options, Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};
 pub use template::{HeaderTemplate, Network, Outer, TemplateRepr};
+pub use tunnel::{InnerMarks, TunnelTemplate};
 pub use udp::{UdpChecksum, UdpDatagram, UdpRepr};
 pub use vlan::{Pcp, Tci, Vid, VlanRepr, VlanTag};
 pub use vxlan::{Vni, VxlanPacket, VxlanRepr};

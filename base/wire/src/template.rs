@@ -26,13 +26,14 @@ use crate::frame;
 use crate::ipv4::{self, Ipv4Options, Ipv4Repr, PROTOCOL_UDP};
 use crate::ipv6::{self, Ipv6Repr, NEXT_HEADER_UDP};
 use crate::octets::put16;
+use crate::tunnel::flow_hash;
 use crate::udp::{self, UdpRepr};
 use crate::vlan::{self, Tci, VlanRepr};
 use crate::vxlan::{self, Vni, VxlanRepr};
 
 /// Most octets of headers: VXLAN over IPv6 around a tagged IPv6 frame.
 pub const HEADER_OCTETS_MAX: usize = OUTER_OCTETS_MAX + INNER_OCTETS_MAX;
-const OUTER_OCTETS_MAX: usize =
+pub(crate) const OUTER_OCTETS_MAX: usize =
     ethernet::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS + vxlan::HEADER_OCTETS;
 const INNER_OCTETS_MAX: usize =
     ethernet::HEADER_OCTETS + vlan::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS;
@@ -156,15 +157,15 @@ pub struct HeaderTemplate {
 
 /// Where the changing fields of one IP + UDP stack lie, and what its constant fields sum to.
 #[derive(Clone, Copy, Debug)]
-struct Stack {
+pub(crate) struct Stack {
     ip_at: usize,
-    udp_at: usize,
+    pub(crate) udp_at: usize,
     /// Sum of the IPv4 header with total length, identification and checksum zero; `None` for IPv6.
     ipv4_sum: Option<u16>,
     /// Identification may not be 0: the packet may be fragmented on its way.
     identify: bool,
     /// Sum of pseudo header and UDP header with both lengths and the checksum zero.
-    udp_sum: u16,
+    pub(crate) udp_sum: u16,
 }
 
 /// The same for the tunnel.
@@ -186,7 +187,7 @@ impl HeaderTemplate {
         if repr.vlan.is_some_and(|tci| tci.vid.is_reserved()) {
             return Err(WireError::Invalid { header: Header::Vlan, field: "VLAN identifier" });
         }
-        let mut writer = Writer { octets: [0; HEADER_OCTETS_MAX], at: 0 };
+        let mut writer = Writer::new();
         let outer = match &repr.outer {
             None => None,
             Some(outer) => {
@@ -343,7 +344,7 @@ impl HeaderTemplate {
 impl Stack {
     /// Writes IP and UDP lengths, identification and IPv4 header checksum.
     #[inline]
-    fn finish_lengths(&self, header: &mut [u8], udp_octets: u16, identification: u16) {
+    pub(crate) fn finish_lengths(&self, header: &mut [u8], udp_octets: u16, identification: u16) {
         let ip = &mut header[self.ip_at..];
         match self.ipv4_sum {
             Some(sum) => {
@@ -367,7 +368,7 @@ impl Stack {
     }
 
     /// The longest UDP payload that the length fields of this stack can say.
-    fn payload_octets_max(&self) -> usize {
+    pub(crate) fn payload_octets_max(&self) -> usize {
         let ip_octets = if self.ipv4_sum.is_some() { ipv4::HEADER_OCTETS } else { 0 };
         usize::from(u16::MAX) - ip_octets - udp::HEADER_OCTETS
     }
@@ -375,7 +376,7 @@ impl Stack {
 
 /// Writes a UDP checksum, which is never 0.
 #[inline]
-fn put_udp_checksum(header: &mut [u8], udp_at: usize, sum: u32) {
+pub(crate) fn put_udp_checksum(header: &mut [u8], udp_at: usize, sum: u32) {
     let checksum = match !checksum::fold(u64::from(sum)) {
         0 => 0xffff,
         checksum => checksum,
@@ -394,18 +395,22 @@ fn pseudo_constant(network: &Network) -> Checksum {
 }
 
 /// The headers under construction.
-struct Writer {
-    octets: [u8; HEADER_OCTETS_MAX],
-    at: usize,
+pub(crate) struct Writer {
+    pub(crate) octets: [u8; HEADER_OCTETS_MAX],
+    pub(crate) at: usize,
 }
 
 impl Writer {
-    fn rest(&mut self) -> &mut [u8] {
+    pub(crate) const fn new() -> Self {
+        Self { octets: [0; HEADER_OCTETS_MAX], at: 0 }
+    }
+
+    pub(crate) fn rest(&mut self) -> &mut [u8] {
         &mut self.octets[self.at..]
     }
 
     /// Appends one stack with its lengths zero and sums its constant fields.
-    fn stack(
+    pub(crate) fn stack(
         &mut self,
         ethernet: Ends<MacAddress>,
         vlan: Option<Tci>,
@@ -477,23 +482,16 @@ impl Writer {
     }
 }
 
-/// The VXLAN source port: FNV-1a over the inner flow, so that a flow keeps its path through the underlay and
-/// different flows spread (RFC 7348 5).
+/// The VXLAN source port, so that a flow keeps its path through the underlay and different flows spread (RFC 7348 5).
 fn flow_port(repr: &TemplateRepr) -> u16 {
-    let mut hash: u32 = 0x811c_9dc5;
-    let mut eat = |octets: &[u8]| {
-        for octet in octets {
-            hash = (hash ^ u32::from(*octet)).wrapping_mul(0x0100_0193);
+    let (source, destination) = (repr.udp.source.to_be_bytes(), repr.udp.destination.to_be_bytes());
+    VXLAN_SOURCE_PORT_MIN
+        | match repr.network {
+            Network::V4 { source: from, destination: to, .. } => {
+                flow_hash(&[&from.octets(), &to.octets(), &source, &destination])
+            }
+            Network::V6 { source: from, destination: to, .. } => {
+                flow_hash(&[&from.octets(), &to.octets(), &source, &destination])
+            }
         }
-    };
-    for address in <[IpAddr; 2]>::from(repr.network.addresses()) {
-        match address {
-            IpAddr::V4(address) => eat(&address.octets()),
-            IpAddr::V6(address) => eat(&address.octets()),
-        }
-    }
-    eat(&repr.udp.source.to_be_bytes());
-    eat(&repr.udp.destination.to_be_bytes());
-    // The range is the 14 low bits with the two high bits set. The halves are mixed: FNV's low bits are weak.
-    VXLAN_SOURCE_PORT_MIN | ((hash >> 16) ^ hash) as u16
 }

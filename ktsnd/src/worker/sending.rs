@@ -11,7 +11,7 @@ use std::ops::Range;
 use ktsn_model::{DropReason, Priority};
 use ktsn_resolve::{
     AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, PortIndex, Refusal, Replica, Resolved, Tables,
-    resolve_link,
+    resolve_link, resolve_link_replica,
 };
 use ktsn_ring::{Frame as SlotFrame, SlotFlags};
 use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
@@ -121,7 +121,7 @@ impl Sending {
                 streams.identify(&FrameKey {
                     tenant: u32::from(flow.attachment.0),
                     destination: way.destination.0,
-                    vlan: way.tag.map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
+                    vlan: way.outer_tag().map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
                     flow: flow_key(way.ether_type, way.packet(payload)),
                 })
             }
@@ -147,7 +147,7 @@ impl Sending {
                 let fits = payload.len() <= usize::from(way.payload_max);
                 if fits { Ok(Way::Datagram(way)) } else { Err(drop(DropReason::TooLong)) }
             }
-            Self::Link(flow) => resolve_link(tables, flow, payload).map(Way::Link).map_err(drop),
+            Self::Link(flow) => resolve_link_replica(tables, flow, payload, replica).map(Way::Link),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Way<'_> {
     pub(super) fn copies(&self) -> (Copies, u16) {
         match self {
             Self::Datagram(way) => (Copies::of(way.replica), way.skipped),
-            Self::Link(_) => (Copies::default(), 0),
+            Self::Link(way) => (Copies::of(way.replica), way.skipped),
         }
     }
 
@@ -220,7 +220,7 @@ impl Way<'_> {
     pub(super) fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Datagram(way) => way.template.write_frame_identified(payload, identification, out).ok(),
-            Self::Link(way) => way.write(payload, out),
+            Self::Link(way) => way.write(payload, identification, out),
         }
     }
 }
