@@ -113,6 +113,21 @@ fn key(target: &Target) -> Key {
     (target.vni, target.port, target.local, target.destination)
 }
 
+/// The pod's interface on its network.
+type StationKey = (u32, u16, ktsn_wire::MacAddress);
+
+fn station(tables: &AttachmentTables) -> Option<StationKey> {
+    let known = tables.delivery()?;
+    Some((known.vni.get(), known.port, tables.interface().mac()))
+}
+
+/// MAC addresses that several of the members have in one network.
+fn stations_twice(members: &[Member<'_>], tables: &Tables) -> BTreeSet<StationKey> {
+    let mut seen = BTreeSet::new();
+    let all = members.iter().filter_map(|member| station(tables.attachment(member.index)?));
+    all.filter(|station| !seen.insert(*station)).collect()
+}
+
 /// The program at one uplink.
 #[derive(Debug)]
 pub(crate) struct Uplink {
@@ -141,8 +156,12 @@ impl Uplink {
         tables: &Tables,
     ) -> Result<Vec<String>, BpfError> {
         let (mut wanted, mut twice) = (BTreeMap::new(), BTreeSet::new());
+        let stations = stations_twice(members, tables);
         for member in members {
             let Some(of_member) = tables.attachment(member.index) else { continue };
+            if station(of_member).is_some_and(|station| stations.contains(&station)) {
+                continue;
+            }
             for (target, delivery) in targets(member.index, of_member) {
                 if wanted.insert(key(&target), (target, delivery)).is_some() {
                     twice.insert(key(&target));
@@ -159,12 +178,14 @@ impl Uplink {
         self.program.set_targets(served.collect::<Vec<_>>())?;
         let device = members.iter().find_map(|member| tables.attachment(member.index));
         self.place(device.map_or(0, |of_any| of_any.uplink().if_index()))?;
-        Ok(twice
-            .into_iter()
-            .map(|(vni, _, _, address)| {
-                format!("{address} in VNI {vni} is claimed by several attachments with ingress = \"short\": left to the kernel")
-            })
-            .collect())
+        let addresses = twice.into_iter().map(|(vni, _, _, address)| (address.to_string(), vni));
+        let stations = stations.into_iter().map(|(vni, _, mac)| (format!("MAC address {mac}"), vni));
+        let told = |(what, vni): (String, u32)| {
+            format!(
+                "{what} in VNI {vni} is claimed by several attachments with ingress = \"short\": left to the kernel"
+            )
+        };
+        Ok(addresses.chain(stations).map(told).collect())
     }
 
     /// Slots whose device is not the one that is wanted.
@@ -233,6 +254,11 @@ impl Uplink {
         }
         self.program.attach(self.device)?;
         Ok(true)
+    }
+
+    /// Whether frames of an attachment are taken now.
+    pub(crate) fn is_taking(&self, index: AttachmentIndex) -> bool {
+        self.device != 0 && self.bound.contains_key(&index.0)
     }
 
     /// What was counted for an attachment, by the numbers of [`Tallied`].

@@ -9,6 +9,7 @@ mod capture;
 mod ingress;
 mod peers;
 mod policing;
+mod rules;
 mod schedule;
 mod view;
 mod worker_thread;
@@ -29,7 +30,7 @@ use crate::ingress::Uplink;
 use crate::limits;
 use crate::run_dir::{KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
-use crate::tables::{self, OverlayNews};
+use crate::tables::{self, OverlayNews, RulesNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
 pub use peers::PeersTarget;
@@ -112,6 +113,8 @@ struct Attached {
     capture: Option<HostEnd>,
     /// Its overlay as it is in force.
     overlay: Option<OverlayNews>,
+    /// Rules of the node's packet filter about it, once there were any.
+    rules: Option<RulesNews>,
     /// Whether it came by the control API and belongs into the state file.
     kept: bool,
 }
@@ -295,6 +298,7 @@ impl Node {
                 }
             }
             Event::Tables(tables::Event::Overlay(news)) => self.note_overlay(news),
+            Event::Tables(tables::Event::Rules(news)) => self.note_rules(news),
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
             Event::Worker(_, Returned::Gates(_, view, is_there)) => {
                 if let Some(waiting) = self.looks.remove(&view.number) {

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the node's packet filter does to an attachment's datagrams: the short cuts would skip it.
 //!
-//! In: what `iptables-save`, `ip6tables-save` and `nft -j list ruleset` print, where they are installed. Out: the first
-//! rule that drops or translates what the attachment would send or get past it. Only rules that name an address or a prefix count: those are
-//! somebody's will about these datagrams. What cannot be read (named sets, eBPF, another namespace's rules) is not
-//! found, so finding nothing proves nothing (`docs/guide/policy.md`). It changes no rule.
+//! In: what `iptables-save`, `ip6tables-save` and `nft -j list ruleset` print, where they are installed. Out: rules that
+//! drop or translate, which of an attachment's destinations they name ([`hindrances`]), and news when they change ([`Watch`]).
+//! Only rules that name an address or a prefix count: those are somebody's will about these datagrams. What cannot be
+//! read (named sets, eBPF, another namespace's rules) is not found, so finding nothing proves nothing
+//! (`docs/guide/policy.md`). It changes no rule.
+
+mod named;
+mod read;
+mod watch;
 
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ktsn_model::IpPrefix;
-use ktsn_resolve::{AttachmentTables, Overlay};
 use serde_json::Value;
+
+pub use named::Hindrance;
+pub(crate) use named::{Prefixes, hindrances, is_past_the_kernel, past_the_kernel};
+pub(crate) use watch::Watch;
 
 /// Rules are read again when they are older: many pods that are attached at once ask once a second.
 const FRESH: Duration = Duration::from_secs(1);
@@ -41,46 +48,6 @@ pub(crate) struct Rule {
     pub(crate) text: String,
 }
 
-/// The first rule about datagrams from one of `own` to one of `others`, or back.
-pub(crate) fn hindrance<'a>(rules: &'a [Rule], own: &[IpAddr], others: &[IpPrefix]) -> Option<&'a Rule> {
-    let is_own = |prefix: &Option<IpPrefix>| prefix.is_none_or(|p| own.iter().any(|a| p.contains(*a)));
-    let is_other = |prefix: &Option<IpPrefix>| {
-        prefix.is_none_or(|p| others.iter().any(|o| o.contains(p.address()) || p.contains(o.address())))
-    };
-    rules.iter().find(|rule| {
-        let goes = is_own(&rule.source) && is_other(&rule.destination);
-        let comes = is_other(&rule.source) && is_own(&rule.destination);
-        goes || (comes && rule.action == Action::Drop)
-    })
-}
-
-/// Whether datagrams may leave past the node's packet filter: by an overlay, or as the node itself would send them on.
-pub(crate) fn is_past_the_kernel(tables: &AttachmentTables) -> bool {
-    let node = tables.forwarding();
-    *tables.overlay() != Overlay::None || node.is_v4 || node.is_v6
-}
-
-/// The allowed destinations that leave by the uplink, past the node's packet filter; the others go its way. In a segment
-/// of the attachment's own that may be all.
-pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Vec<IpPrefix> {
-    let ways: Vec<IpPrefix> = match tables.overlay() {
-        Overlay::VxlanBridged(_) => return tables.allowed().collect(),
-        Overlay::VxlanRouted(vxlan) => vxlan.peers().map(|peer| peer.prefix).collect(),
-        // The node's default route is never followed.
-        Overlay::None => {
-            tables.uplink().routes().map(|route| route.prefix).filter(|prefix| prefix.bits() > 0).collect()
-        }
-    };
-    let pairs = tables.allowed().flat_map(|allowed| ways.iter().map(move |way| (allowed, *way)));
-    pairs
-        .filter_map(|(allowed, way)| match () {
-            () if allowed.contains(way.address()) && allowed.bits() <= way.bits() => Some(way),
-            () if way.contains(allowed.address()) => Some(allowed),
-            () => None,
-        })
-        .collect()
-}
-
 /// The node's rules that name addresses; empty where no tool is installed, or none answers in time.
 pub(crate) async fn rules() -> Arc<Vec<Rule>> {
     static KNOWN: Mutex<Option<(Instant, Arc<Vec<Rule>>)>> = Mutex::new(None);
@@ -90,21 +57,10 @@ pub(crate) async fn rules() -> Arc<Vec<Rule>> {
     {
         return rules.clone();
     }
-    let reading = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(read));
+    let all = || read::Read::default().again(read::Wanted::All).rules();
+    let reading = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(all));
     let rules = Arc::new(reading.await.ok().and_then(Result::ok).unwrap_or_default());
     *known() = Some((Instant::now(), rules.clone()));
-    rules
-}
-
-fn read() -> Vec<Rule> {
-    let printed = |program: &str, arguments: &[&str]| {
-        let output =
-            Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
-    };
-    let mut rules = of_iptables(&printed("iptables-save", &[]));
-    rules.extend(of_iptables(&printed("ip6tables-save", &[])));
-    rules.extend(of_nft(&printed("nft", &["-j", "list", "ruleset"])));
     rules
 }
 
@@ -184,7 +140,11 @@ fn nft_rule(rule: &Value) -> Vec<Rule> {
             *named = found;
         }
     }
-    let text = format!("{} {} {}: {}", rule["family"], rule["table"], rule["chain"], rule["expr"]);
+    // Without what counts: the same rule must read the same.
+    let is_constant =
+        |statement: &&Value| statement.get("counter").is_none() && statement.get("quota").is_none();
+    let constant: Value = statements.iter().filter(is_constant).cloned().collect();
+    let text = format!("{} {} {}: {constant}", rule["family"], rule["table"], rule["chain"]);
     let pairs = sources.iter().flat_map(|source| destinations.iter().map(move |to| (*source, *to)));
     pairs
         .filter(|(source, destination)| source.is_some() || destination.is_some())

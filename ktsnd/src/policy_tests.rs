@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules as the tools print them.
 
-use super::{Rule, hindrance, is_past_the_kernel, of_iptables, of_nft, past_the_kernel};
+use super::{Prefixes, Rule, hindrances, is_past_the_kernel, of_iptables, of_nft, past_the_kernel};
 use ktsn_resolve::{
     Attachment, AttachmentTables, Forwarding, Link, LinkTable, Overlay, PortIndex, Route, Via,
 };
@@ -9,8 +9,56 @@ use ktsn_wire::MacAddress;
 
 fn found(rules: &[Rule]) -> bool {
     let own = ["10.244.0.5".parse().unwrap(), "fd10:244::5".parse().unwrap()];
-    let others = ["10.244.1.0/24".parse().unwrap(), "fd10:244:0:1::/64".parse().unwrap()];
-    hindrance(rules, &own, &others).is_some()
+    !hindrances(rules, &own, &prefixes(&["10.244.1.0/24", "fd10:244:0:1::/64"])).is_empty()
+}
+
+fn prefixes(all: &[&str]) -> Prefixes {
+    all.iter().map(|prefix| prefix.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_rule_makes_the_kernels_what_it_names_and_no_more() {
+    let own = ["10.244.0.5".parse().unwrap()];
+    let past = prefixes(&["10.244.1.0/24", "10.244.2.0/24", "10.244.2.128/25", "fd10::/64"]);
+    assert_eq!(
+        past,
+        prefixes(&["fd10::/64", "10.244.2.0/24", "10.244.1.0/24"]),
+        "one within another is nothing"
+    );
+    for (rule, named, is_arrival) in [
+        ("-s 10.244.0.5/32 -j DROP", vec!["10.244.1.0/24", "10.244.2.0/24"], false),
+        ("-s fd10::9/128 -j DROP", vec![], false), // the pod has no address of that family
+        ("-s 10.244.0.0/24 -d 10.244.1.7/32 -j DROP", vec!["10.244.1.7/32"], false),
+        ("-d 10.244.0.0/15 -j DROP", vec!["10.244.1.0/24", "10.244.2.0/24"], true),
+        ("-s 10.244.2.0/23 -d 10.244.0.5/32 -j REJECT", vec!["10.244.2.0/24"], true),
+        ("-s 10.244.1.9/32 -j DROP", vec!["10.244.1.9/32"], true),
+        ("-d 10.244.1.9/32 -j DNAT --to-destination 10.1.1.1", vec!["10.244.1.9/32"], false),
+        ("-s 10.244.1.9/32 -d 10.244.0.5/32 -j DNAT --to-destination 10.1.1.1", vec![], false),
+        ("-s 10.244.0.5/32 -d 10.9.0.0/16 -j DROP", vec![], false),
+    ] {
+        let found = hindrances(&of_iptables(&format!("-A FORWARD {rule}")), &own, &past);
+        let all: Prefixes = found.iter().flat_map(|one| one.destinations.clone()).collect();
+        assert_eq!(all, prefixes(&named), "{rule}");
+        assert_eq!(found.iter().any(|one| one.is_arrival), is_arrival, "{rule}");
+    }
+    // What two tools print of one rule is one; two rules are two.
+    let rule = "-A FORWARD -s 10.244.0.5/32 -d 10.244.1.7/32 -j DROP\n";
+    let twice = of_iptables(&format!("{rule}{rule}-A FORWARD -s 10.244.0.5/32 -d 10.244.1.8/32 -j DROP\n"));
+    assert_eq!(hindrances(&twice, &own, &past).len(), 2);
+}
+
+/// Counters move with each packet: the rule is the same.
+#[test]
+fn what_a_rule_counted_makes_no_other_rule_of_it() {
+    let counted = |packets: u32| {
+        of_nft(&format!(
+            r#"{{"nftables":[{{"rule":{{"family":"inet","table":"t","chain":"forward","handle":4,"expr":[
+            {{"match":{{"op":"==","left":{{"payload":{{"protocol":"ip","field":"saddr"}}}},"right":"10.244.0.5"}}}},
+            {{"counter":{{"packets":{packets},"bytes":7}}}},{{"drop":null}}]}}}}]}}"#
+        ))
+    };
+    assert!(!counted(1).is_empty());
+    assert_eq!(counted(1), counted(2));
 }
 
 /// What Flannel, kube-proxy and Docker write on every node is nobody's will about this pod.
@@ -115,7 +163,7 @@ fn what_the_node_would_send_on_by_the_uplink_skips_its_rules_too() {
     let node = Forwarding { own: vec!["10.244.0.1".parse().unwrap()], is_v4: true, is_v6: false };
     let tables = tables.forwarded(node).unwrap();
     assert!(is_past_the_kernel(&tables));
-    assert_eq!(past_the_kernel(&tables), ["10.244.1.0/24".parse().unwrap()]);
+    assert_eq!(past_the_kernel(&tables), prefixes(&["10.244.1.0/24"]));
     let narrow = without_overlay(&["10.244.1.7/32"], &["10.244.1.0/24"]);
-    assert_eq!(past_the_kernel(&narrow), ["10.244.1.7/32".parse().unwrap()]);
+    assert_eq!(past_the_kernel(&narrow), prefixes(&["10.244.1.7/32"]));
 }

@@ -107,6 +107,8 @@ pub struct AttachmentTables {
     pub(crate) forwarding: Forwarding,
     /// Routes of the namespace that lead to its other attachments.
     yielded: PrefixMap<IpPrefix>,
+    /// Allowed, but the kernel's for now.
+    left: PrefixMap<()>,
     is_listed: bool,
     named: Vec<MacAddress>,
     pub(crate) delivery: Option<Delivery>,
@@ -133,7 +135,7 @@ impl AttachmentTables {
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
         let (forwarding, named) = (Forwarding::default(), Vec::new());
-        let yielded = PrefixMap::new([]);
+        let (yielded, left) = (PrefixMap::new([]), PrefixMap::new([]));
         Ok(Self {
             interface,
             uplink,
@@ -145,6 +147,7 @@ impl AttachmentTables {
             named,
             forwarding,
             yielded,
+            left,
             delivery: None,
         })
     }
@@ -178,6 +181,23 @@ impl AttachmentTables {
     pub(crate) fn yields(&self, at: IpPrefix) -> bool {
         let Some(yielded) = self.yielded.longest(at) else { return false };
         self.interface.route_at(at).is_none_or(|route| canonical(route.prefix) == *yielded)
+    }
+    /// The same tables without these destinations: they are the kernel's, though they are allowed.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn leaving(mut self, left: Vec<IpPrefix>) -> Result<Self, TableError> {
+        TableError::bound("destinations left to the kernel", left.len(), ALLOWED_MAX)?;
+        self.left = PrefixMap::new(left.into_iter().map(|prefix| (prefix, ())));
+        Ok(self)
+    }
+    /// Whether all of `at` is left to the kernel.
+    pub(crate) fn leaves(&self, at: IpPrefix) -> bool {
+        self.left.longest(at).is_some()
+    }
+    /// The destinations that are left to the kernel.
+    pub fn left(&self) -> impl Iterator<Item = IpPrefix> {
+        self.left.iter().map(|&(prefix, ())| prefix)
     }
     /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
     /// Without it they may send to everything but the reserved groups.

@@ -99,7 +99,7 @@ pub(crate) fn way(tables: &AttachmentTables, at: IpPrefix) -> Way<'_> {
     if is_own(tables, at) {
         return Way::Bypass(BypassReason::OwnAddress); // rule 1
     }
-    if tables.allowed.longest(at).is_none() {
+    if tables.allowed.longest(at).is_none() || tables.leaves(at) {
         return Way::Bypass(BypassReason::NotAllowed); // rule 2
     }
     if is_link_local(at) {
@@ -194,6 +194,6 @@ pub(crate) fn prefixes_that_matter(tables: &AttachmentTables) -> impl Iterator<I
     let elsewhere = tables.interface.routes().any(|route| route.via == Via::Elsewhere);
     let routes = tables.interface.routes().filter(move |_| elsewhere || forwards);
     let routes = routes.chain(tables.uplink.routes().filter(move |_| forwards)).map(|route| route.prefix);
-    let listed = tables.allowed().chain(peers).chain(routes).map(canonical);
+    let listed = tables.allowed().chain(tables.left()).chain(peers).chain(routes).map(canonical);
     special_prefixes().chain(hosts.chain(nodes).map(IpPrefix::host)).chain(listed)
 }

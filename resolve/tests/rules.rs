@@ -237,3 +237,36 @@ fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
         }
     }
 }
+
+/// What is left to the kernel is neither taken nor told as taken, tunnel or not, and the rest of the peer's prefix is.
+#[test]
+fn what_is_left_to_the_kernel_is_not_allowed() {
+    let left = |prefixes: &[&str]| {
+        let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
+        let attachment = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+        Tables::new(1, vec![Some(attachment.leaving(prefixes).unwrap())]).unwrap()
+    };
+    let kernels = Some(Refusal::Bypass(BypassReason::NotAllowed));
+    let some = left(&["10.244.1.128/25", "10.244.1.7/32"]);
+    for (destination, answer) in [
+        ("10.244.1.6", None),
+        ("10.244.1.7", kernels),
+        ("10.244.1.127", None),
+        ("10.244.1.200", kernels),
+        ("10.244.2.1", kernels),
+    ] {
+        assert_eq!(refusal(&some, &flow(destination)), answer, "{destination}");
+        let rules = destinations(&some, AttachmentIndex(0));
+        let first = rules.iter().find(|rule| rule.prefix.contains(ip(destination)));
+        let takes = first.is_some_and(|rule| matches!(rule.verdict, Verdict::Take { .. }));
+        assert_eq!(takes, answer.is_none(), "{destination}: {rules:?}");
+    }
+    // A wider one than the peer's covers all of it.
+    let all = left(&["10.0.0.0/8"]);
+    assert_eq!(refusal(&all, &flow("10.244.1.6")), kernels);
+    let takes = |rule: &DestinationRule| matches!(rule.verdict, Verdict::Take { .. });
+    assert!(!destinations(&all, AttachmentIndex(0)).iter().any(takes));
+    let many = vec!["10.0.0.0/8".parse().unwrap(); 4097];
+    let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+    assert!(matches!(tables.leaving(many), Err(TableError::TooMany { .. })));
+}

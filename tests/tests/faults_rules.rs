@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules of the node's packet filter that the short cut would skip: the attachment is refused, unless it says that it may.
+//! Rules of the node's packet filter that the short cut would skip: the attachment is refused, or what they name is the
+//! kernel's from then on, unless the attachment says that it may be skipped.
 
+use ktsn_proto::v1::RuleState;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
-use ktsn_tests::faults::daemon::{Attachment, Daemon};
-use ktsn_tests::faults::talker::talk;
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(15);
 
 #[test]
 fn a_rule_about_the_pod_refuses_its_attachment() {
@@ -41,4 +44,78 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     control.attach(willing).expect("attach");
     talk(&daemon, &bed.pod_a, POD_B, 2, "count=20");
     assert_eq!(tap.wait(2, 20, SOON).len(), 20);
+}
+
+fn rules(daemon: &Daemon) -> (Vec<RuleState>, u64) {
+    let state = daemon.control().list().attachments.remove(0);
+    (state.rules, state.rules_count)
+}
+
+/// What a talker to pod B makes the daemon count: frames taken, and those left to the kernel as `not_allowed`.
+fn counts(daemon: &Daemon) -> (u64, u64) {
+    let counters = daemon.control().counters(NAME);
+    (counters.taken, reason(&counters.bypassed, "not_allowed"))
+}
+
+fn until_rules(daemon: &Daemon, count: usize) -> Vec<RuleState> {
+    eventually("the rules are followed", SOON, || {
+        let (rules, _) = rules(daemon);
+        (rules.len() == count).then_some(rules)
+    })
+}
+
+/// A talker's frames before, under and after a rule, however it is written.
+fn a_rule_is_followed(bed: &Bed, appears: &str, goes: &str) {
+    let daemon = Daemon::start(bed, &[Attachment::pod_a(bed)]);
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=9000 period_us=1000 lead_us=100000");
+    eventually("taken", 12 * SOON, || (counts(&daemon).0 > 100).then_some(()));
+    assert_eq!(rules(&daemon), (Vec::new(), 0));
+    bed.run(&format!("ip netns exec {} {appears}", bed.host_a));
+    let found = until_rules(&daemon, 1);
+    assert_eq!(
+        (found[0].destinations.as_slice(), found[0].is_arrival),
+        (&[format!("{POD_B}/32")][..], false)
+    );
+    eventually("left to the kernel", SOON, || (counts(&daemon).1 > 100).then_some(()));
+    let taken = counts(&daemon).0;
+    // Other destinations of the same peer are taken as before.
+    talk(&daemon, &bed.pod_a, "10.244.1.77", 2, "count=10");
+    assert_eq!(counts(&daemon).0, taken + 10);
+    bed.run(&format!("ip netns exec {} {goes}", bed.host_a));
+    until_rules(&daemon, 0);
+    eventually("taken again", SOON, || (counts(&daemon).0 > taken + 110).then_some(()));
+    assert_eq!(rules(&daemon).1, 1, "counted");
+    let log = daemon.log();
+    assert_eq!(log.matches("has a rule about its datagrams").count(), 1, "told once: {log}");
+    assert!(log.contains("they are taken again") && log.contains(POD_B), "{log}");
+    drop(talker);
+}
+
+#[test]
+fn a_rule_of_nft_that_comes_later_makes_what_it_names_the_kernels() {
+    let bed = Bed::new();
+    let nft = |text: &str| bed.run(&format!("ip netns exec {} nft \"{text}\"", bed.host_a));
+    nft("add table inet rules; add chain inet rules forward { type filter hook forward priority 0; }");
+    a_rule_is_followed(
+        &bed,
+        &format!("nft add rule inet rules forward ip daddr {POD_B} udp dport 9 counter drop"),
+        "nft flush chain inet rules forward",
+    );
+}
+
+#[test]
+fn a_rule_of_iptables_that_comes_later_makes_what_it_names_the_kernels() {
+    let bed = Bed::new();
+    let rule = format!("FORWARD -s {POD_A} -d {POD_B} -p udp --dport 9 -j DROP");
+    a_rule_is_followed(&bed, &format!("iptables -A {rule}"), &format!("iptables -D {rule}"));
+}
+
+#[test]
+fn a_rule_is_skipped_knowingly_and_costs_nothing_when_nobody_asks() {
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with("allow_policy_bypass = true")]);
+    bed.run(&format!("ip netns exec {} iptables -A FORWARD -s {POD_A} -p udp --dport 9 -j DROP", bed.host_a));
+    std::thread::sleep(Duration::from_secs(2));
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
+    assert_eq!((counts(&daemon), rules(&daemon)), ((20, 0), (Vec::new(), 0)));
 }

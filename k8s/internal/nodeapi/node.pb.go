@@ -838,6 +838,75 @@ func (x *OverlayState) GetPeersLeft() uint32 {
 	return 0
 }
 
+// A rule of the node's packet filter about an attachment's datagrams, which its short cuts would skip.
+type RuleState struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Rule              string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	Destinations      []string               `protobuf:"bytes,2,rep,name=destinations,proto3" json:"destinations,omitempty"`                                     // at most 16 of those that are the kernel's for it (not_allowed)
+	DestinationsCount uint32                 `protobuf:"varint,3,opt,name=destinations_count,json=destinationsCount,proto3" json:"destinations_count,omitempty"` // all of them
+	IsArrival         bool                   `protobuf:"varint,4,opt,name=is_arrival,json=isArrival,proto3" json:"is_arrival,omitempty"`                         // it drops what arrives: nothing takes the short way in
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *RuleState) Reset() {
+	*x = RuleState{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleState) ProtoMessage() {}
+
+func (x *RuleState) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleState.ProtoReflect.Descriptor instead.
+func (*RuleState) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RuleState) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *RuleState) GetDestinations() []string {
+	if x != nil {
+		return x.Destinations
+	}
+	return nil
+}
+
+func (x *RuleState) GetDestinationsCount() uint32 {
+	if x != nil {
+		return x.DestinationsCount
+	}
+	return 0
+}
+
+func (x *RuleState) GetIsArrival() bool {
+	if x != nil {
+		return x.IsArrival
+	}
+	return false
+}
+
 type AttachRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attachment    *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
@@ -847,7 +916,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[9]
+	mi := &file_ktsn_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +928,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[9]
+	mi := &file_ktsn_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +941,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachRequest) GetAttachment() *Attachment {
@@ -891,7 +960,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	mi := &file_ktsn_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +972,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	mi := &file_ktsn_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +985,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttachReply) GetExisted() bool {
@@ -935,7 +1004,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	mi := &file_ktsn_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1016,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	mi := &file_ktsn_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1029,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DetachRequest) GetName() string {
@@ -978,7 +1047,7 @@ type DetachReply struct {
 
 func (x *DetachReply) Reset() {
 	*x = DetachReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	mi := &file_ktsn_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1059,7 @@ func (x *DetachReply) String() string {
 func (*DetachReply) ProtoMessage() {}
 
 func (x *DetachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	mi := &file_ktsn_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1072,7 @@ func (x *DetachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachReply.ProtoReflect.Descriptor instead.
 func (*DetachReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 type ListRequest struct {
@@ -1014,7 +1083,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[13]
+	mi := &file_ktsn_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1095,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[13]
+	mi := &file_ktsn_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1108,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 type Port struct {
@@ -1060,7 +1129,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[14]
+	mi := &file_ktsn_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1141,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[14]
+	mi := &file_ktsn_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1154,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Port) GetDevice() string {
@@ -1169,7 +1238,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[15]
+	mi := &file_ktsn_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1250,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[15]
+	mi := &file_ktsn_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1263,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stream) GetCookie() uint64 {
@@ -1228,7 +1297,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[16]
+	mi := &file_ktsn_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1309,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[16]
+	mi := &file_ktsn_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1322,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Client) GetPid() uint32 {
@@ -1274,14 +1343,16 @@ type AttachmentState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attachment    *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Clients       []*Client              `protobuf:"bytes,2,rep,name=clients,proto3" json:"clients,omitempty"`
-	Overlay       *OverlayState          `protobuf:"bytes,3,opt,name=overlay,proto3" json:"overlay,omitempty"` // absent without an overlay
+	Overlay       *OverlayState          `protobuf:"bytes,3,opt,name=overlay,proto3" json:"overlay,omitempty"`                          // absent without an overlay
+	Rules         []*RuleState           `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`                              // at most 16 of now
+	RulesCount    uint64                 `protobuf:"varint,5,opt,name=rules_count,json=rulesCount,proto3" json:"rules_count,omitempty"` // that have appeared since it was attached
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachmentState) Reset() {
 	*x = AttachmentState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[17]
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1364,7 @@ func (x *AttachmentState) String() string {
 func (*AttachmentState) ProtoMessage() {}
 
 func (x *AttachmentState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[17]
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1377,7 @@ func (x *AttachmentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentState.ProtoReflect.Descriptor instead.
 func (*AttachmentState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachmentState) GetAttachment() *Attachment {
@@ -1330,6 +1401,20 @@ func (x *AttachmentState) GetOverlay() *OverlayState {
 	return nil
 }
 
+func (x *AttachmentState) GetRules() []*RuleState {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *AttachmentState) GetRulesCount() uint64 {
+	if x != nil {
+		return x.RulesCount
+	}
+	return 0
+}
+
 type ListReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ports         []*Port                `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
@@ -1340,7 +1425,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1437,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1450,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListReply) GetPorts() []*Port {
@@ -1394,7 +1479,7 @@ type GateControlEntry struct {
 
 func (x *GateControlEntry) Reset() {
 	*x = GateControlEntry{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1491,7 @@ func (x *GateControlEntry) String() string {
 func (*GateControlEntry) ProtoMessage() {}
 
 func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1504,7 @@ func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateControlEntry.ProtoReflect.Descriptor instead.
 func (*GateControlEntry) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GateControlEntry) GetOperationName() string {
@@ -1457,7 +1542,7 @@ type GateParameters struct {
 
 func (x *GateParameters) Reset() {
 	*x = GateParameters{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1554,7 @@ func (x *GateParameters) String() string {
 func (*GateParameters) ProtoMessage() {}
 
 func (x *GateParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1567,7 @@ func (x *GateParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateParameters.ProtoReflect.Descriptor instead.
 func (*GateParameters) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GateParameters) GetGateEnabled() bool {
@@ -1537,7 +1622,7 @@ type QueueMaxSdu struct {
 
 func (x *QueueMaxSdu) Reset() {
 	*x = QueueMaxSdu{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1634,7 @@ func (x *QueueMaxSdu) String() string {
 func (*QueueMaxSdu) ProtoMessage() {}
 
 func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1647,7 @@ func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMaxSdu.ProtoReflect.Descriptor instead.
 func (*QueueMaxSdu) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *QueueMaxSdu) GetTrafficClass() uint32 {
@@ -1593,7 +1678,7 @@ type ApplyScheduleRequest struct {
 
 func (x *ApplyScheduleRequest) Reset() {
 	*x = ApplyScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1690,7 @@ func (x *ApplyScheduleRequest) String() string {
 func (*ApplyScheduleRequest) ProtoMessage() {}
 
 func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1703,7 @@ func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApplyScheduleRequest) GetPort() string {
@@ -1672,7 +1757,7 @@ type ApplyScheduleReply struct {
 
 func (x *ApplyScheduleReply) Reset() {
 	*x = ApplyScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1769,7 @@ func (x *ApplyScheduleReply) String() string {
 func (*ApplyScheduleReply) ProtoMessage() {}
 
 func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1782,7 @@ func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleReply.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ApplyScheduleReply) GetState() *ScheduleState {
@@ -1716,7 +1801,7 @@ type GetScheduleRequest struct {
 
 func (x *GetScheduleRequest) Reset() {
 	*x = GetScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1813,7 @@ func (x *GetScheduleRequest) String() string {
 func (*GetScheduleRequest) ProtoMessage() {}
 
 func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1826,7 @@ func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
 func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetScheduleRequest) GetPort() string {
@@ -1760,7 +1845,7 @@ type GetScheduleReply struct {
 
 func (x *GetScheduleReply) Reset() {
 	*x = GetScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1857,7 @@ func (x *GetScheduleReply) String() string {
 func (*GetScheduleReply) ProtoMessage() {}
 
 func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1870,7 @@ func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleReply.ProtoReflect.Descriptor instead.
 func (*GetScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetScheduleReply) GetPorts() []*ScheduleState {
@@ -1824,7 +1909,7 @@ type ScheduleState struct {
 
 func (x *ScheduleState) Reset() {
 	*x = ScheduleState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1921,7 @@ func (x *ScheduleState) String() string {
 func (*ScheduleState) ProtoMessage() {}
 
 func (x *ScheduleState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1934,7 @@ func (x *ScheduleState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleState.ProtoReflect.Descriptor instead.
 func (*ScheduleState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScheduleState) GetPort() string {
@@ -2001,7 +2086,7 @@ type StatisticsRequest struct {
 
 func (x *StatisticsRequest) Reset() {
 	*x = StatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2098,7 @@ func (x *StatisticsRequest) String() string {
 func (*StatisticsRequest) ProtoMessage() {}
 
 func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2111,7 @@ func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsRequest.ProtoReflect.Descriptor instead.
 func (*StatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatisticsRequest) GetAttachment() string {
@@ -2046,7 +2131,7 @@ type WatchStatisticsRequest struct {
 
 func (x *WatchStatisticsRequest) Reset() {
 	*x = WatchStatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2143,7 @@ func (x *WatchStatisticsRequest) String() string {
 func (*WatchStatisticsRequest) ProtoMessage() {}
 
 func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2156,7 @@ func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatisticsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchStatisticsRequest) GetAttachment() string {
@@ -2103,7 +2188,7 @@ type Histogram struct {
 
 func (x *Histogram) Reset() {
 	*x = Histogram{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2200,7 @@ func (x *Histogram) String() string {
 func (*Histogram) ProtoMessage() {}
 
 func (x *Histogram) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2213,7 @@ func (x *Histogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
 func (*Histogram) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Histogram) GetHdrV2() []byte {
@@ -2188,13 +2273,14 @@ type IngressStatistics struct {
 	Left          map[string]uint64      `protobuf:"bytes,3,rep,name=left,proto3" json:"left,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // left to the kernel, by reason
 	Failed        uint64                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                                                       // dropped as the kernel could not change them (memory)
 	Reattached    uint64                 `protobuf:"varint,5,opt,name=reattached,proto3" json:"reattached,omitempty"`                                                               // times that the program was found taken off the uplink, or not in front
+	Idle          string                 `protobuf:"bytes,6,opt,name=idle,proto3" json:"idle,omitempty"`                                                                            // why nothing is taken now, all is the kernel's; empty = it is taken
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IngressStatistics) Reset() {
 	*x = IngressStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2292,7 @@ func (x *IngressStatistics) String() string {
 func (*IngressStatistics) ProtoMessage() {}
 
 func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2305,7 @@ func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IngressStatistics.ProtoReflect.Descriptor instead.
 func (*IngressStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *IngressStatistics) GetTaken() uint64 {
@@ -2257,6 +2343,13 @@ func (x *IngressStatistics) GetReattached() uint64 {
 	return 0
 }
 
+func (x *IngressStatistics) GetIdle() string {
+	if x != nil {
+		return x.Idle
+	}
+	return ""
+}
+
 type AttachmentStatistics struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Name              string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2280,7 +2373,7 @@ type AttachmentStatistics struct {
 
 func (x *AttachmentStatistics) Reset() {
 	*x = AttachmentStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2385,7 @@ func (x *AttachmentStatistics) String() string {
 func (*AttachmentStatistics) ProtoMessage() {}
 
 func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2398,7 @@ func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentStatistics.ProtoReflect.Descriptor instead.
 func (*AttachmentStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AttachmentStatistics) GetName() string {
@@ -2433,7 +2526,7 @@ type WorkerStatistics struct {
 
 func (x *WorkerStatistics) Reset() {
 	*x = WorkerStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2538,7 @@ func (x *WorkerStatistics) String() string {
 func (*WorkerStatistics) ProtoMessage() {}
 
 func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2551,7 @@ func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatistics.ProtoReflect.Descriptor instead.
 func (*WorkerStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WorkerStatistics) GetUplink() string {
@@ -2560,7 +2653,7 @@ type PortStatistics struct {
 
 func (x *PortStatistics) Reset() {
 	*x = PortStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2665,7 @@ func (x *PortStatistics) String() string {
 func (*PortStatistics) ProtoMessage() {}
 
 func (x *PortStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2678,7 @@ func (x *PortStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatistics.ProtoReflect.Descriptor instead.
 func (*PortStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PortStatistics) GetDevice() string {
@@ -2662,7 +2755,7 @@ type StreamFilterStatistics struct {
 
 func (x *StreamFilterStatistics) Reset() {
 	*x = StreamFilterStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +2767,7 @@ func (x *StreamFilterStatistics) String() string {
 func (*StreamFilterStatistics) ProtoMessage() {}
 
 func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +2780,7 @@ func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFilterStatistics.ProtoReflect.Descriptor instead.
 func (*StreamFilterStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StreamFilterStatistics) GetStreamFilterInstanceId() uint32 {
@@ -2807,7 +2900,7 @@ type StatisticsReply struct {
 
 func (x *StatisticsReply) Reset() {
 	*x = StatisticsReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +2912,7 @@ func (x *StatisticsReply) String() string {
 func (*StatisticsReply) ProtoMessage() {}
 
 func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +2925,7 @@ func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsReply.ProtoReflect.Descriptor instead.
 func (*StatisticsReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StatisticsReply) GetAtMonotonicNs() uint64 {
@@ -2871,7 +2964,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +2976,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +2989,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 type HealthReply struct {
@@ -2912,7 +3005,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +3017,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3030,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HealthReply) GetServing() bool {
@@ -2983,7 +3076,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3088,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3101,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 type VersionReply struct {
@@ -3022,7 +3115,7 @@ type VersionReply struct {
 
 func (x *VersionReply) Reset() {
 	*x = VersionReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3127,7 @@ func (x *VersionReply) String() string {
 func (*VersionReply) ProtoMessage() {}
 
 func (x *VersionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3140,7 @@ func (x *VersionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionReply.ProtoReflect.Descriptor instead.
 func (*VersionReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *VersionReply) GetVersion() string {
@@ -3166,7 +3259,13 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"PeersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"D\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x91\x01\n" +
+	"\tRuleState\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\"\n" +
+	"\fdestinations\x18\x02 \x03(\tR\fdestinations\x12-\n" +
+	"\x12destinations_count\x18\x03 \x01(\rR\x11destinationsCount\x12\x1d\n" +
+	"\n" +
+	"is_arrival\x18\x04 \x01(\bR\tisArrival\"D\n" +
 	"\rAttachRequest\x123\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x13.ktsn.v1.AttachmentR\n" +
@@ -3196,13 +3295,16 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\"E\n" +
 	"\x06Client\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12)\n" +
-	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\xa2\x01\n" +
+	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\xed\x01\n" +
 	"\x0fAttachmentState\x123\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x13.ktsn.v1.AttachmentR\n" +
 	"attachment\x12)\n" +
 	"\aclients\x18\x02 \x03(\v2\x0f.ktsn.v1.ClientR\aclients\x12/\n" +
-	"\aoverlay\x18\x03 \x01(\v2\x15.ktsn.v1.OverlayStateR\aoverlay\"l\n" +
+	"\aoverlay\x18\x03 \x01(\v2\x15.ktsn.v1.OverlayStateR\aoverlay\x12(\n" +
+	"\x05rules\x18\x04 \x03(\v2\x12.ktsn.v1.RuleStateR\x05rules\x12\x1f\n" +
+	"\vrules_count\x18\x05 \x01(\x04R\n" +
+	"rulesCount\"l\n" +
 	"\tListReply\x12#\n" +
 	"\x05ports\x18\x01 \x03(\v2\r.ktsn.v1.PortR\x05ports\x12:\n" +
 	"\vattachments\x18\x02 \x03(\v2\x18.ktsn.v1.AttachmentStateR\vattachments\"\x95\x01\n" +
@@ -3277,7 +3379,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x03p90\x18\x04 \x01(\x04R\x03p90\x12\x10\n" +
 	"\x03p99\x18\x05 \x01(\x04R\x03p99\x12\x13\n" +
 	"\x05p99_9\x18\x06 \x01(\x04R\x04p999\x12\x10\n" +
-	"\x03max\x18\a \x01(\x04R\x03max\"\xf7\x01\n" +
+	"\x03max\x18\a \x01(\x04R\x03max\"\x8b\x02\n" +
 	"\x11IngressStatistics\x12\x14\n" +
 	"\x05taken\x18\x01 \x01(\x04R\x05taken\x12!\n" +
 	"\ftaken_octets\x18\x02 \x01(\x04R\vtakenOctets\x128\n" +
@@ -3285,7 +3387,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x06failed\x18\x04 \x01(\x04R\x06failed\x12\x1e\n" +
 	"\n" +
 	"reattached\x18\x05 \x01(\x04R\n" +
-	"reattached\x1a7\n" +
+	"reattached\x12\x12\n" +
+	"\x04idle\x18\x06 \x01(\tR\x04idle\x1a7\n" +
 	"\tLeftEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xd7\x05\n" +
@@ -3405,7 +3508,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -3416,41 +3519,42 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	(*GetPeersReply)(nil),          // 6: ktsn.v1.GetPeersReply
 	(*PeerState)(nil),              // 7: ktsn.v1.PeerState
 	(*OverlayState)(nil),           // 8: ktsn.v1.OverlayState
-	(*AttachRequest)(nil),          // 9: ktsn.v1.AttachRequest
-	(*AttachReply)(nil),            // 10: ktsn.v1.AttachReply
-	(*DetachRequest)(nil),          // 11: ktsn.v1.DetachRequest
-	(*DetachReply)(nil),            // 12: ktsn.v1.DetachReply
-	(*ListRequest)(nil),            // 13: ktsn.v1.ListRequest
-	(*Port)(nil),                   // 14: ktsn.v1.Port
-	(*Stream)(nil),                 // 15: ktsn.v1.Stream
-	(*Client)(nil),                 // 16: ktsn.v1.Client
-	(*AttachmentState)(nil),        // 17: ktsn.v1.AttachmentState
-	(*ListReply)(nil),              // 18: ktsn.v1.ListReply
-	(*GateControlEntry)(nil),       // 19: ktsn.v1.GateControlEntry
-	(*GateParameters)(nil),         // 20: ktsn.v1.GateParameters
-	(*QueueMaxSdu)(nil),            // 21: ktsn.v1.QueueMaxSdu
-	(*ApplyScheduleRequest)(nil),   // 22: ktsn.v1.ApplyScheduleRequest
-	(*ApplyScheduleReply)(nil),     // 23: ktsn.v1.ApplyScheduleReply
-	(*GetScheduleRequest)(nil),     // 24: ktsn.v1.GetScheduleRequest
-	(*GetScheduleReply)(nil),       // 25: ktsn.v1.GetScheduleReply
-	(*ScheduleState)(nil),          // 26: ktsn.v1.ScheduleState
-	(*StatisticsRequest)(nil),      // 27: ktsn.v1.StatisticsRequest
-	(*WatchStatisticsRequest)(nil), // 28: ktsn.v1.WatchStatisticsRequest
-	(*Histogram)(nil),              // 29: ktsn.v1.Histogram
-	(*IngressStatistics)(nil),      // 30: ktsn.v1.IngressStatistics
-	(*AttachmentStatistics)(nil),   // 31: ktsn.v1.AttachmentStatistics
-	(*WorkerStatistics)(nil),       // 32: ktsn.v1.WorkerStatistics
-	(*PortStatistics)(nil),         // 33: ktsn.v1.PortStatistics
-	(*StreamFilterStatistics)(nil), // 34: ktsn.v1.StreamFilterStatistics
-	(*StatisticsReply)(nil),        // 35: ktsn.v1.StatisticsReply
-	(*HealthRequest)(nil),          // 36: ktsn.v1.HealthRequest
-	(*HealthReply)(nil),            // 37: ktsn.v1.HealthReply
-	(*VersionRequest)(nil),         // 38: ktsn.v1.VersionRequest
-	(*VersionReply)(nil),           // 39: ktsn.v1.VersionReply
-	nil,                            // 40: ktsn.v1.OverlayState.PeersEntry
-	nil,                            // 41: ktsn.v1.IngressStatistics.LeftEntry
-	nil,                            // 42: ktsn.v1.AttachmentStatistics.DroppedEntry
-	nil,                            // 43: ktsn.v1.AttachmentStatistics.BypassedEntry
+	(*RuleState)(nil),              // 9: ktsn.v1.RuleState
+	(*AttachRequest)(nil),          // 10: ktsn.v1.AttachRequest
+	(*AttachReply)(nil),            // 11: ktsn.v1.AttachReply
+	(*DetachRequest)(nil),          // 12: ktsn.v1.DetachRequest
+	(*DetachReply)(nil),            // 13: ktsn.v1.DetachReply
+	(*ListRequest)(nil),            // 14: ktsn.v1.ListRequest
+	(*Port)(nil),                   // 15: ktsn.v1.Port
+	(*Stream)(nil),                 // 16: ktsn.v1.Stream
+	(*Client)(nil),                 // 17: ktsn.v1.Client
+	(*AttachmentState)(nil),        // 18: ktsn.v1.AttachmentState
+	(*ListReply)(nil),              // 19: ktsn.v1.ListReply
+	(*GateControlEntry)(nil),       // 20: ktsn.v1.GateControlEntry
+	(*GateParameters)(nil),         // 21: ktsn.v1.GateParameters
+	(*QueueMaxSdu)(nil),            // 22: ktsn.v1.QueueMaxSdu
+	(*ApplyScheduleRequest)(nil),   // 23: ktsn.v1.ApplyScheduleRequest
+	(*ApplyScheduleReply)(nil),     // 24: ktsn.v1.ApplyScheduleReply
+	(*GetScheduleRequest)(nil),     // 25: ktsn.v1.GetScheduleRequest
+	(*GetScheduleReply)(nil),       // 26: ktsn.v1.GetScheduleReply
+	(*ScheduleState)(nil),          // 27: ktsn.v1.ScheduleState
+	(*StatisticsRequest)(nil),      // 28: ktsn.v1.StatisticsRequest
+	(*WatchStatisticsRequest)(nil), // 29: ktsn.v1.WatchStatisticsRequest
+	(*Histogram)(nil),              // 30: ktsn.v1.Histogram
+	(*IngressStatistics)(nil),      // 31: ktsn.v1.IngressStatistics
+	(*AttachmentStatistics)(nil),   // 32: ktsn.v1.AttachmentStatistics
+	(*WorkerStatistics)(nil),       // 33: ktsn.v1.WorkerStatistics
+	(*PortStatistics)(nil),         // 34: ktsn.v1.PortStatistics
+	(*StreamFilterStatistics)(nil), // 35: ktsn.v1.StreamFilterStatistics
+	(*StatisticsReply)(nil),        // 36: ktsn.v1.StatisticsReply
+	(*HealthRequest)(nil),          // 37: ktsn.v1.HealthRequest
+	(*HealthReply)(nil),            // 38: ktsn.v1.HealthReply
+	(*VersionRequest)(nil),         // 39: ktsn.v1.VersionRequest
+	(*VersionReply)(nil),           // 40: ktsn.v1.VersionReply
+	nil,                            // 41: ktsn.v1.OverlayState.PeersEntry
+	nil,                            // 42: ktsn.v1.IngressStatistics.LeftEntry
+	nil,                            // 43: ktsn.v1.AttachmentStatistics.DroppedEntry
+	nil,                            // 44: ktsn.v1.AttachmentStatistics.BypassedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -3458,59 +3562,60 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 2: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
 	7,  // 3: ktsn.v1.GetPeersReply.peers:type_name -> ktsn.v1.PeerState
 	0,  // 4: ktsn.v1.PeerState.peer:type_name -> ktsn.v1.VxlanPeer
-	40, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
+	41, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
 	2,  // 6: ktsn.v1.AttachRequest.attachment:type_name -> ktsn.v1.Attachment
-	15, // 7: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
+	16, // 7: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
 	2,  // 8: ktsn.v1.AttachmentState.attachment:type_name -> ktsn.v1.Attachment
-	16, // 9: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
+	17, // 9: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
 	8,  // 10: ktsn.v1.AttachmentState.overlay:type_name -> ktsn.v1.OverlayState
-	14, // 11: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
-	17, // 12: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
-	19, // 13: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
-	20, // 14: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
-	21, // 15: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	26, // 16: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
-	26, // 17: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
-	20, // 18: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
-	20, // 19: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
-	21, // 20: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	41, // 21: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
-	42, // 22: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
-	43, // 23: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
-	29, // 24: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
-	30, // 25: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
-	29, // 26: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
-	34, // 27: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	31, // 28: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	32, // 29: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	33, // 30: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	9,  // 31: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	11, // 32: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 33: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 34: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	13, // 35: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	22, // 36: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	24, // 37: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	27, // 38: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	28, // 39: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	36, // 40: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	38, // 41: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	10, // 42: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	12, // 43: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 44: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 45: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	18, // 46: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	23, // 47: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	25, // 48: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	35, // 49: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	35, // 50: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	37, // 51: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	39, // 52: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	42, // [42:53] is the sub-list for method output_type
-	31, // [31:42] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	9,  // 11: ktsn.v1.AttachmentState.rules:type_name -> ktsn.v1.RuleState
+	15, // 12: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
+	18, // 13: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
+	20, // 14: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
+	21, // 15: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
+	22, // 16: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	27, // 17: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
+	27, // 18: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
+	21, // 19: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
+	21, // 20: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
+	22, // 21: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	42, // 22: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
+	43, // 23: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
+	44, // 24: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
+	30, // 25: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
+	31, // 26: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
+	30, // 27: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
+	35, // 28: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	32, // 29: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	33, // 30: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	34, // 31: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	10, // 32: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	12, // 33: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 34: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 35: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	14, // 36: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	23, // 37: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	25, // 38: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	28, // 39: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	29, // 40: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	37, // 41: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	39, // 42: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	11, // 43: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	13, // 44: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 45: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 46: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	19, // 47: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	24, // 48: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	26, // 49: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	36, // 50: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	36, // 51: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	38, // 52: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	40, // 53: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	43, // [43:54] is the sub-list for method output_type
+	32, // [32:43] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -3524,15 +3629,15 @@ func file_ktsn_v1_node_proto_init() {
 		(*SetPeersRequest_Attachment)(nil),
 		(*SetPeersRequest_Vni)(nil),
 	}
-	file_ktsn_v1_node_proto_msgTypes[20].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[34].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[21].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ use crate::output::{self, Written, columns, span};
 mod ingress;
 mod overlay;
 mod policing;
+mod rules;
 
 /// How often `--watch` looks.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -127,6 +128,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     put_ports(&mut text, answers);
     put_attachments(&mut text, answers);
     text.push_str(&overlay::text(&answers.list.attachments, answers.peers.as_ref()));
+    text.push_str(&rules::text(&answers.list.attachments));
     put_clients(&mut text, &answers.list.attachments);
     put_counters(&mut text, &answers.statistics.attachments);
     text.push_str(&ingress::text(&answers.statistics.attachments));
@@ -422,6 +424,7 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
             })).collect::<Vec<_>>(),
         })),
         "overlay": state.overlay.as_ref().map(overlay::json_of),
+        "rules": rules::json_of(state),
         "clients": state.clients.iter().map(|client| json!({
             "pid": client.pid,
             "streams": client.streams.iter().map(|stream| json!({

@@ -56,7 +56,11 @@ fn made() -> Answers {
                 schedule: "three-classes".into(),
                 ..Default::default()
             }],
-            attachments: vec![v1::AttachmentState { attachment: Some(attachment), clients, overlay: None }],
+            attachments: vec![v1::AttachmentState {
+                attachment: Some(attachment),
+                clients,
+                ..Default::default()
+            }],
         },
         statistics: v1::StatisticsReply {
             attachments: vec![statistics],

@@ -85,7 +85,8 @@ impl Node {
         let overlay = added.overlay.clone();
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
-        let attached = Attached { attachment, uplink, interface_port, stats, capture: None, overlay, kept };
+        let attached =
+            Attached { attachment, uplink, interface_port, stats, capture: None, overlay, rules: None, kept };
         self.note_attached(index, attached);
         self.give_peers(index).await;
         self.begin_capture(index, loaded).await?;
@@ -367,13 +368,13 @@ async fn check_policy(
     let Some(tables) = tables.filter(has_short_cut) else { return Ok(()) };
     let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
     let rules = policy::rules().await;
-    match policy::hindrance(&rules, &own, &policy::past_the_kernel(tables)) {
+    match policy::hindrances(&rules, &own, &policy::past_the_kernel(tables)).first() {
         None => Ok(()),
-        Some(rule) => Err(NodeError::Precondition(format!(
+        Some(found) => Err(NodeError::Precondition(format!(
             "attachment.allow_policy_bypass: false, and the node's packet filter has a rule about this pod's \
              datagrams, which the uplink's short cut would not meet ({}); expected no such rule, destinations that \
              leave them to the kernel, or true (docs/guide/policy.md)",
-            rule.text
+            found.rule
         ))),
     }
 }

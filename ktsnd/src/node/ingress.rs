@@ -17,6 +17,9 @@ use crate::config::IngressMode;
 use crate::ingress::{IngressError, Member, Uplink, check_host_end, conflict};
 use crate::stats::count;
 
+/// Without a `Delivery` in the tables.
+const NO_WAY_IN: &str = "the VXLAN device, the interface or its host end is not up, or the latter is a port of something else than a bridge";
+
 impl Node {
     /// The attachments that ask for the short way in, by uplink.
     fn members(&self) -> BTreeMap<&str, Vec<Member<'_>>> {
@@ -51,12 +54,7 @@ impl Node {
                 uplink, "short way in: UDP out of the overlay goes past the node's stack and rules"
             );
         } else {
-            warn!(
-                attachment = name,
-                uplink,
-                "short way in: nothing is taken before the VXLAN device, the interface and its host end are up, the latter \
-                 by itself or at a bridge"
-            );
+            warn!(attachment = name, uplink, "short way in: nothing is taken: {NO_WAY_IN}");
         }
         Ok(())
     }
@@ -136,7 +134,8 @@ impl Node {
     /// What the short way in counted for an attachment; `None` where it asks for none.
     pub(super) fn ingress_statistics(&self, attached: &Attached) -> Option<v1::IngressStatistics> {
         let index = self.find(&attached.attachment.name)?;
-        let tallies = self.ingress.get(&attached.uplink)?.tallies(index);
+        let program = self.ingress.get(&attached.uplink)?;
+        let tallies = program.tallies(index);
         if attached.attachment.ingress != IngressMode::Short {
             return None;
         }
@@ -152,6 +151,22 @@ impl Node {
             left: left.map(|tallied| (tallied.word().to_owned(), of(tallied))).collect(),
             failed: of(Tallied::Failed),
             reattached: attached.stats.ingress_reattached.load(Relaxed),
+            idle: self.why_idle(attached, index, program),
         })
+    }
+
+    /// Why nothing is taken for an attachment now; empty: it is.
+    fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
+        let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
+        let why = if rules.into_iter().any(|hindrance| hindrance.is_arrival) {
+            "a rule of the node's packet filter drops what arrives"
+        } else if self.latest.attachment(index).is_none_or(|tables| tables.delivery().is_none()) {
+            NO_WAY_IN
+        } else if !program.is_taking(index) {
+            "the uplink or the pod's device is not there"
+        } else {
+            ""
+        };
+        why.to_owned()
     }
 }

@@ -60,6 +60,8 @@ impl Node {
                 )),
                 clients: clients.collect(),
                 overlay: super::peers::overlay_message(attached),
+                rules: super::rules::messages(attached),
+                rules_count: attached.rules.as_ref().map_or(0, |news| news.rules_count),
             })
         });
         v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }

@@ -4,6 +4,7 @@
 //! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
 //! to a dump.
 
+mod filter;
 mod overlays;
 mod shared;
 mod space;
@@ -23,6 +24,8 @@ use super::watch::Watch;
 use super::xfrm::Policies;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end};
 use crate::config::VxlanPeer;
+use crate::policy::Rule;
+use filter::Filter;
 use overlays::Overlays;
 use space::Space;
 
@@ -72,6 +75,7 @@ pub(super) struct Keeper {
     attached: BTreeMap<u16, Attached>,
     overlays: Overlays,
     policies: Policies,
+    filter: Filter,
     watch: Option<Watch>,
     generation: u64,
 }
@@ -92,7 +96,8 @@ impl Keeper {
             )));
             Policies::unknown()
         });
-        Ok(Self { report, host, pods, attached, overlays, policies, watch: watch.ok(), generation: 0 })
+        let (filter, watch) = (Filter::default(), watch.ok());
+        Ok(Self { report, host, pods, attached, overlays, policies, filter, watch, generation: 0 })
     }
 
     /// Waits until something changed somewhere.
@@ -169,6 +174,20 @@ impl Keeper {
         self.overlays.shown()
     }
 
+    /// Whether the node's packet filter may have a say about any attachment.
+    pub(super) fn wants_rules(&self) -> bool {
+        let concerns = |attached: &Attached| {
+            attached.tables.as_ref().is_some_and(|of| Filter::concerns(&attached.spec, of))
+        };
+        self.attached.values().any(concerns)
+    }
+
+    /// The rules of the node's packet filter are others.
+    pub(super) fn set_rules(&mut self, rules: Arc<Vec<Rule>>) {
+        self.filter.set(rules);
+        self.rebuild(|spec| !spec.allow_policy_bypass);
+    }
+
     /// Builds attachments anew; those whose interface is gone end here.
     fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
         let (mut differs, mut ended) = (false, Vec::new());
@@ -198,9 +217,11 @@ impl Keeper {
             let (spec, host) = (&attached.spec, &self.host.snapshot);
             let others = shared::others(&interfaces, pod.cookie, attached.interface);
             let built = build::attachment(spec, attached.interface, &others, pods, host, pod.number, told);
+            let built = built.and_then(|(tables, overlay)| Ok((self.filter.apply(spec, tables)?, overlay)));
             let built = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
             let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
             self.overlays.show(*index, overlay, &*self.report);
+            self.filter.show(*index, &attached.spec.place(), &*self.report);
             if warning != attached.warned {
                 if let Some(text) = &warning {
                     (self.report)(Event::Warning(text.clone()));
@@ -227,6 +248,7 @@ impl Keeper {
         for index in ended {
             self.attached.remove(&index.0);
             self.overlays.forget(index.0);
+            self.filter.forget(index.0);
         }
         self.release();
         self.publish();
@@ -276,6 +298,7 @@ impl Keeper {
     pub(super) fn add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
         let before = self.attached.remove(&spec.index.0);
         self.overlays.forget(spec.index.0);
+        self.filter.forget(spec.index.0);
         let added = self.try_add(spec);
         self.release();
         if before.is_some() && added.is_err() {
@@ -307,8 +330,10 @@ impl Keeper {
         let told = self.overlays.told(&spec, &self.policies);
         let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
         let (tables, overlay) = build::attachment(&spec, interface, &others, inside, host, pod.number, told)?;
+        let tables = self.filter.apply(&spec, tables)?;
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
+        self.filter.show(index.0, &spec.place(), &*self.report);
         let (tables, wanted, netns) = (Some(Arc::new(tables)), VecDeque::new(), spec.netns.clone());
         self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
         // The host's refresh above may have changed the others' tables as well, and those of this namespace yield to it.
@@ -323,6 +348,7 @@ impl Keeper {
     pub(super) fn remove(&mut self, index: AttachmentIndex) {
         let Some(gone) = self.attached.remove(&index.0) else { return };
         self.overlays.forget(index.0);
+        self.filter.forget(index.0);
         // What led to its interface is nobody's now.
         self.rebuild(|other| other.netns == gone.spec.netns);
         self.release();

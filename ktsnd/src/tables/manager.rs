@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::keeper::{Keeper, Wake};
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
 use crate::config::VxlanPeer;
+use crate::policy;
 
 /// Changes that come so close together make one new generation.
 const COALESCE: Duration = Duration::from_millis(20);
@@ -101,6 +102,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>) {
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut refresh_at: Option<Instant> = None;
+    let mut rules = policy::Watch::start();
     loop {
         let due = refresh_at.unwrap_or_else(Instant::now);
         tokio::select! {
@@ -117,7 +119,9 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>) {
             }
             _ = look.tick() => keeper.look(),
             _ = probe.tick() => keeper.probe(),
+            rules = rules.changed() => keeper.set_rules(rules),
         }
+        rules.want(keeper.wants_rules());
         if keeper.is_behind() {
             refresh_at.get_or_insert_with(|| Instant::now() + COALESCE);
         }

@@ -47,8 +47,10 @@ pub(crate) use host_end::host_end;
 pub use manager::{Manager, PeersOf};
 pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
+pub(crate) use sys::readiness;
 
 use crate::config::{SegmentFrom, Vxlan};
+pub use crate::policy::Hindrance;
 use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
@@ -84,6 +86,13 @@ pub struct AttachmentSpec {
     pub allow_policy_bypass: bool,
 }
 
+impl AttachmentSpec {
+    /// Which interface, for who reads the log.
+    fn place(&self) -> String {
+        format!("{} in {}", self.interface, self.netns.display())
+    }
+}
+
 /// What is known once an attachment was added.
 #[derive(Clone, Debug)]
 pub struct Added {
@@ -112,6 +121,19 @@ pub struct OverlayNews {
     pub revision: u64,
 }
 
+/// The rules of the node's packet filter that are about an attachment's datagrams.
+#[derive(Clone, Debug)]
+pub struct RulesNews {
+    /// Which attachment.
+    pub index: AttachmentIndex,
+    /// The rules, and the destinations that are the kernel's for them.
+    pub hindrances: Arc<Vec<Hindrance>>,
+    /// Rules that have appeared so far.
+    pub rules_count: u64,
+    /// Grows with each change: who has a higher one knows better.
+    pub revision: u64,
+}
+
 /// What happens by itself.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -121,6 +143,8 @@ pub enum Event {
     NamespaceGone(AttachmentIndex),
     /// An attachment's overlay is another one now.
     Overlay(OverlayNews),
+    /// Other rules of the node's packet filter are about an attachment now.
+    Rules(RulesNews),
     /// Something that an operator should know.
     Warning(String),
 }

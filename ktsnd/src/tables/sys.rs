@@ -25,7 +25,7 @@ pub(super) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// Readiness of a descriptor, told by the current runtime.
-pub(super) fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: `OwnedFd` owns an open descriptor and gives it out by reference only, so it is neither closed nor
     // replaced while registered.
     unsafe { AsyncFd::register(descriptor) }.map_err(Into::into)

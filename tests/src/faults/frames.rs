@@ -77,6 +77,16 @@ impl Arrived {
     }
 }
 
+/// Puts a frame onto `device` of `namespace`, as it is.
+///
+/// # Panics
+/// When the packet socket cannot be made, or does not take it.
+pub fn inject(namespace: &str, device: &str, frame: &[u8]) {
+    let socket = within(namespace, || sys::open(device)).expect("packet socket");
+    let sent = rustix::net::send(&socket, frame, rustix::net::SendFlags::empty());
+    assert_eq!(sent, Ok(frame.len()));
+}
+
 /// A running listener.
 #[derive(Debug)]
 pub struct Frames {

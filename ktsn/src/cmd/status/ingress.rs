@@ -16,17 +16,18 @@ pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
             left.sort();
             let left: Vec<String> = left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
             let left = if left.is_empty() { "-".to_owned() } else { left.join(", ") };
+            let now = if ingress.idle.is_empty() { "taking".to_owned() } else { ingress.idle.clone() };
             let counts = [ingress.taken, ingress.taken_octets, ingress.failed, ingress.reattached];
             let mut row = vec![of.name.clone()];
             row.extend(counts.iter().map(u64::to_string));
-            row.push(left);
+            row.extend([left, now]);
             Some(row)
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["attachment", "taken", "octets", "failed", "reattached", "left to the kernel"];
+    let head = ["attachment", "taken", "octets", "failed", "reattached", "left to the kernel", "now"];
     format!("\nShort way in\n{}", columns(&head, &rows))
 }
 
@@ -35,7 +36,7 @@ pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
     of.ingress.as_ref().map_or(Value::Null, |ingress| {
         json!({
             "taken": ingress.taken, "taken_octets": ingress.taken_octets, "failed": ingress.failed,
-            "reattached": ingress.reattached, "left": ingress.left,
+            "reattached": ingress.reattached, "left": ingress.left, "idle": ingress.idle,
         })
     })
 }
@@ -55,13 +56,23 @@ mod tests {
             left: [("not_udp".to_owned(), 3), ("fragment".to_owned(), 2)].into(),
             failed: 0,
             reattached: 1,
+            idle: String::new(),
         };
         let short =
             v1::AttachmentStatistics { name: "short".to_owned(), ingress: Some(ingress), ..plain.clone() };
         let shown = text(&[plain, short.clone()]);
         let row = shown.lines().last().unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(words, ["short", "7", "700", "0", "1", "fragment", "2,", "not_udp", "3"], "{shown}");
+        assert_eq!(
+            words,
+            ["short", "7", "700", "0", "1", "fragment", "2,", "not_udp", "3", "taking"],
+            "{shown}"
+        );
         assert_eq!(json_of(&short)["left"]["not_udp"], 3);
+        let mut idle = short;
+        if let Some(ingress) = &mut idle.ingress {
+            ingress.idle = "the uplink is not there".to_owned();
+        }
+        assert!(text(&[idle]).contains("not_udp 3  the uplink is not there"));
     }
 }

@@ -20,7 +20,7 @@ async fn until_gone(seen: &mut Seen) {
     loop {
         match seen.next(Duration::from_secs(2)).await.expect("an event") {
             Event::NamespaceGone(index) => return assert_eq!(index, INDEX),
-            Event::Tables(_) | Event::Overlay(..) => {}
+            Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) => {}
             Event::Warning(text) => panic!("{text}"),
         }
     }
@@ -102,7 +102,7 @@ fn an_interface_that_is_gone_ends_its_attachment() {
                     break;
                 }
                 Event::NamespaceGone(_) => panic!("the device is still there"),
-                Event::Tables(_) | Event::Overlay(..) => {}
+                Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) => {}
             }
         }
         ip(&format!("-n {} link del pod0", place.node));

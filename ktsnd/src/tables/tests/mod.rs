@@ -7,5 +7,6 @@ mod gone;
 mod learn;
 mod place;
 mod router;
+mod rules;
 mod segment;
 mod underlay;

@@ -211,7 +211,7 @@ impl Seen {
                     continue;
                 }
                 Event::Warning(text) => self.warnings.push(text.clone()),
-                Event::NamespaceGone(_) => {}
+                Event::NamespaceGone(_) | Event::Rules(_) => {}
             }
             return Some(event);
         }
@@ -224,7 +224,7 @@ impl Seen {
                 Event::Tables(tables) => self.latest = Some(tables),
                 Event::Overlay(news) => self.overlay = Some((news.state, news.conflicts_count)),
                 Event::Warning(text) => self.warnings.push(text),
-                Event::NamespaceGone(_) => {}
+                Event::NamespaceGone(_) | Event::Rules(_) => {}
             }
         }
         &self.overlay.as_ref().expect("an overlay").0

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules of the node's packet filter in `ktsn status`: what of an attachment is the kernel's for them.
+
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+/// A line for each rule about an attachment; empty when there is none, and never was one.
+pub(super) fn text(states: &[v1::AttachmentState]) -> String {
+    let mut text = String::new();
+    for state in states {
+        let name = state.attachment.as_ref().map_or("-", |attachment| attachment.name.as_str());
+        for rule in &state.rules {
+            let arrival = if rule.is_arrival { "; nothing takes the short way in" } else { "" };
+            let shown = u32::try_from(rule.destinations.len()).unwrap_or(u32::MAX);
+            let more = match rule.destinations_count.saturating_sub(shown) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let destinations = rule.destinations.join(", ");
+            text.push_str(&format!(
+                "{name}: {destinations}{more} left to the kernel for a rule{arrival}: {}\n",
+                rule.rule
+            ));
+        }
+        if state.rules_count > 0 {
+            text.push_str(&format!("{name}: {} rules about it so far\n", state.rules_count));
+        }
+    }
+    if text.is_empty() { text } else { format!("\nRules of the node's packet filter\n{text}") }
+}
+
+/// The same as JSON.
+pub(super) fn json_of(state: &v1::AttachmentState) -> Value {
+    let rules = state.rules.iter().map(|rule| {
+        json!({
+            "rule": rule.rule, "destinations": rule.destinations,
+            "destinations_count": rule.destinations_count, "is_arrival": rule.is_arrival,
+        })
+    });
+    json!({ "now": rules.collect::<Vec<_>>(), "count": state.rules_count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_is_named_with_what_it_takes_away() {
+        let named = v1::Attachment { name: "pod-a".to_owned(), ..Default::default() };
+        let mut state = v1::AttachmentState { attachment: Some(named), ..Default::default() };
+        assert_eq!(text(std::slice::from_ref(&state)), "");
+        state.rules = vec![v1::RuleState {
+            rule: "-A FORWARD -d 10.244.1.7/32 -j DROP".to_owned(),
+            destinations: vec!["10.244.1.7/32".to_owned()],
+            destinations_count: 3,
+            is_arrival: true,
+        }];
+        state.rules_count = 2;
+        assert_eq!(
+            text(std::slice::from_ref(&state)),
+            "\nRules of the node's packet filter\npod-a: 10.244.1.7/32 and 2 more left to the kernel for a rule; nothing takes \
+             the short way in: -A FORWARD -d 10.244.1.7/32 -j DROP\npod-a: 2 rules about it so far\n"
+        );
+        assert_eq!(json_of(&state)["now"][0]["destinations_count"], 3);
+        assert_eq!(json_of(&state)["count"], 2);
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which of an attachment's destinations a rule names.
+//!
+//! In: rules, the attachment's own addresses, the destinations that its short cuts carry past the node's packet filter.
+//! Out: those rules that are about them, each with the destinations it names. It looks at thousands of rules and
+//! destinations, so both are searched by bisection.
+
+use std::net::IpAddr;
+
+use ktsn_model::IpPrefix;
+use ktsn_resolve::{AttachmentTables, Overlay};
+
+use super::{Action, Rule};
+
+/// Prefixes of which none holds another, by family and address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prefixes(Vec<IpPrefix>);
+
+/// Equal addresses: the wider one first.
+fn key(prefix: &IpPrefix) -> (bool, IpAddr, u8) {
+    (prefix.address().is_ipv6(), prefix.address(), prefix.bits())
+}
+
+fn covers(wide: &IpPrefix, narrow: &IpPrefix) -> bool {
+    wide.bits() <= narrow.bits() && wide.contains(narrow.address())
+}
+
+impl FromIterator<IpPrefix> for Prefixes {
+    fn from_iter<I: IntoIterator<Item = IpPrefix>>(all: I) -> Self {
+        let mut all: Vec<IpPrefix> = all.into_iter().collect();
+        all.sort_by_key(key);
+        // What lies within one that was kept follows it at once.
+        all.dedup_by(|later, kept| covers(kept, later));
+        Self(all)
+    }
+}
+
+impl Prefixes {
+    /// The part of `of` that they cover: `of` itself, or those within it.
+    fn within(&self, of: IpPrefix) -> impl Iterator<Item = IpPrefix> {
+        let at = self.0.partition_point(|prefix| key(prefix) <= key(&of));
+        let whole = at.checked_sub(1).and_then(|before| self.0.get(before)).is_some_and(|p| covers(p, &of));
+        let inside = self.0.get(at..).unwrap_or_default().iter().take_while(move |p| covers(&of, p)).copied();
+        let inside = inside.take(if whole { 0 } else { usize::MAX });
+        whole.then_some(of).into_iter().chain(inside)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IpPrefix> {
+        self.0.iter().copied()
+    }
+}
+
+/// A rule about an attachment's datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hindrance {
+    /// As it was printed.
+    pub rule: String,
+    /// Of the destinations that would leave past it, those that it names.
+    pub destinations: Vec<IpPrefix>,
+    /// It drops what comes from them: the short way in would skip it.
+    pub is_arrival: bool,
+}
+
+/// The rules about datagrams from one of `own` to one of `others`, or back.
+pub(crate) fn hindrances(rules: &[Rule], own: &[IpAddr], others: &Prefixes) -> Vec<Hindrance> {
+    let mut found: Vec<Hindrance> = Vec::new();
+    for rule in rules {
+        // What it says nothing about is still of the family that it names.
+        let Some(named) = rule.source.or(rule.destination) else { continue };
+        let is_v4 = named.address().is_ipv4();
+        let is_own = |prefix: Option<IpPrefix>| {
+            own.iter().any(|own| prefix.map_or(own.is_ipv4() == is_v4, |prefix| prefix.contains(*own)))
+        };
+        let named = |prefix: Option<IpPrefix>| -> Vec<IpPrefix> {
+            let all = || others.iter().filter(|other| other.address().is_ipv4() == is_v4).collect();
+            prefix.map_or_else(all, |prefix| others.within(prefix).collect())
+        };
+        let goes = if is_own(rule.source) { named(rule.destination) } else { Vec::new() };
+        let is_drop = rule.action == Action::Drop;
+        let comes = if is_drop && is_own(rule.destination) { named(rule.source) } else { Vec::new() };
+        let is_arrival = !comes.is_empty();
+        let destinations: Prefixes = goes.into_iter().chain(comes).collect();
+        // The same rule as iptables and as nftables print it is one.
+        let same = |known: &Hindrance| known.destinations == destinations.0 && known.is_arrival == is_arrival;
+        if !destinations.0.is_empty() && !found.iter().any(same) {
+            found.push(Hindrance { rule: rule.text.clone(), destinations: destinations.0, is_arrival });
+        }
+    }
+    found
+}
+
+/// Whether datagrams may leave past the node's packet filter: by an overlay, or as the node itself would send them on.
+pub(crate) fn is_past_the_kernel(tables: &AttachmentTables) -> bool {
+    let node = tables.forwarding();
+    *tables.overlay() != Overlay::None || node.is_v4 || node.is_v6
+}
+
+/// The allowed destinations that leave by the uplink, past the node's packet filter; the others go its way. In a segment
+/// of the attachment's own that may be all.
+pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Prefixes {
+    let ways: Prefixes = match tables.overlay() {
+        Overlay::VxlanBridged(_) => return tables.allowed().collect(),
+        Overlay::VxlanRouted(vxlan) => vxlan.peers().map(|peer| peer.prefix).collect(),
+        // The node's default route is never followed.
+        Overlay::None => {
+            tables.uplink().routes().map(|route| route.prefix).filter(|prefix| prefix.bits() > 0).collect()
+        }
+    };
+    tables.allowed().flat_map(|allowed| ways.within(allowed).collect::<Vec<_>>()).collect()
+}

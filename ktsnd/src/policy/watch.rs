@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's rules, kept current.
+//!
+//! In: notifications of nf_tables (nft, and the iptables that stands on it); for the older iptables, which notifies
+//! nobody, a look every few seconds while it has tables. Out: the rules, again when they are others. As long as nothing
+//! changes no tool runs; however much changes, tools run at most a tenth of the time. Reads only.
+//!
+//! ```text
+//!  notification ─(100 ms, further ones join)─► tools ─► other rules? ─► told
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::read::{Read, Wanted, has_older_tables};
+use super::{PATIENCE, Rule};
+use crate::tables;
+
+/// NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h) as a bit.
+const GROUP_NFTABLES: u32 = 1 << 6;
+/// NFNL_SUBSYS_NFTABLES: the upper octet of a message's type.
+const SUBSYSTEM_NFTABLES: u16 = 10;
+/// Messages that change no rule (linux/netfilter/nf_tables.h): of sets and their elements, generations, traces, objects
+/// and flow tables.
+const NO_RULES: std::ops::RangeInclusive<u16> = 9..=24;
+const BUFFER_OCTETS: usize = 64 * 1024;
+/// Changes that come so close together are read once.
+const COALESCE: Duration = Duration::from_millis(100);
+/// After a change the tools rest at least as long, and this many times as long as they took.
+const REST: Duration = Duration::from_millis(500);
+const REST_RATIO: u32 = 9;
+/// How often it is seen whether what notifies nobody is other now.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The rules, as long as somebody wants them.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    wanted: watch::Sender<bool>,
+    rules: watch::Receiver<Arc<Vec<Rule>>>,
+}
+
+impl Watch {
+    /// Starts on the current runtime, idle. Ends when it is dropped.
+    pub(crate) fn start() -> Self {
+        let (wanted, is_wanted) = watch::channel(false);
+        let (told, rules) = watch::channel(Arc::new(Vec::new()));
+        tokio::spawn(async move {
+            // Its end is that of the handle.
+            let _ = keep(is_wanted, told).await;
+        });
+        Self { wanted, rules }
+    }
+
+    /// Whether anybody asks for rules. Nothing runs and nothing is open while nobody does.
+    pub(crate) fn want(&self, is_wanted: bool) {
+        self.wanted.send_if_modified(|before| std::mem::replace(before, is_wanted) != is_wanted);
+    }
+
+    /// Waits until they are others.
+    pub(crate) async fn changed(&mut self) -> Arc<Vec<Rule>> {
+        if self.rules.changed().await.is_err() {
+            std::future::pending::<()>().await; // the runtime ends
+        }
+        self.rules.borrow_and_update().clone()
+    }
+}
+
+/// Ends when the handle is gone.
+async fn keep(
+    mut wanted: watch::Receiver<bool>,
+    told: watch::Sender<Arc<Vec<Rule>>>,
+) -> Result<(), watch::error::RecvError> {
+    loop {
+        wanted.wait_for(|is_wanted| *is_wanted).await?;
+        tokio::select! {
+            ended = wanted.wait_for(|is_wanted| !*is_wanted) => drop(ended?),
+            () = follow(&told) => {}
+        }
+        // Who asks next must not be told what was.
+        tell(&told, Vec::new());
+    }
+}
+
+fn tell(told: &watch::Sender<Arc<Vec<Rule>>>, rules: Vec<Rule>) {
+    told.send_if_modified(|before| {
+        let is_other = **before != rules;
+        if is_other {
+            *before = Arc::new(rules);
+        }
+        is_other
+    });
+}
+
+async fn follow(told: &watch::Sender<Arc<Vec<Rule>>>) {
+    // Without it, as without nf_tables, what there is is looked at.
+    let socket = subscribe().ok();
+    let (mut read, mut wanted) = (Read::default(), Wanted::All);
+    let mut rested_at = Instant::now();
+    loop {
+        let began = Instant::now();
+        let before = read.clone();
+        let reading = tokio::task::spawn_blocking(move || before.again(wanted));
+        // Too slow, or broken: what was read last holds, and it is asked again.
+        let is_read = match timeout(PATIENCE, reading).await {
+            Ok(Ok(now)) => {
+                read = now;
+                tell(told, read.rules());
+                true
+            }
+            Ok(Err(_)) | Err(_) => false,
+        };
+        let took = began.elapsed();
+        sleep_until(rested_at).await;
+        if is_read {
+            wanted = next(socket.as_ref()).await;
+        }
+        rested_at = Instant::now() + REST.max(took * REST_RATIO);
+    }
+}
+
+/// Waits until there is something to read.
+async fn next(socket: Option<&AsyncFd<OwnedFd>>) -> Wanted {
+    loop {
+        let look_at = Instant::now() + LOOK;
+        tokio::select! {
+            () = changes(socket) => {
+                sleep(COALESCE).await;
+                return Wanted::All;
+            }
+            () = sleep_until(look_at) => match socket {
+                Some(_) if has_older_tables() => return Wanted::Untold,
+                Some(_) => {}
+                None => return Wanted::All,
+            },
+        }
+    }
+}
+
+/// Waits for a notification about rules.
+async fn changes(socket: Option<&AsyncFd<OwnedFd>>) {
+    let Some(socket) = socket else { return std::future::pending().await };
+    let mut buffer = vec![0; BUFFER_OCTETS];
+    loop {
+        let Ok(mut ready) = socket.readable().await else { return };
+        let mut is_other = false;
+        loop {
+            match rustix::net::recv(socket.get_ref(), &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((octets, _)) => is_other |= concerns_rules(buffer.get(..octets).unwrap_or_default()),
+                // Notifications were lost.
+                Err(Errno::NOBUFS) => is_other = true,
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        ready.clear_ready();
+        if is_other {
+            return;
+        }
+    }
+}
+
+/// Whether one of these messages tells of a rule, a chain or a table.
+fn concerns_rules(mut messages: &[u8]) -> bool {
+    while let Some((length, rest)) = messages.split_first_chunk::<4>() {
+        let length = u32::from_ne_bytes(*length) as usize;
+        let Some(kind) = rest.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind)) else { return true };
+        if kind >> 8 == SUBSYSTEM_NFTABLES && !NO_RULES.contains(&(kind & 0xff)) {
+            return true;
+        }
+        if length < 16 {
+            return true; // no message: on doubt look
+        }
+        messages = messages.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+fn subscribe() -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUP_NFTABLES))?;
+    tables::readiness(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::concerns_rules;
+
+    fn message(kind: u16) -> [u8; 16] {
+        let mut message = [0; 16];
+        message[0] = 16;
+        message[4..6].copy_from_slice(&kind.to_ne_bytes());
+        message
+    }
+
+    #[test]
+    fn only_what_may_change_a_rule_is_looked_at() {
+        const OF: u16 = 10 << 8;
+        // New and deleted tables, chains and rules; NFT_MSG_DESTROYRULE.
+        for kind in [0, 2, 3, 5, 6, 8, 26, 28] {
+            assert!(concerns_rules(&message(OF | kind)), "{kind}");
+        }
+        // Sets, elements, generations, objects; another subsystem (conntrack).
+        for kind in [OF | 9, OF | 11, OF | 12, OF | 14, OF | 15, OF | 18, 1 << 8] {
+            assert!(!concerns_rules(&message(kind)), "{kind}");
+        }
+        let both = [message(OF | 12), message(OF | 6)].concat();
+        assert!(concerns_rules(&both) && !concerns_rules(&both[..16]) && !concerns_rules(&[]));
+        assert!(concerns_rules(&[1, 0, 0, 0, 0, 0, 0, 0]), "no message at all");
+    }
+}
