@@ -34,6 +34,7 @@ enum Command {
     Bench(cmd::bench::BenchArgs),
     Report(cmd::report::ReportArgs),
     Status(cmd::status::StatusArgs),
+    Top(cmd::top::TopArgs),
     Schedule(cmd::schedule::ScheduleArgs),
     Doctor(cmd::doctor::DoctorArgs),
 }
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Report(args) => cmd::report::run(&args),
         Command::Status(args) => cmd::status::run(&args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Schedule(args) => cmd::schedule::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
     }

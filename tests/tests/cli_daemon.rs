@@ -97,6 +97,28 @@ fn timed_sends_are_taken_and_sent_by_it() {
 }
 
 #[test]
+fn top_shows_the_rates_of_an_interval() {
+    let script = "$KTSN talk 192.0.2.2:5000 --count 3000 --lead 20ms >&2 & sleep 0.8; $KTSN top --once --json --interval 1s && \
+                  $KTSN top --once --interval 300ms && timeout 1 $KTSN top --interval 200ms; wait";
+    let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    let (first, rest) = text.split_once('\n').expect("JSON in one line");
+    let top: serde_json::Value = serde_json::from_str(first).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let of = &top["attachments"][0];
+    // One a millisecond, on a machine that may be busy.
+    let sent = of["sent_per_second"].as_f64().unwrap();
+    assert!((100.0..1_200.0).contains(&sent), "{top}");
+    assert_eq!(of["streams"], 1, "{top}");
+    assert!(of["transmit_error_ns"]["p50"].as_u64().is_some(), "{top}");
+    assert!(top["ports"][0]["frames_per_second"].as_f64().unwrap() > 100.0, "{top}");
+    assert!(rest.contains("run/va") && rest.contains("worker") && rest.contains("per second"), "{rest}");
+    assert!(!rest.contains('\x1b'), "no terminal, no escapes: {rest}");
+    let lines = rest.lines().filter(|line| line.contains("taken ") && line.contains(" per second; ")).count();
+    assert!((2..=5).contains(&lines), "a line each interval: {rest}");
+}
+
+#[test]
 fn signals_reach_the_program_and_the_daemon_ends_after_it() {
     let (mut child, run_dir, daemon) = started("trap 'exit 5' TERM;", "while :; do sleep 0.05; done");
     signal(&child, "TERM");

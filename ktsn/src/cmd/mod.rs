@@ -13,6 +13,7 @@ pub(crate) mod schedule;
 pub(crate) mod status;
 pub(crate) mod talk;
 pub(crate) mod tap;
+pub(crate) mod top;
 mod with_daemon;
 
 /// A subcommand's arguments as `line` gives them; else what the user would read.

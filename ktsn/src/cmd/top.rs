@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn top`: what a running ktsnd does right now.
+//!
+//! In: a run directory and an interval. Out: what happened within each interval, for each port, attachment and worker: a
+//! table that is drawn anew on a terminal, one line for an interval elsewhere, or JSON. Asks and changes nothing.
+
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use ktsn_proto::v1;
+use ktsn_time::Nanos;
+
+use super::observer::span;
+use crate::control::{self, ANSWER_MAX, ControlError};
+use crate::output::{self, Written};
+use view::View;
+
+/// ktsnd counts at most that often for one who watches.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
+/// Clears the terminal and puts the cursor to its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+const EXAMPLES: &str = "\
+Examples:
+  ktsn top
+  ktsn top --interval 5s
+  ktsn top --once
+  ktsn top --json | jq '.attachments[] | {name, sent_per_second, late_per_second}'
+
+On a terminal the table is drawn anew each interval; elsewhere each interval is one line.
+Exit status: 0 done, or nobody reads any more; 1 no ktsnd answers there, or it ended; 2 wrong usage.";
+
+/// Watch what ktsnd does: rates, late frames, drops, transmit error.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TopArgs {
+    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// How long an interval is.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
+    interval: Nanos,
+    /// One interval as a table, then end.
+    #[arg(long)]
+    once: bool,
+    /// One JSON object each interval, a line each.
+    #[arg(long)]
+    json: bool,
+}
+
+fn interval(text: &str) -> Result<Nanos, String> {
+    match span(text)? {
+        short if short < INTERVAL_MIN => Err("expected at least 100ms".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
+/// How an interval is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// Over the one before.
+    Redrawn,
+    Table,
+    Line,
+    Json,
+}
+
+impl TopArgs {
+    fn shown(&self, is_terminal: bool) -> Shown {
+        match (self.json, self.once, is_terminal) {
+            (true, ..) => Shown::Json,
+            (false, true, _) => Shown::Table,
+            (false, false, true) => Shown::Redrawn,
+            (false, false, false) => Shown::Line,
+        }
+    }
+}
+
+/// Asks and shows until interrupted.
+pub(crate) fn run(args: &TopArgs) -> ExitCode {
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("ktsn top: {what}");
+            1.into()
+        }
+    }
+}
+
+fn show(args: &TopArgs) -> Result<(), String> {
+    let run_dir = control::run_dir(args.run_dir.as_deref()).map_err(|error| format!("--run-dir: {error}"))?;
+    let runtime = control::runtime().map_err(|error| error.to_string())?;
+    let shown = args.shown(io::stdout().is_terminal());
+    runtime.block_on(watch(&run_dir, args, shown))
+}
+
+async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), String> {
+    let told = |error: ControlError| error.to_string();
+    let mut client = control::connect(run_dir).await.map_err(told)?;
+    let period_ns = u64::try_from(args.interval.get()).unwrap_or(u64::MAX);
+    let request = v1::WatchStatisticsRequest { attachment: String::new(), period_ns };
+    let mut replies = control::answer(run_dir, client.watch_statistics(request)).await.map_err(told)?;
+    let mut before: Option<v1::StatisticsReply> = None;
+    let patience = ANSWER_MAX + std::time::Duration::from_nanos(period_ns);
+    loop {
+        let next = tokio::time::timeout(patience, replies.message()).await;
+        let ended = || ControlError::Silent(control::socket(run_dir)).to_string();
+        let reply = match next.map_err(|_| ended())? {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return Err(format!("ktsnd in {} has ended", run_dir.display())),
+            Err(status) => return Err(ControlError::Refused(control::socket(run_dir), status).to_string()),
+        };
+        let health = control::answer(run_dir, client.health(v1::HealthRequest {})).await.map_err(told)?;
+        let list = control::answer(run_dir, client.list(v1::ListRequest {})).await.map_err(told)?;
+        // The first reply is what the first interval begins with.
+        if let Some(before) = before.replace(reply.clone()) {
+            let view = View::between(&before, &reply, &health, &list);
+            let text = match shown {
+                Shown::Redrawn => format!("{CLEAR}{}", view.table()),
+                Shown::Table => view.table(),
+                Shown::Line => format!("{}\n", view.line()),
+                Shown::Json => format!("{}\n", view.json()),
+            };
+            match output::write(&text) {
+                Ok(Written::Whole) if !args.once => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(format!("standard output: {error}; write to another place")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::parsed;
+
+    #[test]
+    fn a_terminal_is_drawn_anew_and_everything_else_gets_lines() {
+        for (line, is_terminal, shown) in [
+            ("", true, Shown::Redrawn),
+            ("", false, Shown::Line),
+            ("--once", true, Shown::Table),
+            ("--once", false, Shown::Table),
+            ("--json", true, Shown::Json),
+            ("--json --once", false, Shown::Json),
+        ] {
+            assert_eq!(parsed::<TopArgs>(line).unwrap().shown(is_terminal), shown, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_a_time_that_ktsnd_can_keep() {
+        assert_eq!(parsed::<TopArgs>("").unwrap().interval, Nanos::from_seconds(1));
+        assert_eq!(parsed::<TopArgs>("--interval 250ms").unwrap().interval, Nanos::from_millis(250));
+        assert!(parsed::<TopArgs>("--interval 50ms").unwrap_err().contains("at least 100ms"));
+        assert!(parsed::<TopArgs>("--interval 1").unwrap_err().contains("250us"));
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two statistics, and what is said of the time between them.
+
+use hdrhistogram::serialization::{Serializer as _, V2Serializer};
+
+use super::*;
+
+fn histogram(values: &[u64]) -> v1::Histogram {
+    let mut all = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+    for value in values {
+        all.record(*value).unwrap();
+    }
+    let mut hdr_v2 = Vec::new();
+    V2Serializer::new().serialize(&all, &mut hdr_v2).unwrap();
+    v1::Histogram { hdr_v2, count: all.len(), ..Default::default() }
+}
+
+fn statistics(at: u64, frames: u64, errors: &[u64], dropped: &[(&str, u64)]) -> v1::StatisticsReply {
+    v1::StatisticsReply {
+        at_monotonic_ns: at,
+        attachments: vec![v1::AttachmentStatistics {
+            name: "pod-a".to_owned(),
+            taken: frames,
+            sent: frames,
+            sent_octets: frames * 125,
+            late: frames / 10,
+            dropped: dropped.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect(),
+            transmit_error: Some(histogram(errors)),
+            ..Default::default()
+        }],
+        workers: vec![v1::WorkerStatistics {
+            uplink: "eth0".to_owned(),
+            wake_ups: frames,
+            spin_ns: at / 20,
+            spin_margin_ns: 38_000,
+            ..Default::default()
+        }],
+        ports: vec![v1::PortStatistics {
+            device: "eth0".to_owned(),
+            frames: vec![0, frames],
+            ..Default::default()
+        }],
+    }
+}
+
+fn view(before: &v1::StatisticsReply, after: &v1::StatisticsReply) -> View {
+    let health = v1::HealthReply { serving: true, clock_synchronised: false, ..Default::default() };
+    let list = v1::ListReply {
+        ports: vec![v1::Port { device: "eth0".to_owned(), up: true, ..Default::default() }],
+        attachments: vec![v1::AttachmentState {
+            attachment: Some(v1::Attachment { name: "pod-a".to_owned(), ..Default::default() }),
+            clients: vec![v1::Client { pid: 1, streams: vec![v1::Stream::default(); 3] }],
+            ..Default::default()
+        }],
+    };
+    View::between(before, after, &health, &list)
+}
+
+#[test]
+fn rates_and_percentiles_are_those_of_the_interval() {
+    let before = statistics(1_000_000_000, 5_000, &[900_000; 50], &[("missed", 7)]);
+    let errors: Vec<u64> = std::iter::repeat_n(900_000, 50).chain(1..=100).collect();
+    let after = statistics(3_000_000_000, 7_000, &errors, &[("missed", 7), ("queue_full", 5)]);
+    let view = view(&before, &after);
+    let json = view.json();
+    assert_eq!(
+        (json["interval_ns"].as_u64(), json["clock_synchronised"].as_bool()),
+        (Some(2_000_000_000), Some(false))
+    );
+    let of = &json["attachments"][0];
+    assert_eq!((of["sent_per_second"].as_f64(), of["late_per_second"].as_f64()), (Some(1000.0), Some(100.0)));
+    assert_eq!(
+        of["dropped_per_second"],
+        json!({ "queue_full": 2.5 }),
+        "what was dropped before is not of now"
+    );
+    assert_eq!(of["streams"], 3);
+    // The 900 µs were before.
+    assert_eq!(of["transmit_error_ns"], json!({ "p50": 50, "p99": 99, "max": 100 }));
+    assert_eq!(
+        (json["ports"][0]["frames_per_second"].as_f64(), json["ports"][0]["up"].as_bool()),
+        (Some(1000.0), Some(true))
+    );
+    assert_eq!(json["workers"][0]["spin_ratio"].as_f64(), Some(0.05));
+    let table = view.table();
+    for said in [
+        "NOT SYNCHRONISED",
+        "2.00 s interval",
+        "1000",
+        "1.00 ",
+        "queue_full 2.5",
+        "50 ns",
+        "5.0 %",
+        "38.00 µs",
+    ] {
+        assert!(table.contains(said), "{said}: {table}");
+    }
+    assert!(!table.contains("missed"), "{table}");
+    let line = view.line();
+    assert!(
+        !line.contains('\n') && line.contains("sent 1000 late 100") && line.contains("p99 99 ns"),
+        "{line}"
+    );
+}
+
+/// A ktsnd that was started anew, and an attachment that is new.
+#[test]
+fn what_began_anew_counts_from_nothing() {
+    let before = statistics(1_000_000_000, 5_000, &[5; 50], &[("missed", 7)]);
+    let after = statistics(2_000_000_000, 20, &[8; 3], &[("missed", 2)]);
+    let of = &view(&before, &after).json()["attachments"][0];
+    assert_eq!(of["sent_per_second"].as_f64(), Some(20.0));
+    assert_eq!(of["dropped_per_second"], json!({ "missed": 2.0 }));
+    assert_eq!(of["transmit_error_ns"]["p50"], 8);
+    let nothing = v1::StatisticsReply { at_monotonic_ns: 1_000_000_000, ..Default::default() };
+    let of = &view(&nothing, &after).json()["attachments"][0];
+    assert_eq!(of["sent_per_second"].as_f64(), Some(20.0));
+    let idle = view(&after, &statistics(3_000_000_000, 20, &[8; 3], &[("missed", 2)]));
+    assert_eq!(idle.json()["attachments"][0]["transmit_error_ns"], Value::Null);
+    assert!(idle.line().contains("nothing timed sent"), "{}", idle.line());
+}
+
+#[test]
+fn small_rates_have_tenths() {
+    let view = view(&statistics(0, 0, &[], &[]), &statistics(10_000_000_000, 15, &[1], &[]));
+    assert_eq!(
+        (view.rate(15), view.rate(0), view.rate(100), view.rate(99)),
+        ("1.5".into(), "0".into(), "10".into(), "9.9".into())
+    );
+}
