@@ -130,7 +130,12 @@ fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, Report
                 .hover_template(format!("{}: %{{y}} µs", label(&name))),
         );
     }
-    let payloads: Vec<String> = document.payloads().into_iter().map(category).collect();
+    // What was published of other payloads stands where it belongs, too.
+    let mut payloads = document.payloads();
+    payloads.extend(points(document, "latency_ns").filter_map(|(entry, _)| entry.payload_octets));
+    payloads.sort_unstable();
+    payloads.dedup();
+    let payloads: Vec<String> = payloads.into_iter().map(category).collect();
     let x = linear("Payload").type_(AxisType::Category).category_array(payloads);
     let layout = layout(x, linear("Latency p50 [µs]")).bar_mode(BarMode::Group);
     let caption = "Median latency by payload, without a load, as Fig. 3a of the publication. Stars: the published medians of its \
@@ -148,33 +153,51 @@ fn star() -> Marker {
     Marker::new().color(MARK).size(12).symbol(MarkerSymbol::Star)
 }
 
+/// The value, in µs, that so many percent of sorted samples (at least one) do not exceed.
+fn at_rank(sorted: &[i64], percent: f64) -> f64 {
+    let index = ((sorted.len() as f64 * percent / 100.0).ceil() as usize).clamp(1, sorted.len()) - 1;
+    sorted[index] as f64 / 1000.0
+}
+
+/// Where the axis ends: a stall of the machine in one path's p99 must not squeeze the curves of all.
+fn axis_end(published: f64, p90: impl Iterator<Item = f64>) -> f64 {
+    1.25 * p90.fold(published, f64::max)
+}
+
 /// The distribution at the payload of the published percentiles, with p90 and p99 marked.
 fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportError> {
     let document = &source.document;
     let marked: Vec<(&Published, f64)> =
         points(document, "latency_ns").filter(|(_, rank)| *rank > 50.0).collect();
     let Some(payload) = marked.iter().find_map(|(entry, _)| entry.payload_octets) else { return Ok(None) };
-    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
-    let mut right = marked.iter().map(|(entry, _)| entry.value / 1000.0).fold(0.0, f64::max);
+    let mut curves = Vec::new();
     for entry in ours(source, "latency_ns").into_iter().filter(|entry| entry.payload_octets == payload) {
-        let Some(samples) = source.samples_of(entry).filter(|samples| !samples.latency.is_empty()) else {
-            continue;
-        };
+        let samples = source.samples_of(entry).filter(|samples| !samples.latency.is_empty());
+        curves.extend(samples.map(|samples| (entry, samples.latency.as_slice())));
+    }
+    let published = marked.iter().map(|(entry, _)| entry.value / 1000.0).fold(0.0, f64::max);
+    let right = axis_end(published, curves.iter().map(|(_, latency)| at_rank(latency, 90.0)));
+    let mut traces: Vec<Box<dyn Trace>> = Vec::new();
+    let mut beyond = Vec::new();
+    for (entry, latency) in curves {
         let look = colours.look(&entry.path);
-        let points = thin::distribution(&samples.latency).into_iter();
+        let points = thin::distribution(latency).into_iter();
         let (x, y) = points.map(|(nanos, share)| ((nanos / 10.0).round() / 100.0, share * 100.0)).unzip();
         let line = Line::new().color(look.colour).dash(look.dash.clone()).width(2.0);
         let curve = Scatter::new(x, y).name(label(&entry.path)).mode(Mode::Lines).line(line);
         traces.push(curve.hover_template("%{x} µs: %{y:.2f} %"));
-        let at = |rank: f64| {
-            let index = ((samples.latency.len() as f64 * rank / 100.0).ceil() as usize).max(1) - 1;
-            samples.latency[index.min(samples.latency.len() - 1)] as f64 / 1000.0
-        };
-        let dots = Scatter::new(vec![at(90.0), at(99.0)], vec![90.0, 99.0]).mode(Mode::Markers);
-        let dots =
-            dots.name(label(&entry.path)).show_legend(false).marker(Marker::new().color(look.colour).size(8));
-        traces.push(dots.hover_template("%{y:.0f} %: %{x:.1f} µs"));
-        right = right.max(at(99.0));
+        for rank in [90.0, 99.0] {
+            let value = at_rank(latency, rank);
+            let (symbol, text) = if value <= right {
+                (MarkerSymbol::Circle, "%{y:.0f} %: %{x:.1f} µs".to_owned())
+            } else {
+                beyond.push(format!("p{rank} of {} ({value:.0} µs)", entry.path));
+                (MarkerSymbol::TriangleRight, format!("%{{y:.0f}} %: {value:.1} µs"))
+            };
+            let dot = Scatter::new(vec![value.min(right)], vec![rank]).mode(Mode::Markers);
+            let marker = Marker::new().color(look.colour).size(8).symbol(symbol);
+            traces.push(dot.name(label(&entry.path)).show_legend(false).marker(marker).hover_template(text));
+        }
     }
     if traces.is_empty() {
         return Ok(None);
@@ -189,11 +212,16 @@ fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportErro
         let line = ShapeLine::new().color("#888888").width(1.0).dash(DashType::Dot);
         Shape::new().shape_type(ShapeType::Line).x_ref("paper").x0(0.0).x1(1.0).y0(at).y1(at).line(line)
     });
-    let x = linear("Latency [µs]").range(vec![0.0, right * 1.1]);
+    let x = linear("Latency [µs]").range(vec![0.0, right * 1.02]);
     let layout = layout(x, linear("Frames [%]").range(vec![0.0, 101.0])).shapes(levels.to_vec());
     let caption = format!(
         "Distribution of latency at {payload} octets, without a load, as Fig. 4 of the publication; p90 and p99 are marked. Stars: \
-         its p90 and p99 of tsn-cni and Flannel, on its machines. The axis ends past the greatest p99."
+         its p90 and p99 of tsn-cni and Flannel, on its machines. The axis ends past the greatest p90 and star{}.",
+        if beyond.is_empty() {
+            String::new()
+        } else {
+            format!("; beyond it, at its edge: {}", beyond.join(", "))
+        }
     );
     Ok(Some(Drawing {
         id: "published-cdf".to_owned(),
@@ -202,4 +230,23 @@ fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportErro
         caption: html(&caption),
         figures: vec![(None, figure(traces, layout)?)],
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_ends_where_the_curves_are_to_be_read() {
+        let mut latency: Vec<i64> = (1..=1000).map(|n| n * 100).collect();
+        assert_eq!((at_rank(&latency, 90.0), at_rank(&latency, 99.0)), (90.0, 99.0));
+        for stalled in &mut latency[985..] {
+            *stalled += 9_000_000;
+        }
+        assert!(at_rank(&latency, 99.0) > 9_000.0);
+        let end = axis_end(40.0, [at_rank(&latency, 90.0), 12.0].into_iter());
+        assert_eq!(end, 112.5, "the stall is beyond it");
+        assert_eq!(axis_end(173.0, [90.0].into_iter()), 216.25, "what was published is always there");
+        assert_eq!((at_rank(&[7000], 90.0), at_rank(&[7000], 1.0)), (7.0, 7.0));
+    }
 }
