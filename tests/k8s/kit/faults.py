@@ -87,13 +87,13 @@ class Faults:
         """Everything on a node that a TSN pod brings along: what is more afterwards has leaked."""
         run = node.space.run
         links = json.loads(run("ip", "-json", "link"))
-        programs = run("sh", "-c", "ls /proc/sys/net/core/bpf_jit_enable >/dev/null; bpftool -j prog show 2>/dev/null || echo []")
+        programs = run("bpftool", "-j", "prog", "show")
         count = lambda command: int(run("sh", "-c", f"{command} 2>/dev/null | wc -l"))  # noqa: E731
         status = self.ktsn.attachments(node, self.programs)
         return {"namespaces": count("ls /run/netns"), "links": len(links), "routes": count("ip route"),
                 "state files": count("find /var/lib/cni/ktsn -name '*.json'"),
                 "addresses": count("find /var/lib/cni/networks/tsn -name '1*'"),
-                "attachments": len(status["attachments"]), "bpf programs": len(json.loads(programs or "[]"))}
+                "attachments": len(status["attachments"]), "bpf programs": len(json.loads(programs))}
 
     def same(self, node, before, seconds=30):
         """Until nothing is left beyond what was there."""
