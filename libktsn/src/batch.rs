@@ -8,7 +8,7 @@
 
 use core::ffi::c_int;
 
-use ktsn_ring::{Claims, ClockId, Frame, Producer, RegionState, Run, counter};
+use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counter};
 
 use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
@@ -217,10 +217,13 @@ impl Batch {
         producer.publish_run(run);
         producer.add(counter::SENT, count);
         let [monotonic, tai] = core::mem::replace(&mut self.earliest, [u64::MAX; 2]);
-        let is_late = (tai == u64::MAX || monotonic != u64::MAX)
-            && producer.needs_doorbell(ClockId::Monotonic, monotonic, self.now)
-            || tai != u64::MAX && producer.needs_doorbell(ClockId::Tai, tai, self.now);
-        let is_unheard = is_late && !ring(held);
+        let bell = |clock, at| producer.bell(clock, at, self.now);
+        let bell = match (monotonic, tai) {
+            (_, u64::MAX) => bell(ClockId::Monotonic, monotonic),
+            (u64::MAX, _) => bell(ClockId::Tai, tai),
+            _ => bell(ClockId::Monotonic, monotonic).or_else(|| bell(ClockId::Tai, tai)),
+        };
+        let is_unheard = bell.is_some_and(|bell| !ring(held, bell));
         if is_unheard || producer.state() != RegionState::Attached {
             held.give_up(self.page);
             self.let_go();
@@ -237,8 +240,8 @@ impl Batch {
             return Verdict::Taken(octets);
         };
         let producer = held.producer();
-        let is_late = producer.needs_doorbell(ClockId::Monotonic, u64::MAX, clock::monotonic());
-        if producer.state() != RegionState::Attached || (is_late && !ring(held)) {
+        let bell = producer.bell(ClockId::Monotonic, u64::MAX, clock::monotonic());
+        if producer.state() != RegionState::Attached || bell.is_some_and(|bell| !ring(held, bell)) {
             held.give_up(self.page);
             self.let_go();
             attach::count_absent(1); // nobody reads this region's counters any more
@@ -324,7 +327,8 @@ impl Wait {
             return Err(Full::Gone);
         }
         // A daemon that has not looked for too long may be gone: the doorbell tells.
-        if producer.needs_doorbell(ClockId::Monotonic, u64::MAX, now) && !ring(held) {
+        let bell = producer.bell(ClockId::Monotonic, u64::MAX, now);
+        if bell.is_some_and(|bell| !ring(held, bell)) {
             held.give_up(page);
             return Err(Full::Gone);
         }
@@ -337,9 +341,13 @@ impl Wait {
 }
 
 /// Wakes the worker; false when nobody is there to hear it.
-fn ring(held: &Use) -> bool {
+fn ring(held: &Use, bell: Bell) -> bool {
     let Some(doorbell) = held.region().doorbell.get() else { return false };
     held.producer().count(counter::DOORBELLS);
     // A full queue is as good as rung.
-    matches!(sys::send(doorbell, &[1], None), Ok(()) | Err(EAGAIN | EINTR))
+    let is_heard = matches!(sys::send(doorbell, &[1], None), Ok(()) | Err(EAGAIN | EINTR));
+    if is_heard {
+        held.producer().rung(bell);
+    }
+    is_heard
 }

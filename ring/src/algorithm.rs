@@ -132,28 +132,66 @@ pub fn next(words: &impl Words, slot_at: usize) -> u32 {
     words.load32(slot_at.wrapping_add(NEXT), Relaxed)
 }
 
-/// Promises to look no later than at this instant (in both clocks, nanoseconds).
+/// The turn after `turn`: even, and never 0.
 #[inline]
-pub fn look_at(words: &impl Words, monotonic: u64, tai: u64) {
-    words.store64(layout::LOOKS_AT_MONOTONIC, monotonic, Relaxed);
-    words.store64(layout::LOOKS_AT_TAI, tai, Relaxed);
+#[must_use]
+pub const fn next_turn(turn: u32) -> u32 {
+    match turn.wrapping_add(2) & !1 {
+        0 => 2,
+        turn => turn,
+    }
 }
 
-/// Whether the consumer may sleep until what it promised by [`look_at`]: nothing is published.
+/// Promises to look no later than at this instant (in both clocks, nanoseconds). `turn` is another one at every call
+/// ([`next_turn`]): a doorbell that was rung before does not wake from the sleep that follows.
+#[inline]
+pub fn look_at(words: &impl Words, monotonic: u64, tai: u64, turn: u32) {
+    words.store64(layout::LOOKS_AT_MONOTONIC, monotonic, Relaxed);
+    words.store64(layout::LOOKS_AT_TAI, tai, Relaxed);
+    words.store32(layout::TURN, turn, Relaxed);
+}
+
+/// Whether the consumer may sleep until what it promised by [`look_at`]: nothing is published. What rings from here on
+/// must end the sleep.
 #[inline]
 pub fn sleep_check(words: &impl Words) -> bool {
     words.fence(SeqCst);
     !is_published(words)
 }
 
-/// Whether a frame just published for `tx_time` would be looked at too late, or the worker broke its promise.
+/// A doorbell that is to be rung, and then noted by [`rung`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the worker sleeps"]
+pub struct Bell {
+    turn: u32,
+}
+
+/// Whether a frame just published for `tx_time` would be looked at too late, or the worker broke its promise; `None`
+/// too where somebody has rung since the worker last promised something: it wakes, and looks once more before it sleeps
+/// again.
 #[inline]
-pub fn needs_doorbell(words: &impl Words, clock: ClockId, tx_time: u64, now_monotonic: u64) -> bool {
+pub fn bell(words: &impl Words, clock: ClockId, tx_time: u64, now_monotonic: u64) -> Option<Bell> {
     words.fence(SeqCst);
     let monotonic = words.load64(layout::LOOKS_AT_MONOTONIC, Relaxed);
     let looks_at = match clock {
         ClockId::Monotonic => monotonic,
         ClockId::Tai => words.load64(layout::LOOKS_AT_TAI, Relaxed),
     };
-    tx_time < looks_at || now_monotonic > monotonic.saturating_add(ATTENTION_GRACE)
+    let is_overdue = now_monotonic > monotonic.saturating_add(ATTENTION_GRACE);
+    if !is_overdue && tx_time >= looks_at {
+        return None;
+    }
+    let turn = words.load32(layout::TURN, Relaxed);
+    (is_overdue || turn & 1 == 0).then_some(Bell { turn })
+}
+
+/// Notes that a doorbell was rung, unless the worker has promised something new meanwhile: perhaps it had heard this
+/// one before.
+#[inline]
+pub fn rung(words: &impl Words, bell: Bell) {
+    // 0: a daemon that knows of no turns would leave the mark for ever.
+    if bell.turn != 0 && bell.turn & 1 == 0 {
+        // Once: where it fails for no reason, the next frame rings too.
+        let _ = words.exchange32(layout::TURN, bell.turn, bell.turn | 1, Relaxed);
+    }
 }

@@ -4,6 +4,7 @@
 //! In: what a program published. Out: checked copies of it, oldest first, and the tables that the program reads.
 //! It is owned by one thread. No shared word that it writes is ever read back.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use std::boxed::Box;
 use std::hash::{BuildHasher, RandomState};
@@ -56,6 +57,8 @@ pub struct Consumer {
     intake: Intake,
     streams: Box<[StreamShadow]>,
     destinations: DestinationsShadow,
+    /// The turn of the last promise.
+    turn: Cell<u32>,
 }
 
 impl Consumer {
@@ -81,7 +84,15 @@ impl Consumer {
         let streams = std::vec![StreamShadow::default(); layout.streams_count()].into_boxed_slice();
         let intake = Intake::new(&layout);
         Ok((
-            Self { memory, nonce, layout, intake, streams, destinations: DestinationsShadow::default() },
+            Self {
+                memory,
+                nonce,
+                layout,
+                intake,
+                streams,
+                destinations: DestinationsShadow::default(),
+                turn: Cell::new(0),
+            },
             memfd,
         ))
     }
@@ -191,7 +202,9 @@ impl Consumer {
     /// Promises to look no later than at this instant, in nanoseconds of both clocks. Stores only.
     #[inline]
     pub fn look_at(&self, monotonic: u64, tai: u64) {
-        algorithm::look_at(&self.words(), monotonic, tai);
+        let turn = algorithm::next_turn(self.turn.get());
+        self.turn.set(turn);
+        algorithm::look_at(&self.words(), monotonic, tai, turn);
     }
 
     /// After [`Self::look_at`]: whether the worker may sleep until then, as nothing is published or in hand.

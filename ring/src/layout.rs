@@ -30,6 +30,9 @@ pub const LOOKS_AT_MONOTONIC: usize = 72;
 pub const LOOKS_AT_TAI: usize = 80;
 /// Sequence of the destination table, odd while it is written, u64 (daemon).
 pub const DESTINATIONS_VERSION: usize = 88;
+/// Turn of the promise, u32: even as the daemon wrote it with [`LOOKS_AT_MONOTONIC`], 0 = it writes none; odd: the doorbell
+/// was rung since (both).
+pub const TURN: usize = 96;
 /// Head of the list of published slots, u32: slot + 1, or 0 (both).
 pub const HEAD: usize = 128;
 /// What markers on an error queue carry to name this region, u64 (daemon, once).
@@ -79,7 +82,8 @@ pub const DESTINATIONS_MAX: u32 = 64;
 pub const SLOT_HEADER_OCTETS: usize = 192;
 
 const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
-const _: () = assert!(DESTINATIONS_VERSION + 8 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
+const _: () =
+    assert!(DESTINATIONS_VERSION + 8 <= TURN && TURN + 4 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
 const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= LINK);
 const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= OTHERS && OTHERS + 4 * OTHERS_MAX <= COUNTERS);

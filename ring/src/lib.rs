@@ -40,6 +40,7 @@ pub mod intake;
 #[allow(unsafe_code)]
 mod region;
 
+pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
 pub use consumer::{Attention, Consumer, Holding, TableError};
 pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use thiserror::Error;
 
-use crate::algorithm;
+use crate::algorithm::{self, Bell};
 use crate::completion::{self, Completion, Place};
 use crate::frame::{self, ClockId, Frame, SlotHeader};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout, LayoutError, SLOT_HEADER_OCTETS};
@@ -300,12 +300,19 @@ impl Producer {
         }
     }
 
-    /// Whether the worker must be woken for a frame that was just published, or has not looked for too long.
-    /// `tx_time` is in nanoseconds of `clock`, `now_monotonic` in those of `CLOCK_MONOTONIC`.
+    /// The doorbell to be rung for a frame that was just published, or because the worker has not looked for too long;
+    /// `None` where it looks in time, or was rung for and wakes. `tx_time` is in nanoseconds of `clock`, `now_monotonic`
+    /// in those of `CLOCK_MONOTONIC`.
     #[inline]
     #[must_use]
-    pub fn needs_doorbell(&self, clock: ClockId, tx_time: u64, now_monotonic: u64) -> bool {
-        algorithm::needs_doorbell(&self.words, clock, tx_time, now_monotonic)
+    pub fn bell(&self, clock: ClockId, tx_time: u64, now_monotonic: u64) -> Option<Bell> {
+        algorithm::bell(&self.words, clock, tx_time, now_monotonic)
+    }
+
+    /// The doorbell was rung: until the worker has heard it nobody else rings.
+    #[inline]
+    pub fn rung(&self, bell: Bell) {
+        algorithm::rung(&self.words, bell);
     }
 
     /// Whether the region is to be used.

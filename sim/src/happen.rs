@@ -269,8 +269,7 @@ impl World {
         for process in &mut tenant_state.processes {
             let Some(place) = process.held.iter().position(|held| held.id == id) else { continue };
             let held = process.held.swap_remove(place);
-            let wake = process.publish(held.claim, clock, at, now);
-            let rang = wake && process.ring();
+            let rang = process.publish(held.claim, clock, at, now);
             tenant_state.rang += u64::from(rang);
             self.ledger.publish(id, now);
             self.note(Note::Pushed { tenant, id, tx_time: at });

@@ -83,10 +83,16 @@ impl Process {
         Some(claim)
     }
 
-    /// Publishes; true when the worker has to be woken.
+    /// Publishes; rings where the worker has to be woken. True when it was rung for.
     pub fn publish(&self, claim: Claim, clock: ClockId, tx_time: u64, now: u64) -> bool {
-        self.mapping.producer().publish(claim);
-        self.mapping.producer().needs_doorbell(clock, tx_time, now)
+        let producer = self.mapping.producer();
+        producer.publish(claim);
+        let Some(bell) = producer.bell(clock, tx_time, now) else { return false };
+        let rang = self.ring();
+        if rang {
+            producer.rung(bell);
+        }
+        rang
     }
 
     /// Sends one octet to the doorbell; false when the queue was full or the other end closed.

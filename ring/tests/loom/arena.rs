@@ -27,7 +27,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// The words of a region of this layout, all slots free.
     pub(crate) fn new(layout: &Layout) -> Self {
-        let mut at32 = vec![layout::STATE, layout::HEAD, layout::NOTIFYING];
+        let mut at32 = vec![layout::STATE, layout::TURN, layout::HEAD, layout::NOTIFYING];
         let mut at64 = vec![layout::LOOKS_AT_MONOTONIC, layout::LOOKS_AT_TAI, layout::DESTINATIONS_VERSION];
         at64.extend((0..layout.free_words()).map(|word| layout::FREE + 8 * word));
         at64.extend((0..layout.free_words()).map(|word| layout::DONE + 8 * word));
@@ -70,6 +70,12 @@ impl Words for Arena {
         self.word32(at).load(order)
     }
     fn store32(&self, at: usize, value: u32, order: Ordering) {
+        if at == layout::TURN {
+            // An exchange's value directly follows the one that it replaced, so a store that it did not find comes after
+            // both. loom does not know that of a plain store, only of another exchange.
+            self.word32(at).swap(value, order);
+            return;
+        }
         self.word32(at).store(value, order);
     }
     fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32 {
