@@ -38,6 +38,7 @@ pub(crate) const IP_RECVERR: c_int = 11;
 pub(crate) const IP_MULTICAST_TTL: c_int = 33;
 pub(crate) const IP_UNICAST_IF: c_int = 50;
 pub(crate) const IP_MULTICAST_IF: c_int = 32;
+pub(crate) const IP_PKTINFO: c_int = 8;
 
 pub(crate) const IPV6_UNICAST_HOPS: c_int = 16;
 pub(crate) const IPV6_MULTICAST_IF: c_int = 17;

@@ -192,7 +192,7 @@ impl Batch {
     pub(crate) fn await_room(&mut self, stream: Stream, socket: c_int, flags: c_int) -> Result<(), Full> {
         self.expected_count = 1;
         let mut waiting: Option<Wait> = None;
-        while !buffer::has_room(stream, self.held.as_ref().ok_or(Full::Gone)?.producer()) {
+        while !buffer::has_room(stream, self.page) {
             self.wait(&mut waiting, socket, flags)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The send buffer of a socket whose program set SO_SNDBUF: what is queued is charged to it, as by the kernel.
 //!
-//! In: SO_SNDBUF as the kernel tells it, the frames in the ring. Out: whether there is room for one more. A frame is charged
+//! In: SO_SNDBUF as the kernel tells it, the frames in the rings of the namespace's attachments. Out: whether there is room for one more. A frame is charged
 //! until it has left: its slot is free again, or holds what became of it. Nobody counts down: who finds the buffer full
 //! looks at the slots in use. A socket with the system's default buffer is not charged, its limit is the ring's slots.
 //!
@@ -11,9 +11,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ktsn_ring::Producer;
-
 use crate::abi::{SO_SNDBUF, SOL_SOCKET};
+use crate::page::Page;
+use crate::region::Use;
 use crate::streams::{STREAMS_COUNT, Stream};
 use crate::{stamps, sys};
 
@@ -75,7 +75,7 @@ pub(crate) fn add(stream: u32, octets: usize) {
 }
 
 /// Whether a charged stream's buffer has room: as in the kernel, the last datagram may exceed it.
-pub(crate) fn has_room(stream: Stream, producer: &Producer) -> bool {
+pub(crate) fn has_room(stream: Stream, page: &Page) -> bool {
     let Some(word) = word(stream.index) else { return true };
     let now = word.load(Relaxed);
     let limit = (now >> 32) as u32;
@@ -83,11 +83,14 @@ pub(crate) fn has_room(stream: Stream, producer: &Producer) -> bool {
         return true; // (0: another thread has just set the default)
     }
     let mut charged = 0u32;
-    producer.for_each_queued(|frame, octets| {
-        if stamps::sent(stream, frame) {
-            charged = charged.saturating_add(charge(octets.into()));
-        }
-    });
+    // One buffer, whichever of the namespace's attachments its datagrams leave by.
+    for held in Use::all(page) {
+        held.producer().for_each_queued(|frame, octets| {
+            if stamps::sent(stream, frame) {
+                charged = charged.saturating_add(charge(octets.into()));
+            }
+        });
+    }
     // What another thread sends meanwhile is found the next time.
     let _ = word.compare_exchange(now, u64::from(limit) << 32 | u64::from(charged), Relaxed, Relaxed);
     charged < limit

@@ -81,10 +81,10 @@ fn takes(send: Send, frame: &Frame, held: &Use, batch: &mut Batch) -> bool {
     if !frame.flags.contains(SlotFlags::CONNECTED) {
         return is_taken(held, frame);
     }
-    let answer = send.stream.known_registration(held).unwrap_or_else(|| {
+    let answer = send.stream.known_registration(held, send.fd, send.flags).unwrap_or_else(|| {
         // What is filled carries the token of an older registration: it goes first.
         batch.publish();
-        send.stream.registration(held, send.fd)
+        send.stream.registration(held, send.fd, send.flags)
     });
     matches!(answer, Registration::Known(status) if status.limit != 0)
 }

@@ -6,9 +6,11 @@
 //! cmsg(3); which levels count depends on the socket and the destination, so each has its own mark.
 
 use crate::abi::{
-    IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_TCLASS, SCM_TS_OPT_ID, SO_PRIORITY, SO_TIMESTAMPING, SO_TXTIME,
-    SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
+    IP_PKTINFO, IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_TCLASS, SCM_TS_OPT_ID, SO_PRIORITY,
+    SO_TIMESTAMPING, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
 };
+
+use crate::leaving::Leaving;
 
 /// Priorities above this are one and the same to the daemon.
 const PRIORITY_MAX: u32 = 15;
@@ -44,6 +46,10 @@ pub(crate) struct Parsed {
     pub(crate) traffic_class: Option<Option<u8>>,
     /// IPV6_HOPLIMIT, on the IPv6 path only; `Some(None)` is −1, the socket's own.
     pub(crate) hop_limit: Option<Option<u8>>,
+    /// IP_PKTINFO, on the IPv4 path only.
+    pub(crate) leaving_v4: Leaving,
+    /// IPV6_PKTINFO without an address, on the IPv6 path only.
+    pub(crate) leaving_v6: Leaving,
     /// What only the kernel serves on any path: other messages of SOL_SOCKET and SOL_UDP, unknown levels.
     pub(crate) has_others: bool,
     /// The same, of SOL_IP: of no effect on the IPv6 path and on packet sockets.
@@ -139,6 +145,11 @@ pub(crate) const fn priority_of_tos(tos: u8) -> u8 {
 }
 
 impl Parsed {
+    /// Where the datagram is to leave, on the path of this family.
+    pub(crate) const fn leaving(&self, is_v4: bool) -> Leaving {
+        if is_v4 { self.leaving_v4 } else { self.leaving_v6 }
+    }
+
     /// What only the kernel serves, on the path of this family.
     pub(crate) const fn is_kernels(&self, is_v4: bool) -> bool {
         self.has_others || if is_v4 { self.has_others_v4 } else { self.has_others_v6 }
@@ -155,15 +166,7 @@ impl Parsed {
                 _ => self.has_others = true,
             },
             SOL_IP => self.take_v4(item),
-            SOL_IPV6 => match (item.kind, item.octet_or_default()) {
-                (IPV6_TCLASS, Some(value)) => self.traffic_class = Some(value),
-                (IPV6_HOPLIMIT, Some(value)) => self.hop_limit = Some(value),
-                _ => {
-                    self.has_others_v6 = true;
-                    // IPV6_PKTINFO counts on the IPv4 path too; who mixes more than that is rare.
-                    self.has_others_v4 = true;
-                }
-            },
+            SOL_IPV6 => self.take_v6(item),
             _ => self.has_others = true,
         }
         Some(())
@@ -197,6 +200,29 @@ impl Parsed {
         self.priority_v4 = self.priority;
     }
 
+    #[inline(always)]
+    fn take_v6(&mut self, item: &Item<'_>) {
+        match (item.kind, item.octet_or_default()) {
+            (IPV6_TCLASS, Some(value)) => self.traffic_class = Some(value),
+            (IPV6_HOPLIMIT, Some(value)) => self.hop_limit = Some(value),
+            (IPV6_PKTINFO, _) => {
+                // struct in6_pktinfo: the source's address, the interface's index. It counts on the IPv4 path too.
+                self.has_others_v4 = true;
+                match item.data::<20>().and_then(|octets| Some((word(&octets, 0)?, word(&octets, 16)?))) {
+                    Some((source, interface)) if u128::from_ne_bytes(source) == 0 => {
+                        self.leaving_v6.set(u32::from_ne_bytes(interface), [0; 4]);
+                    }
+                    _ => self.has_others_v6 = true,
+                }
+            }
+            _ => {
+                self.has_others_v6 = true;
+                // Who mixes more than IPV6_PKTINFO on the IPv4 path is rare.
+                self.has_others_v4 = true;
+            }
+        }
+    }
+
     fn take_v4(&mut self, item: &Item<'_>) {
         let tos = item.data::<1>().map(|[tos]| tos);
         match item.kind {
@@ -208,6 +234,15 @@ impl Parsed {
                 Some(ttl) => self.ttl = Some(ttl),
                 None => self.has_others_v4 = true,
             },
+            // struct in_pktinfo: the interface's index, the source's address, one that only a receiver is told.
+            IP_PKTINFO => {
+                match item.data::<12>().and_then(|octets| Some((word(&octets, 0)?, word(&octets, 4)?))) {
+                    Some((interface, source)) => {
+                        self.leaving_v4.set(u32::from_ne_bytes(interface), source);
+                    }
+                    None => self.has_others_v4 = true,
+                }
+            }
             _ => self.has_others_v4 = true,
         }
     }

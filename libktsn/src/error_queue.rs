@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `recvmsg(MSG_ERRQUEUE)` on a timed socket: the kernel's entries as they are, and for each marker the completion
+//! `recvmsg(MSG_ERRQUEUE)`, `recvfrom` and `recv` on a timed socket: the kernel's entries as they are, and for each marker the completion
 //! that it stands for (`docs/design/error-queue.md`).
 //!
 //! In: a descriptor and the program's header. Out: what the kernel would have answered had it sent the frame itself.
 //! An entry is read with a head and control data of our own, as the program's may be too small to show whose it is.
 //! It never waits: the error queue never makes anybody wait.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use ktsn_ring::completion::{Completion, Outcome, Place, kind};
 use ktsn_ring::marker::{self, Marker};
 use ktsn_ring::{Producer, SlotHeader};
 
 use crate::abi::{
-    EAGAIN, ECANCELED, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MessageHeader,
-    PACKET_TX_TIMESTAMP, SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, Segment,
+    EAGAIN, ECANCELED, EFAULT, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC,
+    MessageHeader, PACKET_TX_TIMESTAMP, SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, Segment,
 };
 use crate::page::PLACES_COUNT;
 use crate::region::Use;
 use crate::reply::{Reply, SEGMENTS};
 use crate::stamps::{OPT_CMSG, OPT_ID, OPT_TSONLY, SOFTWARE};
 use crate::streams::Stream;
-use crate::{clock, env, originals, page, send, stamps, sys};
+use crate::{clock, env, memory, originals, page, send, stamps, sys};
 
 /// Octets of an entry's data that are looked at: Ethernet, IPv6 with an option, UDP, a marker are 102.
 const HEAD: usize = 128;
@@ -93,24 +93,78 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
         };
         match entry.read(fd, &reply, flags) {
             Err(EAGAIN) => {
-                return reader.markerless(&mut reply).map_or(Answer::Fail(EAGAIN), Answer::Octets);
+                let octets = reader.markerless(&mut reply);
+                return octets.map_or(Answer::Fail(EAGAIN), |octets| reply.answer(octets));
             }
             Err(errno) => return Answer::Fail(errno),
             Ok(()) => {}
         }
         let told = match reader.whose(&entry) {
-            Whose::Kernels => return Answer::Octets(entry.pass(&mut reply)),
+            Whose::Kernels => {
+                let octets = entry.pass(&mut reply);
+                return reply.answer(octets);
+            }
             Whose::Stray => None,
             Whose::Ours(producer, slot, sequence, kinds) => {
                 reader.tell(&mut reply, producer, slot, sequence, kinds)
             }
         };
         if let Some(octets) = told {
-            return Answer::Octets(octets);
+            return reply.answer(octets);
         }
         reply.restart();
     }
     Answer::Fail(EAGAIN)
+}
+
+/// The same by `recvfrom(2)` (`recv(2)` with nulls), which show no control messages.
+///
+/// # Safety
+/// All is what the program passed to it.
+pub(crate) unsafe fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    octets: usize,
+    flags: c_int,
+    name: *mut c_void,
+    name_octets: *mut u32,
+) -> Answer {
+    let segment = Segment { base: buffer, octets };
+    let mut header = MessageHeader {
+        name,
+        name_octets: 0,
+        segments: &raw const segment,
+        segments_count: 1,
+        control: core::ptr::null(),
+        control_octets: 0,
+        flags: 0,
+    };
+    let octets = size_of::<u32>();
+    let is_told = memory::is_readable(name_octets as usize, octets)
+        && memory::is_writable(name_octets as usize, octets);
+    if name.is_null() || !is_told {
+        header.name = core::ptr::null();
+    } else {
+        // SAFETY: readable, as just found; it need not be aligned.
+        header.name_octets = unsafe { name_octets.read_unaligned() };
+    }
+    // SAFETY: a header of our own around the program's arguments.
+    let answer = unsafe { recvmsg(fd, &raw mut header, flags) };
+    match answer {
+        // Found when the entry was taken: so does the kernel.
+        Answer::Octets(_) if !name.is_null() && !is_told => return Answer::Fail(EFAULT),
+        // SAFETY: writable, as just found.
+        Answer::Octets(_) if !name.is_null() => unsafe { name_octets.write_unaligned(header.name_octets) },
+        _ => {}
+    }
+    answer
+}
+
+impl Reply {
+    /// What the call comes to, with an entry of so many octets.
+    const fn answer(&self, octets: usize) -> Answer {
+        if self.is_faulty() { Answer::Fail(EFAULT) } else { Answer::Octets(octets) }
+    }
 }
 
 fn word32(octets: &[u8], at: usize) -> Option<u32> {
@@ -168,7 +222,9 @@ impl Entry {
     /// Hands the kernel's own entry on.
     fn pass(&self, reply: &mut Reply) -> usize {
         let head = self.head.get(..self.octets.min(HEAD)).unwrap_or(&[]);
-        reply.put_in_front(head, self.octets);
+        if reply.takes(self.octets) {
+            reply.put_in_front(head, self.octets);
+        }
         for (level, kind, data) in self.messages() {
             reply.control(level, kind, data);
         }
@@ -386,8 +442,11 @@ fn write_frame(
     header: &SlotHeader,
 ) -> usize {
     let headers = completion.headers.get(..usize::from(completion.headers_octets)).unwrap_or(&[]);
-    reply.data(0, headers);
     let octets = usize::from(header.payload_octets);
+    if !reply.takes(headers.len().wrapping_add(octets)) {
+        return headers.len().wrapping_add(octets);
+    }
+    reply.data(0, headers);
     let mut chunk = [0; 64];
     let mut at = 0usize;
     while at < octets {

@@ -8,8 +8,8 @@
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::abi::{
-    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, MSG_ERRQUEUE, MessageHeader, MultipleHeader, SEGMENTS_MAX,
-    SO_TXTIME, SOL_SOCKET,
+    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, IP_MULTICAST_IF, MSG_ERRQUEUE, MessageHeader, MultipleHeader,
+    SEGMENTS_MAX, SO_TXTIME, SOL_IP, SOL_SOCKET,
 };
 use crate::hwtstamp::Answer;
 use crate::send::Send;
@@ -79,7 +79,8 @@ pub unsafe extern "C" fn setsockopt(
     let answer = unsafe { originals::setsockopt(fd, level, name, value, octets) };
     if (level, name) != (SOL_SOCKET, SO_TXTIME) {
         if answer == 0 {
-            txtime::option_changed(fd, level, name);
+            // SAFETY: the kernel has just read it, as far as any option is long that matters here.
+            txtime::option_changed(fd, level, name, unsafe { option_value(level, name, value, octets) });
         }
         return answer;
     }
@@ -96,6 +97,20 @@ pub unsafe extern "C" fn setsockopt(
         }
         errno => fail(errno),
     }
+}
+
+/// The value of IP_MULTICAST_IF, the one option that is not asked for again.
+///
+/// # Safety
+/// The arguments are those of a `setsockopt` that the kernel accepted.
+unsafe fn option_value<'a>(level: c_int, name: c_int, value: *const c_void, octets: u32) -> &'a [u8] {
+    /// `sizeof(struct ip_mreqn)`; the kernel reads no more.
+    const LONGEST: usize = 12;
+    if (level, name) != (SOL_IP, IP_MULTICAST_IF) || value.is_null() {
+        return &[];
+    }
+    // SAFETY: so long as it is, up to the longest form: the kernel has read as much.
+    unsafe { core::slice::from_raw_parts(value.cast(), (octets as usize).min(LONGEST)) }
 }
 
 /// `getsockopt(2)`: SO_TXTIME that the daemon granted is answered as the kernel answers its own.
@@ -213,6 +228,50 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut MessageHeader, flags: 
     }
     // SAFETY: as above.
     unsafe { originals::recvmsg(fd, message, flags) }
+}
+
+/// `recv(2)`: as [`recvmsg`].
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, octets: usize, flags: c_int) -> isize {
+    if flags & MSG_ERRQUEUE != 0 {
+        let (name, name_octets) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the program's arguments.
+        match unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) } {
+            error_queue::Answer::Kernel => {}
+            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
+            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
+        }
+    }
+    // SAFETY: as above.
+    unsafe { originals::recv(fd, buffer, octets, flags) }
+}
+
+/// `recvfrom(2)`: as [`recvmsg`].
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    octets: usize,
+    flags: c_int,
+    name: *mut c_void,
+    name_octets: *mut u32,
+) -> isize {
+    if flags & MSG_ERRQUEUE != 0 {
+        // SAFETY: the program's arguments.
+        match unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) } {
+            error_queue::Answer::Kernel => {}
+            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
+            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
+        }
+    }
+    // SAFETY: as above.
+    unsafe { originals::recvfrom(fd, buffer, octets, flags, name, name_octets) }
 }
 
 /// `recvmmsg(2)`: an error queue is read message by message, as the kernel does it; nobody ever waits there.

@@ -53,6 +53,7 @@ mod error_queue;
 mod fds;
 pub mod hooks;
 mod hwtstamp;
+mod leaving;
 mod limit;
 mod memory;
 mod message;

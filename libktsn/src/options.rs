@@ -8,10 +8,10 @@ use core::ffi::c_int;
 
 use crate::abi::{
     IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_OPTIONS, IP_TOS, IP_TTL, IP_UNICAST_IF, IPV6_DSTOPTS,
-    IPV6_FLOWINFO_SEND, IPV6_HOPOPTS, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_IF, IPV6_PKTINFO, IPV6_RTHDR,
-    IPV6_RTHDRDSTOPTS, IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_UNICAST_IF, IPV6_V6ONLY, PACKET_TX_RING,
-    SO_BINDTODEVICE, SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY, SOL_IP,
-    SOL_IPV6, SOL_PACKET, SOL_SOCKET, SOL_UDP, UDP_CORK, UDP_NO_CHECK6_TX, UDP_SEGMENT,
+    IPV6_FLOWINFO_SEND, IPV6_HOPOPTS, IPV6_MULTICAST_HOPS, IPV6_PKTINFO, IPV6_RTHDR, IPV6_RTHDRDSTOPTS,
+    IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_UNICAST_IF, IPV6_V6ONLY, PACKET_TX_RING, SO_BINDTODEVICE,
+    SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY, SOL_IP, SOL_IPV6,
+    SOL_PACKET, SOL_SOCKET, SOL_UDP, UDP_CORK, UDP_NO_CHECK6_TX, UDP_SEGMENT,
 };
 use crate::sys;
 
@@ -37,8 +37,6 @@ pub(crate) struct Options {
     pub(crate) multicast_hops: u8,
     /// Only the kernel serves what is set.
     pub(crate) is_unsupported: bool,
-    /// The same, for groups only.
-    pub(crate) is_multicast_unsupported: bool,
     /// SO_BROADCAST.
     pub(crate) has_broadcast: bool,
     /// UDP_SEGMENT; 0 = no segments.
@@ -48,9 +46,7 @@ pub(crate) struct Options {
 impl Options {
     /// As two words.
     pub(crate) const fn to_words(self) -> (u64, u32) {
-        let flags = self.is_unsupported as u8
-            | (self.is_multicast_unsupported as u8) << 1
-            | (self.has_broadcast as u8) << 2;
+        let flags = self.is_unsupported as u8 | (self.has_broadcast as u8) << 1;
         let word = u64::from_le_bytes([
             self.priority,
             self.tos,
@@ -77,8 +73,7 @@ impl Options {
             multicast_ttl,
             multicast_hops,
             is_unsupported: flags & 1 != 0,
-            is_multicast_unsupported: flags & 2 != 0,
-            has_broadcast: flags & 4 != 0,
+            has_broadcast: flags & 2 != 0,
             segment_octets: segment_octets as u16,
         }
     }
@@ -109,7 +104,6 @@ impl Options {
             options.multicast_hops = octet(SOL_IPV6, IPV6_MULTICAST_HOPS, 1);
             options.is_unsupported |= UNSUPPORTED_V6.iter().any(is_set)
                 || STICKY_V6.iter().any(|&name| has_headers(fd, SOL_IPV6, name));
-            options.is_multicast_unsupported |= is_set(&(SOL_IPV6, IPV6_MULTICAST_IF));
         }
         options
     }
@@ -154,8 +148,8 @@ pub(crate) enum Change {
     Registration,
     /// A source address or a transmit ring that cannot be read back: the datagrams are the kernel's from now on.
     Pinned,
-    /// An interface for groups that cannot be read back.
-    PinnedGroups,
+    /// The interface and source for IPv4 groups, which cannot be read back whole.
+    GroupsV4,
 }
 
 /// Which options call for what. The unknown ones are read again too: reading is cheap and guessing is not.
@@ -166,7 +160,7 @@ pub(crate) const fn change(level: c_int, name: c_int) -> Change {
             Change::Registration
         }
         (SOL_IPV6, IPV6_PKTINFO) | (SOL_PACKET, PACKET_TX_RING) => Change::Pinned,
-        (SOL_IP, IP_MULTICAST_IF) => Change::PinnedGroups,
+        (SOL_IP, IP_MULTICAST_IF) => Change::GroupsV4,
         _ => Change::Options,
     }
 }
@@ -191,7 +185,6 @@ mod tests {
             multicast_ttl: 1,
             multicast_hops: 2,
             is_unsupported: true,
-            is_multicast_unsupported: false,
             has_broadcast: true,
             segment_octets: 0xfffe,
         };

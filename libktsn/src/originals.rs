@@ -81,7 +81,7 @@ macro_rules! originals {
                     slots::$function.store(at, Relaxed);
                 }
                 if at == MISSING {
-                    let mut words = [0usize; 5];
+                    let mut words = [0usize; 6];
                     for (word, value) in words.iter_mut().zip([$($argument as usize),*]) {
                         *word = value;
                     }
@@ -117,6 +117,11 @@ originals! {
         = c"sendmmsg", number::SENDMMSG;
     /// `recvmsg(2)`.
     recvmsg(fd: c_int, message: *mut MessageHeader, flags: c_int) -> isize = c"recvmsg", number::RECVMSG;
+    /// `recv(2)`.
+    recv(fd: c_int, buffer: *mut c_void, octets: usize, flags: c_int) -> isize = c"recv", number::RECVFROM;
+    /// `recvfrom(2)`.
+    recvfrom(fd: c_int, buffer: *mut c_void, octets: usize, flags: c_int, name: *mut c_void, name_octets: *mut u32)
+        -> isize = c"recvfrom", number::RECVFROM;
     /// `recvmmsg(2)`.
     recvmmsg(fd: c_int, messages: *mut MultipleHeader, count: u32, flags: c_int, timeout: *mut c_void) -> c_int
         = c"recvmmsg", number::RECVMMSG;

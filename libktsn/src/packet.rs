@@ -104,7 +104,7 @@ pub(crate) fn bound_interface(fd: c_int) -> u32 {
 /// The frame that a message asks for, sent on `fd`; `None` when only the kernel can judge it.
 pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
     let options = stream.options();
-    if options.is_unsupported || stream.is_pinned(false) || (control.is_any && is_kernels(control)) {
+    if options.is_unsupported || stream.is_pinned() || (control.is_any && is_kernels(control)) {
         return None;
     }
     let asked = stamps::asked(stream, control)?;

@@ -2,12 +2,13 @@
 //! A program's `struct msghdr` to be filled: data over its segments, control messages, flags.
 //!
 //! In: the program's header, and what is to be told. Out: the program's memory as the kernel would have left it,
-//! with its rules for what does not fit (MSG_TRUNC, MSG_CTRUNC, a control message cut short). The memory is written
-//! directly: a wild pointer faults here, in the program's own call, where the kernel would have answered EFAULT.
+//! with its rules for what does not fit (MSG_TRUNC, MSG_CTRUNC, a control message cut short) and for what cannot be
+//! written: data make EFAULT, control messages are left out. Every address is asked about before it is used ([`memory`]).
 
 use core::ffi::c_int;
 
 use crate::abi::{MSG_CTRUNC, MSG_ERRQUEUE, MSG_TRUNC, MessageHeader, Segment};
+use crate::memory;
 
 /// Segments of a program's header that are used; an error queue's entry in more is cut short.
 pub(crate) const SEGMENTS: usize = 31;
@@ -29,6 +30,8 @@ pub(crate) struct Reply {
     control_used: usize,
     is_truncated: bool,
     is_control_truncated: bool,
+    /// Data belong where nothing can be written.
+    is_faulty: bool,
     /// The program's header as it was.
     pub(crate) program: MessageHeader,
 }
@@ -37,19 +40,23 @@ impl Reply {
     /// Reads a header; `None` when only the kernel can judge it.
     ///
     /// # Safety
-    /// `header` is what a program passed to `recvmsg`: null, or readable and writable with everything it points to.
+    /// `header` is what a program passed to `recvmsg`. What can be written of it stays so for the lifetime of the
+    /// result.
     pub(crate) unsafe fn new(header: *mut MessageHeader, is_musl: bool) -> Option<Self> {
-        if header.is_null() {
+        // Where a kernel cannot tell what is writable, what is not even readable is found all the same.
+        let octets = size_of::<MessageHeader>();
+        if !memory::is_readable(header as usize, octets) || !memory::is_writable(header as usize, octets) {
             return None;
         }
-        // SAFETY: not null, so readable by the caller's promise; it need not be aligned.
+        // SAFETY: readable, as the kernel has found; it need not be aligned.
         let mut program = unsafe { header.read_unaligned() };
         if is_musl {
             program.segments_count &= u32::MAX as usize;
             program.control_octets &= u32::MAX as usize;
         }
+        let segments_octets = program.segments_count.min(SEGMENTS).wrapping_mul(size_of::<Segment>());
         if program.segments_count > crate::abi::SEGMENTS_MAX
-            || (program.segments_count != 0 && program.segments.is_null())
+            || !memory::is_readable(program.segments as usize, segments_octets)
         {
             return None;
         }
@@ -64,10 +71,11 @@ impl Reply {
             control_used: 0,
             is_truncated: false,
             is_control_truncated: false,
+            is_faulty: false,
             program,
         };
         for (index, segment) in (0..reply.count).zip(&mut reply.segments) {
-            // SAFETY: within the program's array of `segments_count` segments.
+            // SAFETY: within the program's array of `segments_count` segments, readable as just found.
             *segment = unsafe { program.segments.wrapping_add(index).read_unaligned() };
             reply.room = reply.room.saturating_add(segment.octets);
         }
@@ -79,9 +87,27 @@ impl Reply {
         self.control_used = 0;
         self.is_truncated = false;
         self.is_control_truncated = false;
+        self.is_faulty = false;
     }
 
-    /// Writes data from octet `at` of the entry on; what does not fit is left out.
+    /// Whether the program's memory takes the first `octets` of an entry's data; if not, none are written, and the call
+    /// fails.
+    pub(crate) fn takes(&mut self, octets: usize) -> bool {
+        let mut left = octets;
+        for segment in self.segments.iter().take(self.count) {
+            let part = segment.octets.min(left);
+            self.is_faulty |= !memory::is_writable(segment.base as usize, part);
+            left = left.wrapping_sub(part);
+        }
+        !self.is_faulty
+    }
+
+    /// Whether the entry could not be written: EFAULT.
+    pub(crate) const fn is_faulty(&self) -> bool {
+        self.is_faulty
+    }
+
+    /// Writes data from octet `at` of the entry on, where [`Self::takes`] found room; what does not fit is left out.
     pub(crate) fn data(&mut self, at: usize, octets: &[u8]) {
         let (mut begin, mut at, mut octets) = (0usize, at, octets);
         for segment in self.segments.iter().take(self.count) {
@@ -115,7 +141,7 @@ impl Reply {
     }
 
     /// The kernel wrote data after its first `head.len()` octets from octet 0 on: moves it behind them, and writes
-    /// them where they belong. `octets`: all together.
+    /// them where they belong. `octets`: all together, as [`Self::takes`] found room for.
     pub(crate) fn put_in_front(&mut self, head: &[u8], octets: usize) {
         let shift = head.len();
         let mut at = octets.min(self.room);
@@ -141,6 +167,9 @@ impl Reply {
         self.is_control_truncated |= left < whole;
         let octets = whole.min(left);
         let to = self.control.wrapping_add(self.control_used);
+        if !memory::is_writable(to as usize, octets) {
+            return; // so does the kernel
+        }
         let [a, b, c, d] = level.to_ne_bytes();
         let [e, f, g, h] = kind.to_ne_bytes();
         let head = octets.to_ne_bytes().into_iter().chain([a, b, c, d, e, f, g, h]);
@@ -158,7 +187,7 @@ impl Reply {
         let truncated = if self.is_truncated || octets > self.room { MSG_TRUNC } else { 0 };
         let control_truncated = if self.is_control_truncated { MSG_CTRUNC } else { 0 };
         let flags = flags | MSG_ERRQUEUE | truncated | control_truncated;
-        // SAFETY: the program's header, writable by `new`'s promise; it need not be aligned.
+        // SAFETY: the program's header, writable as `new` found; it need not be aligned.
         unsafe {
             if !self.program.name.is_null() {
                 (&raw mut (*self.header).name_octets).write_unaligned(name_octets);

@@ -4,15 +4,15 @@
 //! In: a descriptor and a `struct msghdr`. Out: a [`Verdict`]. On any doubt it is the kernel's, with a reason that
 //! is counted. It never allocates, locks, logs or touches `errno`, and it may be interrupted anywhere by a signal
 //! handler that sends: a claimed slot belongs to one call, everything else is single atomic operations. It waits in
-//! two places only: for the answer to a registration that the program made necessary (20 ms), and for free slots on
-//! a blocking socket of a daemon that lives ([`Batch`]).
+//! two places only, for a daemon that lives: for the answer to a registration that the program made necessary
+//! (20 ms, a blocking socket 1 s), and for free slots on a blocking socket ([`Batch`]).
 
 use core::ffi::c_int;
 
 use ktsn_model::BypassReason;
 use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
 
-use crate::abi::{ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
+use crate::abi::{EAGAIN, ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
 use crate::batch::{Batch, Filling, Full};
 use crate::control_messages::{self, Parsed};
 use crate::destination::{self, Address, Destination};
@@ -224,8 +224,7 @@ impl Send {
         let (is_group, is_v4) = to.map_or_else(|| stream.peer(), |to| (to.is_multicast(), to.is_v4()));
         let is_v4 = is_v4 || !stream.is_v6();
         if options.is_unsupported
-            || (is_group && options.is_multicast_unsupported)
-            || stream.is_pinned(is_group)
+            || stream.is_pinned()
             || stream.is_bound_elsewhere(is_v4)
             || (to.is_some_and(|to| to.is_broadcast()) && !options.has_broadcast)
             || (control.is_any && is_kernels(control, is_v4))
@@ -258,6 +257,16 @@ impl Send {
         }
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
+        }
+        let leaving = self.leaving(control, is_v4, is_group);
+        if leaving.interface != 0 {
+            let interface = stream.bound_interface();
+            if (frame.scope != 0 && frame.scope != leaving.interface)
+                || (interface != 0 && interface != leaving.interface)
+            {
+                return None;
+            }
+            frame.scope = leaving.interface;
         }
         // A hop limit of 0 never leaves this node.
         (hop_limit != 0).then_some(frame)
@@ -323,6 +332,7 @@ impl Send {
             Some(Registration::Unknown) => {
                 return self.refusal(message).unwrap_or_else(|| batch.absent(message.octets));
             }
+            Some(Registration::Late) => return self.refusal(message).unwrap_or(Verdict::Fail(EAGAIN)),
         };
         let Some(held) = batch.current() else { return self.without_region(message) };
         match status.code {
@@ -338,6 +348,9 @@ impl Send {
             StreamCode::Unsupported | StreamCode::Pending => {
                 return leave(stream, BypassReason::UnsupportedOption);
             }
+        }
+        if self.leaves_elsewhere(control, &frame, held) {
+            return leave(stream, BypassReason::UnsupportedOption);
         }
         let payload_max = match payload_max(held, message, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),
@@ -384,11 +397,11 @@ impl Send {
     /// a new registration: these frames carry the old one's token, and the daemon takes them before it hears of the new.
     #[inline(always)]
     fn registration(self, batch: &mut Batch) -> Option<Registration> {
-        if let Some(known) = self.stream.known_registration(batch.current()?) {
+        if let Some(known) = self.stream.known_registration(batch.current()?, self.fd, self.flags) {
             return Some(known);
         }
         batch.publish();
-        Some(self.stream.registration(batch.current()?, self.fd))
+        Some(self.stream.registration(batch.current()?, self.fd, self.flags))
     }
 
     /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more

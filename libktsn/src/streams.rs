@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The timed sockets of this process: one entry for each open socket, shared by all its descriptors.
 //!
-//! In: what the hooks learned about a socket. Out: what a send needs to know, and its registration with the daemon.
+//! In: what the hooks learned about a socket. Out: what a send needs to know, and ([`registration`]) what the daemon
+//! knows of it.
 //! All words are atomics; a send that races with a close on another thread sees the old socket's words or the new
 //! one's, and the token in the frame tells the daemon which: a mixture is refused there, never sent.
 
@@ -11,28 +12,23 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
-use ktsn_ring::{StreamCode, StreamStatus, stream_flags};
+use ktsn_ring::{StreamStatus, stream_flags};
 
-use crate::abi::{self, CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, SockTxtime};
+use crate::abi::{self, CLOCK_TAI, SockTxtime};
 use crate::destination::Address;
+use crate::leaving::{self, Leaving};
 use crate::options::Options;
 use crate::packet::{self, Shape};
 use crate::page::PLACES_COUNT;
-use crate::region::Use;
 use crate::stamps::Telling;
-use crate::{clock, page, sys};
+use crate::sys;
+
+mod registration;
+
+pub(crate) use registration::{Registration, forget_registrations};
 
 /// Streams of a process; the region's table has no more.
 pub(crate) const STREAMS_COUNT: usize = 1024;
-/// How long a send waits for a registration that the program itself made necessary, ns.
-const REGISTER_WAIT: u64 = 20_000_000;
-
-/// In a registration: the socket's addresses changed, register again before the next frame. It lies in the same word
-/// as the token, so that no thread sees it cleared beside the old one.
-const STALE: u64 = 1 << 63;
-/// The epoch's bits in a registration, after shifting.
-const EPOCH_MASK: u32 = u32::MAX >> 1;
 
 /// The kernel's socket knows SO_TXTIME too.
 const KERNEL_TXTIME: u32 = 1;
@@ -54,8 +50,6 @@ const LOCAL_V4: u32 = 1 << 8;
 const LOCAL_V6: u32 = 1 << 9;
 /// An option that cannot be read back was set: datagrams are the kernel's.
 const PINNED: u32 = 1 << 10;
-/// The same for groups only.
-const PINNED_GROUP: u32 = 1 << 11;
 /// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
 const ASKS: u32 = 1 << 12;
 /// The kernel holds the beginning of a datagram (MSG_MORE): what follows belongs to it.
@@ -84,10 +78,14 @@ struct Entry {
     registrations: [AtomicU64; PLACES_COUNT],
     /// The interface that the socket is bound to, 0 = none.
     interface: AtomicU32,
+    /// Where IPv4 datagrams to groups leave: the interface's index in the high half, the source in the low one.
+    groups_v4: AtomicU64,
+    /// The same of IPv6; no source.
+    groups_v6: AtomicU64,
     /// The socket's SO_COOKIE.
     cookie: AtomicU64,
-    /// A send waits for the answer until then (CLOCK_MONOTONIC, ns).
-    wait_until: AtomicU64,
+    /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = nobody waits for its answer.
+    registered_at: AtomicU64,
 }
 
 static STREAMS: [Entry; STREAMS_COUNT] = [const {
@@ -100,12 +98,12 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         telling: Telling::new(),
         registrations: [const { AtomicU64::new(0) }; PLACES_COUNT],
         interface: AtomicU32::new(0),
+        groups_v4: AtomicU64::new(0),
+        groups_v6: AtomicU64::new(0),
         cookie: AtomicU64::new(0),
-        wait_until: AtomicU64::new(0),
+        registered_at: AtomicU64::new(0),
     }
 }; STREAMS_COUNT];
-
-static TOKENS: AtomicU32 = AtomicU32::new(0);
 
 /// A stream of this process.
 #[derive(Clone, Copy)]
@@ -113,17 +111,6 @@ pub(crate) struct Stream {
     /// Its index, here and in the region.
     pub(crate) index: u32,
     entry: &'static Entry,
-}
-
-/// What the daemon says about a stream.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Registration {
-    /// It has answered; `StreamStatus::token` is the one for frames.
-    Known(StreamStatus),
-    /// Not yet, or not any more.
-    Unknown,
-    /// The region has fewer streams than this program.
-    NoRoom,
 }
 
 /// The stream of this index.
@@ -141,13 +128,15 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.txtime.store(0, Relaxed);
             entry.options.store(0, Relaxed);
             entry.segment.store(0, Relaxed);
-            entry.telling.begin(TOKENS.load(Relaxed));
+            entry.telling.begin(registration::last_token());
             for registration in &entry.registrations {
                 registration.store(0, Relaxed);
             }
             entry.interface.store(0, Relaxed);
+            entry.groups_v4.store(0, Relaxed);
+            entry.groups_v6.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
-            entry.wait_until.store(0, Relaxed);
+            entry.registered_at.store(0, Relaxed);
             entry.references.store(1, Release);
             return Some(Stream { index, entry });
         }
@@ -174,33 +163,8 @@ pub(crate) fn release(index: u32) {
         return;
     }
     entry.telling.end(index);
-    for (place, word) in (0..).zip(&entry.registrations) {
-        let registration = word.swap(0, AcqRel);
-        if registration as u32 != 0
-            && let Some(held) = page::get().and_then(|page| Use::at(page, place))
-            && epoch_of(registration) == held.epoch() & EPOCH_MASK
-            && let Some(control) = held.region().control.get()
-        {
-            let message = Unregister { stream_index: index, token: registration as u32 };
-            // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
-            let _ = sys::send(control, &message.encode(), None);
-        }
-    }
+    registration::unregister(index, entry);
     entry.references.store(0, Release);
-}
-
-/// In a fork's child: no stream is registered by this process.
-pub(crate) fn forget_registrations() {
-    for registration in STREAMS.iter().flat_map(|entry| &entry.registrations) {
-        // Read first: a page of the table that nobody has written stays unwritten.
-        if registration.load(Relaxed) != 0 {
-            registration.store(0, Relaxed);
-        }
-    }
-}
-
-const fn epoch_of(registration: u64) -> u32 {
-    (registration >> 32) as u32 & EPOCH_MASK
 }
 
 impl Stream {
@@ -243,17 +207,6 @@ impl Stream {
         self.set_stale();
     }
 
-    /// What a registration says about SO_TXTIME.
-    fn txtime_claim(self) -> TxtimeClaim {
-        match self.txtime() {
-            _ if self.has(ASKS) => TxtimeClaim::Asked,
-            SockTxtime { clock: CLOCK_TAI, flags } if !self.is_kernel_timed() => {
-                TxtimeClaim::Tai(flags as u8)
-            }
-            _ => TxtimeClaim::Kernels,
-        }
-    }
-
     /// Whether the daemon does not grant this stream's clock any more, which only it had granted.
     pub(crate) fn is_revoked(self, status: &StreamStatus) -> bool {
         !self.is_kernel_timed()
@@ -289,13 +242,25 @@ impl Stream {
     pub(crate) fn is_bound_elsewhere(self, to_v4: bool) -> bool {
         self.has(if to_v4 { LOCAL_V6 } else { LOCAL_V4 })
     }
-    /// Datagrams are the kernel's, because of an option; `to_group`: of one for groups.
-    pub(crate) fn is_pinned(self, to_group: bool) -> bool {
-        self.has(PINNED) || (to_group && self.has(PINNED_GROUP))
+    /// Datagrams are the kernel's, because of an option.
+    pub(crate) fn is_pinned(self) -> bool {
+        self.has(PINNED)
     }
     /// An option that cannot be read back was set.
-    pub(crate) fn pin(self, only_groups: bool) {
-        self.put(if only_groups { PINNED_GROUP } else { PINNED }, true);
+    pub(crate) fn pin(self) {
+        self.put(PINNED, true);
+    }
+    /// Where datagrams to groups leave, by an option of the socket.
+    #[inline(always)]
+    pub(crate) fn groups(self, is_v4: bool) -> Leaving {
+        let word = if is_v4 { &self.entry.groups_v4 } else { &self.entry.groups_v6 }.load(Relaxed);
+        Leaving { interface: (word >> 32) as u32, source: (word as u32).to_ne_bytes() }
+    }
+    /// Remembers it.
+    pub(crate) fn set_groups(self, is_v4: bool, leaving: Leaving) {
+        let word = if is_v4 { &self.entry.groups_v4 } else { &self.entry.groups_v6 };
+        let value = u64::from(leaving.interface) << 32 | u64::from(u32::from_ne_bytes(leaving.source));
+        word.store(value, Relaxed);
     }
     /// The socket's options.
     pub(crate) fn options(self) -> Options {
@@ -318,6 +283,9 @@ impl Stream {
         self.set_options(if self.is_packet() {
             packet::options(fd)
         } else {
+            if self.is_v6() {
+                self.set_groups(false, leaving::groups_v6(fd));
+            }
             Options::read(fd, self.is_v6())
         });
     }
@@ -349,16 +317,6 @@ impl Stream {
     /// The interface that the socket is bound to, 0 = none.
     pub(crate) fn bound_interface(self) -> u32 {
         self.entry.interface.load(Relaxed)
-    }
-    /// The registration says what the socket no longer is.
-    fn set_stale(self) {
-        for registration in &self.entry.registrations {
-            registration.fetch_or(STALE, AcqRel);
-        }
-    }
-    /// Its registration with the attachment of a region.
-    fn registered(self, held: &Use) -> &'static AtomicU64 {
-        self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
     }
     /// Whether the descriptor is this stream's socket; a number may have been used again behind our back.
     pub(crate) fn is_of(self, fd: c_int) -> bool {
@@ -402,99 +360,5 @@ impl Stream {
         }
         self.put(ADDRESS_FLAGS & !flags, false);
         self.put(flags, true);
-    }
-
-    /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
-    /// `bind`, `connect` or first send made a registration necessary.
-    pub(crate) fn registration(self, held: &Use, fd: c_int) -> Registration {
-        let mut registration = self.registered(held).load(Acquire);
-        let is_ours = epoch_of(registration) == held.epoch() & EPOCH_MASK;
-        if registration & STALE != 0 || !is_ours {
-            // After a daemon's return nobody waits; else the program's own change made it necessary.
-            let may_wait = registration as u32 == 0 || is_ours;
-            match self.register(held, fd, registration, if may_wait { REGISTER_WAIT } else { 0 }) {
-                Some(new) => registration = new,
-                None => return Registration::Unknown,
-            }
-        }
-        self.answer(held, registration)
-    }
-
-    /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
-    #[inline(always)]
-    pub(crate) fn known_registration(self, held: &Use) -> Option<Registration> {
-        let registration = self.registered(held).load(Acquire);
-        if registration & STALE != 0 || epoch_of(registration) != held.epoch() & EPOCH_MASK {
-            return None;
-        }
-        Some(self.answer(held, registration))
-    }
-
-    /// The limit to the connected peer that a region's daemon told last, for the registration that still stands.
-    pub(crate) fn last_limit(self, held: &Use) -> u32 {
-        let registration = self.registered(held).load(Acquire);
-        let told = held.producer().stream(self.index);
-        let told = told.filter(|status| {
-            status.token == registration as u32 && epoch_of(registration) == held.epoch() & EPOCH_MASK
-        });
-        told.map_or(0, |status| status.limit)
-    }
-
-    /// The daemon's answer to a registration, awaited as long as its program may.
-    fn answer(self, held: &Use, mut registration: u64) -> Registration {
-        loop {
-            match held.producer().stream(self.index) {
-                None => return Registration::NoRoom,
-                Some(status) if status.token == registration as u32 && status.code != StreamCode::Pending => {
-                    return Registration::Known(status);
-                }
-                Some(_) => {}
-            }
-            if clock::monotonic() >= self.entry.wait_until.load(Relaxed) {
-                return Registration::Unknown;
-            }
-            sys::nap(50_000);
-            registration = self.registered(held).load(Acquire);
-        }
-    }
-
-    /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
-    fn register(self, held: &Use, fd: c_int, old: u64, wait: u64) -> Option<u64> {
-        let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
-            0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
-            token => token,
-        };
-        let new = u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32;
-        self.entry.wait_until.store(clock::monotonic().saturating_add(wait), Relaxed);
-        if let Err(other) = self.registered(held).compare_exchange(old, new, AcqRel, Acquire) {
-            return Some(other); // another thread registers right now
-        }
-        // First the word, then the addresses: a change in between makes the stream stale again.
-        self.read_addresses(fd);
-        self.read_options(fd);
-        let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
-        let sent = match held.region().control.get() {
-            Some(control) => sys::send(control, &message.encode(), Some(fd)),
-            None => Err(EPIPE),
-        };
-        match sent {
-            Ok(()) => {
-                // A newer registration may have been sent before this one, and the daemon keeps the last.
-                if self.registered(held).load(Acquire) as u32 != token {
-                    self.set_stale();
-                }
-                Some(new)
-            }
-            Err(error) => {
-                self.set_stale();
-                // Anything else passes, also what others of this user cause (ETOOMANYREFS, ENOMEM).
-                if matches!(error, EPIPE | ECONNRESET | ENOTCONN)
-                    && let Some(page) = page::get()
-                {
-                    held.give_up(page);
-                }
-                None
-            }
-        }
     }
 }

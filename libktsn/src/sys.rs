@@ -31,6 +31,7 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 307;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const RECVFROM: usize = 45;
     pub(crate) const IOCTL: usize = 16;
     pub(crate) const RECVMMSG: usize = 299;
     pub(crate) const UNAME: usize = 63;
@@ -59,6 +60,7 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 269;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const RECVFROM: usize = 207;
     pub(crate) const IOCTL: usize = 29;
     pub(crate) const RECVMMSG: usize = 243;
     pub(crate) const UNAME: usize = 160;
@@ -74,7 +76,8 @@ compile_error!("libktsn knows the system calls of x86-64 and AArch64 only");
 ///
 /// # Safety
 /// The arguments must be what the call with this number expects; pointers must be valid for what it does with them.
-pub(crate) unsafe fn call(number: usize, a: [usize; 5]) -> isize {
+pub(crate) unsafe fn call<const N: usize>(number: usize, arguments: [usize; N]) -> isize {
+    let a = |index: usize| arguments.get(index).copied().unwrap_or(0);
     let result: isize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction follows the kernel's calling convention (rcx and r11 are clobbered); the caller answers
@@ -83,7 +86,7 @@ pub(crate) unsafe fn call(number: usize, a: [usize; 5]) -> isize {
         core::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => result,
-            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4],
+            in("rdi") a(0), in("rsi") a(1), in("rdx") a(2), in("r10") a(3), in("r8") a(4), in("r9") a(5),
             lateout("rcx") _, lateout("r11") _,
             options(nostack)
         );
@@ -94,8 +97,8 @@ pub(crate) unsafe fn call(number: usize, a: [usize; 5]) -> isize {
         core::arch::asm!(
             "svc 0",
             in("x8") number,
-            inlateout("x0") a[0] as isize => result,
-            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4],
+            inlateout("x0") a(0) as isize => result,
+            in("x1") a(1), in("x2") a(2), in("x3") a(3), in("x4") a(4), in("x5") a(5),
             options(nostack)
         );
     }

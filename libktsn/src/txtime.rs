@@ -16,7 +16,7 @@ use crate::fds::{self, Entry};
 use crate::options::{self, Change};
 use crate::region::Use;
 use crate::streams::{self, Registration, Stream};
-use crate::{attach, clock, env, packet, page, sys};
+use crate::{attach, clock, env, leaving, packet, page, sys};
 
 /// The clocks that a schedule can serve.
 pub(crate) const fn clock_id(clock: c_int) -> Option<ClockId> {
@@ -151,6 +151,9 @@ fn begin(fd: c_int) -> Option<Stream> {
     }
     stream.read_addresses(fd);
     stream.read_options(fd);
+    if shape.is_none() {
+        stream.set_groups(true, leaving::groups_v4(fd));
+    }
     Some(stream)
 }
 
@@ -185,11 +188,11 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
 /// The answer of one attachment, if it serves this stream.
 fn answer(stream: Stream, held: &Use, fd: c_int, deadline: u64) -> Option<StreamStatus> {
     loop {
-        match stream.registration(held, fd) {
+        match stream.registration(held, fd, 0) {
             Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
             Registration::NoRoom => return None,
-            Registration::Unknown if clock::monotonic() >= deadline => return None,
-            Registration::Unknown => {
+            Registration::Unknown | Registration::Late if clock::monotonic() >= deadline => return None,
+            Registration::Unknown | Registration::Late => {
                 sys::nap(500_000);
             }
         }
@@ -223,8 +226,8 @@ pub(crate) const fn from_octets(octets: [u8; 8]) -> SockTxtime {
     SockTxtime { clock: i32::from_ne_bytes([a, b, c, d]), flags: u32::from_ne_bytes([e, f, g, h]) }
 }
 
-/// The kernel accepted another option.
-pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
+/// The kernel accepted another option, of this value.
+pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int, value: &[u8]) {
     let Entry::Stream(index) = fds::get(fd) else { return };
     let Some(stream) = streams::get(index) else { return };
     match options::change(level, name) {
@@ -234,8 +237,8 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int) {
             stream.read_options(fd);
             stream.addresses_changed(fd);
         }
-        Change::Pinned => stream.pin(false),
-        Change::PinnedGroups => stream.pin(true),
+        Change::Pinned => stream.pin(),
+        Change::GroupsV4 => stream.set_groups(true, leaving::groups_of(value)),
     }
 }
 

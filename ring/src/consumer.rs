@@ -270,6 +270,12 @@ impl Consumer {
         self.destinations.write_link(&self.memory.words(), *facts);
     }
 
+    /// Tells the interface's only IPv4 address (network order; 0 = there are none or several): from it every datagram
+    /// leaves whose program names no other.
+    pub fn set_sole_v4(&self, address: [u8; 4]) {
+        self.words().store32(layout::SOLE_V4, u32::from_ne_bytes(address), Relaxed);
+    }
+
     /// Names the interfaces of the namespace's other attachments; those beyond [`layout::OTHERS_MAX`] are left out.
     pub fn set_others(&self, interfaces: &[u32]) {
         let words = self.words();

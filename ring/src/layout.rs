@@ -39,6 +39,8 @@ pub const HEAD: usize = 128;
 pub const NONCE: usize = 192;
 /// The stream whose socket the daemon holds for a moment, plus 1; 0 = none; u32 (daemon).
 pub const NOTIFYING: usize = 200;
+/// The IPv4 address of the attachment's interface where it has one only, in network order (daemon); 0 = none or several.
+pub const SOLE_V4: usize = 204;
 /// What packet sockets need to know, two u64 under the sequence of the destination table (daemon).
 pub const LINK: usize = 208;
 /// Interfaces of the namespace's other attachments, u32 each (daemon).
@@ -85,7 +87,7 @@ const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
 const _: () =
     assert!(DESTINATIONS_VERSION + 8 <= TURN && TURN + 4 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
-const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= LINK);
+const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= SOLE_V4 && SOLE_V4 + 4 <= LINK);
 const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= OTHERS && OTHERS + 4 * OTHERS_MAX <= COUNTERS);
 const _: () = assert!(FREE + 8 * FREE_WORDS == DONE && DONE + 8 * FREE_WORDS == CLOSING);
 const _: () = assert!(CLOSING + STREAMS_MAX as usize / 8 == STREAMS && STREAMS.is_multiple_of(LINE_OCTETS));

@@ -300,9 +300,8 @@ impl Producer {
         }
     }
 
-    /// The doorbell to be rung for a frame that was just published, or because the worker has not looked for too long;
-    /// `None` where it looks in time, or was rung for and wakes. `tx_time` is in nanoseconds of `clock`, `now_monotonic`
-    /// in those of `CLOCK_MONOTONIC`.
+    /// The doorbell to be rung for a frame just published, or for a worker that has not looked for too long; `None` where it
+    /// looks in time, or was rung for. `tx_time` in nanoseconds of `clock`, `now_monotonic` in those of `CLOCK_MONOTONIC`.
     #[inline]
     #[must_use]
     pub fn bell(&self, clock: ClockId, tx_time: u64, now_monotonic: u64) -> Option<Bell> {
@@ -332,11 +331,8 @@ impl Producer {
     /// The interface of another attachment of the program's namespace; 0 = there is none of this number.
     #[must_use]
     pub fn other(&self, number: usize) -> u32 {
-        if number < self.others_count() {
-            self.words.load32(layout::OTHERS.wrapping_add(number.wrapping_mul(4)), Relaxed)
-        } else {
-            0
-        }
+        let at = layout::OTHERS.wrapping_add(number.wrapping_mul(4));
+        if number < self.others_count() { self.words.load32(at, Relaxed) } else { 0 }
     }
 
     /// The entry of a stream; `None` when the table has no such index.
@@ -353,6 +349,11 @@ impl Producer {
         tables::read_destination(&self.words, &self.layout, address)
     }
 
+    /// The interface's only IPv4 address; zeros = none or several.
+    #[must_use]
+    pub fn sole_v4(&self) -> [u8; 4] {
+        self.words.load32(layout::SOLE_V4, Relaxed).to_ne_bytes()
+    }
     /// What markers carry to name this region.
     #[must_use]
     pub fn nonce(&self) -> u64 {

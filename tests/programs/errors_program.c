@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -215,6 +216,45 @@ static void dumped(void) {
     printf("poll %x\n", (unsigned)is_waiting(fd, 0));
 }
 
+/* Sends one, reads its first entry in the way `how`, then shows the rest. */
+static void otherwise(void) {
+    int fd = timed(), how = (int)key("how", 0);
+    char *wild = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct entry entry;
+    check(send_soon(fd, 0), "send");
+    is_waiting(fd, 2000);
+    usleep(20000);
+    struct msghdr *message = prepare(&entry);
+    message->msg_controllen = 0;
+    socklen_t octets = sizeof entry.name;
+    long read = -1;
+    errno = 0;
+    switch (how) {
+    case 1: read = recv(fd, entry.data, 2048, MSG_ERRQUEUE); break;
+    case 2: read = recv(fd, entry.data, 50, MSG_ERRQUEUE | MSG_DONTWAIT); break;
+    case 3: read = recvfrom(fd, entry.data, 2048, MSG_ERRQUEUE, (void *)&entry.name, &octets); break;
+    case 4: read = recvfrom(fd, entry.data, 2048, MSG_ERRQUEUE, (void *)&entry.name, (void *)wild); break;
+    case 5: read = recv(fd, wild, 2048, MSG_ERRQUEUE); break;
+    case 6: read = recvmsg(fd, (void *)wild, MSG_ERRQUEUE); break;
+    case 7: message->msg_iov = (void *)wild, read = recvmsg(fd, message, MSG_ERRQUEUE); break;
+    case 8: entry.iov[0].iov_base = wild, read = recvmsg(fd, message, MSG_ERRQUEUE); break;
+    case 9: entry.iov[1].iov_base = wild, read = recvmsg(fd, message, MSG_ERRQUEUE); break;
+    default: message->msg_control = wild, message->msg_controllen = 500, read = recvmsg(fd, message, MSG_ERRQUEUE);
+    }
+    int error = read < 0 ? errno : 0;
+    message->msg_controllen = how > 9 ? message->msg_controllen : 0;
+    printf("read %ld %d name %u\n", read, error, how == 3 ? octets : 0);
+    if (read >= 0) {
+        if (how > 9) printf("control %zu\n", message->msg_controllen), message->msg_controllen = 0;
+        dump(&entry, (int)read);
+    }
+    while (is_waiting(fd, 200)) {
+        int rest = read_error(fd, &entry);
+        if (rest >= 0) dump(&entry, rest);
+    }
+    printf("then %d\n", read_error(fd, &entry));
+}
+
 /* Missed, invalid, beyond the horizon. */
 static void reported(void) {
     int fd = timed(), clock = (int)key("clock", CLOCK_MONOTONIC);
@@ -399,6 +439,7 @@ int main(int argc, char **argv) {
     const char *scenario = argv[1];
     if (!strncmp(scenario, "ready-", 6)) mode = scenario + 6, ready();
     else if (!strcmp(scenario, "dump")) dumped();
+    else if (!strcmp(scenario, "otherwise")) otherwise();
     else if (!strcmp(scenario, "report")) reported();
     else if (!strcmp(scenario, "late")) late();
     else if (!strcmp(scenario, "never")) never();

@@ -398,12 +398,14 @@ static void cost(void)
 	say("send-ns", took[2000]);
 }
 
-// hook_sender stream PORT COUNT PERIOD_US: one frame a period, and the longest that a send took.
+// hook_sender stream PORT COUNT PERIOD_US [nonblocking]: one frame a period, and the longest that a send took.
 static void stream(int argc, char **argv)
 {
 	long count = argc > 3 ? atol(argv[3]) : 100, period = argc > 4 ? atol(argv[4]) : 1000, worst = 0, failed = 0;
 	int fd = timed_socket(AF_INET, MONOTONIC);
 	struct sockaddr_in to = to4(port);
+	if (argc > 5)
+		fcntl(fd, F_SETFL, O_NONBLOCK);
 	say("ready", 1);
 	for (long i = 0; i < count; i++) {
 		char text[32];
@@ -451,7 +453,8 @@ int main(int argc, char **argv)
 		stream(argc, argv);
 	else if (!run_process_scenario(name, argc, argv) && !run_grant_scenario(name, argv) &&
 		!run_life_scenario(name, argv) && !run_thread_scenario(name) && !run_stamp_scenario(name, argv) &&
-		!run_burst_scenario(name, argc, argv) && !run_counted_scenario(name))
+		!run_burst_scenario(name, argc, argv) && !run_counted_scenario(name) &&
+		!run_leaving_scenario(name))
 		return 2;
 	return 0;
 }

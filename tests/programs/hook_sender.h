@@ -61,5 +61,6 @@ int run_thread_scenario(const char *name);
 int run_stamp_scenario(const char *name, char **argv);
 int run_burst_scenario(const char *name, int argc, char **argv);
 int run_counted_scenario(const char *name);
+int run_leaving_scenario(const char *name);
 
 #endif

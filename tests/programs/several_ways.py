@@ -4,6 +4,8 @@
 #   connected   a socket that is connected to A, one that is connected to B       senders 3, 4
 #   device      a socket bound to each DEVICE that sends to A, then to B          senders 5, 6; 7, 8
 #   source      a socket bound to each source address (given as DEVICE), to both  senders 9, 10; 11, 12
+#   info        a datagram for each DEVICE (or source address) by IP_PKTINFO      senders 15, 16; 17, 18; …
+#   buffer      non-blocking, with a small SO_SNDBUF, alternately to both, as many as it takes: "sent N"
 #   packet      a packet socket (SOCK_RAW) on each DEVICE                         senders 13, 14
 # Prints "sent N" and "failed N". It knows nothing of KTSN. Payload: the mark that faults_talker writes.
 import socket
@@ -31,12 +33,13 @@ def mark(sender, sequence, at):
     return struct.pack("=4sIQQII", b"KTSF", sender, sequence, at, TAI, 0) + bytes(16)
 
 
-def send(through, sender, sequence, destination, frame=lambda octets: octets):
+def send(through, sender, sequence, destination, frame=lambda octets: octets, more=()):
     global sent, failed
     at = time.clock_gettime_ns(TAI) + LEAD
     try:
         data = frame(mark(sender, sequence, at))
-        through.sendmsg([data], [(socket.SOL_SOCKET, SO_TXTIME, struct.pack("=Q", at))], 0, *destination)
+        control = [(socket.SOL_SOCKET, SO_TXTIME, struct.pack("=Q", at)), *more]
+        through.sendmsg([data], control, 0, *destination)
         sent += 1
     except OSError as error:
         print(error, file=sys.stderr)
@@ -58,7 +61,24 @@ def datagram(destination, octets):
     return head + struct.pack("!HHHH", PORT, PORT, 8 + len(octets), 0) + octets
 
 
-if how == "alternate":
+if how == "buffer":
+    one = udp()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    one.setblocking(False)
+    PERIOD = 0
+    while failed == 0 and sent < 10_000:
+        send(one, 19, sent, [(to[sent % 2], PORT)])
+elif how == "info":
+    IP_PKTINFO = 8
+    one = udp()
+    for number, name in enumerate(rest):
+        index, source = (0, name) if "." in name else (socket.if_nametoindex(name), "0.0.0.0")
+        info = struct.pack("=i4s4s", index, socket.inet_aton(source), bytes(4))
+        for sequence in range(count):
+            for place, address in enumerate(to):
+                more = [(socket.IPPROTO_IP, IP_PKTINFO, info)]
+                send(one, 15 + 2 * number + place, sequence, [(address, PORT)], more=more)
+elif how == "alternate":
     one = udp()
     for sequence in range(count):
         for sender, address in enumerate(to, 1):

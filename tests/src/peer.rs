@@ -352,6 +352,7 @@ impl Client {
         };
         let rules = std::iter::once(broadcast).chain(behaviour.destinations.iter().map(take));
         ring.set_destinations(&rules.collect::<Vec<_>>()).expect("destinations");
+        ring.set_sole_v4([127, 0, 0, 1]);
         if behaviour.is_writing {
             // destinations_version, odd.
             let file = std::fs::File::from(memfd.try_clone().expect("memfd"));

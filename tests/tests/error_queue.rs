@@ -242,6 +242,19 @@ fn small_buffers_are_filled_as_by_the_kernel() {
     }
 }
 
+/// `recv`, `recvfrom`, and pointers to nothing: EFAULT where the kernel says so, and the entry is gone where it is there.
+#[test]
+fn other_ways_of_reading_are_the_kernels() {
+    let world = World::new();
+    for to in [POD_Q, POD_Q6] {
+        for how in 1..=10 {
+            for more in ["", "size=900"] {
+                world.alike("otherwise", to, &format!("bind=7100 flags={BOTH} how={how} {more}"));
+            }
+        }
+    }
+}
+
 /// etf's reports (sch_etf): missed; a transmit time of 0; beyond the horizon. IPv4 and IPv6, on the overlay.
 #[test]
 fn missed_and_invalid_are_reported() {

@@ -88,6 +88,24 @@ fn came(way: &Tap, other: &Tap, sender: u32, source: &str) {
     assert!(other.of(sender).is_empty(), "sender {sender} by both");
 }
 
+/// A socket has one send buffer, whichever way its datagrams leave.
+#[test]
+fn a_send_buffer_is_one_over_both_interfaces() {
+    let bed = Bed::new();
+    let daemon = start(&bed);
+    let filled = |to: [&str; 2]| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/several_ways.py");
+        let mut command = hook::hooked("python3", daemon.run_dir());
+        command.arg(path).args(["buffer", "1"]).args(to);
+        let values = hook::values(&within(&bed.pod_a, || command.output()).expect("python3"));
+        assert_eq!(values["failed"], 1);
+        values["sent"]
+    };
+    let alone = filled([POD_B, POD_B]);
+    assert!((2..100).contains(&alone), "{alone} datagrams in a buffer of 16 KiB");
+    assert_eq!(filled([POD_B, FAR1]), alone);
+}
+
 #[test]
 fn one_program_sends_by_both_interfaces_of_its_pod() {
     let bed = Bed::new();
@@ -109,6 +127,15 @@ fn one_program_sends_by_both_interfaces_of_its_pod() {
     run(&daemon, &bed, "source", &[pods_a, NET1]);
     came(&first, &second, 9, pods_a);
     came(&second, &first, 12, NET1);
+    // So does a message: what it asks for is what KTSN does anyway, or the kernel's.
+    run(&daemon, &bed, "info", &["eth0", "net1"]);
+    came(&first, &second, 15, pods_a);
+    came(&second, &first, 18, NET1);
+    assert!(second.of(16).is_empty() && first.of(17).is_empty());
+    let (first, second) = (Tap::open(&bed.host_b, UPLINK), Tap::open(&bed.host_b, "up2"));
+    run(&daemon, &bed, "info", &[pods_a, NET1]);
+    came(&first, &second, 15, pods_a);
+    came(&second, &first, 18, NET1);
     // Packet sockets name their interface.
     let hosts = ["pod5", "second5"].map(|device| Tap::open(&bed.host_a, device));
     run(&daemon, &bed, "packet", &["eth0", "net1"]);
@@ -121,7 +148,7 @@ fn one_program_sends_by_both_interfaces_of_its_pod() {
     let own = |count: usize| (COUNT * count) as u64;
     for name in [NAME, "net1"] {
         let counters = control.counters(name);
-        assert_eq!((counters.taken, counters.sent), (own(5), own(5)), "{name}: {counters:?}");
+        assert_eq!((counters.taken, counters.sent), (own(7), own(7)), "{name}: {counters:?}");
     }
     // One process is a client of each attachment.
     let mut child = program(&daemon, &bed, "alternate", 2000, &[]);

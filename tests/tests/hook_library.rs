@@ -41,6 +41,8 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
         "fcntl64",
         "getsockopt",
         "ioctl",
+        "recv",
+        "recvfrom",
         "recvmmsg",
         "recvmsg",
         "sendmmsg",

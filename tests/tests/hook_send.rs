@@ -88,6 +88,25 @@ fn options_travel_in_the_frame() {
     let _ = find(&frames, "check");
 }
 
+/// IP_PKTINFO, IPV6_PKTINFO, IP_MULTICAST_IF, IPV6_MULTICAST_IF: what the attachment does anyway is taken.
+#[test]
+fn where_a_datagram_is_to_leave() {
+    let mut behaviour = Behaviour::default();
+    let mut group_six = [0; 16];
+    group_six[0] = 0xff;
+    behaviour.destinations.extend([(mapped([239, 0, 0, 0]), 96 + 8), (group_six, 8)]);
+    let (values, frames, counters, _) = run(Libc::Gnu, "leaving", behaviour);
+    let mut taken: Vec<String> = frames.iter().map(Received::text).collect();
+    taken.sort();
+    let expected = ["both", "group", "group-source", "interface", "not-group", "six", "six-group", "source"];
+    assert_eq!(taken, expected, "{values:?}");
+    assert!(expected.iter().all(|text| values[*text] == text.len() as i64), "{values:?}");
+    // The rest is the kernel's, and so are its errors.
+    assert_eq!((values["foreign"], values["six-foreign"]), (7, 11), "{values:?}");
+    assert!(values["nowhere"] < 0, "{values:?}");
+    assert_eq!(counters[5], 4, "{counters:?}");
+}
+
 #[test]
 fn tai_is_granted_while_attached() {
     for libc in LIBCS {

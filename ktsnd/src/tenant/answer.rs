@@ -90,6 +90,18 @@ fn link_facts(tables: &AttachmentTables) -> LinkFacts {
     }
 }
 
+/// The interface's IPv4 address where it has one only, else zeros.
+fn sole_v4(tables: &AttachmentTables) -> [u8; 4] {
+    let mut own = tables.interface().addresses().iter().filter_map(|(address, _)| match address {
+        IpAddr::V4(address) => Some(address.octets()),
+        IpAddr::V6(_) => None,
+    });
+    match (own.next(), own.next()) {
+        (Some(address), None) => address,
+        _ => [0; 4],
+    }
+}
+
 fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -120,7 +132,8 @@ pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
     let mut table = destination_table(tables, attachment);
     table.extend(named.iter().map(|mac| Destination::named(mac.0)));
     let link = tables.attachment(attachment).map(link_facts).unwrap_or_default();
-    Offer { table, link, others: Vec::new() }
+    let sole_v4 = tables.attachment(attachment).map_or([0; 4], sole_v4);
+    Offer { table, link, sole_v4, others: Vec::new() }
 }
 
 fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {

@@ -363,6 +363,7 @@ impl<P: Send + 'static> Service<P> {
         };
         consumer.set_destinations(&offer.table)?;
         consumer.set_link(&offer.link);
+        consumer.set_sole_v4(offer.sole_v4);
         consumer.set_others(&offer.others);
         let key = ClientKey(number);
         let attention = consumer.attention();

@@ -106,6 +106,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut()) {
             client.consumer.set_others(&offer.others);
             client.consumer.set_link(&offer.link);
+            client.consumer.set_sole_v4(offer.sole_v4);
             if client.consumer.set_destinations(&offer.table).is_err() {
                 count(&self.stats.bugs);
             }

@@ -147,6 +147,8 @@ pub struct Offer {
     pub table: Vec<ktsn_ring::Destination>,
     /// The interface, for packet sockets.
     pub link: ktsn_ring::LinkFacts,
+    /// The interface's IPv4 address where it has one only, else zeros.
+    pub sole_v4: [u8; 4],
 }
 
 /// What other threads tell a worker.

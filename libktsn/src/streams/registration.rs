@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A stream's registrations with the daemon: one with each attachment of its namespace.
+//!
+//! In: a socket, and the region whose daemon is to know it. Out: the token that frames carry, and what the daemon
+//! answered. A send waits for an answer only where the program itself made the registration necessary, and only for a
+//! daemon that lives: 20 ms, and a blocking socket as long as for room in its buffer, a second at most.
+
+use core::ffi::c_int;
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
+use ktsn_ring::{ClockId, StreamCode, StreamStatus};
+
+use super::{ASKS, Entry, STREAMS, Stream};
+use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
+use crate::region::Use;
+use crate::{clock, page, sys};
+
+/// How long any send waits for a registration that the program itself made necessary, ns.
+const WAIT: u64 = 20_000_000;
+/// How long one on a blocking socket waits, ns.
+const WAIT_MAX: u64 = 1_000_000_000;
+/// Between two looks, ns.
+const NAP: u32 = 50_000;
+
+/// In a registration: the socket's addresses changed, register again before the next frame. It lies in the same word
+/// as the token, so that no thread sees it cleared beside the old one.
+const STALE: u64 = 1 << 63;
+/// The epoch's bits in a registration, after shifting.
+const EPOCH_MASK: u32 = u32::MAX >> 1;
+
+static TOKENS: AtomicU32 = AtomicU32::new(0);
+
+/// What the daemon says about a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registration {
+    /// It has answered; `StreamStatus::token` is the one for frames.
+    Known(StreamStatus),
+    /// Not yet, or not any more.
+    Unknown,
+    /// It lives and has not answered, and the socket does not wait any longer.
+    Late,
+    /// The region has fewer streams than this program.
+    NoRoom,
+}
+
+/// The last token that was given out.
+pub(super) fn last_token() -> u32 {
+    TOKENS.load(Relaxed)
+}
+
+/// In a fork's child: no stream is registered by this process.
+pub(crate) fn forget_registrations() {
+    for registration in STREAMS.iter().flat_map(|entry| &entry.registrations) {
+        // Read first: a page of the table that nobody has written stays unwritten.
+        if registration.load(Relaxed) != 0 {
+            registration.store(0, Relaxed);
+        }
+    }
+}
+
+/// A stream ends: the daemons are told.
+pub(super) fn unregister(index: u32, entry: &Entry) {
+    for (place, word) in (0..).zip(&entry.registrations) {
+        let registration = word.swap(0, AcqRel);
+        if registration as u32 != 0
+            && let Some(held) = page::get().and_then(|page| Use::at(page, place))
+            && is_with(registration, &held)
+            && let Some(control) = held.region().control.get()
+        {
+            let message = Unregister { stream_index: index, token: registration as u32 };
+            // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
+            let _ = sys::send(control, &message.encode(), None);
+        }
+    }
+}
+
+/// Whether a registration was made with this region's daemon, and not with one before it.
+fn is_with(registration: u64, held: &Use) -> bool {
+    (registration >> 32) as u32 & EPOCH_MASK == held.epoch() & EPOCH_MASK
+}
+
+impl Stream {
+    /// The registration says what the socket no longer is.
+    pub(super) fn set_stale(self) {
+        for registration in &self.entry.registrations {
+            registration.fetch_or(STALE, AcqRel);
+        }
+    }
+
+    /// What a registration says about SO_TXTIME.
+    fn txtime_claim(self) -> TxtimeClaim {
+        match self.txtime() {
+            _ if self.has(ASKS) => TxtimeClaim::Asked,
+            SockTxtime { clock: CLOCK_TAI, flags } if !self.is_kernel_timed() => {
+                TxtimeClaim::Tai(flags as u8)
+            }
+            _ => TxtimeClaim::Kernels,
+        }
+    }
+
+    /// Its registration with the attachment of a region.
+    fn registered(self, held: &Use) -> &'static AtomicU64 {
+        self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
+    }
+
+    /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
+    /// `bind`, `connect` or first send made a registration necessary. `flags` are the call's.
+    pub(crate) fn registration(self, held: &Use, fd: c_int, flags: c_int) -> Registration {
+        let mut registration = self.registered(held).load(Acquire);
+        if registration & STALE != 0 || !is_with(registration, held) {
+            // After a daemon's return nobody waits; else the program's own change made it necessary.
+            let may_wait = registration as u32 == 0 || is_with(registration, held);
+            match self.register(held, fd, registration, may_wait) {
+                Some(new) => registration = new,
+                None => return Registration::Unknown,
+            }
+        }
+        self.answer(held, registration, fd, flags)
+    }
+
+    /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
+    #[inline(always)]
+    pub(crate) fn known_registration(self, held: &Use, fd: c_int, flags: c_int) -> Option<Registration> {
+        let registration = self.registered(held).load(Acquire);
+        if registration & STALE != 0 || !is_with(registration, held) {
+            return None;
+        }
+        Some(match self.answered(held, registration) {
+            Some(answered) => answered,
+            None => self.answer(held, registration, fd, flags),
+        })
+    }
+
+    /// The limit to the connected peer that a region's daemon told last, for the registration that still stands.
+    pub(crate) fn last_limit(self, held: &Use) -> u32 {
+        let registration = self.registered(held).load(Acquire);
+        let told = held.producer().stream(self.index);
+        let told = told.filter(|status| status.token == registration as u32 && is_with(registration, held));
+        told.map_or(0, |status| status.limit)
+    }
+
+    /// The daemon's answer to a registration, if there is one.
+    #[inline(always)]
+    fn answered(self, held: &Use, registration: u64) -> Option<Registration> {
+        match held.producer().stream(self.index) {
+            None => Some(Registration::NoRoom),
+            Some(status) if status.token == registration as u32 && status.code != StreamCode::Pending => {
+                Some(Registration::Known(status))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// The daemon's answer to a registration, awaited as long as its program may.
+    #[inline(never)]
+    fn answer(self, held: &Use, mut registration: u64, fd: c_int, flags: c_int) -> Registration {
+        let mut patience: Option<u64> = None;
+        loop {
+            if let Some(answered) = self.answered(held, registration) {
+                return answered;
+            }
+            let registered_at = self.entry.registered_at.load(Relaxed);
+            let now = clock::monotonic();
+            let waited = now.saturating_sub(registered_at);
+            if registered_at == 0 || waited >= WAIT_MAX {
+                return Registration::Unknown;
+            }
+            if waited >= WAIT {
+                // The worker promises to look; one that does not is nobody to wait for.
+                if held.producer().bell(ClockId::Monotonic, u64::MAX, now).is_some() {
+                    return Registration::Unknown;
+                }
+                let patience = *patience.get_or_insert_with(|| patience_of(fd, flags));
+                if waited >= patience {
+                    return Registration::Late;
+                }
+            }
+            sys::nap(NAP);
+            registration = self.registered(held).load(Acquire);
+        }
+    }
+
+    /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
+    fn register(self, held: &Use, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
+        let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
+            0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
+            token => token,
+        };
+        let new = u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32;
+        self.entry.registered_at.store(if may_wait { clock::monotonic() } else { 0 }, Relaxed);
+        if let Err(other) = self.registered(held).compare_exchange(old, new, AcqRel, Acquire) {
+            return Some(other); // another thread registers right now
+        }
+        // First the word, then the addresses: a change in between makes the stream stale again.
+        self.read_addresses(fd);
+        self.read_options(fd);
+        let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
+        let sent = match held.region().control.get() {
+            Some(control) => sys::send(control, &message.encode(), Some(fd)),
+            None => Err(EPIPE),
+        };
+        match sent {
+            Ok(()) => {
+                // A newer registration may have been sent before this one, and the daemon keeps the last.
+                if self.registered(held).load(Acquire) as u32 != token {
+                    self.set_stale();
+                }
+                Some(new)
+            }
+            Err(error) => {
+                self.set_stale();
+                // Anything else passes, also what others of this user cause (ETOOMANYREFS, ENOMEM).
+                if matches!(error, EPIPE | ECONNRESET | ENOTCONN)
+                    && let Some(page) = page::get()
+                {
+                    held.give_up(page);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// How long a call waits for an answer at most, ns.
+fn patience_of(fd: c_int, flags: c_int) -> u64 {
+    if flags & MSG_DONTWAIT != 0 || sys::is_nonblocking(fd) {
+        return WAIT;
+    }
+    match sys::send_timeout(fd) {
+        0 => WAIT_MAX,
+        timeout => timeout.max(WAIT),
+    }
+}
