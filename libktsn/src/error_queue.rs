@@ -74,6 +74,7 @@ struct ExtendedError {
 ///
 /// # Safety
 /// `header` is what the program passed to `recvmsg`.
+#[inline(never)]
 pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int) -> Answer {
     let Some(stream) = send::stream_of(fd) else { return Answer::Kernel };
     originals::test_cancel();
@@ -121,6 +122,7 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
 ///
 /// # Safety
 /// All is what the program passed to it.
+#[inline(never)]
 pub(crate) unsafe fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,

@@ -14,7 +14,7 @@ use crate::abi::{
 use crate::hwtstamp::Answer;
 use crate::send::Send;
 use crate::verdict::Verdict;
-use crate::{descriptors, env, error_queue, fds, hwtstamp, multiple, originals, page, send, txtime};
+use crate::{descriptors, env, error_queue, fds, hwtstamp, limit, multiple, originals, page, send, txtime};
 
 /// Fails with an errno.
 fn fail(errno: c_int) -> c_int {
@@ -445,6 +445,21 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
         }
         Answer::Fail(errno) => fail(errno),
     }
+}
+
+/// `fork(2)`: the child finds its limit of descriptors as the program knows it, also where another thread is just
+/// attaching.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fork() -> c_int {
+    // SAFETY: it has no arguments.
+    let answer = unsafe { originals::fork() };
+    if answer == 0 {
+        limit::in_child();
+    }
+    answer
 }
 
 #[cfg(not(test))]

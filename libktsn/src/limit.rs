@@ -6,9 +6,12 @@
 //! raised for the few calls of an attachment's step and put back. Where the hard limit leaves no room, ours lie among
 //! the program's, from 512 on if the limit allows that.
 //!
-//! A process that another thread forks off in these microseconds keeps the raised limit. Another thread that changes the same limit in these microseconds wins: its value is noticed and restored.
+//! A process that another thread forks off in these microseconds finds the limit as it was ([`in_child`]); one made by
+//! vfork, posix_spawn or clone keeps the raised one. Another thread that changes the same limit in these microseconds
+//! wins: its value is noticed and restored.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
@@ -18,6 +21,9 @@ const ROOM: u64 = 8;
 const LIMIT_MAX: u64 = 65_536;
 /// Where programs do not count on finding free numbers.
 const MIN: c_int = 512;
+
+/// The soft limit that is raised right now, plus 1; 0 = none is. A fork's child has a copy.
+static RAISED: AtomicU64 = AtomicU64::new(0);
 
 /// The raised limit; dropped, it is what it was.
 pub(crate) struct Raised {
@@ -34,9 +40,22 @@ pub(crate) fn raise() -> Raised {
     if before.maximum.is_some_and(|hard| hard < soft.saturating_add(ROOM)) {
         return kept;
     }
+    RAISED.store(soft.saturating_add(1), Relaxed);
     match prlimit(None, Resource::Nofile, after) {
         Ok(before) => Raised { before: Some(before), after },
-        Err(_) => kept,
+        Err(_) => {
+            RAISED.store(0, Relaxed);
+            kept
+        }
+    }
+}
+
+/// In a fork's child: what another thread of its parent had raised is lowered again.
+pub(crate) fn in_child() {
+    let Some(soft) = RAISED.swap(0, Relaxed).checked_sub(1) else { return };
+    let found = getrlimit(Resource::Nofile);
+    if found.current == Some(soft.saturating_add(ROOM)) {
+        let _ = prlimit(None, Resource::Nofile, Rlimit { current: Some(soft), ..found });
     }
 }
 
@@ -56,5 +75,31 @@ impl Drop for Raised {
         {
             let _ = prlimit(None, Resource::Nofile, found);
         }
+        RAISED.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rlimit, in_child, raise};
+    use rustix::process::{Resource, getrlimit, prlimit};
+
+    #[test]
+    fn a_child_finds_the_limit_as_it_was() {
+        let first =
+            prlimit(None, Resource::Nofile, Rlimit { current: Some(900), ..getrlimit(Resource::Nofile) });
+        let soft = || getrlimit(Resource::Nofile).current;
+        let raised = raise();
+        assert!(soft() > Some(900));
+        in_child(); // the same memory, and its own limit: what a child finds
+        assert_eq!(soft(), Some(900));
+        in_child();
+        assert_eq!(soft(), Some(900));
+        drop(raised);
+        assert_eq!(soft(), Some(900));
+        drop(raise());
+        in_child();
+        assert_eq!(soft(), Some(900), "nothing is raised");
+        let _ = prlimit(None, Resource::Nofile, first.unwrap());
     }
 }

@@ -82,8 +82,9 @@ macro_rules! originals {
                 }
                 if at == MISSING {
                     let mut words = [0usize; 6];
-                    for (word, value) in words.iter_mut().zip([$($argument as usize),*]) {
-                        *word = value;
+                    let values: &[usize] = &[$($argument as usize),*];
+                    for (word, value) in words.iter_mut().zip(values) {
+                        *word = *value;
                     }
                     // SAFETY: the system call takes the function's arguments in the same order.
                     return answer(unsafe { sys::call($number, words) }) as $answer;
@@ -125,6 +126,8 @@ originals! {
     /// `recvmmsg(2)`.
     recvmmsg(fd: c_int, messages: *mut MultipleHeader, count: u32, flags: c_int, timeout: *mut c_void) -> c_int
         = c"recvmmsg", number::RECVMMSG;
+    /// `fork(2)`.
+    fork() -> c_int = c"fork", number::FORK;
     /// `close(2)`.
     close(fd: c_int) -> c_int = c"close", number::CLOSE;
     /// `close_range(2)`; musl and older C libraries have none.

@@ -24,6 +24,7 @@ pub(crate) mod number {
     pub(crate) const GETSOCKNAME: usize = 51;
     pub(crate) const GETPEERNAME: usize = 52;
     pub(crate) const SETSOCKOPT: usize = 54;
+    pub(crate) const FORK: usize = 57;
     pub(crate) const GETSOCKOPT: usize = 55;
     pub(crate) const FCNTL: usize = 72;
     pub(crate) const CLOCK_GETTIME: usize = 228;
@@ -53,6 +54,8 @@ pub(crate) mod number {
     pub(crate) const GETSOCKNAME: usize = 204;
     pub(crate) const GETPEERNAME: usize = 205;
     pub(crate) const SETSOCKOPT: usize = 208;
+    /// As for DUP2.
+    pub(crate) const FORK: usize = usize::MAX;
     pub(crate) const GETSOCKOPT: usize = 209;
     pub(crate) const FCNTL: usize = 25;
     pub(crate) const CLOCK_GETTIME: usize = 113;

@@ -39,6 +39,7 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
         "dup3",
         "fcntl",
         "fcntl64",
+        "fork",
         "getsockopt",
         "ioctl",
         "recv",

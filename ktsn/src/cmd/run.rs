@@ -174,8 +174,9 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
 /// The program as it is: nothing is preloaded, and nothing in its environment changes but ktsnd's place.
 fn captured(args: &RunArgs, run_dir: &Path) -> Result<Command, Refused> {
     if args.with_daemon.is_some() {
-        let what = "--capture kernel: a ktsnd of --with-daemon runs in the program's own network namespace, and capture at \
-                    the other end of its veth; leave one of both away";
+        let what = "--capture kernel: a ktsnd of --with-daemon runs in the program's own network namespace, and capture \
+                    at the other end of its veth, in the host's; run `ktsnd --attach NETNS:INTERFACE,capture=kernel` \
+                    there, and here `ktsn run --capture kernel` without --with-daemon";
         return Err(Refused::Usage(what.to_owned()));
     }
     if args.emulate_hwtstamp {
