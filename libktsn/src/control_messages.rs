@@ -10,8 +10,6 @@ use crate::abi::{
     SO_TIMESTAMPING, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
 };
 
-use crate::leaving::Leaving;
-
 /// Priorities above this are one and the same to the daemon.
 const PRIORITY_MAX: u32 = 15;
 /// Greatest priority that any program may ask for.
@@ -58,6 +56,31 @@ pub(crate) struct Parsed {
     pub(crate) has_others_v6: bool,
     /// There is anything at all.
     pub(crate) is_any: bool,
+}
+
+/// Where a datagram is to leave, by its program's word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    /// By this interface; 0 = any.
+    pub(crate) interface: u32,
+    /// From this IPv4 address, network order; all zeros = any.
+    pub(crate) source: [u8; 4],
+}
+
+impl Leaving {
+    /// Whether nothing is said.
+    #[inline(always)]
+    pub(crate) const fn is_any(&self) -> bool {
+        self.interface == 0 && u32::from_ne_bytes(self.source) == 0
+    }
+
+    /// As in the kernel the last address holds, and an interface that was named stays named.
+    fn set(&mut self, interface: u32, source: [u8; 4]) {
+        if interface != 0 {
+            self.interface = interface;
+        }
+        self.source = source;
+    }
 }
 
 /// A length with its padding.

@@ -71,14 +71,31 @@ fn what_only_the_kernel_serves_is_marked_for_its_path() {
     assert_eq!(of(int(0, 2, 256)), (true, false));
     assert_eq!(of(int(0, 1, -1)), (true, false));
     assert_eq!(of(message(0, 1, &[0, 0])), (true, false));
-    assert_eq!(of(message(0, 8, &[0; 12])), (true, false)); // IP_PKTINFO
-    assert_eq!(of(message(41, 50, &[0; 20])), (true, true)); // IPV6_PKTINFO
+    assert_eq!(of(message(0, 8, &[0; 12])), (false, false)); // IP_PKTINFO
+    assert_eq!(of(message(0, 8, &[0; 11])), (true, false));
+    assert_eq!(of(message(41, 50, &[0; 20])), (true, false)); // IPV6_PKTINFO
+    assert_eq!(of(message(41, 50, &[1; 20])), (true, true)); // with an address
+    assert_eq!(of(message(41, 50, &[0; 24])), (true, true));
     assert!(of(int(41, 67, 256)).1);
     assert_eq!(of(int(1, 36, 1)), (true, true)); // SO_MARK
     assert_eq!(of(message(1, 12, &[0; 8])), (true, true));
     assert_eq!(of(message(1, 37, &[0; 2])), (true, true));
     assert_eq!(of(message(17, 103, &[0; 4])), (true, true));
     assert_eq!(of(int(77, 1, 1)), (true, true));
+}
+
+#[test]
+fn the_last_address_holds_and_an_interface_stays_named() {
+    let info =
+        |interface: u32, source: [u8; 4]| message(0, 8, &[interface.to_le_bytes(), source, [9; 4]].concat());
+    let of = |messages: &[Vec<u8>]| {
+        let leaving = read(messages).leaving(true);
+        (leaving.interface, leaving.source)
+    };
+    assert_eq!(of(&[info(3, [10, 0, 0, 1])]), (3, [10, 0, 0, 1]));
+    assert_eq!(of(&[info(3, [10, 0, 0, 1]), info(0, [10, 0, 0, 2])]), (3, [10, 0, 0, 2]));
+    assert_eq!(of(&[info(3, [10, 0, 0, 1]), info(4, [0; 4])]), (4, [0; 4]));
+    assert!(read(&[info(3, [1; 4])]).leaving(false).is_any());
 }
 
 #[test]

@@ -9,36 +9,11 @@ use core::ffi::c_int;
 use ktsn_ring::{Frame, SlotFlags};
 
 use crate::abi::{IP_MULTICAST_IF, IPV6_MULTICAST_IF, SOL_IP, SOL_IPV6};
-use crate::control_messages::Parsed;
+use crate::control_messages::{Leaving, Parsed};
 use crate::destination::Address;
 use crate::region::Use;
 use crate::send::Send;
 use crate::sys;
-
-/// Where a datagram is to leave, by its program's word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leaving {
-    /// By this interface; 0 = any.
-    pub(crate) interface: u32,
-    /// From this IPv4 address, network order; all zeros = any.
-    pub(crate) source: [u8; 4],
-}
-
-impl Leaving {
-    /// Whether nothing is said.
-    #[inline(always)]
-    pub(crate) const fn is_any(&self) -> bool {
-        self.interface == 0 && u32::from_ne_bytes(self.source) == 0
-    }
-
-    /// As in the kernel the last address holds, and an interface that was named stays named.
-    pub(crate) fn set(&mut self, interface: u32, source: [u8; 4]) {
-        if interface != 0 {
-            self.interface = interface;
-        }
-        self.source = source;
-    }
-}
 
 /// Where datagrams to groups leave: IPV6_MULTICAST_IF.
 pub(crate) fn groups_v6(fd: c_int) -> Leaving {
@@ -62,8 +37,14 @@ pub(crate) fn groups_of(value: &[u8]) -> Leaving {
 }
 
 impl Send {
-    /// Where the program wants a datagram to leave. As in the kernel a message goes before the socket's option for groups.
+    /// Whether the program says anything about where its datagrams leave.
     #[inline(always)]
+    pub(crate) fn says_where(self, control: &Parsed) -> bool {
+        !control.leaving_v4.is_any() || !control.leaving_v6.is_any() || self.stream.says_where()
+    }
+
+    /// Where the program wants a datagram to leave. As in the kernel a message goes before the socket's option for groups.
+    #[inline(never)]
     pub(crate) fn leaving(self, control: &Parsed, is_v4: bool, is_group: bool) -> Leaving {
         let mut leaving = control.leaving(is_v4);
         if is_group {
@@ -76,19 +57,18 @@ impl Send {
 
     /// Whether a datagram is to leave by another interface than the attachment's, or from another address than its only
     /// one.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn leaves_elsewhere(self, control: &Parsed, frame: &Frame, held: &Use) -> bool {
-        let is_connected = frame.flags.contains(SlotFlags::CONNECTED);
         if frame.flags.is_link() {
             return false;
         }
         let to = Address { address: frame.address, scope: 0, port: 0 };
+        let is_connected = frame.flags.contains(SlotFlags::CONNECTED);
         let (is_group, is_v4) =
             if is_connected { self.stream.peer() } else { (to.is_multicast(), to.is_v4()) };
         let leaving = self.leaving(control, is_v4 || !self.stream.is_v6(), is_group);
-        !leaving.is_any()
-            && ((leaving.interface != 0 && leaving.interface != held.region().interface_index())
-                || (leaving.source != [0; 4] && leaving.source != held.producer().sole_v4()))
+        (leaving.interface != 0 && leaving.interface != held.region().interface_index())
+            || (leaving.source != [0; 4] && leaving.source != held.producer().sole_v4())
     }
 }
 

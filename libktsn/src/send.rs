@@ -258,15 +258,13 @@ impl Send {
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
         }
-        let leaving = self.leaving(control, is_v4, is_group);
-        if leaving.interface != 0 {
-            let interface = stream.bound_interface();
-            if (frame.scope != 0 && frame.scope != leaving.interface)
-                || (interface != 0 && interface != leaving.interface)
-            {
+        if self.says_where(control) {
+            let interface = self.leaving(control, is_v4, is_group).interface;
+            let is_other = |of: u32| of != 0 && of != interface;
+            if interface != 0 && (is_other(frame.scope) || is_other(stream.bound_interface())) {
                 return None;
             }
-            frame.scope = leaving.interface;
+            frame.scope = if interface == 0 { frame.scope } else { interface };
         }
         // A hop limit of 0 never leaves this node.
         (hop_limit != 0).then_some(frame)
@@ -349,8 +347,11 @@ impl Send {
                 return leave(stream, BypassReason::UnsupportedOption);
             }
         }
-        if self.leaves_elsewhere(control, &frame, held) {
-            return leave(stream, BypassReason::UnsupportedOption);
+        if self.says_where(control) {
+            let frame = frame; // a copy, so that the frame itself can stay in registers
+            if self.leaves_elsewhere(control, &frame, held) {
+                return leave(stream, BypassReason::UnsupportedOption);
+            }
         }
         let payload_max = match payload_max(held, message, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),

@@ -15,8 +15,9 @@ use core::sync::atomic::{
 use ktsn_ring::{StreamStatus, stream_flags};
 
 use crate::abi::{self, CLOCK_TAI, SockTxtime};
+use crate::control_messages::Leaving;
 use crate::destination::Address;
-use crate::leaving::{self, Leaving};
+use crate::leaving;
 use crate::options::Options;
 use crate::packet::{self, Shape};
 use crate::page::PLACES_COUNT;
@@ -251,10 +252,14 @@ impl Stream {
         self.put(PINNED, true);
     }
     /// Where datagrams to groups leave, by an option of the socket.
-    #[inline(always)]
     pub(crate) fn groups(self, is_v4: bool) -> Leaving {
         let word = if is_v4 { &self.entry.groups_v4 } else { &self.entry.groups_v6 }.load(Relaxed);
         Leaving { interface: (word >> 32) as u32, source: (word as u32).to_ne_bytes() }
+    }
+    /// Whether anything is said by it.
+    #[inline(always)]
+    pub(crate) fn says_where(self) -> bool {
+        self.entry.groups_v4.load(Relaxed) | self.entry.groups_v6.load(Relaxed) != 0
     }
     /// Remembers it.
     pub(crate) fn set_groups(self, is_v4: bool, leaving: Leaving) {
