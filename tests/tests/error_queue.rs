@@ -246,12 +246,11 @@ fn small_buffers_are_filled_as_by_the_kernel() {
 #[test]
 fn other_ways_of_reading_are_the_kernels() {
     let world = World::new();
-    for to in [POD_Q, POD_Q6] {
-        for how in 1..=10 {
-            for more in ["", "size=900"] {
-                world.alike("otherwise", to, &format!("bind=7100 flags={BOTH} how={how} {more}"));
-            }
-        }
+    for how in 1..=10 {
+        world.alike("otherwise", POD_Q, &format!("bind=7100 flags={BOTH} how={how}"));
+        // Longer than what is looked at of an entry; the other family.
+        let to = if how % 2 == 0 { POD_Q } else { POD_Q6 };
+        world.alike("otherwise", to, &format!("bind=7100 flags={BOTH} how={how} size=900"));
     }
 }
 
