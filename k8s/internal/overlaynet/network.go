@@ -3,15 +3,18 @@
 package overlaynet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"ktsn.io/ktsn/k8s/internal/forwardrules"
 )
 
 // Config of this node's part of the network.
@@ -51,7 +54,14 @@ type Network struct {
 	handle *netlink.Handle
 	// sysctl writes one value below /proc/sys/net.
 	sysctl func(name, value string) error
+	// filter lets the network through a node that forwards nothing by default; nil: somebody else's namespace.
+	filter func(context.Context) error
+	// filteredAt is when it was last asked: it starts programs, and other people change rules seldom.
+	filteredAt time.Time
 }
+
+// filterPause is how long the node's packet filter is taken to be as it was.
+const filterPause = 10 * time.Second
 
 // New works in the network namespace of the process.
 func New(config Config) (*Network, error) {
@@ -59,7 +69,8 @@ func New(config Config) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
-	return &Network{config, handle, writeSysctl}, nil
+	filter := forwardrules.New(config.Device).Ensure
+	return &Network{config: config, handle: handle, sysctl: writeSysctl, filter: filter}, nil
 }
 
 // NewAt works in another namespace, where `sysctl` writes one value below /proc/sys/net.
@@ -68,7 +79,7 @@ func NewAt(config Config, namespace netns.NsHandle, sysctl func(name, value stri
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
-	return &Network{config, handle, sysctl}, nil
+	return &Network{config: config, handle: handle, sysctl: sysctl}, nil
 }
 
 // Close gives the netlink sockets back.
@@ -275,5 +286,12 @@ func (n *Network) forwarding() error {
 	if err := n.sysctl("ipv4/conf/"+n.config.Device+"/forwarding", "1"); err != nil {
 		return fmt.Errorf("%s: packets are not forwarded to pods: %w: set net.ipv4.ip_forward=1 on the node", n.config.Device, err)
 	}
+	if n.filter == nil || time.Since(n.filteredAt) < filterPause {
+		return nil
+	}
+	if err := n.filter(context.Background()); err != nil {
+		return fmt.Errorf("%s: the node's packet filter forwards nothing, and cannot be told to: %w", n.config.Device, err)
+	}
+	n.filteredAt = time.Now()
 	return nil
 }

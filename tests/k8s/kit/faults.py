@@ -253,6 +253,35 @@ class Faults:
         self.gone("nowhere")
         self.same(node, before)
 
+    def policy_selects(self):
+        """An egress NetworkPolicy selects the pod: it is refused, and the event says by which; the opt-in lets it through."""
+        node = self.cluster.nodes[0]
+        before = self.leavings(node)
+        policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny-out"},
+                  "spec": {"podSelector": {"matchLabels": {"guarded": "yes"}}, "policyTypes": ["Egress"]}}
+        self.cluster.apply(policy, network("opted", allow_policy_bypass=True))
+        for name, networks in (("guarded", "tsn"), ("opted", "opted")):
+            pod = workload(name, node.name, networks)
+            pod["metadata"]["labels"]["guarded"] = "yes"
+            self.cluster.apply(pod)
+        self.event("guarded", "deny-out")
+        self.ready(["opted"])
+        self.gone("guarded", "opted")
+        self.cluster.kubectl("delete", "networkpolicy", "deny-out")
+        self.same(node, before)
+
+    def forwarding_denied(self):
+        """Nodes that forward nothing by default (FORWARD policy DROP, as Docker sets it): the agent lets the TSN network through."""
+        for node in self.cluster.nodes:
+            node.space.run("iptables", "-P", "FORWARD", "DROP")
+        try:
+            for node in self.cluster.nodes:
+                until(lambda: "-j KTSN-FORWARD" in node.space.run("iptables", "-S", "FORWARD"), 60, f"accept rules on {node.name}", 0.5)
+            self.traffic()
+        finally:
+            for node in self.cluster.nodes:
+                node.space.run("iptables", "-P", "FORWARD", "ACCEPT")
+
     def capacity_exceeded(self):
         """More devices asked for than any node has: Pending, and the scheduler says which resource is short."""
         self.cluster.apply(workload("greedy", resource=100_000))

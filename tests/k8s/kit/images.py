@@ -15,7 +15,9 @@ IMAGES = build.REPOSITORY / "k8s/deploy/images"
 REGISTRY = "localhost/ktsn"
 # The node's packet filter is read by these (docs/guide/policy.md); both generations of iptables stand in Debian's tools.
 FILTER = ("xtables-nft-multi", "xtables-legacy-multi", "nft")
-LINKS = {"iptables-save": "xtables-nft-multi", "ip6tables-save": "xtables-nft-multi"}
+LINKS = {"iptables-save": "xtables-nft-multi", "ip6tables-save": "xtables-nft-multi",
+         "iptables-nft": "xtables-nft-multi", "ip6tables-nft": "xtables-nft-multi",
+         "iptables-legacy": "xtables-legacy-multi", "ip6tables-legacy": "xtables-legacy-multi"}
 PAUSE = 'FROM scratch\nCOPY busybox /bin/\nENTRYPOINT ["/bin/busybox", "sleep", "2147483647"]\n'
 
 

@@ -57,7 +57,8 @@ class Ktsn:
     def wait_ready(self, seconds=90):
         def ready():
             pods = self.pods()
-            return all(node.name in pods and condition(pods[node.name], "Ready") for node in self.cluster.nodes)
+            nodes = all(node.name in pods and condition(pods[node.name], "Ready") for node in self.cluster.nodes)
+            return nodes and (not self.with_controller or any(condition(p, "Ready") for p in self.pods("controller").values()))
         until(ready, seconds, lambda: "KTSN ready on both nodes: " + self.why(), 0.3)
 
     def why(self):
