@@ -35,6 +35,7 @@ suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn --lib -- --show-o
 # The optional port, which nothing else of the build needs.
 suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
 suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
+suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
 
 # The models explore every interleaving of the ring's steps: too slow without optimisation, and built with a
 # cfg of their own, so in a target directory of their own.

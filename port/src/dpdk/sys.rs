@@ -87,6 +87,12 @@ impl LaunchField {
         answer(unsafe { ktsn_dpdk_launch_register(&raw mut field.offset, &raw mut field.flag) })?;
         Ok(field)
     }
+
+    /// Whether it is one bit beyond those that a plain frame has, at a place for 64 bits.
+    #[cfg(test)]
+    pub(super) fn is_of_its_own(&self) -> bool {
+        self.flag.count_ones() == 1 && self.offset.is_multiple_of(8) && self.offset > 0
+    }
 }
 
 /// An attached device. Dropping it stops it and gives it back.

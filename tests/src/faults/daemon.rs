@@ -129,6 +129,7 @@ pub struct Daemon {
     directory: tempfile::TempDir,
     run_dir: PathBuf,
     namespace: String,
+    program: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -153,7 +154,7 @@ impl Daemon {
         let directory = hook::open_directory();
         std::fs::write(directory.path().join("ktsnd.toml"), configuration).expect("configuration");
         let run_dir = directory.path().join("run");
-        Self { directory, run_dir, namespace: namespace.to_owned(), child: None }
+        Self { directory, run_dir, namespace: namespace.to_owned(), program: None, child: None }
     }
 
     /// The same in another run directory.
@@ -163,10 +164,17 @@ impl Daemon {
         self
     }
 
+    /// The same with another ktsnd.
+    #[must_use]
+    pub fn of(mut self, program: &Path) -> Self {
+        self.program = Some(program.to_owned());
+        self
+    }
+
     /// The command line that starts it; inside the namespace when it is run by [`within`].
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(self.program.as_deref().unwrap_or_else(|| binary()));
         command
             .arg("--config")
             .arg(self.directory.path().join("ktsnd.toml"))
