@@ -19,8 +19,8 @@ use ktsn_model::IpPrefix;
 use serde_json::Value;
 
 pub use named::Hindrance;
-pub(crate) use named::{Prefixes, hindrances, is_past_the_kernel, past_the_kernel};
-pub(crate) use watch::Watch;
+pub(crate) use named::{Prefixes, all_past_the_kernel, hindrances, is_past_the_kernel, past_the_kernel};
+pub(crate) use watch::{Known, Watch};
 
 /// Rules are read again when they are older: many pods that are attached at once ask once a second.
 const FRESH: Duration = Duration::from_secs(1);
@@ -48,8 +48,12 @@ pub(crate) struct Rule {
     pub(crate) text: String,
 }
 
-/// The node's rules that name addresses; empty where no tool is installed, or none answers in time.
-pub(crate) async fn rules() -> Arc<Vec<Rule>> {
+/// The node's rules that name addresses: those that are followed already, else what the tools say now; empty where no tool is
+/// installed, or they do not answer in time (what they say later is followed).
+pub(crate) async fn rules(followed: &Known) -> Arc<Vec<Rule>> {
+    if let Some(rules) = &*followed.borrow() {
+        return rules.clone();
+    }
     static KNOWN: Mutex<Option<(Instant, Arc<Vec<Rule>>)>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, rules)) = &*known()

@@ -244,8 +244,10 @@ impl LinkResolved {
         payload: &[u8],
         replica: Replica,
     ) -> Result<(), Refusal> {
-        // The node's bridge is who knows whether such a frame ends with it (802.1Q 8.6.3).
-        if frame.is_reserved() {
+        // The node's bridge is who knows whether a reserved group ends with it (802.1Q 8.6.3), and who has the rules about
+        // what is left to the kernel.
+        let address = frame.ip_destination.map(|address| IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
+        if frame.is_reserved() || address.is_some_and(|address| tables.leaves(IpPrefix::host(address))) {
             return if replica == Replica::First { Ok(()) } else { Err(NO_ROUTE) };
         }
         let packet = self.packet(payload);
@@ -254,11 +256,10 @@ impl LinkResolved {
         let on_link = |address: &IpAddr| {
             tables.interface().route(*address).is_some_and(|route| route.via == Via::OnLink)
         };
-        let hop = frame.ip_destination.map(|address| IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
         let (ttl, df) = marks.map_or((TTL_OF_OTHERS, false), |marks| (marks.ttl, marks.dont_fragment));
         let (uplink, inner) = (tables.uplink(), self.frame_octets);
         let placed =
-            place(tables.overlay(), self.destination, hop.filter(on_link), replica, |tunnel, vtep| {
+            place(tables.overlay(), self.destination, address.filter(on_link), replica, |tunnel, vtep| {
                 outer_around(tunnel, uplink, vtep, ttl, df)
             })?;
         (self.replica, self.skipped) = (placed.replica, placed.skipped);

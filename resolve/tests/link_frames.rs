@@ -380,6 +380,20 @@ mod segment {
         assert_eq!(left(&super::tables(named.unwrap()), &lldp), Ok(None));
     }
 
+    /// What a rule of the node names meets that rule: by the interface, whether its destination was listed or not.
+    #[test]
+    fn what_is_left_to_the_kernel_leaves_by_the_interface() {
+        let segment = segment(&["192.168.0.4"], true, &["192.168.0.2", "192.168.0.4"]);
+        let segment = segment.leaving(vec!["10.0.0.64/26".parse().unwrap()]).unwrap();
+        let listed = segment.clone().listed(vec![PEER]).unwrap();
+        for tables in [tables(segment), tables(listed)] {
+            let to =
+                |last| left(&tables, &frame(PEER, &[&[8, 0][..], &v4([10, 0, 0, last])].concat())).unwrap();
+            assert!(to(70).is_none() && to(9).is_some());
+            assert!(left(&tables, &frame(PEER, b"\x22\xf0no IP")).unwrap().is_some());
+        }
+    }
+
     #[test]
     fn the_tunnel_inherits_what_an_ip_packet_says_and_defaults_else() {
         let tables = tables(segment(&[], false, &["192.168.0.2"]));

@@ -70,7 +70,7 @@ impl Node {
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
             }
         };
-        let loaded = check_policy(&attachment, index, &added).await.and_then(|()| {
+        let loaded = check_policy(&attachment, index, &added, self.manager.rules()).await.and_then(|()| {
             capture::load(index, &attachment, &added)
                 .map_err(|error| precondition("attachment.capture", &error))
         });
@@ -361,13 +361,14 @@ async fn check_policy(
     attachment: &Attachment,
     index: AttachmentIndex,
     added: &tables::Added,
+    followed: &policy::Known,
 ) -> Result<(), NodeError> {
     // The short way in needs an overlay.
     let has_short_cut = |tables: &&AttachmentTables| policy::is_past_the_kernel(tables);
     let tables = added.tables.attachment(index).filter(|_| !attachment.allow_policy_bypass);
     let Some(tables) = tables.filter(has_short_cut) else { return Ok(()) };
     let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
-    let rules = policy::rules().await;
+    let rules = policy::rules(followed).await;
     match policy::hindrances(&rules, &own, &policy::past_the_kernel(tables)).first() {
         None => Ok(()),
         Some(found) => Err(NodeError::Precondition(format!(

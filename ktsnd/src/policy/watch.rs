@@ -19,7 +19,8 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::warn;
 
 use super::read::{Read, Wanted, has_older_tables};
 use super::{PATIENCE, Rule};
@@ -45,14 +46,17 @@ const LOOK: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Watch {
     wanted: watch::Sender<bool>,
-    rules: watch::Receiver<Arc<Vec<Rule>>>,
+    rules: Known,
 }
+
+/// The rules as they were read last; `None`: nobody reads them now.
+pub(crate) type Known = watch::Receiver<Option<Arc<Vec<Rule>>>>;
 
 impl Watch {
     /// Starts on the current runtime, idle. Ends when it is dropped.
     pub(crate) fn start() -> Self {
         let (wanted, is_wanted) = watch::channel(false);
-        let (told, rules) = watch::channel(Arc::new(Vec::new()));
+        let (told, rules) = watch::channel(None);
         tokio::spawn(async move {
             // Its end is that of the handle.
             let _ = keep(is_wanted, told).await;
@@ -70,14 +74,19 @@ impl Watch {
         if self.rules.changed().await.is_err() {
             std::future::pending::<()>().await; // the runtime ends
         }
-        self.rules.borrow_and_update().clone()
+        self.rules.borrow_and_update().clone().unwrap_or_default()
+    }
+
+    /// To ask without waiting.
+    pub(crate) fn known(&self) -> Known {
+        self.rules.clone()
     }
 }
 
 /// Ends when the handle is gone.
 async fn keep(
     mut wanted: watch::Receiver<bool>,
-    told: watch::Sender<Arc<Vec<Rule>>>,
+    told: watch::Sender<Option<Arc<Vec<Rule>>>>,
 ) -> Result<(), watch::error::RecvError> {
     loop {
         wanted.wait_for(|is_wanted| *is_wanted).await?;
@@ -86,39 +95,43 @@ async fn keep(
             () = follow(&told) => {}
         }
         // Who asks next must not be told what was.
-        tell(&told, Vec::new());
+        tell(&told, None);
     }
 }
 
-fn tell(told: &watch::Sender<Arc<Vec<Rule>>>, rules: Vec<Rule>) {
+fn tell(told: &watch::Sender<Option<Arc<Vec<Rule>>>>, rules: Option<Vec<Rule>>) {
     told.send_if_modified(|before| {
-        let is_other = **before != rules;
+        let is_other = before.as_deref() != rules.as_ref();
         if is_other {
-            *before = Arc::new(rules);
+            *before = rules.map(Arc::new);
         }
         is_other
     });
 }
 
-async fn follow(told: &watch::Sender<Arc<Vec<Rule>>>) {
+async fn follow(told: &watch::Sender<Option<Arc<Vec<Rule>>>>) {
     // Without it, as without nf_tables, what there is is looked at.
     let socket = subscribe().ok();
     let (mut read, mut wanted) = (Read::default(), Wanted::All);
-    let mut rested_at = Instant::now();
+    let (mut rested_at, mut is_slow) = (Instant::now(), false);
     loop {
         let began = Instant::now();
         let before = read.clone();
         let reading = tokio::task::spawn_blocking(move || before.again(wanted));
-        // Too slow, or broken: what was read last holds, and it is asked again.
-        let is_read = match timeout(PATIENCE, reading).await {
-            Ok(Ok(now)) => {
+        // However long that takes: what was read last holds until then, and changes wait.
+        let is_read = match reading.await {
+            Ok(now) => {
                 read = now;
-                tell(told, read.rules());
+                tell(told, Some(read.rules()));
                 true
             }
-            Ok(Err(_)) | Err(_) => false,
+            Err(_) => false,
         };
         let took = began.elapsed();
+        if took > PATIENCE && !is_slow {
+            is_slow = true;
+            warn!("the node's rules took {took:.1?} to read: changes of them are followed as late");
+        }
         sleep_until(rested_at).await;
         if is_read {
             wanted = next(socket.as_ref()).await;

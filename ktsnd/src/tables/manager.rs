@@ -44,6 +44,7 @@ enum Command {
 #[derive(Debug)]
 pub struct Manager {
     commands: mpsc::UnboundedSender<Command>,
+    rules: policy::Known,
 }
 
 impl Manager {
@@ -55,8 +56,15 @@ impl Manager {
     pub async fn start(report: impl Fn(Event) + Send + 'static) -> Result<Self, TablesError> {
         let (commands, inbox) = mpsc::unbounded_channel();
         let keeper = Keeper::new(Box::new(report))?;
-        tokio::spawn(run(keeper, inbox));
-        Ok(Self { commands })
+        let watch = policy::Watch::start();
+        let rules = watch.known();
+        tokio::spawn(run(keeper, inbox, watch));
+        Ok(Self { commands, rules })
+    }
+
+    /// The rules of the node's packet filter, as long as they are followed.
+    pub(crate) fn rules(&self) -> &policy::Known {
+        &self.rules
     }
 
     /// Adds an attachment; what stood at its index before is replaced.
@@ -97,12 +105,11 @@ impl Manager {
     }
 }
 
-async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>) {
+async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mut rules: policy::Watch) {
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut refresh_at: Option<Instant> = None;
-    let mut rules = policy::Watch::start();
     loop {
         let due = refresh_at.unwrap_or_else(Instant::now);
         tokio::select! {
