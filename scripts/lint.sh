@@ -72,7 +72,7 @@ step checks scripts/check.py
 step shellcheck shell
 step rustfmt "$cargo" fmt --all --check
 step clippy clippy --workspace --exclude libktsn --all-targets
-step clippy-dpdk clippy -p ktsn-port -p ktsnd --features dpdk --all-targets
+step clippy-dpdk clippy -p ktsn-port -p ktsnd -p ktsn-tests --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-tests/dpdk --all-targets
 step clippy-libktsn clippy_hook
 step clippy-loom clippy_loom
 step rustdoc rustdoc
