@@ -82,17 +82,10 @@ func (a *addition) run(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err
 	}
-	defer a.daemon.Close()
-	version := make(chan error, 1)
-	ask := func() {
-		limited, cancel := context.WithTimeout(ctx, absentPatience)
-		defer cancel()
-		version <- a.daemon.Compatible(limited)
-	}
-	// One that is there is asked while the interface is made; where nobody is, nothing is begun.
-	if a.daemon.Present() {
-		go ask()
-	} else if ask(); true {
+	// The connection ends with the process: saying goodbye takes a millisecond.
+	version := a.version(ctx)
+	// One that is there answers while the interface is made; where nobody is, nothing is begun.
+	if !a.daemon.Present() {
 		if err := <-version; err != nil {
 			return err
 		}
@@ -122,6 +115,17 @@ func (a *addition) run(ctx context.Context) error {
 		return withUndo(err, undo(ctx, a.directory, a.state))
 	}
 	return nil
+}
+
+// Version asks for ktsnd's, which must be known before it attaches anything.
+func (a *addition) version(ctx context.Context) chan error {
+	answer := make(chan error, 1)
+	go func() {
+		limited, cancel := context.WithTimeout(ctx, absentPatience)
+		defer cancel()
+		answer <- a.daemon.Compatible(limited)
+	}()
+	return answer
 }
 
 func withUndo(err, undone error) error {

@@ -17,10 +17,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -49,6 +51,8 @@ type Daemon struct {
 	NodeClient
 	connection *grpc.ClientConn
 	socket     string
+	// Why nobody could be reached the last time; nil: somebody was. gRPC itself keeps no more than the words.
+	unreached atomic.Pointer[error]
 }
 
 // RunDir is the directory asked for, else KTSN_RUN_DIR, else the default.
@@ -71,6 +75,11 @@ func New(runDir string) (*Daemon, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithNoProxy(),
+		// gRPC's own pause begins with a second.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: pauseMin, Multiplier: 2, MaxDelay: pauseMax},
+			MinConnectTimeout: Patience,
+		}),
 		grpc.WithUnaryInterceptor(client.unary),
 		grpc.WithStreamInterceptor(client.stream),
 	)
@@ -89,7 +98,13 @@ func (c *Daemon) Socket() string { return c.socket }
 
 func (c *Daemon) dial(ctx context.Context, _ string) (net.Conn, error) {
 	var dialer net.Dialer
-	return dialer.DialContext(ctx, "unix", c.socket)
+	connection, err := dialer.DialContext(ctx, "unix", c.socket)
+	if err == nil {
+		c.unreached.Store(nil)
+	} else {
+		c.unreached.Store(&err)
+	}
+	return connection, err
 }
 
 // Unary gives a call its deadline, repeats it while ktsnd does not answer, and says what went wrong.
@@ -101,12 +116,8 @@ func (c *Daemon) unary(ctx context.Context, method string, request, reply any, c
 		defer cancel()
 	}
 	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
-		// Nobody there: not worth gRPC's own back-off, which begins with a second.
-		err := c.reachable(ctx)
-		if err == nil {
-			err = invoke(ctx, method, request, reply, connection, options...)
-		}
-		if err == nil || !transient(err) || !patient(ctx, pause) {
+		err := invoke(ctx, method, request, reply, connection, options...)
+		if status.Code(err) != codes.Unavailable || !patient(ctx, pause) {
 			return c.explain(method, err)
 		}
 		connection.ResetConnectBackoff()
@@ -120,24 +131,13 @@ func (c *Daemon) stream(ctx context.Context, description *grpc.StreamDesc, conne
 }
 
 // Present: whether anybody listens at this moment.
-func (c *Daemon) Present() bool { return c.reachable(context.Background()) == nil }
-
-// Reachable asks whether anybody listens; a connection that lasts makes the question cheap, so it is asked each time.
-func (c *Daemon) reachable(ctx context.Context) error {
-	connection, err := c.dial(ctx, "")
+func (c *Daemon) Present() bool {
+	connection, err := c.dial(context.Background(), "")
 	if err != nil {
-		return err
+		return false
 	}
-	return connection.Close()
-}
-
-// Transient: the daemon may be there in a moment.
-func transient(err error) bool {
-	if status.Code(err) == codes.Unavailable {
-		return true
-	}
-	// A daemon that starts binds its socket anew: for a moment there is none, or one that nobody listens on.
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
+	connection.Close()
+	return true
 }
 
 // Patient waits, unless the deadline comes first.
@@ -169,6 +169,9 @@ func (c *Daemon) explain(method string, err error) error {
 		return nil
 	}
 	found := &Error{Method: method[strings.LastIndexByte(method, '/')+1:], Code: status.Code(err)}
+	if unreached := c.unreached.Load(); unreached != nil && (found.Code == codes.Unavailable || found.Code == codes.DeadlineExceeded) {
+		err = *unreached
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		found.Code = codes.Unavailable
