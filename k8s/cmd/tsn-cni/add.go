@@ -21,8 +21,9 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -41,7 +42,7 @@ type addition struct {
 	directory cnistate.Directory
 	state     *cnistate.State
 	node      *nodefile.Node
-	daemon    *nodeapi.Daemon
+	daemon    *nodecall.Daemon
 
 	addresses []net.IP
 	routes    []*net.IPNet
@@ -82,14 +83,13 @@ func (a *addition) run(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err
 	}
-	// The connection ends with the process: saying goodbye takes a millisecond.
-	version := a.version(ctx)
-	// One that is there answers while the interface is made; where nobody is, nothing is begun.
-	if !a.daemon.Present() {
-		if err := <-version; err != nil {
+	// The question is on its way while the interface is made; where nobody listens, nothing is begun.
+	limited, cancel := context.WithTimeout(ctx, absentPatience)
+	defer cancel()
+	if a.daemon.AskVersion(limited); !a.daemon.Present() {
+		if err := a.daemon.Compatible(limited); err != nil {
 			return err
 		}
-		version <- nil
 	}
 	err := a.directory.Save(a.state)
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *addition) run(ctx context.Context) error {
 	for _, step := range steps {
 		point("before " + step.name)
 		if step.name == "attachment" {
-			if err = <-version; err == nil {
+			if err = a.compatible(ctx); err == nil {
 				a.state.Unattached = false
 			}
 		}
@@ -117,15 +117,11 @@ func (a *addition) run(ctx context.Context) error {
 	return nil
 }
 
-// Version asks for ktsnd's, which must be known before it attaches anything.
-func (a *addition) version(ctx context.Context) chan error {
-	answer := make(chan error, 1)
-	go func() {
-		limited, cancel := context.WithTimeout(ctx, absentPatience)
-		defer cancel()
-		answer <- a.daemon.Compatible(limited)
-	}()
-	return answer
+// Compatible: ktsnd's version must be known before it attaches anything.
+func (a *addition) compatible(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, absentPatience)
+	defer cancel()
+	return a.daemon.Compatible(limited)
 }
 
 func withUndo(err, undone error) error {
@@ -138,7 +134,7 @@ func withUndo(err, undone error) error {
 
 // Begin checks all that can be checked before the first step, and cleans up after a run that was interrupted.
 func (a *addition) begin(ctx context.Context) (err error) {
-	runDir := nodeapi.RunDir(a.conf.RunDir)
+	runDir := nodecall.RunDir(a.conf.RunDir)
 	if err := namespaceOf(a.args); err != nil {
 		return err
 	}
@@ -173,8 +169,8 @@ func (a *addition) begin(ctx context.Context) (err error) {
 			a.state.IPAM = &cnistate.IPAM{Type: a.conf.IPAMType, Config: input, Args: a.args.Args, Path: a.args.Path}
 		}
 	}
-	a.daemon, err = nodeapi.New(runDir)
-	return err
+	a.daemon = nodecall.New(runDir)
+	return nil
 }
 
 // NamespaceOf refuses one that is not there, and the node's own: what would be made in it is not a pod's.
@@ -285,11 +281,11 @@ func (a *addition) attach(ctx context.Context) error {
 	defer cancel()
 	message := a.conf.Attachment
 	message.Name, message.Netns, message.Interface = a.state.Attachment, a.args.Netns, a.args.IfName
-	request := &nodeapi.AttachRequest{Attachment: message}
+	request := &nodepb.AttachRequest{Attachment: message}
 	_, err := a.daemon.Attach(ctx, request)
-	if nodeapi.CodeOf(err) == codes.AlreadyExists {
+	if nodecall.CodeOf(err) == codes.AlreadyExists {
 		// The name is this container's alone: left over, from before the state was lost.
-		if _, err = a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: message.Name}); err == nil {
+		if _, err = a.daemon.Detach(ctx, &nodepb.DetachRequest{Name: message.Name}); err == nil {
 			_, err = a.daemon.Attach(ctx, request)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -105,14 +106,11 @@ func missing(err error) error {
 }
 
 func checkAttachment(ctx context.Context, state *cnistate.State) error {
-	daemon, err := nodeapi.New(state.RunDir)
-	if err != nil {
-		return err
-	}
+	daemon := nodecall.New(state.RunDir)
 	defer daemon.Close()
 	ctx, cancel := context.WithTimeout(ctx, absentPatience)
 	defer cancel()
-	listed, err := daemon.List(ctx, &nodeapi.ListRequest{})
+	listed, err := daemon.List(ctx, &nodepb.ListRequest{})
 	if err != nil {
 		return err
 	}
@@ -147,11 +145,8 @@ func status(args *skel.CmdArgs) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), absentPatience)
 	defer cancel()
-	runDir := nodeapi.RunDir(conf.RunDir)
-	daemon, err := nodeapi.New(runDir)
-	if err != nil {
-		return err
-	}
+	runDir := nodecall.RunDir(conf.RunDir)
+	daemon := nodecall.New(runDir)
 	defer daemon.Close()
 	if err := daemon.Compatible(ctx); err != nil {
 		return failure(types.ErrPluginNotAvailable, "%v", err)

@@ -16,7 +16,8 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodepb"
 )
 
 // Loose is what DEL, GC and STATUS may need of a configuration, however much of it is left, or wrong.
@@ -76,13 +77,12 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	defer cancel()
 	state := guessedState(args, given.RunDir)
 	state.IPAM = given.IPAM
-	if daemon, err := nodeapi.New(state.RunDir); err == nil {
-		// Without ktsnd nothing is owed: most likely there never was an attachment.
-		if daemon.Present() {
-			_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir})
-		}
-		daemon.Close()
+	// Without ktsnd nothing is owed: most likely there never was an attachment.
+	daemon := nodecall.New(state.RunDir)
+	if daemon.Present() {
+		_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir})
 	}
+	daemon.Close()
 	if err := undoLink(ctx, directory, state); err != nil {
 		fmt.Fprintln(os.Stderr, "tsn-cni:", err)
 	}
@@ -96,7 +96,7 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 }
 
 func guessedState(args *skel.CmdArgs, runDir string) *cnistate.State {
-	state := freshState(args, &cniconf.Conf{Attachment: &nodeapi.Attachment{}}, nodeapi.RunDir(runDir))
+	state := freshState(args, &cniconf.Conf{Attachment: &nodepb.Attachment{}}, nodecall.RunDir(runDir))
 	state.HostInterface = cnistate.HostInterface(args.ContainerID, args.IfName)
 	return state
 }
@@ -117,7 +117,7 @@ func gc(args *skel.CmdArgs) error {
 			faults = append(faults, collect(ctx, directory, state))
 		}
 	}
-	payOwed(ctx, directory, nodeapi.RunDir(given.RunDir), "", "")
+	payOwed(ctx, directory, nodecall.RunDir(given.RunDir), "", "")
 	if given.IPAM != nil {
 		// Plugins from before 1.1 know no GC; DEL of each attachment has given its addresses back.
 		_ = invoke.DelegateGC(ctx, given.IPAM.Type, args.StdinData, nil)

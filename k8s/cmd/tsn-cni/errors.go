@@ -11,7 +11,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -35,7 +35,7 @@ func failure(code uint, format string, values ...any) error {
 func coded(err error) *types.Error {
 	var cni *types.Error
 	var conf *cniconf.Error
-	var daemon *nodeapi.Error
+	var daemon *nodecall.Error
 	switch {
 	case errors.As(err, &cni):
 		return cni
@@ -51,9 +51,9 @@ func coded(err error) *types.Error {
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-func codeOf(err *nodeapi.Error) uint {
+func codeOf(err *nodecall.Error) uint {
 	switch {
-	case nodeapi.IsAbsent(err):
+	case nodecall.IsAbsent(err):
 		return types.ErrTryAgainLater
 	case err.Method == "Version":
 		return codeSkew

@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
 )
 
 // Longest standard input; what is more is not read, and no JSON then.
@@ -29,7 +29,7 @@ func main() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(64 << 20)
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
-		os.Stdout.WriteString("tsn-cni " + nodeapi.Version + "\n")
+		os.Stdout.WriteString("tsn-cni " + nodecall.Version + "\n")
 		return
 	}
 	if os.Getenv("CNI_COMMAND") == "DEL" {
@@ -42,7 +42,7 @@ func main() {
 		GC:     verb(gc),
 		Status: verb(status),
 	}
-	skel.PluginMainFuncs(functions, version.VersionsStartingFrom("0.3.0"), "tsn-cni "+nodeapi.Version+": CNI plugin of KTSN")
+	skel.PluginMainFuncs(functions, version.VersionsStartingFrom("0.3.0"), "tsn-cni "+nodecall.Version+": CNI plugin of KTSN")
 }
 
 // Verb gives a verb's error its CNI code.

@@ -13,8 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
+	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -49,7 +49,7 @@ func fillIn(conf *cniconf.Conf, node *nodefile.Node) {
 	if node == nil || conf.IsChained() || conf.OverlayGiven || node.VxlanDevice == "" {
 		return
 	}
-	a.Vxlan = &nodeapi.Vxlan{LearnFrom: node.VxlanDevice}
+	a.Vxlan = &nodepb.Vxlan{LearnFrom: node.VxlanDevice}
 	if a.Uplink == "" {
 		a.Uplink = node.Uplink
 	}

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -77,7 +78,7 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 	owed := cnistate.Owed{
 		ContainerID: state.ContainerID, IfName: state.IfName, Attachment: state.Attachment, RunDir: state.RunDir,
 	}
-	if err := detach(ctx, owed); nodeapi.IsAbsent(err) {
+	if err := detach(ctx, owed); nodecall.IsAbsent(err) {
 		return directory.Owe(owed)
 	} else if err != nil {
 		return err
@@ -87,10 +88,7 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 }
 
 func detach(ctx context.Context, attachment cnistate.Owed) error {
-	daemon, err := nodeapi.New(attachment.RunDir)
-	if err != nil {
-		return err
-	}
+	daemon := nodecall.New(attachment.RunDir)
 	defer daemon.Close()
 	patience := detachPatience
 	if !daemon.Present() {
@@ -98,8 +96,8 @@ func detach(ctx context.Context, attachment cnistate.Owed) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err = daemon.Detach(ctx, &nodeapi.DetachRequest{Name: attachment.Attachment})
-	if nodeapi.CodeOf(err) == codes.NotFound {
+	_, err := daemon.Detach(ctx, &nodepb.DetachRequest{Name: attachment.Attachment})
+	if nodecall.CodeOf(err) == codes.NotFound {
 		return nil
 	}
 	return err

@@ -10,15 +10,11 @@ package nodeapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,25 +22,31 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"ktsn.io/ktsn/k8s/internal/nodecall"
 )
 
-// Version is the project's; a test of the tree holds it against Cargo.toml's.
-const Version = "0.1.0"
+// What both clients of ktsnd have in common.
+const (
+	Version       = nodecall.Version
+	DefaultRunDir = nodecall.DefaultRunDir
+	SocketName    = nodecall.SocketName
+)
 
-// DefaultRunDir is ktsnd's unless KTSN_RUN_DIR says otherwise.
-const DefaultRunDir = "/run/ktsn"
+// Error is what ktsnd, or its absence, makes of a call.
+type Error = nodecall.Error
 
-// SocketName of the control API inside ktsnd's run directory.
-const SocketName = "ktsnd.sock"
+// RunDir is the directory asked for, else KTSN_RUN_DIR, else the default.
+func RunDir(asked string) string { return nodecall.RunDir(asked) }
+
+// CodeOf is the gRPC code of an error of a call; codes.Unknown for every other error.
+func CodeOf(err error) codes.Code { return nodecall.CodeOf(err) }
+
+// IsAbsent: no ktsnd, or none that answers. It may be there later.
+func IsAbsent(err error) bool { return nodecall.IsAbsent(err) }
 
 // Patience of one call without a deadline of its own; an attachment takes about 0.2 s.
 const Patience = 10 * time.Second
-
-// Pauses between two tries while ktsnd does not answer.
-const (
-	pauseMin = 20 * time.Millisecond
-	pauseMax = 500 * time.Millisecond
-)
 
 // Daemon speaks to one ktsnd. It is safe for concurrent use.
 type Daemon struct {
@@ -53,17 +55,6 @@ type Daemon struct {
 	socket     string
 	// Why nobody could be reached the last time; nil: somebody was. gRPC itself keeps no more than the words.
 	unreached atomic.Pointer[error]
-}
-
-// RunDir is the directory asked for, else KTSN_RUN_DIR, else the default.
-func RunDir(asked string) string {
-	if asked != "" {
-		return asked
-	}
-	if directory := os.Getenv("KTSN_RUN_DIR"); directory != "" {
-		return directory
-	}
-	return DefaultRunDir
 }
 
 // New makes a client of the ktsnd with that run directory. It does not connect yet: the first call does.
@@ -77,7 +68,7 @@ func New(runDir string) (*Daemon, error) {
 		grpc.WithNoProxy(),
 		// gRPC's own pause begins with a second.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: pauseMin, Multiplier: 2, MaxDelay: pauseMax},
+			Backoff:           backoff.Config{BaseDelay: nodecall.PauseMin, Multiplier: 2, MaxDelay: nodecall.PauseMax},
 			MinConnectTimeout: Patience,
 		}),
 		grpc.WithUnaryInterceptor(client.unary),
@@ -115,9 +106,9 @@ func (c *Daemon) unary(ctx context.Context, method string, request, reply any, c
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
-	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
+	for pause := nodecall.PauseMin; ; pause = min(2*pause, nodecall.PauseMax) {
 		err := invoke(ctx, method, request, reply, connection, options...)
-		if status.Code(err) != codes.Unavailable || !patient(ctx, pause) {
+		if status.Code(err) != codes.Unavailable || !nodecall.Patient(ctx, pause) {
 			return c.explain(method, err)
 		}
 		connection.ResetConnectBackoff()
@@ -140,104 +131,26 @@ func (c *Daemon) Present() bool {
 	return true
 }
 
-// Patient waits, unless the deadline comes first.
-func patient(ctx context.Context, pause time.Duration) bool {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
-		return false
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-// Error is what ktsnd, or its absence, makes of a call.
-type Error struct {
-	Method string // of the API, as in "Attach"
-	Code   codes.Code
-	Text   string
-}
-
-func (e *Error) Error() string { return e.Text }
-
 func (c *Daemon) explain(method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	found := &Error{Method: method[strings.LastIndexByte(method, '/')+1:], Code: status.Code(err)}
-	if unreached := c.unreached.Load(); unreached != nil && (found.Code == codes.Unavailable || found.Code == codes.DeadlineExceeded) {
+	code := status.Code(err)
+	if unreached := c.unreached.Load(); unreached != nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
 		err = *unreached
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		found.Code = codes.Unavailable
-		found.Text = fmt.Sprintf("ktsnd is not running: no socket at %s (start ktsnd, or set the run directory)", c.socket)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		found.Code = codes.Unavailable
-		found.Text = fmt.Sprintf("ktsnd is not running: nobody answers at %s, which is left over (start ktsnd)", c.socket)
-	case errors.Is(err, fs.ErrPermission):
-		found.Code = codes.PermissionDenied
-		found.Text = fmt.Sprintf("%s may be used by root alone: %v", c.socket, err)
-	case errors.Is(err, context.DeadlineExceeded), found.Code == codes.DeadlineExceeded:
-		found.Code = codes.DeadlineExceeded
-		found.Text = fmt.Sprintf("ktsnd at %s did not answer %s in time (busy or stopped; its log tells)", c.socket, found.Method)
-	case found.Code == codes.Unavailable:
-		found.Text = fmt.Sprintf("ktsnd at %s went away during %s: %s", c.socket, found.Method, status.Convert(err).Message())
-	case found.Code == codes.Unimplemented:
-		found.Text = fmt.Sprintf("ktsnd at %s does not know %s: it is older than this program (%s): upgrade it",
-			c.socket, found.Method, Version)
-	case found.Code == codes.Unknown && !isStatus(err):
-		found.Text = fmt.Sprintf("%s: %v", c.socket, err)
-	default:
-		found.Text = fmt.Sprintf("ktsnd: %s: %s", found.Method, status.Convert(err).Message())
+	words, cause := "", err
+	if told, ok := status.FromError(err); ok {
+		words, cause = told.Message(), nil
 	}
-	return found
+	return nodecall.Explain(c.socket, method[strings.LastIndexByte(method, '/')+1:], cause, code, words)
 }
 
-func isStatus(err error) bool {
-	_, ok := status.FromError(err)
-	return ok
-}
-
-// CodeOf is the gRPC code of an error of a call; codes.Unknown for every other error.
-func CodeOf(err error) codes.Code {
-	var found *Error
-	if errors.As(err, &found) {
-		return found.Code
-	}
-	return codes.Unknown
-}
-
-// IsAbsent: no ktsnd, or none that answers. It may be there later.
-func IsAbsent(err error) bool {
-	code := CodeOf(err)
-	return code == codes.Unavailable || code == codes.DeadlineExceeded
-}
-
-// Compatible asks ktsnd's version. Fields that an older daemon does not know would be ignored in silence, so the
-// versions must be the same up to the last number.
+// Compatible asks ktsnd's version, which must be ours up to the last number.
 func (c *Daemon) Compatible(ctx context.Context) error {
 	reply, err := c.Version(ctx, &VersionRequest{})
 	if err != nil {
 		return err
 	}
-	if series(reply.GetVersion()) == series(Version) {
-		return nil
-	}
-	return &Error{Method: "Version", Code: codes.FailedPrecondition, Text: fmt.Sprintf(
-		"ktsnd at %s is version %s and this program %s: they must be the same up to the last number; upgrade the older one",
-		c.socket, reply.GetVersion(), Version)}
-}
-
-// Series is a version without its last number and what follows it.
-func series(version string) string {
-	version, _, _ = strings.Cut(version, "-")
-	if end := strings.LastIndexByte(version, '.'); end > 0 {
-		return version[:end]
-	}
-	return version
+	return nodecall.Skew(c.socket, reply.GetVersion())
 }

@@ -9,7 +9,7 @@
 // 	protoc        v0.0.0
 // source: ktsn/v1/node.proto
 
-package nodeapi
+package nodepb
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
