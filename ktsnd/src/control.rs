@@ -122,9 +122,9 @@ impl NodeService for Control {
         if request.port.is_empty() {
             return Err(Status::invalid_argument("port: missing; expected the device of an uplink"));
         }
-        let port = request.port.clone();
+        let (port, check_only) = (request.port.clone(), request.check_only);
         let schedule = translate::gate_schedule(request).map_err(|e| invalid(&e))?.map(Box::new);
-        let states = self.ask(|reply| Question::ApplySchedule(port, schedule, reply)).await?;
+        let states = self.ask(|reply| Question::ApplySchedule(port, schedule, check_only, reply)).await?;
         let state = states.map_err(|e| status(&e))?.into_iter().next();
         Ok(Response::new(v1::ApplyScheduleReply { state }))
     }

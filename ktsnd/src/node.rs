@@ -89,8 +89,8 @@ pub enum Question {
     List(oneshot::Sender<v1::ListReply>),
     /// Counters, of one attachment or (empty) of all.
     Statistics(String, oneshot::Sender<Result<v1::StatisticsReply, NodeError>>),
-    /// Set the gates of a port; `None`: as the configuration has it.
-    ApplySchedule(String, Option<Box<Schedule>>, oneshot::Sender<States>),
+    /// Set the gates of a port; `None`: as the configuration has it; true: only check.
+    ApplySchedule(String, Option<Box<Schedule>>, bool, oneshot::Sender<States>),
     /// Gates of one port or (empty) of all.
     GetSchedule(String, oneshot::Sender<States>),
     /// Health.
@@ -275,8 +275,8 @@ impl Node {
             Question::Statistics(name, reply) => {
                 let _ = reply.send(self.statistics(&name));
             }
-            Question::ApplySchedule(device, schedule, reply) => {
-                self.apply_schedule(&device, schedule.map(|s| *s), reply);
+            Question::ApplySchedule(device, schedule, check_only, reply) => {
+                self.apply_schedule(&device, schedule.map(|s| *s), check_only, reply);
             }
             Question::GetSchedule(device, reply) => self.get_schedule(&device, reply),
             Question::Health(reply) => {

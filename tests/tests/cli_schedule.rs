@@ -178,6 +178,7 @@ fn what_is_wrong_is_named_and_nothing_changes() {
         (&["apply", &two, "--port", "vz"], 1, "no such port; ktsnd has: absent, va"),
         (&["apply", &fast, "--port", "va"], 1, "was made for 10000000000 bit/s, va has 1000000000"),
         (&["apply", &fast, "--port", "absent"], 1, "was made for 10000000000 bit/s"),
+        (&["apply", &fast, "--port", "va", "--check-only"], 1, "was made for 10000000000 bit/s, va has 1000000000"),
         (&["apply", &two], 2, "--port"),
         (&["apply", "--port", "va"], 2, "<FILE>"),
         (&["status", "--port", "vz"], 1, "no such port"),
@@ -188,7 +189,11 @@ fn what_is_wrong_is_named_and_nothing_changes() {
         assert!(err(&output).contains(expected), "{arguments:?}: {}", err(&output));
         assert_eq!(out(&output), "", "{arguments:?}");
     }
+    // What would be taken changes nothing either, when it is only asked.
+    let output = daemon.schedule(&["apply", &two, "--port", "va", "--check-only"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let after = daemon.gates();
+    assert_eq!((&after["name"], &after["config_pending"]), (&before["name"], &before["config_pending"]));
     assert_eq!((&after["admin"], &after["oper"]), (&before["admin"], &before["oper"]));
     for help in [&["schedule", "apply", "--help"], &["schedule", "status", "--help"]] {
         assert!(out(&run(help)).contains("Examples:"), "{help:?}");

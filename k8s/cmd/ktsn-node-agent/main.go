@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -58,6 +59,10 @@ func run(config agent.Config) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
+	custom, err := dynamic.NewForConfig(rest)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
 	daemon, err := nodeapi.New(config.RunDir)
 	if err != nil {
 		return err
@@ -70,5 +75,5 @@ func run(config agent.Config) error {
 		}
 		defer network.Close()
 	}
-	return agent.New(config, kube, daemon, network).Run(ctx)
+	return agent.New(config, kube, custom, daemon, network).Run(ctx)
 }

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -35,6 +36,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
+	"ktsn.io/ktsn/k8s/internal/rollout"
 )
 
 // Parts, as /readyz calls them.
@@ -51,6 +53,7 @@ const (
 type Agent struct {
 	config    Config
 	kube      kubernetes.Interface
+	dynamic   dynamic.Interface
 	daemon    nodeapi.NodeClient
 	plugin    *deviceplugin.Plugin
 	installer *install.Installer
@@ -70,10 +73,11 @@ type Agent struct {
 	file     nodefile.Node
 	statuses metrics.Agent
 	patience *podwatch.Patience
+	answers  rollout.Answers // given last about GateSchedules
 }
 
-// New makes an agent. `network` is nil without an overlay.
-func New(config Config, kube kubernetes.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
+// New makes an agent. `network` is nil without an overlay, `custom` without GateSchedules.
+func New(config Config, kube kubernetes.Interface, custom dynamic.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
 	installer := install.New(install.Config{
 		From: config.InstallFrom, Version: nodeapi.Version, LibDir: config.LibDir, CNIBinDir: config.CNIBinDir,
 		CNIConf: config.CNIConf, CNIConfDir: config.CNIConfDir, Log: config.Log,
@@ -84,7 +88,7 @@ func New(config Config, kube kubernetes.Interface, daemon nodeapi.NodeClient, ne
 		Log: config.Log,
 	}, installer)
 	a := &Agent{
-		config: config, kube: kube, daemon: daemon, plugin: plugin, installer: installer, network: network,
+		config: config, kube: kube, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
 		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy),
 		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1),
 		patience: podwatch.NewPatience(unloadedAfter),
@@ -126,7 +130,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				a.config.Log.Error("device plugin", "error", err)
 			}
 		},
-		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop,
+		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop, a.scheduleLoop,
 	} {
 		group.Add(1)
 		go func() {

@@ -121,7 +121,7 @@ func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, o
 	}
 	kube := fake.NewClientset(objects...)
 	d := &daemon{schedule: &nodeapi.ScheduleState{}}
-	return &bench{New(config, kube, d, network), t, d, kube}
+	return &bench{New(config, kube, nil, d, network), t, d, kube}
 }
 
 func (b *bench) start() {

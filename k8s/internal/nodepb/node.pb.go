@@ -1671,6 +1671,7 @@ type ApplyScheduleRequest struct {
 	QueueMaxSdu   []*QueueMaxSdu         `protobuf:"bytes,3,rep,name=queue_max_sdu,json=queueMaxSdu,proto3" json:"queue_max_sdu,omitempty"`       // classes that are not named keep what the configuration says
 	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`                                          // what List shows; empty = applied
 	LinkSpeed     uint64                 `protobuf:"varint,5,opt,name=link_speed,json=linkSpeed,proto3" json:"link_speed,omitempty"`              // that it was made for: FAILED_PRECONDITION on a slower link; 0 = any
+	CheckOnly     bool                   `protobuf:"varint,7,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"`              // everything is checked and nothing changes; answers the state as it is
 	PriorityMap   []uint32               `protobuf:"varint,6,rep,packed,name=priority_map,json=priorityMap,proto3" json:"priority_map,omitempty"` // of the port from now on; FAILED_PRECONDITION where the configuration says another; empty = the configuration's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1739,6 +1740,13 @@ func (x *ApplyScheduleRequest) GetLinkSpeed() uint64 {
 		return x.LinkSpeed
 	}
 	return 0
+}
+
+func (x *ApplyScheduleRequest) GetCheckOnly() bool {
+	if x != nil {
+		return x.CheckOnly
+	}
+	return false
 }
 
 func (x *ApplyScheduleRequest) GetPriorityMap() []uint32 {
@@ -3324,14 +3332,16 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\f_gate_states\"V\n" +
 	"\vQueueMaxSdu\x12#\n" +
 	"\rtraffic_class\x18\x01 \x01(\rR\ftrafficClass\x12\"\n" +
-	"\rqueue_max_sdu\x18\x02 \x01(\rR\vqueueMaxSdu\"\xe9\x01\n" +
+	"\rqueue_max_sdu\x18\x02 \x01(\rR\vqueueMaxSdu\"\x88\x02\n" +
 	"\x14ApplyScheduleRequest\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\tR\x04port\x12-\n" +
 	"\x05admin\x18\x02 \x01(\v2\x17.ktsn.v1.GateParametersR\x05admin\x128\n" +
 	"\rqueue_max_sdu\x18\x03 \x03(\v2\x14.ktsn.v1.QueueMaxSduR\vqueueMaxSdu\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"link_speed\x18\x05 \x01(\x04R\tlinkSpeed\x12!\n" +
+	"link_speed\x18\x05 \x01(\x04R\tlinkSpeed\x12\x1d\n" +
+	"\n" +
+	"check_only\x18\a \x01(\bR\tcheckOnly\x12!\n" +
 	"\fpriority_map\x18\x06 \x03(\rR\vpriorityMap\"B\n" +
 	"\x12ApplyScheduleReply\x12,\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.ktsn.v1.ScheduleStateR\x05state\"(\n" +

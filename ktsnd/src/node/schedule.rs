@@ -118,21 +118,28 @@ impl Node {
         }
     }
 
-    /// Sets the gates of a port, or (`None`) gives it back to the configuration. Answers with its state.
+    /// Sets the gates of a port, or (`None`) gives it back to the configuration; with `check_only` nothing changes. Answers
+    /// with the port's state.
     pub(super) fn apply_schedule(
         &mut self,
         device: &str,
         schedule: Option<Schedule>,
+        check_only: bool,
         reply: oneshot::Sender<States>,
     ) {
-        if let Err(error) = self.change_schedule(device, schedule) {
+        if let Err(error) = self.change_schedule(device, schedule, check_only) {
             let _ = reply.send(Err(error));
             return;
         }
         self.get_schedule(device, reply);
     }
 
-    fn change_schedule(&mut self, device: &str, schedule: Option<Schedule>) -> Result<(), NodeError> {
+    fn change_schedule(
+        &mut self,
+        device: &str,
+        schedule: Option<Schedule>,
+        check_only: bool,
+    ) -> Result<(), NodeError> {
         if self.stopping {
             return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
         }
@@ -160,6 +167,9 @@ impl Node {
         let speed = self.speed_for(&config, is_asked && is_there)?;
         if let Some(next) = next {
             check_fits(&config, next, speed)?;
+        }
+        if check_only {
+            return Ok(());
         }
         let (name, is_applied) =
             (next.map_or_else(String::new, |s| name_of(s).to_owned()), schedule.is_some());

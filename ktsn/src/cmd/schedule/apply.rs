@@ -21,6 +21,7 @@ Examples:
   ktsn schedule apply examples/schedules/three-classes.yaml --port eth1
   ktsn schedule apply - --port eth1 --run-dir /run/ktsn-test < schedule.json
   ktsn schedule apply --configured --port eth1
+  ktsn schedule apply three-classes.yaml --port eth1 --check-only
 
 The change takes place at the schedule's config change time: its base time or, where that has passed, the start of one
 of its cycles. Queued frames stay queued. ktsnd keeps what was applied over a restart, until --configured.
@@ -40,6 +41,9 @@ pub(super) struct ApplyArgs {
     /// Forget what was applied: what ktsnd's configuration says holds again.
     #[arg(long, conflicts_with = "file")]
     configured: bool,
+    /// Ask ktsnd whether it would take it, and change nothing.
+    #[arg(long)]
+    check_only: bool,
     /// The file's format.
     #[arg(long, value_enum, default_value_t)]
     format: InputFormat,
@@ -57,7 +61,8 @@ pub(super) fn run(args: &ApplyArgs) -> ExitCode {
             return 2.into();
         }
     };
-    let request = request(&args.port, schedule.as_ref());
+    let mut request = request(&args.port, schedule.as_ref());
+    request.check_only = args.check_only;
     let (what, status) = match ask(args, request) {
         Ok(state) => match output::write(&status::text_of(&[state])) {
             Ok(_) => return ExitCode::SUCCESS,
@@ -95,6 +100,7 @@ fn request(port: &str, schedule: Option<&Schedule>) -> v1::ApplyScheduleRequest 
         queue_max_sdu: limits.collect(),
         name: schedule.name.clone().unwrap_or_default(),
         link_speed: schedule.link_speed.unwrap_or(0),
+        check_only: false,
         priority_map: schedule.priority_map.map(classes).unwrap_or_default(),
     }
 }

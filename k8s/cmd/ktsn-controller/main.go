@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command ktsn-controller is KTSN's part of the whole cluster: `ktsn-controller --help`.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+
+	"ktsn.io/ktsn/k8s/internal/agent"
+	"ktsn.io/ktsn/k8s/internal/controller"
+	"ktsn.io/ktsn/k8s/internal/kubeconf"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/rollout"
+)
+
+// Exit statuses, as ktsn's.
+const (
+	failed     = 1
+	wrongUsage = 2
+)
+
+const help = `ktsn-controller: KTSN's part of the whole cluster
+
+It gives each Node its prefixes of the TSN network (annotation ktsn.io/tsn-prefixes) and rolls GateSchedules out to all of
+their nodes or to none. Several may run: one leads. Every flag can be given in the environment too: --tsn-cidr as KTSN_TSN_CIDR.
+
+Examples:
+  ktsn-controller --tsn-cidr 10.99.0.0/16,fd99::/48
+  ktsn-controller --kubeconfig ~/.kube/config --tsn-cidr 10.99.0.0/16 --prefix-length-ipv4 25 --leader-elect=false
+
+Flags:
+`
+
+type config struct {
+	kubeconfig, namespace, lease, identity, listen string
+	elect, version                                 bool
+	prefixes                                       controller.Prefixes
+	rollouts                                       rollout.Config
+	log                                            *slog.Logger
+}
+
+func main() {
+	c, err := parse(os.Args[1:], os.Getenv, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "ktsn-controller:", err)
+		os.Exit(wrongUsage)
+	}
+	if c.version {
+		fmt.Println("ktsn-controller", nodeapi.Version)
+		return
+	}
+	if err := run(c); err != nil {
+		c.log.Error("ended", "error", err)
+		os.Exit(failed)
+	}
+}
+
+func parse(arguments []string, environment func(string) string, output io.Writer) (config, error) {
+	c := config{rollouts: rollout.Defaults}
+	host, _ := os.Hostname()
+	set := flag.NewFlagSet("ktsn-controller", flag.ContinueOnError)
+	set.SetOutput(output)
+	set.Usage = func() {
+		fmt.Fprint(output, help)
+		set.PrintDefaults()
+	}
+	or := func(name, fallback string) string {
+		if value := environment(name); value != "" {
+			return value
+		}
+		return fallback
+	}
+	set.StringVar(&c.kubeconfig, "kubeconfig", environment("KUBECONFIG"), "kubeconfig `FILE`; empty: the pod's service account")
+	cidrs := set.String("tsn-cidr", "", "the TSN network's `prefixes`, the same as the agents'; empty: none are assigned")
+	set.IntVar(&c.prefixes.IPv4, "prefix-length-ipv4", 24, "length of a node's IPv4 prefix")
+	set.IntVar(&c.prefixes.IPv6, "prefix-length-ipv6", 64, "length of a node's IPv6 prefix")
+	set.BoolVar(&c.elect, "leader-elect", true, "work only while this one leads")
+	set.StringVar(&c.namespace, "lease-namespace", or("POD_NAMESPACE", "kube-system"), "`namespace` of the lease (POD_NAMESPACE)")
+	set.StringVar(&c.lease, "lease-name", "ktsn-controller", "`name` of the lease")
+	set.StringVar(&c.identity, "identity", or("POD_NAME", fmt.Sprintf("%s_%d", host, os.Getpid())), "who this is in the lease (POD_NAME)")
+	set.DurationVar(&c.rollouts.CheckMax, "check-timeout", c.rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
+	set.DurationVar(&c.rollouts.Margin, "rollout-margin", c.rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
+	set.StringVar(&c.listen, "listen", ":9189", "`address` of /readyz and /livez; empty: none")
+	level := set.String("log-level", "info", "debug, info, warn or error")
+	set.BoolVar(&c.version, "version", false, "print the version")
+	if err := set.Parse(arguments); err != nil {
+		return c, err
+	}
+	if set.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q: all arguments are flags, see --help", set.Arg(0))
+	}
+	err := agent.FromEnvironment(set, environment)
+	if err != nil || c.version {
+		return c, err
+	}
+	if c.log, err = agent.Logger(*level, output); err != nil {
+		return c, err
+	}
+	if c.prefixes.CIDRs, err = overlaynet.ParsePrefixes("--tsn-cidr", *cidrs); err != nil {
+		return c, err
+	}
+	if c.rollouts.CheckMax < time.Second || c.rollouts.CheckMax > time.Hour {
+		return c, fmt.Errorf("--check-timeout: found %s, expected 1s to 1h", c.rollouts.CheckMax)
+	}
+	if c.rollouts.Margin < 2*time.Second || c.rollouts.Margin > time.Hour {
+		return c, fmt.Errorf("--rollout-margin: found %s, expected 2s to 1h", c.rollouts.Margin)
+	}
+	return c, c.prefixes.Check()
+}
+
+func run(c config) error {
+	klog.SetSlogLogger(c.log)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	rest, err := kubeconf.Load(c.kubeconfig, "ktsn-controller")
+	if err != nil {
+		return err
+	}
+	kube, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(rest)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	work := controller.New(kube, custom, c.prefixes, c.rollouts, c.log)
+	if err := listen(c, work); err != nil {
+		return err
+	}
+	changed := make(chan struct{}, 1)
+	if !work.Follow(ctx, func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}) {
+		return nil
+	}
+	if !c.elect {
+		work.Lead(ctx, changed)
+		return nil
+	}
+	return lead(ctx, c, kube, func(ctx context.Context) { work.Lead(ctx, changed) })
+}
+
+// lead works while this one holds the lease. Who has lost it ends: what it was about to write must not be written.
+func lead(ctx context.Context, c config, kube kubernetes.Interface, work func(context.Context)) error {
+	lost := false
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: c.lease}, Client: kube.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.identity},
+		},
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: work,
+			OnStoppedLeading: func() { lost = ctx.Err() == nil },
+			OnNewLeader:      func(name string) { c.log.Info("leader", "name", name) },
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	elector.Run(ctx)
+	if lost {
+		return fmt.Errorf("the lease %s/%s was lost: another one leads, or the API server was away", c.namespace, c.lease)
+	}
+	return nil
+}
+
+func listen(c config, work *controller.Controller) error {
+	if c.listen == "" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", c.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := work.Fault(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second}
+	go func() { _ = server.Serve(listener) }() // ends with the process
+	return nil
+}

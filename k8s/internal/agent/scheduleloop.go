@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/rollout"
+)
+
+const (
+	scheduleEvery = 5 * time.Second
+	// resourceEvery is how often a cluster without the resource is asked for it.
+	resourceEvery = 30 * time.Second
+)
+
+// scheduleLoop follows the GateSchedules. A cluster without that resource is one without GateSchedules.
+func (a *Agent) scheduleLoop(ctx context.Context) {
+	if a.dynamic == nil {
+		return
+	}
+	for {
+		_, err := a.dynamic.Resource(v1alpha1.GateSchedules).List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			break
+		}
+		a.config.Log.Debug("no GateSchedules", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(resourceEvery):
+		}
+	}
+	changed := make(chan struct{}, 1)
+	informer, synced := FollowGateSchedules(ctx, a.dynamic, func() { poke(changed) })
+	if !cache.WaitForCacheSync(ctx.Done(), synced) {
+		return
+	}
+	scheduler := &scheduler{a.config.NodeName, a.daemon, a.config.Log, time.Now}
+	every(ctx, always(scheduleEvery), changed, func(ctx context.Context) {
+		if err := a.reconcileSchedules(ctx, scheduler, informer.GetStore()); err != nil && ctx.Err() == nil {
+			a.config.Log.Warn("gate schedules", "error", err)
+		}
+	})
+}
+
+// FollowGateSchedules starts an informer that calls after each change.
+func FollowGateSchedules(ctx context.Context, client dynamic.Interface, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
+	informer := factory.ForResource(v1alpha1.GateSchedules).Informer()
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+	})
+	if err != nil {
+		panic(err) // only of an informer that has ended
+	}
+	factory.Start(ctx.Done())
+	return informer, registration.HasSynced
+}
+
+// reconcileSchedules looks once and answers in this Node's annotation.
+func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, store cache.Store) error {
+	node, err := a.nodes.Get(a.config.NodeName)
+	if err != nil {
+		return err
+	}
+	var schedules []*v1alpha1.GateSchedule
+	for _, object := range store.List() {
+		schedule, err := v1alpha1.FromUnstructured(object)
+		if err != nil {
+			a.config.Log.Warn("left out", "error", err)
+			continue
+		}
+		schedules = append(schedules, schedule)
+	}
+	if a.answers == nil {
+		a.answers = rollout.ParseAnswers(node.Annotations[rollout.Annotation])
+	}
+	a.mutex.Lock()
+	uplink := a.file.Uplink
+	a.mutex.Unlock()
+	answers, err := scheduler.reconcile(ctx, schedules, uplink, a.answers)
+	if err != nil {
+		return err
+	}
+	a.answers = answers
+	if len(answers) == 0 && node.Annotations[rollout.Annotation] == "" {
+		return nil
+	}
+	text, err := answers.Annotation()
+	if err != nil {
+		return err
+	}
+	return a.annotate(ctx, node, rollout.Annotation, text)
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/rollout"
+)
+
+// ours begins the names of schedules that were applied for a GateSchedule: only those are ever taken back.
+const ours = "k8s/"
+
+// scheduler makes this node's ktsnd have what the GateSchedules' statuses say. It is a function of those and of ktsnd's
+// own state: whatever was lost meanwhile, the next look makes it right.
+type scheduler struct {
+	node   string
+	daemon nodeapi.NodeClient
+	log    *slog.Logger
+	now    func() time.Time
+}
+
+// holding is what a port is to have.
+type holding struct {
+	schedule *v1alpha1.GateSchedule
+	rollout  *v1alpha1.Rollout
+}
+
+// reconcile looks once. `before` are the answers that were given last: what is ready stays so. The error is ktsnd's absence.
+func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSchedule, uplink string, before rollout.Answers) (rollout.Answers, error) {
+	reply, err := s.daemon.GetSchedule(ctx, &nodeapi.GetScheduleRequest{})
+	if err != nil {
+		return before, err
+	}
+	offset := func(state *nodeapi.ScheduleState) int64 { return int64(state.GetCurrentTime()) - s.now().UnixNano() }
+	states := map[string]*nodeapi.ScheduleState{}
+	for _, state := range reply.GetPorts() {
+		states[state.GetPort()] = state
+	}
+	schedules = slices.Clone(schedules)
+	slices.SortFunc(schedules, func(a, b *v1alpha1.GateSchedule) int {
+		if rollout.Older(a, b) {
+			return -1
+		}
+		return 1
+	})
+	answers, taken := rollout.Answers{}, map[string]holding{}
+	for _, schedule := range schedules {
+		port := schedule.Spec.Uplink
+		candidate, accepted := s.concerns(schedule.Status.Candidate), s.concerns(schedule.Status.Accepted)
+		target := accepted
+		if candidate != nil && candidate.ConfigChangeTime != 0 {
+			target = candidate
+		}
+		if target != nil {
+			port = target.Spec.Uplink
+		} else if candidate != nil {
+			port = candidate.Spec.Uplink
+		} else {
+			continue
+		}
+		if port == "" {
+			port = uplink
+		}
+		if other, has := taken[port]; has {
+			answers[schedule.Name] = answerTo(schedule, first(candidate, target), rollout.StateRefused,
+				fmt.Sprintf("port %s has GateSchedule %s, which is older", port, other.schedule.Name), port)
+			continue
+		}
+		if target != nil {
+			taken[port] = holding{schedule, target}
+			answers[schedule.Name] = s.hold(ctx, schedule, target, target == candidate, port, states[port])
+		}
+		if candidate != nil && target != candidate {
+			answer, known := before[schedule.Name]
+			if !known || answer.State != rollout.StateReady || answer.UID != string(schedule.UID) || answer.Attempt != candidate.Attempt {
+				answer = s.check(ctx, schedule, candidate, port, offset)
+			}
+			answers[schedule.Name] = answer
+		}
+	}
+	s.forget(ctx, states, taken)
+	return answers, nil
+}
+
+// concerns gives the rollout if this node is part of it.
+func (s *scheduler) concerns(one *v1alpha1.Rollout) *v1alpha1.Rollout {
+	if one == nil || !slices.Contains(one.Nodes, s.node) {
+		return nil
+	}
+	return one
+}
+
+func first(rollouts ...*v1alpha1.Rollout) *v1alpha1.Rollout {
+	for _, one := range rollouts {
+		if one != nil {
+			return one
+		}
+	}
+	return nil
+}
+
+func answerTo(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, state, message, port string) rollout.Answer {
+	return rollout.Answer{
+		UID: string(schedule.UID), Generation: of.Generation, Attempt: of.Attempt, State: state, Message: message, Port: port,
+	}
+}
+
+// refusal: a ktsnd that is away is asked again, one that says no has decided.
+func refusal(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, err error, port string) rollout.Answer {
+	state := rollout.StateRefused
+	if nodeapi.IsAbsent(err) {
+		state = rollout.StateFailed
+	}
+	return answerTo(schedule, of, state, err.Error(), port)
+}
+
+// check asks ktsnd whether it would take it.
+func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string,
+	offset func(*nodeapi.ScheduleState) int64) rollout.Answer {
+	request := requestOf(schedule, of, port)
+	request.CheckOnly = true
+	reply, err := s.daemon.ApplySchedule(ctx, request)
+	if err != nil {
+		return refusal(schedule, of, err, port)
+	}
+	answer := answerTo(schedule, of, rollout.StateReady, "", port)
+	answer.TAIOffset = offset(reply.GetState())
+	return answer
+}
+
+// hold makes the port have it. While it is only committed, the ConfigChangeTime must be the common one.
+func (s *scheduler) hold(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, committed bool, port string,
+	state *nodeapi.ScheduleState) rollout.Answer {
+	request := requestOf(schedule, of, port)
+	if state.GetName() != request.Name || state.GetAdmin().GetBaseTime() != request.Admin.BaseTime {
+		if committed && int64(state.GetCurrentTime()) >= of.ConfigChangeTime {
+			return answerTo(schedule, of, rollout.StateMissed, "its ConfigChangeTime had passed before it came here", port)
+		}
+		reply, err := s.daemon.ApplySchedule(ctx, request)
+		if err != nil {
+			return refusal(schedule, of, err, port)
+		}
+		state = reply.GetState()
+		s.log.Info("gate schedule applied", "port", port, "gateSchedule", schedule.Name, "generation", of.Generation,
+			"configChangeTime", state.GetConfigChangeTime())
+	}
+	answer := answerTo(schedule, of, rollout.StateApplied, "", port)
+	answer.ConfigChangeTime = of.ConfigChangeTime
+	if !state.GetIsOpen() {
+		answer.Message = "no attachment uses the port yet: its gates begin with the first"
+		return answer
+	}
+	if at := int64(state.GetConfigChangeTime()); at != 0 {
+		answer.ConfigChangeTime = at
+	}
+	if committed && answer.ConfigChangeTime != of.ConfigChangeTime {
+		answer.State = rollout.StateMissed
+		answer.Message = fmt.Sprintf("its ConfigChangeTime would be %d", answer.ConfigChangeTime)
+	}
+	return answer
+}
+
+// forget gives ports back to ktsnd's configuration that have a schedule of ours which nobody wants any more.
+func (s *scheduler) forget(ctx context.Context, states map[string]*nodeapi.ScheduleState, taken map[string]holding) {
+	for port, state := range states {
+		if _, has := taken[port]; has || !strings.HasPrefix(state.GetName(), ours) {
+			continue
+		}
+		if _, err := s.daemon.ApplySchedule(ctx, &nodeapi.ApplyScheduleRequest{Port: port}); err != nil {
+			s.log.Warn("a gate schedule that is not wanted any more stays", "port", port, "error", err)
+			continue
+		}
+		s.log.Info("gate schedule taken back", "port", port, "was", state.GetName())
+	}
+}
+
+// nameOf tells what ktsnd has: which GateSchedule, which generation of it.
+func nameOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout) string {
+	sum := sha256.Sum256([]byte(schedule.UID))
+	name := schedule.Name
+	if len(name) > 32 {
+		name = name[:32]
+	}
+	return fmt.Sprintf("%s%s@%d.%s", ours, name, of.Generation, hex.EncodeToString(sum[:4]))
+}
+
+// requestOf is the schedule in ktsnd's words. The base time is the common ConfigChangeTime, once there is one: it lies on the
+// schedule's own grid, so the gates are where the spec's base time puts them.
+func requestOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string) *nodeapi.ApplyScheduleRequest {
+	table := of.Spec.GateParameterTable
+	base := table.AdminBaseTime
+	if of.ConfigChangeTime != 0 {
+		base = of.ConfigChangeTime
+	}
+	cycle := table.AdminCycleTime
+	admin := &nodeapi.GateParameters{
+		GateEnabled: table.GateEnabled, BaseTime: uint64(base), CycleTimeExtension: uint64(table.AdminCycleTimeExtension),
+	}
+	if table.AdminGateStates != nil {
+		states := uint32(*table.AdminGateStates)
+		admin.GateStates = &states
+	}
+	var sum int64
+	for _, entry := range table.AdminControlList {
+		sum += entry.TimeIntervalValue
+		admin.ControlList = append(admin.ControlList, &nodeapi.GateControlEntry{
+			OperationName: entry.OperationName, GateStatesValue: uint32(entry.GateStatesValue), TimeIntervalValue: uint64(entry.TimeIntervalValue),
+		})
+	}
+	if cycle == 0 {
+		cycle = sum
+	}
+	admin.CycleTime = uint64(cycle)
+	request := &nodeapi.ApplyScheduleRequest{
+		Port: port, Admin: admin, Name: nameOf(schedule, of), LinkSpeed: uint64(of.Spec.LinkSpeed),
+	}
+	for _, row := range table.QueueMaxSduTable {
+		request.QueueMaxSdu = append(request.QueueMaxSdu, &nodeapi.QueueMaxSdu{
+			TrafficClass: uint32(row.TrafficClass), QueueMaxSdu: uint32(row.QueueMaxSdu),
+		})
+	}
+	for _, class := range of.Spec.PriorityMap {
+		request.PriorityMap = append(request.PriorityMap, uint32(class))
+	}
+	return request
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/rollout"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}
+
+func TestAssignTakesTheLowestFreePrefix(t *testing.T) {
+	p := Prefixes{CIDRs: prefixes("10.99.0.0/16", "fd99::/48"), IPv4: 24, IPv6: 64}
+	for _, c := range []struct {
+		name string
+		used []netip.Prefix
+		want string
+	}{
+		{"nothing used", nil, "10.99.0.0/24 fd99::/64"},
+		{"the first used", prefixes("10.99.0.0/24", "fd99::/64"), "10.99.1.0/24 fd99:0:0:1::/64"},
+		{"a gap", prefixes("10.99.0.0/24", "10.99.2.0/24"), "10.99.1.0/24 fd99::/64"},
+		{"a larger one, not on our grid's first", prefixes("10.99.0.0/22", "10.99.4.128/25"), "10.99.5.0/24 fd99::/64"},
+		{"elsewhere", prefixes("10.98.0.0/16"), "10.99.0.0/24 fd99::/64"},
+		{"across 64 bits", prefixes("fd99::/49"), "10.99.0.0/24 fd99:0:0:8000::/64"},
+	} {
+		got, err := p.Assign(c.used)
+		if err != nil || strings.Join(overlaynet.Texts(got), " ") != c.want {
+			t.Errorf("%s: %v, %v", c.name, got, err)
+		}
+	}
+	for _, full := range []Prefixes{
+		{CIDRs: prefixes("10.99.0.0/24"), IPv4: 25}, {CIDRs: prefixes("255.255.255.0/24"), IPv4: 24},
+	} {
+		used := prefixes("10.99.0.0/25", "10.99.0.128/25", "255.255.255.0/24")
+		if got, err := full.Assign(used); err == nil || !strings.Contains(err.Error(), "left: 3 are in use") {
+			t.Errorf("full: %v, %v", got, err)
+		}
+	}
+	if _, ok := lowestFree(netip.MustParsePrefix("ffff:ffff:ffff:ffff::/64"), 64, prefixes("ffff:ffff:ffff:ffff::/64")); ok {
+		t.Error("behind the last address")
+	}
+}
+
+func TestLengthsAreChecked(t *testing.T) {
+	for text, p := range map[string]Prefixes{
+		"--prefix-length-ipv4: found 15, expected 16 to 30 for 10.99.0.0/16": {CIDRs: prefixes("10.99.0.0/16"), IPv4: 15},
+		"--prefix-length-ipv4: found 31":                                     {CIDRs: prefixes("10.99.0.0/16"), IPv4: 31},
+		"--prefix-length-ipv6: found 127":                                    {CIDRs: prefixes("fd99::/48"), IPv6: 127},
+	} {
+		if err := p.Check(); err == nil || !strings.HasPrefix(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// bench is a controller on an API server that refuses writes to old versions, as a real one does.
+type bench struct {
+	*Controller
+	kube    *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+}
+
+func newBench(t *testing.T, objects ...runtime.Object) *bench {
+	t.Helper()
+	var nodes, custom []runtime.Object
+	for _, object := range objects {
+		if _, ok := object.(*unstructured.Unstructured); ok {
+			custom = append(custom, object)
+		} else {
+			nodes = append(nodes, object)
+		}
+	}
+	kube := fake.NewClientset(nodes...)
+	kinds := map[schema.GroupVersionResource]string{v1alpha1.GateSchedules: "GateScheduleList"}
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, custom...)
+	return &bench{follow(t, kube, client), kube, client}
+}
+
+func follow(t *testing.T, kube *fake.Clientset, client *dynamicfake.FakeDynamicClient) *Controller {
+	t.Helper()
+	p := Prefixes{CIDRs: prefixes("10.99.0.0/16"), IPv4: 24}
+	c := New(kube, client, p, rollout.Defaults, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	if c.Fault() == nil {
+		t.Error("ready before anything was seen")
+	}
+	if !c.Follow(ctx, func() {}) || c.Fault() != nil {
+		t.Fatalf("not followed: %v", c.Fault())
+	}
+	return c
+}
+
+func node(name string, age time.Duration, annotations map[string]string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(time.Now().Add(-age)), ResourceVersion: "1",
+	}}
+}
+
+func gateSchedule(t *testing.T, name string) *unstructured.Unstructured {
+	t.Helper()
+	schedule := &v1alpha1.GateSchedule{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u", Generation: 1, ResourceVersion: "7", CreationTimestamp: metav1.Now()},
+		Spec:       v1alpha1.GateScheduleSpec{GateParameterTable: v1alpha1.GateParameterTable{GateEnabled: true}},
+	}
+	object, err := schedule.ToUnstructured()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
+	b := newBench(t,
+		node("young", time.Minute, nil), node("old", time.Hour, nil),
+		node("by hand", time.Second, map[string]string{overlaynet.AnnotationPrefixes: "10.99.0.0/24"}),
+		node("wrong", time.Second, map[string]string{overlaynet.AnnotationPrefixes: "nonsense"}),
+	)
+	if err := b.Reconcile(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"by hand": "10.99.0.0/24", "old": "10.99.1.0/24", "young": "10.99.2.0/24", "wrong": "nonsense"} {
+		eventually(t, name+" has "+want, func() bool {
+			found, err := b.kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+			return err == nil && found.Annotations[overlaynet.AnnotationPrefixes] == want
+		})
+	}
+	// Each patch carries the version that it was decided on.
+	for _, action := range b.kube.Actions() {
+		if patch, ok := action.(clienttesting.PatchAction); ok && !strings.Contains(string(patch.GetPatch()), `"resourceVersion":"1"`) {
+			t.Errorf("%s", patch.GetPatch())
+		}
+	}
+	eventually(t, "a second look writes nothing", func() bool {
+		b.kube.ClearActions()
+		if err := b.Reconcile(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return len(b.kube.Actions()) == 0
+	})
+}
+
+// Two controllers that both believe to lead have seen the same version: one write goes through, the other is refused and looked at
+// again. The API server's rule is the fake's too.
+func TestOfTwoControllersOneWriteCounts(t *testing.T) {
+	b := newBench(t, node("a", time.Hour, map[string]string{overlaynet.AnnotationPrefixes: "10.99.0.0/24"}), gateSchedule(t, "line"))
+	other := follow(t, b.kube, b.dynamic)
+	var mutex sync.Mutex
+	version, writes, refused := "7", 0, 0
+	b.dynamic.PrependReactor("update", "gateschedules", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		object := action.(clienttesting.UpdateAction).GetObject().(*unstructured.Unstructured)
+		if object.GetResourceVersion() != version {
+			refused++
+			return true, nil, apierrors.NewConflict(v1alpha1.GateSchedules.GroupResource(), "line", errors.New("another was quicker"))
+		}
+		writes++
+		version = "8"
+		object.SetResourceVersion(version)
+		return false, nil, nil
+	})
+	for _, c := range []*Controller{b.Controller, other} {
+		if err := c.Reconcile(context.Background()); err != nil {
+			t.Errorf("a conflict is no fault: %v", err)
+		}
+	}
+	if writes != 1 || writes+refused < 1 {
+		t.Errorf("%d writes, %d refused", writes, refused)
+	}
+	eventually(t, "both see what was written", func() bool {
+		for _, c := range []*Controller{b.Controller, other} {
+			found, err := v1alpha1.FromUnstructured(c.store.List()[0])
+			if err != nil || found.Status.Phase != v1alpha1.PhaseChecking || found.Status.Attempts != 1 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestTypesSurviveTheAPI(t *testing.T) {
+	states := int32(255)
+	want := &v1alpha1.GateSchedule{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "ktsn.io/v1alpha1", Kind: "GateSchedule"},
+		ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		Spec: v1alpha1.GateScheduleSpec{
+			NodeSelector: map[string]string{"a": "b"}, Uplink: "eth1", LinkSpeed: 1e9, PriorityMap: make([]int32, 16),
+			GateParameterTable: v1alpha1.GateParameterTable{
+				GateEnabled: true, AdminGateStates: &states, AdminBaseTime: 1 << 61, AdminCycleTime: 1e6,
+				AdminControlList: []v1alpha1.GateControlEntry{{OperationName: "set-gate-states", GateStatesValue: 128, TimeIntervalValue: 1e6}},
+				QueueMaxSduTable: []v1alpha1.QueueMaxSdu{{TrafficClass: 7, QueueMaxSdu: 512}},
+			},
+		},
+		Status: v1alpha1.GateScheduleStatus{Phase: v1alpha1.PhaseApplied, Accepted: &v1alpha1.Rollout{Generation: 3, ConfigChangeTime: 1 << 60, Nodes: []string{"a"}}},
+	}
+	object, err := want.ToUnstructured()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := v1alpha1.FromUnstructured(object)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	copied := got.Status.DeepCopy()
+	copied.Accepted.Nodes[0] = "changed"
+	if got.Status.Accepted.Nodes[0] != "a" {
+		t.Error("a copy shares memory")
+	}
+}
