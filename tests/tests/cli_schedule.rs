@@ -178,7 +178,11 @@ fn what_is_wrong_is_named_and_nothing_changes() {
         (&["apply", &two, "--port", "vz"], 1, "no such port; ktsnd has: absent, va"),
         (&["apply", &fast, "--port", "va"], 1, "was made for 10000000000 bit/s, va has 1000000000"),
         (&["apply", &fast, "--port", "absent"], 1, "was made for 10000000000 bit/s"),
-        (&["apply", &fast, "--port", "va", "--check-only"], 1, "was made for 10000000000 bit/s, va has 1000000000"),
+        (
+            &["apply", &fast, "--port", "va", "--check-only"],
+            1,
+            "was made for 10000000000 bit/s, va has 1000000000",
+        ),
         (&["apply", &two], 2, "--port"),
         (&["apply", "--port", "va"], 2, "<FILE>"),
         (&["status", "--port", "vz"], 1, "no such port"),

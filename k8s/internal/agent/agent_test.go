@@ -38,21 +38,6 @@ type daemon struct {
 	mutex    sync.Mutex
 	down     bool
 	schedule *nodeapi.ScheduleState
-	detached []string
-}
-
-// Detach knows c1/net1 alone.
-func (d *daemon) Detach(_ context.Context, request *nodeapi.DetachRequest, _ ...grpc.CallOption) (*nodeapi.DetachReply, error) {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	if d.down {
-		return nil, errDown
-	}
-	d.detached = append(d.detached, request.Name)
-	if request.Name != "c1/net1" {
-		return nil, &nodeapi.Error{Code: codes.NotFound}
-	}
-	return &nodeapi.DetachReply{}, nil
 }
 
 func (d *daemon) set(down bool) {
@@ -259,33 +244,6 @@ func TestABusyDaemonIsNotGone(t *testing.T) {
 				t.Errorf("%s, after %s: %v", name, step.after, got)
 			}
 		}
-	}
-}
-
-func TestWhatIsOwedIsPaid(t *testing.T) {
-	b := newBench(t, nil, nil)
-	states := cnistate.Open(b.config.CNIStateDir)
-	for _, owed := range []cnistate.Owed{
-		{ContainerID: "c1", IfName: "net1", Attachment: "c1/net1", RunDir: b.config.RunDir},
-		{ContainerID: "c2", IfName: "net1", Attachment: "c2/net1", RunDir: b.config.RunDir},
-		{ContainerID: "c3", IfName: "net1", Attachment: "c3/net1", RunDir: "/elsewhere"},
-	} {
-		if err := states.Owe(owed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.daemon.set(true)
-	b.payOwed(context.Background())
-	if len(states.Owed()) != 3 {
-		t.Error("forgotten while ktsnd is away")
-	}
-	b.daemon.set(false)
-	b.payOwed(context.Background())
-	if left := states.Owed(); len(left) != 1 || left[0].Attachment != "c3/net1" {
-		t.Errorf("left %v, detached %v", left, b.daemon.detached)
-	}
-	if len(b.daemon.detached) != 2 {
-		t.Errorf("detached %v", b.daemon.detached)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
@@ -162,10 +161,9 @@ func (a *Agent) podLoop(ctx context.Context) {
 		for _, holder := range holders {
 			inUse = append(inUse, holder.Devices...)
 		}
-		if err := a.installer.Clean(inUse); err != nil {
+		if err := a.installer.Clean(inUse, time.Now()); err != nil {
 			a.config.Log.Debug("old versions stay", "error", err)
 		}
-		a.payOwed(ctx)
 		list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
 		if err != nil {
 			return // what is attached is not known; ktsnd's absence is told elsewhere
@@ -178,22 +176,6 @@ func (a *Agent) podLoop(ctx context.Context) {
 			a.report(finding)
 		}
 	})
-}
-
-// payOwed detaches what tsn-cni could not while ktsnd was away.
-func (a *Agent) payOwed(ctx context.Context) {
-	states := cnistate.Open(a.config.CNIStateDir)
-	for _, owed := range states.Owed() {
-		if owed.RunDir != a.config.RunDir {
-			continue // another ktsnd's
-		}
-		_, err := a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: owed.Attachment})
-		if err != nil && nodeapi.CodeOf(err) != codes.NotFound {
-			return
-		}
-		states.Settled(owed)
-		a.config.Log.Info("detached what was left over", "attachment", owed.Attachment)
-	}
 }
 
 // report logs a finding and tells the pod's owner by an Event.

@@ -150,6 +150,7 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 	var all []overlaynet.Member
 	for _, node := range nodes {
 		member := overlaynet.Member{
+			// Without an age it is older than all: no other node's claim takes this node's own away from it.
 			Address: own.Uplink.Address, MAC: own.MAC, VNI: a.config.Network.VNI, Port: a.config.Network.Port, Prefixes: own.Prefixes,
 		}
 		if node.Name != a.config.NodeName {
@@ -158,12 +159,15 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 				continue // it takes no part, or not yet
 			}
 			var err error
-			if member, err = overlaynet.ParseVTEP(text); err != nil {
+			if member, err = a.other(node, text); err != nil {
 				conflicts = append(conflicts, fmt.Sprintf("node %s: %v", node.Name, err))
-				continue
+				if member.MAC == nil {
+					continue
+				}
 			}
+			member.Created = node.CreationTimestamp.Time
 		}
-		member.Node, member.Created = node.Name, node.CreationTimestamp.Time
+		member.Node = node.Name
 		all = append(all, member)
 	}
 	admitted, more := overlaynet.Admit(all, a.config.CIDRs, a.config.Network.VNI, a.config.Network.Port)
@@ -176,6 +180,33 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 	}
 	slices.Sort(conflicts)
 	return others, prefixes, append(conflicts, more...)
+}
+
+// other is another node's part. What its agent says of it holds only as far as the Node itself does: the prefixes that it was
+// given, an address of its own. An error with a member tells what was left out.
+func (a *Agent) other(node *corev1.Node, text string) (overlaynet.Member, error) {
+	member, err := overlaynet.ParseVTEP(text)
+	if err != nil {
+		return overlaynet.Member{}, err
+	}
+	if want := overlaynet.MACOf(node.Name, a.config.Network.VNI); member.MAC.String() != want.String() {
+		return overlaynet.Member{}, fmt.Errorf("%s: mac %s, the Node's is %s", overlaynet.AnnotationVTEP, member.MAC, want)
+	}
+	// With --uplink the tunnel may use addresses that no Node has.
+	if a.config.Uplink == "" && !slices.ContainsFunc(node.Status.Addresses, func(one corev1.NodeAddress) bool {
+		return one.Address == member.Address.String()
+	}) {
+		return overlaynet.Member{}, fmt.Errorf("%s: address %s is none of the Node's", overlaynet.AnnotationVTEP, member.Address)
+	}
+	given, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes])
+	if err != nil {
+		return overlaynet.Member{}, err
+	}
+	held, refused := overlaynet.Held(member.Prefixes, given)
+	if member.Prefixes = held; len(refused) > 0 {
+		return member, fmt.Errorf("claims %s, which %s does not give it", strings.Join(overlaynet.Texts(refused), ", "), overlaynet.AnnotationPrefixes)
+	}
+	return member, nil
 }
 
 // noteConflicts logs the conflicts when they are others than before.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,45 @@ func vtepOf(name, address string, prefixes ...string) string {
 	}.Annotation()
 }
 
+func given(prefixes, vtep string) map[string]string {
+	return map[string]string{overlaynet.AnnotationPrefixes: prefixes, overlaynet.AnnotationVTEP: vtep}
+}
+
+// A node that was broken into says what it likes of itself; it is the oldest of all.
+func TestNoNodeTakesWhatIsNotItsOwn(t *testing.T) {
+	network, _ := inSpace(t)
+	b := newBench(t, nil, network)
+	own := overlaynet.Own{
+		MAC: overlaynet.MACOf("kn1", 1588), Prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.1.0/24")},
+		Uplink: overlaynet.Uplink{Name: "up0", Address: netip.MustParseAddr("192.0.2.1")},
+	}
+	me := node("kn1", "192.0.2.1", given("10.99.1.0/24", ""), time.Minute)
+	honest := node("kn2", "192.0.2.2", given("10.99.2.0/24", vtepOf("kn2", "192.0.2.2", "10.99.2.0/24")), time.Hour)
+	for what, evil := range map[string]*corev1.Node{
+		"everything":        node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn9", "192.0.2.9", "10.99.0.0/16")), 9*time.Hour),
+		"everything, given": node("kn9", "192.0.2.9", given("10.99.0.0/16", vtepOf("kn9", "192.0.2.9", "10.99.0.0/16")), 9*time.Hour),
+		"another's":         node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn9", "192.0.2.9", "10.99.2.0/24", "10.99.1.0/24")), 9*time.Hour),
+		"another's address": node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn9", "192.0.2.2", "10.99.9.0/24")), 9*time.Hour),
+		"ours, given":       node("kn9", "192.0.2.9", given("10.99.1.0/24", vtepOf("kn9", "192.0.2.9", "10.99.1.0/24")), 9*time.Hour),
+		"our address":       node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn9", "192.0.2.1", "10.99.9.0/24")), 9*time.Hour),
+		"another's MAC":     node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn2", "192.0.2.9", "10.99.9.0/24")), 9*time.Hour),
+		"our MAC address":   node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn1", "192.0.2.9", "10.99.9.0/24")), 9*time.Hour),
+	} {
+		others, prefixes, conflicts := b.members([]*corev1.Node{evil, me, honest}, own)
+		if len(prefixes) != 1 || prefixes[0] != own.Prefixes[0] || len(conflicts) == 0 {
+			t.Errorf("%s: this node has %v, conflicts %v", what, prefixes, conflicts)
+		}
+		for _, other := range others {
+			if other.Node == "kn9" && len(other.Prefixes) != 0 && other.Prefixes[0].String() != "10.99.9.0/24" {
+				t.Errorf("%s: taken: %v", what, other.Prefixes)
+			}
+			if other.Node == "kn2" && len(other.Prefixes) != 1 {
+				t.Errorf("%s: taken from kn2", what)
+			}
+		}
+	}
+}
+
 func annotationOf(kube *fake.Clientset, name, annotation string) string {
 	found, err := kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
 	if err != nil {
@@ -86,8 +126,8 @@ func TestTheOverlayFollowsTheNodes(t *testing.T) {
 	network, ip := inSpace(t)
 	b := newBench(t, nil, network,
 		node("kn1", "192.0.2.1", nil, 3*time.Hour),
-		node("kn2", "192.0.2.2", map[string]string{overlaynet.AnnotationVTEP: vtepOf("kn2", "192.0.2.2", "10.99.2.0/24")}, 2*time.Hour),
-		node("kn3", "192.0.2.3", map[string]string{overlaynet.AnnotationVTEP: vtepOf("kn3", "192.0.2.3", "10.99.2.0/25", "10.99.3.0/24", "10.0.0.0/8")}, time.Hour),
+		node("kn2", "192.0.2.2", given("10.99.2.0/24", vtepOf("kn2", "192.0.2.2", "10.99.2.0/24")), 2*time.Hour),
+		node("kn3", "192.0.2.3", given("10.99.2.0/25,10.99.3.0/24", vtepOf("kn3", "192.0.2.3", "10.99.2.0/25", "10.99.3.0/24", "10.0.0.0/8")), time.Hour),
 		node("kn4", "192.0.2.4", map[string]string{overlaynet.AnnotationVTEP: "nonsense"}, time.Hour),
 		node("kn5", "192.0.2.5", nil, time.Hour),
 	)

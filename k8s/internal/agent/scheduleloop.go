@@ -75,8 +75,7 @@ func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, st
 	for _, object := range store.List() {
 		schedule, err := v1alpha1.FromUnstructured(object)
 		if err != nil {
-			a.config.Log.Warn("left out", "error", err)
-			continue
+			return err // what it is about is not known: what is there stays
 		}
 		schedules = append(schedules, schedule)
 	}

@@ -127,6 +127,12 @@ func refusal(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, err error, p
 // check asks ktsnd whether it would take it.
 func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string,
 	offset func(*nodeapi.ScheduleState) int64) rollout.Answer {
+	// An older ktsnd does not know check_only, and would apply.
+	if same, ok := s.daemon.(interface{ Compatible(context.Context) error }); ok {
+		if err := same.Compatible(ctx); err != nil {
+			return refusal(schedule, of, err, port)
+		}
+	}
 	request := requestOf(schedule, of, port)
 	request.CheckOnly = true
 	reply, err := s.daemon.ApplySchedule(ctx, request)

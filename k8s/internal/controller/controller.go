@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,8 @@ type Controller struct {
 	rollouts rollout.Config
 	log      *slog.Logger
 	now      func() time.Time
+
+	assigned map[string][]netip.Prefix // to Nodes, written and not seen again yet
 
 	nodes corelisters.NodeLister
 	store cache.Store
@@ -139,8 +142,20 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 	if len(c.prefixes.CIDRs) == 0 {
 		return nil
 	}
-	used := Used(nodes)
-	for _, node := range Missing(nodes) {
+	used, missing := Used(nodes), Missing(nodes)
+	// What was written a moment ago is not in the informer yet.
+	waiting := map[string][]netip.Prefix{}
+	for _, node := range missing {
+		if prefixes, has := c.assigned[node.Name]; has {
+			waiting[node.Name] = prefixes
+			used = append(used, prefixes...)
+		}
+	}
+	c.assigned = waiting
+	for _, node := range missing {
+		if _, has := waiting[node.Name]; has {
+			continue
+		}
 		prefixes, err := c.prefixes.Assign(used)
 		if err != nil {
 			return fmt.Errorf("node %s: %w", node.Name, err)
@@ -155,7 +170,10 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 			return err
 		}
 		if err := c.write(ctx, func(ctx context.Context) error {
-			_, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			found, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err == nil && found.Annotations[overlaynet.AnnotationPrefixes] == text {
+				waiting[node.Name] = prefixes
+			}
 			return err
 		}); err != nil {
 			return fmt.Errorf("node %s: %w", node.Name, err)

@@ -60,15 +60,12 @@ func Missing(nodes []*corev1.Node) []*corev1.Node {
 	return missing
 }
 
-// Used are the prefixes that Nodes claim, by either annotation: what an agent still has stays its own until it says otherwise.
+// Used are the prefixes that Nodes were given. What an agent says that its node has does not count: one node alone could use all up.
 func Used(nodes []*corev1.Node) []netip.Prefix {
 	var used []netip.Prefix
 	for _, node := range nodes {
 		if prefixes, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes]); err == nil {
 			used = append(used, prefixes...)
-		}
-		if member, err := overlaynet.ParseVTEP(node.Annotations[overlaynet.AnnotationVTEP]); err == nil {
-			used = append(used, member.Prefixes...)
 		}
 	}
 	return used

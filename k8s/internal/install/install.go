@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"time"
 
 	"ktsn.io/ktsn/k8s/internal/deviceplugin"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
@@ -63,6 +64,7 @@ type Config struct {
 type Installer struct {
 	config Config
 	mutex  sync.Mutex
+	unused map[string]time.Time // versions that nobody was seen to use, since when
 }
 
 // New makes an installer; it does nothing yet.
@@ -229,9 +231,12 @@ func (i *Installer) allocations() (map[string]string, error) {
 	return handed, nil
 }
 
-// Clean removes versions that no slot in use was handed. `inUse` are the slots that pods have now; who does not know
-// them all must not call this.
-func (i *Installer) Clean(inUse []string) error {
+// unusedMin is how long a version must have been seen unused, in every look: a kubelet that has just started tells of no pods.
+const unusedMin = 30 * time.Minute
+
+// Clean removes versions that no slot in use was handed for long. `inUse` are the slots that pods have now, as far as the
+// kubelet knows.
+func (i *Installer) Clean(inUse []string, now time.Time) error {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	name, err := i.current()
@@ -246,6 +251,7 @@ func (i *Installer) Clean(inUse []string) error {
 	for _, device := range inUse {
 		version, known := handed[device]
 		if !known {
+			i.unused = nil
 			return nil // a pod with a slot that we don't know of: it may use any of them
 		}
 		keep[version] = true
@@ -254,8 +260,16 @@ func (i *Installer) Clean(inUse []string) error {
 	if err != nil {
 		return fmt.Errorf("--lib-dir: %w", err)
 	}
+	unused := map[string]time.Time{}
 	for _, entry := range entries {
 		if !entry.IsDir() || keep[entry.Name()] || !versionName.MatchString(entry.Name()) {
+			continue
+		}
+		since, seen := i.unused[entry.Name()]
+		if !seen {
+			since = now
+		}
+		if unused[entry.Name()] = since; now.Sub(since) < unusedMin {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(i.config.LibDir, entry.Name())); err != nil {
@@ -263,5 +277,6 @@ func (i *Installer) Clean(inUse []string) error {
 		}
 		i.config.Log.Info("library removed: no pod uses it any more", "version", entry.Name())
 	}
+	i.unused = unused
 	return nil
 }

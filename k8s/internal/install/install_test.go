@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 )
 
 // node is an image and a node's folders.
@@ -134,11 +135,20 @@ func TestAnUpgradeKeepsWhatPodsUse(t *testing.T) {
 	if folder, err := n.installer.Hand([]string{"tsn-1", "tsn-2"}); err != nil || folder != second || first == second {
 		t.Fatalf("%s, %v", folder, err)
 	}
+	begin := time.Unix(1000, 0)
 	clean := func(inUse ...string) []string {
 		t.Helper()
-		if err := n.installer.Clean(inUse); err != nil {
-			t.Fatal(err)
+		// A look, one when it is nearly time, and one when it is.
+		for _, after := range []time.Duration{0, unusedMin - time.Second, unusedMin} {
+			before := len(n.versions())
+			if err := n.installer.Clean(inUse, begin.Add(after)); err != nil {
+				t.Fatal(err)
+			}
+			if after < unusedMin && len(n.versions()) != before {
+				t.Errorf("removed after %s", after)
+			}
 		}
+		begin = begin.Add(time.Hour)
 		return n.versions()
 	}
 	if left := clean("tsn-0", "tsn-2"); len(left) != 2 {
@@ -204,7 +214,7 @@ func TestNothingIsHandedOutThatIsNotThere(t *testing.T) {
 	if _, err := n.installer.Hand([]string{"tsn-0"}); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("nobody knows what pods have: %v", err)
 	}
-	if err := n.installer.Clean(nil); err == nil {
+	if err := n.installer.Clean(nil, time.Now()); err == nil {
 		t.Error("cleaned without knowing what pods have")
 	}
 }

@@ -174,7 +174,7 @@ func Admit(members []Member, cidrs []netip.Prefix, vni, port int) (admitted []Me
 		kept := make([]netip.Prefix, 0, len(member.Prefixes))
 		for _, prefix := range member.Prefixes {
 			if !within(cidrs, prefix) {
-				tell("node %s: %s is not in the TSN network (--tsn-cidr)", member.Node, prefix)
+				tell("node %s: %s is not a part of the TSN network (--tsn-cidr)", member.Node, prefix)
 			} else if older := claimed(admitted, prefix); older != "" {
 				tell("node %s: %s is claimed by node %s too, which is older", member.Node, prefix, older)
 			} else {
@@ -198,8 +198,21 @@ func sameStation(admitted []Member, member Member) string {
 
 func within(cidrs []netip.Prefix, prefix netip.Prefix) bool {
 	return slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool {
-		return cidr.Bits() <= prefix.Bits() && cidr.Contains(prefix.Addr())
+		return cidr.Bits() < prefix.Bits() && cidr.Contains(prefix.Addr())
 	})
+}
+
+// Held are those of a node's prefixes that the controller or an administrator gave it: what a node says of itself counts for
+// nothing more.
+func Held(prefixes, given []netip.Prefix) (held, refused []netip.Prefix) {
+	for _, prefix := range prefixes {
+		if slices.Contains(given, prefix) {
+			held = append(held, prefix)
+		} else {
+			refused = append(refused, prefix)
+		}
+	}
+	return held, refused
 }
 
 func claimed(admitted []Member, prefix netip.Prefix) string {

@@ -35,8 +35,8 @@ func TestTheOlderNodeWins(t *testing.T) {
 	other.VNI = 1
 	want := []string{
 		"node other uses VNI 1 and port 4789, this network 1588 and 4789: its agent has other flags",
-		"node zzz: 0.0.0.0/1 is not in the TSN network (--tsn-cidr)",
-		"node zzz: 10.0.0.0/8 is not in the TSN network (--tsn-cidr)",
+		"node zzz: 0.0.0.0/1 is not a part of the TSN network (--tsn-cidr)",
+		"node zzz: 10.0.0.0/8 is not a part of the TSN network (--tsn-cidr)",
 		"node young has the address or the MAC address of node same, which is older",
 	}
 	admitted, conflicts := Admit([]Member{young, old, same, outside, other}, cidrs, 1588, 4789)

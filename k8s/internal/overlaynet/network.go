@@ -206,6 +206,10 @@ func (n *Network) device(own Own, changes *[]string) (netlink.Link, error) {
 				name, have.Type())
 		}
 		if why := differs(vxlan, want); why != "" {
+			if vxlan.HardwareAddr.String() != own.MAC.String() {
+				return nil, fmt.Errorf("%s is there with another %s and is not ours (MAC address %s, ours would be %s): remove it, or name "+
+					"another device with --vxlan-device", name, why, vxlan.HardwareAddr, own.MAC)
+			}
 			*changes = append(*changes, fmt.Sprintf("removed %s, which had another %s", name, why))
 			if err := n.handle.LinkDel(vxlan); err != nil {
 				return nil, fmt.Errorf("%s has another %s and cannot be removed: %w", name, why, err)

@@ -107,25 +107,26 @@ func TestOutsideChangesAreMended(t *testing.T) {
 func TestTheDeviceIsMadeAnewWhenWrongOrGone(t *testing.T) {
 	a, b := twoNodes(t, config(), false)
 	_, ofB := connect(t, a, b)
+	mine := "link add ktsn.1 address " + a.own.MAC.String() + " "
 	for what, damage := range map[string]func(){
 		"gone": func() { a.ip("link del ktsn.1") },
 		"down": func() { a.ip("link set ktsn.1 down") },
 		"another VNI": func() {
 			a.ip("link del ktsn.1")
-			a.ip("link add ktsn.1 type vxlan id 9 dstport 4789 local 192.0.2.1 dev up0")
+			a.ip(mine + "type vxlan id 9 dstport 4789 local 192.0.2.1 dev up0")
 		},
 		"another port": func() {
 			a.ip("link del ktsn.1")
-			a.ip("link add ktsn.1 type vxlan id 1588 dstport 8472 local 192.0.2.1 dev up0 nolearning")
+			a.ip(mine + "type vxlan id 1588 dstport 8472 local 192.0.2.1 dev up0 nolearning")
 		},
 		"no uplink": func() {
 			a.ip("link del ktsn.1")
-			a.ip("link add ktsn.1 type vxlan id 1588 dstport 4789 local 192.0.2.1 nolearning")
+			a.ip(mine + "type vxlan id 1588 dstport 4789 local 192.0.2.1 nolearning")
 		},
-		"external": func() { a.ip("link del ktsn.1"); a.ip("link add ktsn.1 type vxlan dstport 4789 external") },
+		"external": func() { a.ip("link del ktsn.1"); a.ip(mine + "type vxlan dstport 4789 external") },
 		"another address": func() {
 			a.ip("link del ktsn.1")
-			a.ip("link add ktsn.1 type vxlan id 1588 dstport 4789 local 192.0.2.9 dev up0 nolearning")
+			a.ip(mine + "type vxlan id 1588 dstport 4789 local 192.0.2.9 dev up0 nolearning")
 		},
 	} {
 		damage()
@@ -177,6 +178,11 @@ func TestWhatCannotBeMadeSaysWhatToDo(t *testing.T) {
 		t.Errorf("a bridge in its place: %v", err)
 	}
 	a.ip("link del ktsn.1")
+	a.ip("link add ktsn.1 type vxlan id 7 dstport 8472 local 192.0.2.1")
+	if _, _, err := a.network.Reconcile(a.own, nil); err == nil || !strings.Contains(err.Error(), "is not ours") {
+		t.Errorf("somebody else's VXLAN device: %v", err)
+	}
+	a.ip("link del ktsn.1")
 	a.ip("link add other type vxlan id 1588 dstport 4789 local 192.0.2.1")
 	if _, _, err := a.network.Reconcile(a.own, nil); err == nil || !strings.Contains(err.Error(), "set --vxlan-vni or --vxlan-port") {
 		t.Errorf("the VNI is in use: %v", err)
@@ -194,6 +200,24 @@ func TestWithoutForwardingTheRestIsDone(t *testing.T) {
 	}
 	if err := talks(t, a.space, b.space, "10.99.2.0"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestRoutesOfOthersStay(t *testing.T) {
+	a, b := twoNodes(t, config(), false)
+	a.ip("route add 10.99.2.0/24 via 192.0.2.9 dev up0")
+	vtepA, _ := a.reconcile(t)
+	vtepB, _ := b.reconcile(t)
+	b.reconcile(t, a.asMember(t, vtepA))
+	_, _, err := a.network.Reconcile(a.own, []Member{b.asMember(t, vtepB)})
+	if err == nil || !strings.Contains(err.Error(), "meets another network") {
+		t.Errorf("%v", err)
+	}
+	if routes := a.ip("route show 10.99.2.0/24"); !strings.Contains(routes, "via 192.0.2.9 dev up0") || strings.Contains(routes, "ktsn.1") {
+		t.Errorf("%s", routes)
+	}
+	if routes := a.ip("-6 route show dev ktsn.1"); !strings.Contains(routes, "fd99:0:0:2::/64") {
+		t.Errorf("the others are kept from theirs: %s", routes)
 	}
 }
 

@@ -219,6 +219,7 @@ func (n *Network) addRoutes(t tables, changes *[]string) error {
 	if err != nil {
 		return err
 	}
+	var faults []error
 	there := map[netip.Prefix]bool{}
 	for _, route := range have {
 		there[prefixOf(route.Dst)] = true
@@ -231,8 +232,10 @@ func (n *Network) addRoutes(t tables, changes *[]string) error {
 			LinkIndex: t.index, Dst: ipNet(prefix), Gw: prefix.Addr().AsSlice(), Flags: int(netlink.FLAG_ONLINK),
 			Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
 		}
-		if err := n.handle.RouteReplace(route); err != nil {
-			return fmt.Errorf("route %s: %w", prefix, err)
+		// Never in the place of another's: those of ours that were wrong are gone by now.
+		if err := n.handle.RouteAdd(route); err != nil {
+			faults = append(faults, routeFault(prefix, err))
+			continue
 		}
 		*changes = append(*changes, fmt.Sprintf("added route %s", prefix))
 	}
@@ -244,12 +247,20 @@ func (n *Network) addRoutes(t tables, changes *[]string) error {
 			Dst: ipNet(prefix), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: unreachableMetric,
 			Table: unix.RT_TABLE_MAIN,
 		}
-		if err := n.handle.RouteReplace(route); err != nil {
-			return fmt.Errorf("unreachable %s: %w", prefix, err)
+		if err := n.handle.RouteAdd(route); err != nil {
+			faults = append(faults, routeFault(prefix, err))
+			continue
 		}
 		*changes = append(*changes, fmt.Sprintf("added unreachable %s", prefix))
 	}
-	return nil
+	return errors.Join(faults...)
+}
+
+func routeFault(prefix netip.Prefix, err error) error {
+	if errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("route %s: the node has one that is not ours: the TSN network (--tsn-cidr) meets another network", prefix)
+	}
+	return fmt.Errorf("route %s: %w", prefix, err)
 }
 
 func ipNet(prefix netip.Prefix) *net.IPNet {
