@@ -100,6 +100,7 @@ fn apply_schedule(octets: &[u8]) -> Option<Result<(), ConfigError>> {
             .collect(),
         name: schedule.name.clone().unwrap_or_default(),
         link_speed: schedule.link_speed.unwrap_or(0),
+        check_only: message.check_only,
         priority_map: map.unwrap_or_default(),
     };
     let again = ApplyScheduleRequest::decode(again.encode_to_vec().as_slice()).expect("its own message");

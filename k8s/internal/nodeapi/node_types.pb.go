@@ -17,6 +17,7 @@ type GetPeersRequest = nodepb.GetPeersRequest
 type GetPeersReply = nodepb.GetPeersReply
 type PeerState = nodepb.PeerState
 type OverlayState = nodepb.OverlayState
+type RuleState = nodepb.RuleState
 type AttachRequest = nodepb.AttachRequest
 type AttachReply = nodepb.AttachReply
 type DetachRequest = nodepb.DetachRequest
