@@ -67,7 +67,7 @@ fn until_rules(daemon: &Daemon, count: usize) -> Vec<RuleState> {
 /// A talker's frames before, under and after a rule, however it is written.
 fn a_rule_is_followed(bed: &Bed, appears: &str, goes: &str) {
     let daemon = Daemon::start(bed, &[Attachment::pod_a(bed)]);
-    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=9000 period_us=1000 lead_us=100000");
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=30000 period_us=1000 lead_us=100000");
     eventually("taken", 12 * SOON, || (counts(&daemon).0 > 100).then_some(()));
     assert_eq!(rules(&daemon), (Vec::new(), 0));
     bed.run(&format!("ip netns exec {} {appears}", bed.host_a));
@@ -108,6 +108,19 @@ fn a_rule_of_iptables_that_comes_later_makes_what_it_names_the_kernels() {
     let bed = Bed::new();
     let rule = format!("FORWARD -s {POD_A} -d {POD_B} -p udp --dport 9 -j DROP");
     a_rule_is_followed(&bed, &format!("iptables -A {rule}"), &format!("iptables -D {rule}"));
+}
+
+/// The older iptables notifies nobody: it is looked at every few seconds while it has tables.
+#[test]
+fn a_rule_of_the_older_iptables_that_comes_later_makes_what_it_names_the_kernels() {
+    let bed = Bed::new();
+    let arguments = ["netns", "exec", &bed.host_a, "iptables-legacy", "-S"];
+    if !std::process::Command::new("ip").args(arguments).output().is_ok_and(|done| done.status.success()) {
+        println!("SKIP iptables_legacy_missing: this kernel or machine has no iptables-legacy");
+        return;
+    }
+    let rule = format!("FORWARD -s {POD_A} -d {POD_B} -p udp --dport 9 -j DROP");
+    a_rule_is_followed(&bed, &format!("iptables-legacy -A {rule}"), &format!("iptables-legacy -D {rule}"));
 }
 
 #[test]
