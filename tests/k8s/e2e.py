@@ -22,7 +22,8 @@ from kit.faults import Faults  # noqa: E402
 from kit.ktsn import Ktsn  # noqa: E402
 
 FAULTS = ("node_rebooted", "daemon_killed", "agent_restarted", "kubelet_restarted", "deleted_without_daemon",
-          "addresses_spent", "wrong_definition", "policy_selects", "forwarding_denied", "capacity_exceeded", "many_at_once", "rebooted_forgotten")
+          "addresses_spent", "wrong_definition", "policy_selects", "forwarding_denied", "agent_confined", "capacity_exceeded",
+          "many_at_once", "rebooted_forgotten")
 # Sizes beyond these are an accident: something went into an image that does not belong there.
 SIZES_MAX = {"node": 120_000_000, "controller": 80_000_000, "workload": 40_000_000, "pause": 4_000_000}
 

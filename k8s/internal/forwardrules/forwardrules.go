@@ -50,13 +50,13 @@ func New(device string) *Rules { return &Rules{device: device, run: run, read: o
 
 func run(ctx context.Context, program string, arguments ...string) (string, error) {
 	output, err := exec.CommandContext(ctx, program, arguments...).CombinedOutput()
-	if err != nil && !errors.Is(err, exec.ErrNotFound) {
+	if err != nil {
 		err = fmt.Errorf("%s %s: %w: %s", program, strings.Join(arguments, " "), err, strings.TrimSpace(string(output)))
 	}
 	return string(output), err
 }
 
-// Ensure writes what is missing; a tool that is not installed has no rules of its own to answer for.
+// Ensure writes what is missing. Only what has to be written and cannot be is an error.
 func (r *Rules) Ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -67,7 +67,7 @@ func (r *Rules) Ensure(ctx context.Context) error {
 				continue
 			}
 		}
-		if err := r.ensure(ctx, t.program); err != nil && !errors.Is(err, exec.ErrNotFound) {
+		if err := r.ensure(ctx, t.program); err != nil {
 			failed = append(failed, err)
 		}
 	}
@@ -77,7 +77,8 @@ func (r *Rules) Ensure(ctx context.Context) error {
 func (r *Rules) ensure(ctx context.Context, program string) error {
 	has, err := r.run(ctx, program, "-w", lockWait, "-S", "FORWARD")
 	if err != nil || !contains(has, "-P FORWARD DROP") {
-		return err
+		// A generation that this kernel does not have, or that is not installed, drops nothing.
+		return nil
 	}
 	// It fails where the chain is there already; whether it is, the next call tells.
 	_, _ = r.run(ctx, program, "-w", lockWait, "-N", chain)

@@ -89,13 +89,23 @@ func TestRulesComeLastAndOnce(t *testing.T) {
 	}
 }
 
-func TestARefusalIsTold(t *testing.T) {
-	refuse := func(_ context.Context, program string, _ ...string) (string, error) {
+func TestOnlyARefusedChangeIsAnError(t *testing.T) {
+	policy := "DROP"
+	refuse := func(_ context.Context, program string, arguments ...string) (string, error) {
+		if arguments[2] == "-S" && arguments[3] == "FORWARD" && policy != "" {
+			return "-P FORWARD " + policy + "\n", nil
+		}
 		return "", fmt.Errorf("%s: permission denied", program)
 	}
 	legacy := func(string) ([]byte, error) { return []byte("nat\nfilter\n"), nil }
-	err := (&Rules{device: "ktsn.1", run: refuse, read: legacy}).Ensure(context.Background())
-	if err == nil || strings.Count(err.Error(), "permission denied") != len(tools) {
+	rules := &Rules{device: "ktsn.1", run: refuse, read: legacy}
+	if err := rules.Ensure(context.Background()); err == nil || strings.Count(err.Error(), "permission denied") != len(tools) {
 		t.Errorf("%v", err)
+	}
+	// A kernel without this generation, and a node that forwards.
+	for _, policy = range []string{"", "ACCEPT"} {
+		if err := rules.Ensure(context.Background()); err != nil {
+			t.Errorf("%q: %v", policy, err)
+		}
 	}
 }

@@ -7,15 +7,20 @@ each fault, which raises when something is lost that must not be. Each leaves th
 
 import csv
 import json
+import re
 import subprocess
 import time
 
+from . import build
 from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, outside, workload
 from .space import Failed, until
 
 PERIOD = 0.001
 PORT = 7100
+# Names of KTSN's own programs as the kernel keeps them: 15 octets.
+PROGRAMS = {name[:15] for file in (build.REPOSITORY / "bpf/programs").glob("*.bpf.c")
+            for name in re.findall(r"^int (\w+)\(", file.read_text(), re.M)}
 
 
 def expect(true, what):
@@ -44,15 +49,22 @@ class Stream:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     def end(self):
-        """(frames lost, longest gap in seconds)."""
-        for process in (self.talker, self.listener):
-            process.communicate(timeout=60)
+        """(frames lost, longest silence in seconds), the silence at the end included."""
+        said = {name: process.communicate(timeout=60)[1] for name, process in (("talker", self.talker), ("listener", self.listener))}
+        expect(self.talker.returncode == 0, f"the talker ended with {self.talker.returncode}: {said['talker']}")
         with (self.far / "stream.csv").open() as file:
             rows = list(csv.DictReader(file))
-        expect(rows, "nothing arrived")
-        arrived = sorted(int(row["received_at"]) for row in rows)
-        gap = max((after - before for before, after in zip(arrived, arrived[1:])), default=0) / 1e9
-        return self.frames - len({row["sequence"] for row in rows}), gap
+        expect(rows, f"nothing arrived: {said['listener']}")
+        sequences = {int(row["sequence"]) for row in rows}
+        first = min(rows, key=lambda row: int(row["sequence"]))
+        start = int(first["tx_time"]) - int(first["sequence"]) * round(PERIOD * 1e9)
+        arrived = sorted([start, *(int(row["received_at"]) for row in rows)])
+        silent = [after - before for before, after in zip(arrived, arrived[1:])]
+        # A stream that never goes on is silent until its planned end.
+        silent.append(start + self.frames * round(PERIOD * 1e9) - arrived[-1])
+        lost = self.frames - len(sequences)
+        expect(lost > 0 or self.listener.returncode == 0, f"the listener ended with {self.listener.returncode}: {said['listener']}")
+        return lost, max(silent) / 1e9
 
 
 class Faults:
@@ -87,13 +99,13 @@ class Faults:
         """Everything on a node that a TSN pod brings along: what is more afterwards has leaked."""
         run = node.space.run
         links = json.loads(run("ip", "-json", "link"))
-        programs = run("bpftool", "-j", "prog", "show")
-        count = lambda command: int(run("sh", "-c", f"{command} 2>/dev/null | wc -l"))  # noqa: E731
+        programs = [found.get("name") for found in json.loads(run("bpftool", "-j", "prog", "show"))]  # the machine's, all of them
+        count = lambda command: int(run("sh", "-c", f"({command}) 2>/dev/null | wc -l"))  # noqa: E731
         status = self.ktsn.attachments(node, self.programs)
-        return {"namespaces": count("ls /run/netns"), "links": len(links), "routes": count("ip route"),
+        return {"namespaces": count("ls /run/netns"), "links": len(links), "routes": count("ip route; ip -6 route"),
                 "state files": count("find /var/lib/cni/ktsn -name '*.json'"),
-                "addresses": count("find /var/lib/cni/networks/tsn -name '1*'"),
-                "attachments": len(status["attachments"]), "bpf programs": len(json.loads(programs))}
+                "addresses": count("find /var/lib/cni/networks -name '[0-9f]*:*' -o -name '1*'"),
+                "attachments": len(status["attachments"]), "bpf programs": sum(name in PROGRAMS for name in programs)}
 
     def same(self, node, before, seconds=30):
         """Until nothing is left beyond what was there."""
@@ -121,6 +133,7 @@ class Faults:
         lost, gap = stream.end()
         print(f"       longest gap {gap:.3f} s, {lost} of {stream.frames} frames lost", flush=True)
         expect(gap <= 1.0, f"traffic stood still for {gap:.2f} s")
+        expect(lost * PERIOD <= 1.0, f"{lost} frames lost: more than a second of them")
         expect(self.ktsn.restarts() == before, f"restarted: {set(self.ktsn.restarts().items()) - set(before.items())}")
         self.ktsn.wait_ready()
         return gap
@@ -281,6 +294,26 @@ class Faults:
         finally:
             for node in self.cluster.nodes:
                 node.space.run("iptables", "-P", "FORWARD", "ACCEPT")
+
+    def agent_confined(self):
+        """The agent of one node, its token stolen: it changes neither another node nor anything but its own annotations."""
+        near, far = (node.name for node in self.cluster.nodes)
+        pod = self.ktsn.pods()[near]["metadata"]["name"]
+        token = self.cluster.kubectl("create", "token", "ktsn-node-agent", "-n", NAMESPACE, "--bound-object-kind=Pod",
+                                     f"--bound-object-name={pod}").strip()
+        thief = ("--kubeconfig=/dev/null", f"--server=https://{self.cluster.control_address}:6443", f"--token={token}",
+                 f"--certificate-authority={self.cluster.directory}/pki/ca.crt")
+
+        def tries(node, verb, change):
+            return self.cluster.control.run("kubectl", *thief, verb, "node", node, change, "--overwrite", check=False, network_only=True)
+        for node, change, word in ((far, ("annotate", "ktsn.io/schedule-status=stolen"), "own node"),
+                                   (near, ("label", "stolen=yes"), "annotations"),
+                                   (near, ("annotate", "ktsn.io/tsn-prefixes=10.99.0.0/16"), "annotations")):
+            done = tries(node, *change)
+            expect(done.returncode != 0 and word in done.stderr, f"{change} on {node}: {done.returncode} {done.stderr}")
+        done = tries(near, "annotate", "ktsn.io/schedule-status=own")
+        expect(done.returncode == 0, done.stderr)
+        self.cluster.kubectl("annotate", "node", near, "ktsn.io/schedule-status-")
 
     def capacity_exceeded(self):
         """More devices asked for than any node has: Pending, and the scheduler says which resource is short."""
