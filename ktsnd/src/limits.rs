@@ -16,6 +16,12 @@ pub const INTERFACE_QUEUE_MAX: usize = 1024;
 pub const STREAMS_MAX: u32 = 1024;
 /// Slots of one client taken over in one pass.
 pub const INTAKE_BUDGET: usize = 32;
+/// Of many rings a pass looks at so many, where a frame is due soon.
+pub const LOOKS_A_PASS: usize = 16;
+/// A ring that was empty for so long is not looked at any more until its client rings.
+pub const QUIET_AFTER: Nanos = Nanos::from_millis(500);
+/// While the worker is awake for long, what it promised is made young again when it is older than this.
+pub const PROMISE_AGE: Nanos = Nanos::from_millis(1);
 /// Frames that one port hands over before the next port's turn.
 pub const FRAMES_A_TURN: usize = 32;
 /// Frames that one attachment may have queued: a quarter of an uplink's queue.

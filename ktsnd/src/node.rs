@@ -6,6 +6,7 @@
 
 mod attach;
 mod capture;
+mod detached;
 mod ingress;
 mod peers;
 mod policing;
@@ -139,6 +140,7 @@ pub struct Node {
     config: Config,
     run_dir: RunDir,
     attached: Vec<Option<Attached>>,
+    detached: detached::Detached,
     ports: BTreeMap<u16, OpenPort>,
     workers: BTreeMap<String, WorkerThread>,
     /// The short ways in, by uplink.
@@ -181,6 +183,7 @@ impl Node {
             config,
             run_dir,
             attached: Vec::new(),
+            detached: detached::Detached::default(),
             ports: BTreeMap::new(),
             workers: BTreeMap::new(),
             ingress: BTreeMap::new(),

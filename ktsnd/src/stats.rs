@@ -57,6 +57,14 @@ impl Spans {
         }
     }
 
+    /// Adds what others were recorded in.
+    fn join(&self, other: &Self) {
+        for (own, more) in self.buckets.iter().zip(&other.buckets) {
+            add(own, more.load(Relaxed));
+        }
+        self.max.store(self.max.load(Relaxed).max(other.max.load(Relaxed)), Relaxed);
+    }
+
     /// A copy in the form that tools know (3 significant digits).
     #[must_use]
     pub fn snapshot(&self) -> hdrhistogram::Histogram<u64> {
@@ -108,6 +116,45 @@ pub struct AttachmentStats {
 }
 
 impl AttachmentStats {
+    /// Adds all that another one counted.
+    pub(crate) fn join(&self, other: &Self) {
+        let counters = |of: &Self| {
+            [
+                of.taken.load(Relaxed),
+                of.sent.load(Relaxed),
+                of.copies.load(Relaxed),
+                of.copies_lost.load(Relaxed),
+                of.sent_octets.load(Relaxed),
+                of.late.load(Relaxed),
+                of.overrun.load(Relaxed),
+                of.capture_reattached.load(Relaxed),
+                of.ingress_reattached.load(Relaxed),
+                of.doorbells.load(Relaxed),
+            ]
+        };
+        let own = [
+            &self.taken,
+            &self.sent,
+            &self.copies,
+            &self.copies_lost,
+            &self.sent_octets,
+            &self.late,
+            &self.overrun,
+            &self.capture_reattached,
+            &self.ingress_reattached,
+            &self.doorbells,
+        ];
+        for (own, more) in own.into_iter().zip(counters(other)) {
+            add(own, more);
+        }
+        let reasons = other.dropped.iter().chain(&other.bypassed);
+        for (own, more) in self.dropped.iter().chain(&self.bypassed).zip(reasons) {
+            add(own, more.load(Relaxed));
+        }
+        self.capture_lag.join(&other.capture_lag);
+        self.transmit_error.join(&other.transmit_error);
+    }
+
     /// Counts a frame that does not leave.
     pub fn drop_frame(&self, reason: DropReason) {
         count(&self.dropped[usize::from(reason.number())]);

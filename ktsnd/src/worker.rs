@@ -11,6 +11,8 @@
 //! ```
 
 mod apply;
+mod attention;
+mod busy;
 mod captured;
 mod client;
 mod command;
@@ -53,6 +55,7 @@ pub use sending::LinkKind;
 use crate::config::SpinMargin;
 use crate::limits;
 use crate::stats::{PortStats, WorkerStats, count};
+use busy::Busy;
 use hand_over::HandOver;
 use report::End;
 use routes::Routes;
@@ -87,11 +90,17 @@ pub struct Worker<P, E> {
     ports: Vec<Option<PortState<P>>>,
     /// One above the highest index of a port that is there.
     ports_end: usize,
+    /// Ports with frames in their queues; those that were emptied may be among them.
+    busy: Busy,
     attachments: Vec<Option<Box<AttachmentPolicy>>>,
     clients: Vec<Option<Box<Client>>>,
     /// One above the highest index of a client that is there.
     clients_end: usize,
     clients_count: usize,
+    /// The names of the clients, by place; 0 where there is none.
+    keys: Box<[ClientKey]>,
+    /// Places of those whose rings are looked at.
+    active: Vec<u16>,
     /// What kernel capture takes, by attachment.
     captured: Vec<Option<Box<Captured>>>,
     captured_end: usize,
@@ -108,7 +117,6 @@ pub struct Worker<P, E> {
     muted_count: usize,
     second_began: Monotonic,
     tended_at: Monotonic,
-    looked_at: Monotonic,
     draining: bool,
     /// What was waited for last: intake stops short of it.
     next: Option<transmit::Next>,
@@ -146,10 +154,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             inbox,
             ports: (0..limits::ATTACHMENTS_MAX * 2).map(|_| None).collect(),
             ports_end: 0,
+            busy: Busy::new(limits::ATTACHMENTS_MAX * 2),
             attachments: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             clients: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
             clients_end: 0,
             clients_count: 0,
+            keys: vec![ClientKey(0); limits::CLIENTS_MAX].into_boxed_slice(),
+            active: Vec::with_capacity(limits::CLIENTS_MAX),
             captured: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             captured_end: 0,
             captured_count: 0,
@@ -164,7 +175,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
             muted_count: 0,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
-            looked_at: Monotonic::ZERO,
             draining: false,
             next: None,
             kicked: None,
@@ -185,8 +195,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// One pass: everything that can be done now, then at most one wait. False when the worker has drained.
     pub fn pass(&mut self) -> bool {
         let more_commands = self.apply_commands();
-        self.tend();
-        self.intake_all();
+        let now = self.tend();
+        self.intake_all(now);
         self.intake_all_captured();
         let next = self.transmit_due();
         self.next = next;
@@ -199,11 +209,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         true
     }
 
-    /// Work that is due a few times a second.
-    fn tend(&mut self) {
+    /// Work that is due a few times a second; what the clock says.
+    fn tend(&mut self) -> Monotonic {
         let now = self.env.monotonic();
         if now.since(self.tended_at) < limits::SLEEP_MAX {
-            return;
+            return now;
         }
         self.tended_at = now;
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
@@ -234,6 +244,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
         }
+        self.look_at_quiet();
+        now
     }
 
     /// Ends a frame's life: its slot goes back (with what is to be told of it), and the client too when it was its last.
@@ -281,6 +293,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         if let Some(client) = self.clients[index].take() {
             self.clients_count -= 1;
+            self.keys[index] = ClientKey(0);
+            self.forget_active(index);
             if client.muted {
                 self.muted_count -= 1;
             }

@@ -298,7 +298,7 @@ pub struct Counters {
     /// Bypasses by reason.
     pub bypassed: BTreeMap<String, u64>,
     /// Transmit error: nanoseconds and how often.
-    errors: BTreeMap<u64, u64>,
+    pub(crate) errors: BTreeMap<u64, u64>,
     /// From capture to the queue, since the daemon's start.
     pub capture_lag: v1::Histogram,
     /// The worker's own counters.

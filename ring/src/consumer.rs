@@ -61,6 +61,13 @@ pub struct Consumer {
     turn: Cell<u32>,
 }
 
+/// Between the promises to many rings ([`Consumer::look_at`]) and the looks at them ([`Consumer::published`]) that allow to
+/// sleep until then: one fence, as [`Consumer::sleep_check`] has one for a single ring.
+#[inline]
+pub fn sleep_fence() {
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}
+
 impl Consumer {
     /// Makes a region: memfd, size, seals, mapping, identity line, all slots free. The descriptor is for the program;
     /// nothing here needs it any more.

@@ -42,7 +42,7 @@ mod region;
 
 pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
-pub use consumer::{Attention, Consumer, Holding, TableError};
+pub use consumer::{Attention, Consumer, Holding, TableError, sleep_fence};
 pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
 #[cfg(feature = "daemon")]
 pub use intake::{LinkError, SlotError, SlotFault, Taken};

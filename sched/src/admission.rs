@@ -29,9 +29,11 @@ pub struct Admission {
 pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     // Unsigned and exact: `Nanos` would be held at ±292 years, and the values are a stranger's.
     let age = now.monotonic.as_nanos().saturating_sub(frame.pushed_at.as_nanos());
+    // As old as it says, but no older than a frame on time may become: what a sender's word can gain it is bounded.
+    let waited = age.min(frame.overrun_limit.get().max(0).unsigned_abs());
     let (tx_time, at, now_there, by_clock_drops) = match frame.tx_time {
-        None => return Ok(untimed(now)),
-        Some(TxTime::Monotonic(Monotonic::ZERO)) => return Ok(untimed(now)),
+        None => return Ok(untimed(now, waited)),
+        Some(TxTime::Monotonic(Monotonic::ZERO)) => return Ok(untimed(now, waited)),
         Some(TxTime::Tai(Tai::ZERO)) => return Err(DropReason::InvalidTime),
         Some(tx_time @ TxTime::Monotonic(at)) => (tx_time, at.as_nanos(), now.monotonic.as_nanos(), false),
         Some(tx_time @ TxTime::Tai(at)) => (tx_time, at.as_nanos(), now.tai.as_nanos(), true),
@@ -45,9 +47,10 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
         if dropped {
             return Err(DropReason::Missed);
         }
+        let sent_at = now_there.saturating_sub(waited);
         let due = match tx_time {
-            TxTime::Tai(_) => TxTime::Tai(now.tai),
-            TxTime::Monotonic(_) => TxTime::Monotonic(now.monotonic),
+            TxTime::Tai(_) => TxTime::Tai(Tai::from_nanos(sent_at)),
+            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::from_nanos(sent_at)),
         };
         return Ok(Admission { due, late: true, on_time: false });
     }
@@ -55,7 +58,7 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
         return Err(DropReason::BeyondHorizon);
     }
     if frame.late == LatePolicy::Deadline {
-        return Ok(untimed(now));
+        return Ok(untimed(now, waited));
     }
     Ok(Admission { due: tx_time, late: false, on_time: true })
 }
@@ -97,6 +100,7 @@ pub(crate) fn is_past_deadline(frame: &Frame, now: Now) -> bool {
     frame.late == LatePolicy::Deadline && frame.tx_time.is_some_and(is_past)
 }
 
-fn untimed(now: Now) -> Admission {
-    Admission { due: TxTime::Monotonic(now.monotonic), late: false, on_time: false }
+fn untimed(now: Now, waited: u64) -> Admission {
+    let sent_at = Monotonic::from_nanos(now.monotonic.as_nanos().saturating_sub(waited));
+    Admission { due: TxTime::Monotonic(sent_at), late: false, on_time: false }
 }

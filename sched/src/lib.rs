@@ -11,24 +11,28 @@
 //! | frame | due | called |
 //! |---|---|---|
 //! | TxTime ≥ `pushed_at` | its TxTime | on time |
-//! | TxTime < `pushed_at`, policy keeps it | its arrival (the `now` of [`Strategy::offer`]), on the TxTime's clock | late |
-//! | no TxTime, or 0 on MONOTONIC | its arrival, on MONOTONIC | untimed |
+//! | TxTime < `pushed_at`, policy keeps it | `pushed_at`, on the TxTime's clock | late |
+//! | no TxTime, or 0 on MONOTONIC | `pushed_at` | untimed |
+//!
+//! Late and untimed frames are due when they were sent, not when they arrived here (the `now` of [`Strategy::offer`]): a
+//! frame that is sent after one of them with a TxTime that passes before both have arrived would overtake it. They
+//! are due no longer than `overrun_limit` before they arrive; what has a TxTime before that is dropped, and overtakes nothing.
 //!
 //! ```text
 //!      TxTime    pushed_at        arrival        decide
-//!  ──────┴───────────┴───────────────┴──────────────┴────►  late:     overrun = decide − arrival, any length
+//!  ──────┴───────────┴───────────────┴──────────────┴────►  late:     overrun = decide − pushed_at, any length
 //!      pushed_at  TxTime          arrival        decide
 //!  ──────┴───────────┴───────────────┴──────────────┴────►  on time:  overrun = decide − TxTime ≤ overrun_limit
 //! ```
 //! `pushed_at` is the sender's word on MONOTONIC. It is cut off at `now` (nobody pushes in the future) and
 //! moved to TAI by the offset that the pair `now` shows. A sender that writes one too far in the past makes
-//! its own late frame an overrun one, nothing else. A due instant never lies before its frame's TxTime, so
+//! its own late frame an overrun one, or gets in front of others by `overrun_limit` at most, as with a TxTime in the past. A due instant never lies before its frame's TxTime, so
 //! *never early* needs no second rule, whatever the clocks do.
 //!
 //! # Clocks
 //! Due instants are compared with `now` on their own clock and are never converted. A step of TAI is seen by
 //! the very next decision and needs no re-sorting: after a step back, frames that are due on TAI wait again
-//! (a late one until its arrival comes round again); after a step forward they are due earlier, and those
+//! (a late one until the instant of its sending comes round again); after a step forward they are due earlier, and those
 //! stepped over by more than their `overrun_limit` are dropped as `missed`, as etf does. Nothing is lost
 //! without a word.
 #![no_std]

@@ -130,7 +130,9 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     text.push_str(&overlay::text(&answers.list.attachments, answers.peers.as_ref()));
     text.push_str(&rules::text(&answers.list.attachments));
     put_clients(&mut text, &answers.list.attachments);
-    put_counters(&mut text, &answers.statistics.attachments);
+    let mut counters = answers.statistics.attachments.clone();
+    counters.extend(detached(&answers.statistics));
+    put_counters(&mut text, &counters);
     text.push_str(&ingress::text(&answers.statistics.attachments));
     text.push_str(&policing::text(&answers.statistics.ports));
     put_workers(&mut text, &answers.statistics.workers);
@@ -239,6 +241,13 @@ fn put_clients(text: &mut String, attachments: &[v1::AttachmentState]) {
     }
     put!(text, "\nClients and streams: {}", rows.len());
     put_table(text, &["attachment", "pid", "socket cookie", "local", "peer"], &rows);
+}
+
+/// The sums of the attachments that are gone, where there was one that did anything.
+fn detached(statistics: &v1::StatisticsReply) -> Option<v1::AttachmentStatistics> {
+    let sums = statistics.detached.clone()?;
+    let is_any = sums.taken > 0 || sum(&sums.dropped) > 0 || sum(&sums.bypassed) > 0;
+    is_any.then(|| v1::AttachmentStatistics { name: "(detached)".to_owned(), ..sums })
 }
 
 fn put_counters(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
@@ -386,6 +395,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
         "statistics": {
             "at_monotonic_ns": statistics.at_monotonic_ns,
             "attachments": statistics.attachments.iter().map(json_of_counters).collect::<Vec<_>>(),
+            "detached": statistics.detached.as_ref().map(json_of_counters),
             "workers": statistics.workers.iter().map(|worker| json!({
                 "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
                 "spin_budget_spent": worker.spin_budget_spent, "spin_margin_ns": worker.spin_margin_ns,

@@ -15,6 +15,11 @@ fn filter() -> v1::StreamFilterStatistics {
     }
 }
 
+fn detached() -> v1::AttachmentStatistics {
+    let dropped = [("detached".into(), 12)].into();
+    v1::AttachmentStatistics { taken: 70_707, dropped, ..Default::default() }
+}
+
 fn made() -> Answers {
     let attachment = v1::Attachment {
         name: "pod/eth0".into(),
@@ -75,6 +80,7 @@ fn made() -> Answers {
                 stream_filters: vec![filter()],
                 ..Default::default()
             }],
+            detached: Some(detached()),
             ..Default::default()
         },
         gates: vec![v1::ScheduleState {
@@ -106,6 +112,8 @@ fn the_tables_hold_everything() {
         "12.30 µs",
         "38.00 µs",
         "pod/eth0: dropped: missed 30, no_route 2, newer 1 (0: invalid_time ",
+        "(detached)  70707",
+        "(detached): dropped: detached 12 (0: ",
         "pod/eth0: passed to the kernel: none (0: no_txtime ",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -128,6 +136,7 @@ fn json_holds_the_same() {
     assert_eq!(value["statistics"]["workers"][0]["spin_margin_ns"], 38_000);
     assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["red-frames-count"], 4_321);
     assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["priority-spec"], Value::Null);
+    assert_eq!(value["statistics"]["detached"]["dropped"]["detached"], 12);
     assert_eq!(value["ports"][0]["adapter_reason"], "EBUSY");
     assert_eq!(value["ports"][0]["gates"]["gates"], "running");
 }

@@ -180,6 +180,7 @@ impl Node {
             self.close_port(&attached.uplink, attached.interface_port);
         }
         self.manager.remove(index).await;
+        self.detached.add(attached.stats);
         info!(attachment = name, "detached");
         let had_peers = self.forget_peers(name);
         Ok(attached.kept || had_peers)

@@ -14,6 +14,7 @@ use super::schedule::name_of;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::Mode;
 use crate::control::{attachment_message, histogram_message};
+use crate::stats::AttachmentStats;
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
@@ -101,6 +102,7 @@ impl Node {
                 })
                 .collect(),
             ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),
+            detached: name.is_empty().then(|| statistics_of("", &self.detached.sums())),
         })
     }
 
@@ -159,12 +161,14 @@ fn foreign_frames(port: &OpenPort) -> u64 {
 
 impl Node {
     fn attachment_statistics(&self, attached: &Attached) -> v1::AttachmentStatistics {
-        v1::AttachmentStatistics { ingress: self.ingress_statistics(attached), ..statistics_of(attached) }
+        v1::AttachmentStatistics {
+            ingress: self.ingress_statistics(attached),
+            ..statistics_of(&attached.attachment.name, &attached.stats)
+        }
     }
 }
 
-fn statistics_of(attached: &Attached) -> v1::AttachmentStatistics {
-    let stats = &attached.stats;
+fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistics {
     let get = |counter: &AtomicU64| counter.load(Relaxed);
     let words = |counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str| -> HashMap<String, u64> {
         counters
@@ -175,7 +179,7 @@ fn statistics_of(attached: &Attached) -> v1::AttachmentStatistics {
             .collect()
     };
     v1::AttachmentStatistics {
-        name: attached.attachment.name.clone(),
+        name: name.to_owned(),
         taken: get(&stats.taken),
         sent: get(&stats.sent),
         copies: get(&stats.copies),

@@ -9,7 +9,7 @@ mod overlays;
 mod shared;
 mod space;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
 
 use super::manager::PeersOf;
 use super::namespace::{self, Identity};
-use super::netlink::{Hints, Netlink};
+use super::netlink::Netlink;
 use super::watch::Watch;
 use super::xfrm::Policies;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end};
@@ -265,7 +265,9 @@ impl Keeper {
     fn release(&mut self) {
         self.host.learnt = overlays::names(self.specs());
         self.learn();
-        self.pods.retain(|path, _| self.attached.values().any(|attached| attached.spec.netns == *path));
+        let needed: BTreeSet<&Path> =
+            self.attached.values().map(|attached| attached.spec.netns.as_path()).collect();
+        self.pods.retain(|path, _| needed.contains(path.as_path()));
         if let Some(watch) = &mut self.watch {
             watch.set(self.pods.keys().map(PathBuf::as_path));
         }
@@ -301,6 +303,10 @@ impl Keeper {
         self.filter.forget(spec.index.0);
         let added = self.try_add(spec);
         self.release();
+        if added.is_err() {
+            // What was read on the way is the others' too.
+            self.rebuild(|_| true);
+        }
         if before.is_some() && added.is_err() {
             self.publish();
         }
@@ -308,12 +314,12 @@ impl Keeper {
     }
 
     fn try_add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
-        self.look();
+        self.look_at(&spec.netns);
         let learnt = overlays::names(self.specs().chain([&spec]));
         let learns_more = learnt != self.host.learnt;
         self.host.learnt = learnt;
-        self.host.hints = Hints::all();
-        let host_changed = self.host.refresh()? || learns_more;
+        self.host.hints.forwarding |= learns_more;
+        let host_changed = self.host.catch_up()? || learns_more;
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         build::check_devices(&spec, &self.host.snapshot)?;
@@ -325,7 +331,7 @@ impl Keeper {
         };
         let (cookie, mtu) = (pod.cookie, device.mtu);
         let others = self.others_of(&spec, cookie, interface)?;
-        let pod = open_pod(&mut self.pods, &spec.netns)?;
+        let pod = self.pods.get_mut(&spec.netns).ok_or(TablesError::Ended)?;
         pod.find_number(&spec, &mut self.host);
         let told = self.overlays.told(&spec, &self.policies);
         let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
@@ -366,6 +372,13 @@ impl Keeper {
             attached.wanted.push_back(wanted);
         }
         self.ask(index, &[wanted]);
+    }
+
+    /// As [`Self::look`], where one path leads elsewhere by now.
+    fn look_at(&mut self, path: &Path) {
+        if self.pods.get(path).is_some_and(|pod| Identity::of(path).ok() != Some(pod.identity)) {
+            self.look();
+        }
     }
 
     /// Looks where the paths lead; lets go of what is gone.
@@ -430,12 +443,15 @@ impl Keeper {
     }
 }
 
-/// The namespace at `path`, opened unless it is held already.
+/// The namespace at `path` as it is now, opened unless it is held already.
 fn open_pod<'a>(pods: &'a mut BTreeMap<PathBuf, Pod>, path: &Path) -> Result<&'a mut Pod, TablesError> {
     if !pods.contains_key(path) {
         let (identity, netlink, cookie) = namespace::open(path)
             .map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
         pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie, number: None });
     }
-    pods.get_mut(path).ok_or(TablesError::Ended)
+    let pod = pods.get_mut(path).ok_or(TablesError::Ended)?;
+    // A device that was made a moment ago is not in what was dumped before.
+    pod.space.catch_up()?;
+    Ok(pod)
 }

@@ -20,15 +20,19 @@ pub(super) struct Router {
 }
 
 impl Router {
-    /// Of the device with this name.
-    pub(super) fn of(device: &str) -> Self {
-        let is_on = |path: String| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
-        Self {
-            is_v4: is_on(format!("/proc/sys/net/ipv4/conf/{device}/forwarding")),
-            // IPv6 forwards between all devices or not at all.
-            is_v6: is_on("/proc/sys/net/ipv6/conf/all/forwarding".to_owned()),
-        }
+    /// Of the device with this name; IPv6 forwards between all devices ([`Self::is_v6`]) or not at all.
+    pub(super) fn of(device: &str, is_v6: bool) -> Self {
+        Self { is_v4: is_on(&format!("/proc/sys/net/ipv4/conf/{device}/forwarding")), is_v6 }
     }
+
+    /// Whether IPv6 is forwarded.
+    pub(super) fn is_v6() -> bool {
+        is_on("/proc/sys/net/ipv6/conf/all/forwarding")
+    }
+}
+
+fn is_on(path: &str) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
 }
 
 /// What the node forwards for the pod with this interface: nothing for those on an overlay, and nothing where the node may

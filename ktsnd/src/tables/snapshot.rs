@@ -280,10 +280,10 @@ impl Snapshot {
     /// Which devices with addresses the node forwards from: of the daemon's own namespace only.
     pub(super) fn take_routers(&mut self) {
         self.routers.clear();
+        let is_v6 = Router::is_v6();
         for address in &self.addresses {
-            if let Some(device) = self.devices.get(&address.device) {
-                self.routers.entry(address.device).or_insert_with(|| Router::of(&device.name));
-            }
+            let Some(device) = self.devices.get(&address.device) else { continue };
+            self.routers.entry(address.device).or_insert_with(|| Router::of(&device.name, is_v6));
         }
     }
 

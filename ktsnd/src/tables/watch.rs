@@ -4,7 +4,7 @@
 //! In: directories. Out: "something in one of them went away", from inotify. It only makes the look at the paths come
 //! sooner: some file systems (/proc) never report anything, so the paths are looked at anyway.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ impl Watch {
 
     /// Watches exactly the directories of these paths.
     pub(super) fn set<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
-        let wanted: Vec<PathBuf> = paths.filter_map(Path::parent).map(Path::to_path_buf).collect();
+        let wanted: BTreeSet<PathBuf> = paths.filter_map(Path::parent).map(Path::to_path_buf).collect();
         let inotify = self.inotify.get_ref();
         self.directories.retain(|directory, watch| {
             let keep = wanted.contains(directory);

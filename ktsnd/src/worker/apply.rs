@@ -185,7 +185,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     fn find(&self, key: ClientKey) -> Option<usize> {
-        self.clients[..self.clients_end].iter().position(|c| c.as_ref().is_some_and(|c| c.key == key))
+        self.keys[..self.clients_end].iter().position(|other| *other == key)
     }
 
     /// The client's place, with everything that it has published taken over.
@@ -215,11 +215,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             client.consumer.set_state(RegionState::Detached);
             return self.inbox.give(Returned::Client(client));
         }
-        let now = self.env.now();
-        client.consumer.look_at(now.monotonic.as_nanos(), now.tai.as_nanos());
+        self.keys[at] = client.key;
         self.clients[at] = Some(client);
         self.clients_count += 1;
         self.clients_end = self.clients_end.max(at + 1);
+        let now = self.env.now();
+        self.attend(at, now);
     }
 
     fn remove_port(&mut self, index: PortIndex) {

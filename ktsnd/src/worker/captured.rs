@@ -385,6 +385,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             horizon: policy.horizon,
         };
         state.sched.offer(offered, now).map_err(|refused| Blocked::By(refused.reason))?;
+        self.busy.insert(usize::from(port.0));
         policy.queued += 1;
         self.count_lost(u32::from(attachment.0), u64::from(skipped));
         Ok((port, copies))

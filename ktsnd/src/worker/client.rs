@@ -8,6 +8,7 @@ use ktsn_ring::{Consumer, Frame as SlotFrame, SlotFlags};
 
 use rustix::fd::OwnedFd;
 
+use super::attention::Attended;
 use super::command::ClientKey;
 use super::copies::Copies;
 use super::report::Asked;
@@ -70,6 +71,7 @@ pub struct Client {
     /// Notices since the last look after clients.
     pub(super) notices: u32,
     pub(super) muted: bool,
+    pub(super) attended: Attended,
     pub(super) counters_seen: [u64; 32],
 }
 
@@ -104,6 +106,7 @@ impl Client {
             bells: 0,
             notices: 0,
             muted: false,
+            attended: Attended::default(),
             counters_seen: [0; 32],
         }
     }

@@ -96,9 +96,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let (port, (wire_octets, sdu_octets)) = (way.port(), way.lengths(payload));
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else { return false };
+        let is_deadline = first.late == LatePolicy::Deadline;
         let frame = Frame {
             // A deadline holds for every copy.
-            tx_time: first.tx_time.filter(|_| first.late == LatePolicy::Deadline),
+            tx_time: first.tx_time.filter(|_| is_deadline),
+            // The first was due when it was sent, the others are when their turn comes.
+            pushed_at: if is_deadline { first.pushed_at } else { now.monotonic },
             wire_octets,
             sdu_octets,
             horizon: Nanos::MAX,
@@ -107,6 +110,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if state.sched.offer(frame, now).is_err() {
             return false;
         }
+        self.busy.insert(usize::from(port.0));
         let queued = match captured_index(index) {
             Some(at) => self.captured.get_mut(at).and_then(Option::as_mut).and_then(|c| c.place(slot)),
             None => self.clients.get_mut(index).and_then(Option::as_mut).and_then(|c| c.place(slot)),

@@ -19,23 +19,21 @@ use crate::stats::{add, count};
 impl<P: Port, E: Environment> Worker<P, E> {
     /// Takes over from every client in turn, a bounded number each; stops short of the next frame that is due, so that
     /// a flood of some clients can't make another one's frame late, and goes on there in the next pass.
-    pub(super) fn intake_all(&mut self) {
-        for _ in 0..self.clients_end {
-            if self.intake_turn >= self.clients_end {
-                self.intake_turn = 0;
-            }
-            let index = self.intake_turn;
-            let waits = self.clients[index].as_ref().is_some_and(|c| !c.closed && c.consumer.published());
-            if waits {
+    pub(super) fn intake_all(&mut self, monotonic: Monotonic) {
+        for _ in 0..self.looks_a_pass() {
+            let turn = self.intake_turn;
+            let Some(index) = self.next_turn(E::now, monotonic) else { return };
+            if self.is_waiting(index) {
+                let now = self.env.now();
                 if let Some(next) = self.next {
-                    let ahead = next.at.ahead_of(self.env.now());
+                    let ahead = next.at.ahead_of(now);
                     if ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS {
+                        self.intake_turn = turn;
                         return;
                     }
                 }
                 self.intake(index, limits::INTAKE_BUDGET);
             }
-            self.intake_turn += 1;
         }
     }
 
@@ -61,6 +59,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             };
             taken += 1;
             let now = *now.get_or_insert_with(|| self.env.now());
+            client.attended.busy_at = now.monotonic;
             match next {
                 Ok(slot) => self.take_over(index, &slot, now),
                 Err(SlotError { slot, .. }) => self.refuse(index, slot, None, DropReason::PeerCorrupt),
@@ -127,6 +126,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         match state.sched.offer(offered, now) {
             Ok(()) => {
+                self.busy.insert(usize::from(port.0));
                 policy.queued += 1;
                 client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16

@@ -209,8 +209,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let mut soonest: Option<Next> = None;
         let mut more = false;
         let mut now = self.env.now();
-        for port in 0..self.ports_end {
+        let mut from = 0;
+        while let Some(port) = self.busy.next(from) {
+            from = port + 1;
             if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty()) {
+                self.busy.remove(port);
                 continue;
             }
             let mut left = limits::FRAMES_A_TURN;
@@ -438,6 +441,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         state.port.abandon(ready.stage);
         // It was on time before, so it must not be judged late or beyond the horizon by the new clock.
         let frame = Frame { horizon: Nanos::MAX, ..ready.frame };
+        self.busy.insert(port);
         if let Err(refused) = state.sched.offer(frame, now) {
             self.drop_frame(frame.id, frame.tenant, refused.reason);
         }

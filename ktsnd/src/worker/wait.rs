@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waiting for the next event: sleep until `margin` before it, then spin.
 //!
-//! While it sleeps the worker has promised to every client when it looks again (`looks_at`); while it spins it
-//! looks at every ring between two readings of the clock, but for the last stretch, where the next frame lies
+//! While it sleeps the worker has promised to every client when it looks again (`attention`); while it spins it
+//! looks at one ring after the other between two readings of the clock, but for the last stretch, where the next frame lies
 //! ready in the port's buffer and only its clock is read.
 
 use ktsn_port::Port;
@@ -51,28 +51,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         let awake =
             ahead.max(Nanos::ZERO).saturating_add(self.margin.get()).saturating_add(limits::SLEEP_MIN);
-        self.budget.allows(now.monotonic)
-            && self.ports[..self.ports_end]
-                .iter_mut()
-                .flatten()
-                .any(|port| port.sched.is_timed_within(awake, now))
+        self.budget.allows(now.monotonic) && self.is_timed_within(awake, now)
     }
 
     /// Sleeps until `until` or news. `for_event`: the lateness of waking teaches the margin.
     fn sleep(&mut self, now: Now, until: Monotonic, for_event: bool) {
         let span = until.since(now.monotonic);
-        let needed = self.margin.get().saturating_add(limits::INTAKE_COST);
-        let looks_at = span.saturating_add(needed);
-        self.promise(Now {
-            tai: now.tai.saturating_add(looks_at),
-            monotonic: now.monotonic.saturating_add(looks_at),
-        });
-        let nothing_came = !self.is_any_captured_waiting()
-            && self.clients[..self.clients_end]
-                .iter()
-                .flatten()
-                .all(|c| c.closed || c.consumer.sleep_check());
-        if nothing_came {
+        let looks_at = span.saturating_add(self.needed());
+        let looks_at =
+            Now { tai: now.tai.saturating_add(looks_at), monotonic: now.monotonic.saturating_add(looks_at) };
+        if self.may_sleep_until(looks_at, now) {
             let mut woken = std::mem::take(&mut self.woken);
             self.env.sleep(until, &mut woken);
             count(&self.stats.wake_ups);
@@ -80,28 +68,22 @@ impl<P: Port, E: Environment> Worker<P, E> {
             if woken.timed_out && for_event {
                 self.margin.observe(awake.monotonic.since(until));
             }
-            self.promise(awake);
-            self.hear_doorbells(&woken.doorbells);
+            self.hear_doorbells(&woken.doorbells, awake);
             self.woken = woken;
             self.watch_for_steps(awake);
-        } else {
-            self.promise(now);
         }
     }
 
-    /// Tells all clients when their rings are looked at again.
-    fn promise(&mut self, looks_at: Now) {
-        self.looked_at = looks_at.monotonic;
-        for client in self.clients[..self.clients_end].iter().flatten() {
-            client.consumer.look_at(looks_at.monotonic.as_nanos(), looks_at.tai.as_nanos());
+    /// Whether a timed frame may leave within `span`.
+    fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
+        let mut from = 0;
+        while let Some(at) = self.busy.next(from) {
+            if self.ports[at].as_mut().is_some_and(|port| port.sched.is_timed_within(span, now)) {
+                return true;
+            }
+            from = at + 1;
         }
-    }
-
-    /// While awake for long, the promise "now" must not grow old.
-    fn keep_promise(&mut self, now: Now) {
-        if now.monotonic.since(self.looked_at) > Nanos::from_millis(1) {
-            self.promise(now);
-        }
+        false
     }
 
     fn watch_for_steps(&mut self, now: Now) {
@@ -115,9 +97,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.offset = Some(offset);
     }
 
-    fn hear_doorbells(&mut self, numbers: &[u64]) {
+    fn hear_doorbells(&mut self, numbers: &[u64], now: Now) {
         for number in numbers {
             let index = *number as usize;
+            // Awake, it looks at who rang: more of the same ring for nothing.
+            self.attend(index, now);
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
             let mut byte = [0u8; 1];
             for _ in 0..limits::DOORBELLS_A_PASS {
@@ -148,7 +132,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Spins until `next` is due and hands it over, or returns early because something arrived.
     fn spin(&mut self, next: Next, began: Now) {
         let mut now = began;
-        let mut looked = 0;
         let mut nearest = next.at.ahead_of(began);
         loop {
             let ahead = next.at.ahead_of(now);
@@ -161,28 +144,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return;
             }
             nearest = nearest.min(ahead);
-            self.keep_promise(now);
-            // One ring between two readings of the clock, so that many clients do not blur it.
-            if looked >= self.clients_end + self.captured_end {
-                looked = 0;
-            }
             // As many as surely fit before the frame is due.
             let budget = usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
-            let captured = looked.wrapping_sub(self.clients_end);
-            if self.is_captured_waiting(captured) {
-                self.intake_captured(captured, budget);
+            if self.look_once(now, budget) {
                 self.spent_spinning(began, now);
                 return;
             }
-            if let Some(Some(client)) = self.clients.get(looked)
-                && !client.closed
-                && client.consumer.published()
-            {
-                self.intake(looked, budget);
-                self.spent_spinning(began, now);
-                return;
-            }
-            looked += 1;
             now = self.env.now();
         }
         if let Some(ready) = self.make_next_ready(next, now) {
@@ -191,6 +158,28 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let now = self.env.now();
         self.handed_over(now);
         self.spent_spinning(began, now);
+    }
+
+    /// One ring and one source of captured frames between two readings of the clock, so that many do not blur it; whether
+    /// something was taken over.
+    fn look_once(&mut self, now: Now, budget: usize) -> bool {
+        if self.captured_count > 0 {
+            if self.captured_turn >= self.captured_end {
+                self.captured_turn = 0;
+            }
+            let at = self.captured_turn;
+            self.captured_turn += 1;
+            if self.is_captured_waiting(at) {
+                self.intake_captured(at, budget);
+                return true;
+            }
+        }
+        let Some(index) = self.next_turn(|_| now, now.monotonic) else { return false };
+        let is_waiting = self.is_waiting(index);
+        if is_waiting {
+            self.intake(index, budget);
+        }
+        is_waiting
     }
 
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again. The frame that the

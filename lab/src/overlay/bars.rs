@@ -98,7 +98,10 @@ pub fn violations(document: &Document) -> Vec<String> {
         if series.frames_received != series.frames_intended {
             let [seen, intended] =
                 [series.frames_received, series.frames_intended].map(Option::unwrap_or_default);
-            found.push(format!("{}: the far end saw {seen} of {intended} frames", series.path));
+            found.push(format!(
+                "{}: the far end saw {seen} of {intended} frames; dropped: {:?}",
+                series.path, series.dropped
+            ));
         }
     }
     found

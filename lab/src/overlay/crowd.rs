@@ -21,7 +21,7 @@
 //! ```
 
 use crate::container::{self, Event, Load};
-use crate::daemon::{Daemon, configuration};
+use crate::daemon::{Counters, Daemon, configuration};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
@@ -32,6 +32,7 @@ use ktsn_measure::results::Series;
 use ktsn_measure::series::Facts;
 use ktsn_measure::{clock, listener, talker, tap};
 use ktsn_time::{Nanos, Tai};
+use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
@@ -55,6 +56,10 @@ const WINDOW: u64 = 200;
 const TAIL: u64 = 20;
 /// The far end's port.
 const PORT: u16 = 7000;
+/// Sent by talkers, and neither taken by ktsnd nor left to the kernel: still in a ring, or dropped by libktsn.
+const BEFORE_KTSND: &str = "before_ktsnd";
+/// Handed to the uplink's device, not seen by the tap.
+const BEHIND_PORT: &str = "behind_port";
 
 /// How the talkers' transmit times lie to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,6 +240,7 @@ impl Many<'_> {
         let begins = clock::tai_now().saturating_add(TALKER_START.saturating_mul(pods)).saturating_add(start);
         let begins = Tai::from_nanos(begins.as_nanos().next_multiple_of(PERIOD.get().unsigned_abs()));
         let streams = self.streams();
+        let at_first = self.daemon.sums()?;
         let mut talkers = Vec::new();
         for (index, &first) in streams.iter().enumerate() {
             let own = PERIOD.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX));
@@ -258,6 +264,7 @@ impl Many<'_> {
         }
         finish(&mut tap)?;
         let counters = after.since(&before);
+        let whole = self.daemon.sums()?.since(&at_first);
         let told = self.told(&names, streams)?;
         if told.tap.kernel_drops > 0 {
             let problem = format!("lost {} frames", told.tap.kernel_drops);
@@ -273,8 +280,8 @@ impl Many<'_> {
             cpu_pressure_some_ratio: disturbance.cpu_pressure_some_ratio,
             softirq_cpu_ratio: Some(ended.softirqs_since(&machine)),
             overrun: Some(counters.overrun),
-            dropped: counters.dropped.clone(),
-            bypassed: counters.bypassed.clone(),
+            dropped: whereabouts(&plain, &whole),
+            bypassed: whole.bypassed.clone(),
             ..plain
         };
         Ok((series, run))
@@ -331,9 +338,26 @@ fn series(
     (series, run)
 }
 
+/// What became of the frames that the tap did not see, from the first to the last: ktsnd's reasons, and what was lost on
+/// the way to it and behind its port.
+fn whereabouts(series: &Series, whole: &Counters) -> BTreeMap<String, u64> {
+    let [talked, seen] = [series.frames_sent, series.frames_received].map(Option::unwrap_or_default);
+    let bypassed: u64 = whole.bypassed.values().sum();
+    let mut dropped = whole.dropped.clone();
+    for (place, lost) in [
+        (BEFORE_KTSND, talked.saturating_sub(whole.taken + bypassed)),
+        (BEHIND_PORT, (whole.sent + bypassed).saturating_sub(seen)),
+    ] {
+        if lost > 0 {
+            dropped.insert(place.to_owned(), lost);
+        }
+    }
+    dropped
+}
+
 /// Frames that the tap saw after a later one of the same talker; `streams` are the talkers' first sequence numbers.
 fn disorder(streams: &[u64], tapped: &[ArrivalRecord]) -> u64 {
-    let mut of_talker = std::collections::BTreeMap::<usize, Vec<ArrivalRecord>>::new();
+    let mut of_talker = BTreeMap::<usize, Vec<ArrivalRecord>>::new();
     for record in tapped {
         let talker = streams.partition_point(|&first| first <= record.probe.sequence);
         of_talker.entry(talker).or_default().push(*record);
@@ -389,6 +413,23 @@ mod tests {
         };
         let (series, run) = series(Phases::Planned, 1, &told, None);
         assert_eq!(run.records.len(), 4);
+        let reasons = |reasons: &[(&str, u64)]| {
+            reasons.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+        };
+        // Each of them is somewhere: one was dropped, or one never came to ktsnd, or one left and did not arrive.
+        let counted = |taken, sent, dropped: &[_]| Counters {
+            taken,
+            sent,
+            dropped: reasons(dropped),
+            ..Counters::default()
+        };
+        for (counters, expected) in [
+            (counted(4, 3, &[("missed", 1)]), ("missed", 1)),
+            (counted(3, 3, &[]), (BEFORE_KTSND, 1)),
+            (counted(4, 4, &[]), (BEHIND_PORT, 1)),
+        ] {
+            assert_eq!(whereabouts(&series, &counters), reasons(&[expected]));
+        }
         assert_eq!((series.frames_received, series.lost, series.reordered), (Some(3), Some(1), Some(0)));
         assert_eq!(series.wire_offset_ns.map(|figures| figures.p50), Some(700));
         let told = Told { tapped: [a[1], a[0]].map(arrival).to_vec(), ..told };

@@ -241,7 +241,7 @@ fn random_worlds_show_every_kind_of_answer() {
     }
     for (kind, least) in [
         ("queued", 5_000),
-        ("transmitted", 300),
+        ("transmitted", 150),
         ("transmitted in a window", 500),
         ("transmitted late", 50),
         ("overrun", 100),

@@ -138,10 +138,12 @@ impl Reference {
 
     fn admit(&self, frame: &Frame, now: Now) -> Result<Waiting, DropReason> {
         let mono_now = clock(now, false);
+        let age = (mono_now - i128::from(frame.pushed_at.as_nanos())).max(0);
+        let waited = age.min(frame.overrun_limit.get().max(0).into());
         let mut entry = Waiting {
             frame: *frame,
             on_tai: false,
-            due: mono_now,
+            due: mono_now - waited,
             arrival: self.arrivals,
             late: false,
             on_time: false,
@@ -154,7 +156,6 @@ impl Reference {
             Some(TxTime::Tai(at)) => (true, i128::from(at.as_nanos())),
         };
         let now_there = clock(now, on_tai);
-        let age = (mono_now - i128::from(frame.pushed_at.as_nanos())).max(0);
         if tx_time < now_there - age {
             match (frame.late, on_tai) {
                 (LatePolicy::Drop | LatePolicy::Deadline, _) | (LatePolicy::ByClock, true) => {
@@ -162,7 +163,7 @@ impl Reference {
                 }
                 (LatePolicy::Send, _) | (LatePolicy::ByClock, false) => {
                     entry.on_tai = on_tai;
-                    entry.due = now_there;
+                    entry.due = now_there - waited;
                     entry.late = true;
                 }
             }

@@ -47,7 +47,10 @@ fn due(frame: &Frame, at: Now) -> i128 {
     let arrival = i128::from(at.monotonic.as_nanos());
     match frame.not_before() {
         Some(tx_time) if !is_late(frame, at) => arrival + i128::from(tx_time.ahead_of(at).get()),
-        _ => arrival,
+        _ => {
+            let age = at.monotonic.since(frame.pushed_at).get().max(0);
+            arrival - i128::from(age.min(frame.overrun_limit.get().max(0)))
+        }
     }
 }
 

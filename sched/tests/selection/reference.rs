@@ -52,10 +52,13 @@ impl Reference {
         let refuse = |reason| Err(Refused { frame, reason });
         let arrival = self.arrivals;
         let mono_now: i128 = clock(now, false);
+        let age = (mono_now - i128::from(frame.pushed_at.as_nanos())).max(0);
+        // Due since it was sent, as far as a frame on time may be overdue.
+        let waited = age.min(frame.overrun_limit.get().max(0).into());
         let mut entry = Waiting {
             frame,
             on_tai: false,
-            due: mono_now,
+            due: mono_now - waited,
             arrival,
             late: false,
             overrun_counts: false,
@@ -72,22 +75,20 @@ impl Reference {
         if let Some((on_tai, tx_time)) = asked {
             entry.on_tai = on_tai;
             let now_there = clock(now, on_tai);
-            let age = (mono_now - i128::from(frame.pushed_at.as_nanos())).max(0);
-            let pushed_there = now_there - age;
-            if tx_time < pushed_there {
+            if tx_time < now_there - age {
                 match (frame.late, on_tai) {
                     (LatePolicy::Drop | LatePolicy::Deadline, _) | (LatePolicy::ByClock, true) => {
                         return refuse(DropReason::Missed);
                     }
                     (LatePolicy::Send, _) | (LatePolicy::ByClock, false) => {
                         entry.late = true;
-                        entry.due = now_there;
+                        entry.due = now_there - waited;
                     }
                 }
             } else if tx_time - now_there > i128::from(frame.horizon.get().max(0)) {
                 return refuse(DropReason::BeyondHorizon);
             } else if frame.late == LatePolicy::Deadline {
-                // Due on arrival, like a frame without TxTime.
+                // Due at once, like a frame without TxTime.
                 entry.on_tai = false;
                 entry.deadline = Some((on_tai, tx_time));
             } else {

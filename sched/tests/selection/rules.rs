@@ -158,6 +158,51 @@ fn late_and_untimed_frames_leave_in_order_of_arrival_before_future_ones() {
     assert_eq!(transmitted(&decide_all(&mut s, now(25, 0))), [2, 3, 4, 5, 1]);
 }
 
+/// A program that was held up sends what it missed and then goes on; the worker was held up too. What it sent late, or at
+/// once, leaves before what it sent afterwards with a TxTime that has passed by now: a stream keeps its order.
+#[test]
+fn a_stream_keeps_its_order_through_a_stall_of_program_and_worker() {
+    for clock in [mono as fn(u64) -> TxTime, |at| tai(AHEAD + at)] {
+        for limit in [Nanos::new(100), Nanos::MAX] {
+            let sent = |id, tx_time, at| Frame {
+                late: LatePolicy::Send,
+                overrun_limit: limit,
+                ..pushed(id, tx_time, at)
+            };
+            let mut s = EarliestTxTime::new(8);
+            let stream = [
+                sent(1, clock(1_000), 1_950), // late
+                sent(2, clock(1_960), 1_960), // on time
+                sent(3, mono(0), 1_970),
+                sent(4, clock(1_980), 1_975), // on time
+                sent(5, clock(1_980), 1_985), // late
+                sent(6, clock(1_990), 1_990), // on time
+            ];
+            for f in stream {
+                assert_eq!(s.offer(f, now(2_000, AHEAD + 2_000)), Ok(()));
+            }
+            assert_eq!(transmitted(&decide_all(&mut s, now(2_010, AHEAD + 2_010))), [1, 2, 3, 4, 5, 6]);
+        }
+    }
+}
+
+/// Who claims to have sent long ago gains what a TxTime in the past gains, and no more.
+#[test]
+fn what_a_senders_word_gains_it_is_bounded_by_the_overrun_limit() {
+    let mut s = EarliestTxTime::new(8);
+    let honest = Frame { overrun_limit: Nanos::new(100), ..pushed(1, mono(1_899), 1_890) };
+    let claims = [(2, Some(mono(5)), 6), (3, None, 0)].map(|(id, tx_time, at)| Frame {
+        late: LatePolicy::Send,
+        tx_time,
+        overrun_limit: Nanos::new(100),
+        ..pushed(id, mono(1), at)
+    });
+    for f in [honest].into_iter().chain(claims) {
+        assert_eq!(s.offer(f, now(1_999, 0)), Ok(()));
+    }
+    assert_eq!(transmitted(&decide_all(&mut s, now(1_999, 0))), [1, 2, 3]);
+}
+
 #[test]
 fn a_higher_class_goes_first_once_it_is_due_and_not_before() {
     let mut s = EarliestTxTime::new(8);

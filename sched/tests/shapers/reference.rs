@@ -155,10 +155,12 @@ impl Reference {
     pub(crate) fn offer(&mut self, frame: Frame) -> Result<(), Refused> {
         let refuse = |reason| Err(Refused { frame, reason });
         self.reset();
+        let age = (self.monotonic - i128::from(frame.pushed_at.as_nanos())).max(0);
+        let waited = age.min(frame.overrun_limit.get().max(0).into());
         let mut entry = Waiting {
             frame,
             on_tai: false,
-            due: self.monotonic,
+            due: self.monotonic - waited,
             late: false,
             overrun_counts: false,
             deadline: None,
@@ -171,13 +173,12 @@ impl Reference {
         };
         if let Some((on_tai, tx_time)) = asked {
             let here = self.clock(on_tai);
-            let age = (self.monotonic - i128::from(frame.pushed_at.as_nanos())).max(0);
             if tx_time < here - age {
                 let kept = frame.late == LatePolicy::Send || (frame.late == LatePolicy::ByClock && !on_tai);
                 if !kept {
                     return refuse(DropReason::Missed);
                 }
-                (entry.on_tai, entry.due, entry.late) = (on_tai, here, true);
+                (entry.on_tai, entry.due, entry.late) = (on_tai, here - waited, true);
             } else if tx_time - here > i128::from(frame.horizon.get().max(0)) {
                 return refuse(DropReason::BeyondHorizon);
             } else if frame.late == LatePolicy::Deadline {

@@ -59,6 +59,15 @@ impl Space {
         if self.hints.any() && !before { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Reads what was announced by now, and dumps what it hints at; whether the snapshot is another one now. What was done in
+    /// the namespace before this call was announced before it.
+    pub(super) fn catch_up(&mut self) -> Result<bool, TablesError> {
+        if self.netlink.drain().is_err() {
+            self.hints = Hints::all(); // whatever it is, dumps will tell
+        }
+        self.refresh()
+    }
+
     /// Dumps what was hinted at; whether the snapshot is another one now.
     pub(super) fn refresh(&mut self) -> Result<bool, TablesError> {
         let netlink = &mut self.netlink;

@@ -54,6 +54,35 @@ fn each_change_is_seen_within_half_a_second() {
     });
 }
 
+/// A container runtime makes an interface and attaches it at once. The namespace is held for another one already.
+#[test]
+fn an_interface_can_be_attached_the_moment_that_it_is_there() {
+    Place::run(async |place, mut seen: Seen| {
+        seen.manager.add(place.spec()).await.unwrap();
+        for number in 3..8 {
+            let interface = format!("net{number}");
+            ip_batch(
+                &place.pod,
+                &format!(
+                    "link add {interface} type veth peer name far{number}\naddr add 10.9.{number}.1/24 dev {interface}\nlink set {interface} up\n"
+                ),
+            );
+            let index = AttachmentIndex(number);
+            let spec = AttachmentSpec { index, interface, interface_port: PortIndex(number), ..place.spec() };
+            let added = seen.manager.add(spec).await.unwrap();
+            let tables = added.tables.attachment(index).unwrap();
+            assert!(tables.interface().has_address(format!("10.9.{number}.1").parse().unwrap()));
+        }
+        // What was read for one that is refused is not lost on the others.
+        let gateway = Via::Gateway(address("10.244.0.2"));
+        ip(&format!("-n {} route add 10.8.0.0/16 via 10.244.0.2", place.pod));
+        let spec = AttachmentSpec { index: AttachmentIndex(9), interface: "none".to_owned(), ..place.spec() };
+        seen.manager.add(spec).await.unwrap_err();
+        let took = seen.until("route", |t| via(t, "10.8.0.1") == Some(gateway)).await;
+        assert!(took <= SOON, "{took:?}");
+    });
+}
+
 #[test]
 fn the_nodes_changes_are_seen_too() {
     Place::run(async |place, mut seen: Seen| {
