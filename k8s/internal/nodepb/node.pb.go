@@ -2902,6 +2902,7 @@ type StatisticsReply struct {
 	Attachments   []*AttachmentStatistics `protobuf:"bytes,2,rep,name=attachments,proto3" json:"attachments,omitempty"`
 	Workers       []*WorkerStatistics     `protobuf:"bytes,3,rep,name=workers,proto3" json:"workers,omitempty"`
 	Ports         []*PortStatistics       `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	Detached      *AttachmentStatistics   `protobuf:"bytes,5,opt,name=detached,proto3" json:"detached,omitempty"` // sums of all attachments that are gone, without a name; only where all were asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2960,6 +2961,13 @@ func (x *StatisticsReply) GetWorkers() []*WorkerStatistics {
 func (x *StatisticsReply) GetPorts() []*PortStatistics {
 	if x != nil {
 		return x.Ports
+	}
+	return nil
+}
+
+func (x *StatisticsReply) GetDetached() *AttachmentStatistics {
+	if x != nil {
+		return x.Detached
 	}
 	return nil
 }
@@ -3472,12 +3480,13 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x0e_stream_handleB\x10\n" +
 	"\x0e_priority_specB\x12\n" +
 	"\x10_stream_gate_refB\x11\n" +
-	"\x0f_flow_meter_ref\"\xde\x01\n" +
+	"\x0f_flow_meter_ref\"\x99\x02\n" +
 	"\x0fStatisticsReply\x12&\n" +
 	"\x0fat_monotonic_ns\x18\x01 \x01(\x04R\ratMonotonicNs\x12?\n" +
 	"\vattachments\x18\x02 \x03(\v2\x1d.ktsn.v1.AttachmentStatisticsR\vattachments\x123\n" +
 	"\aworkers\x18\x03 \x03(\v2\x19.ktsn.v1.WorkerStatisticsR\aworkers\x12-\n" +
-	"\x05ports\x18\x04 \x03(\v2\x17.ktsn.v1.PortStatisticsR\x05ports\"\x0f\n" +
+	"\x05ports\x18\x04 \x03(\v2\x17.ktsn.v1.PortStatisticsR\x05ports\x129\n" +
+	"\bdetached\x18\x05 \x01(\v2\x1d.ktsn.v1.AttachmentStatisticsR\bdetached\"\x0f\n" +
 	"\rHealthRequest\"\xd5\x01\n" +
 	"\vHealthReply\x12\x18\n" +
 	"\aserving\x18\x01 \x01(\bR\aserving\x12-\n" +
@@ -3599,33 +3608,34 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	32, // 29: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
 	33, // 30: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
 	34, // 31: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	10, // 32: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	12, // 33: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 34: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 35: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	14, // 36: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	23, // 37: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	25, // 38: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	28, // 39: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	29, // 40: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	37, // 41: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	39, // 42: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	11, // 43: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	13, // 44: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 45: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 46: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	19, // 47: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	24, // 48: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	26, // 49: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	36, // 50: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	36, // 51: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	38, // 52: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	40, // 53: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	43, // [43:54] is the sub-list for method output_type
-	32, // [32:43] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	32, // 32: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	10, // 33: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	12, // 34: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 35: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 36: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	14, // 37: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	23, // 38: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	25, // 39: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	28, // 40: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	29, // 41: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	37, // 42: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	39, // 43: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	11, // 44: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	13, // 45: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 46: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 47: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	19, // 48: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	24, // 49: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	26, // 50: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	36, // 51: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	36, // 52: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	38, // 53: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	40, // 54: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }

@@ -96,9 +96,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Ok(way) => way,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
-        let (port, priority) = (way.port(), way.priority(frame.priority));
+        let (port, priority, (copies, skipped)) = (way.port(), way.priority(frame.priority), way.copies());
         let (wire_octets, sdu_octets) = way.lengths(payload);
-        let (copies, skipped) = way.copies();
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
