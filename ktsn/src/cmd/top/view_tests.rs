@@ -35,6 +35,7 @@ fn statistics(at: u64, frames: u64, errors: &[u64], dropped: &[(&str, u64)]) -> 
             spin_margin_ns: 38_000,
             ..Default::default()
         }],
+        detached: None,
         ports: vec![v1::PortStatistics {
             device: "eth0".to_owned(),
             frames: vec![0, frames],
