@@ -20,6 +20,10 @@ fn detached() -> v1::AttachmentStatistics {
     v1::AttachmentStatistics { taken: 70_707, dropped, ..Default::default() }
 }
 
+fn worker() -> v1::WorkerStatistics {
+    v1::WorkerStatistics { uplink: "up0".into(), wake_ups: 99, spin_margin_ns: 38_000, ..Default::default() }
+}
+
 fn made() -> Answers {
     let attachment = v1::Attachment {
         name: "pod/eth0".into(),
@@ -69,12 +73,7 @@ fn made() -> Answers {
         },
         statistics: v1::StatisticsReply {
             attachments: vec![statistics],
-            workers: vec![v1::WorkerStatistics {
-                uplink: "up0".into(),
-                wake_ups: 99,
-                spin_margin_ns: 38_000,
-                ..Default::default()
-            }],
+            workers: vec![worker()],
             ports: vec![v1::PortStatistics {
                 device: "up0".into(),
                 stream_filters: vec![filter()],
