@@ -12,6 +12,7 @@ cd "$(dirname "$0")/../k8s"
 export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly" GOTOOLCHAIN=local
 target=${CARGO_TARGET_DIR:-$PWD/../target}
 case $target in /*) ;; *) target=$PWD/../$target ;; esac
+export CARGO_TARGET_DIR=$target # the tests look there for what cargo built, from folders of their own
 tools=$target/go-tools
 
 build_tools() {
