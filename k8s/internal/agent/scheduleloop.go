@@ -7,6 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -17,6 +18,8 @@ import (
 
 const (
 	scheduleEvery = 5 * time.Second
+	// committedEvery while a rollout may have to be given up.
+	committedEvery = 200 * time.Millisecond
 	// resourceEvery is how often a cluster without the resource is asked for it.
 	resourceEvery = 30 * time.Second
 )
@@ -44,8 +47,13 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 		return
 	}
 	scheduler := &scheduler{a.config.NodeName, a.daemon, a.config.Log, time.Now}
-	every(ctx, always(scheduleEvery), changed, func(ctx context.Context) {
-		if err := a.reconcileSchedules(ctx, scheduler, informer.GetStore()); err != nil && ctx.Err() == nil {
+	pause := scheduleEvery
+	every(ctx, func() time.Duration { return pause }, changed, func(ctx context.Context) {
+		committed, err := a.reconcileSchedules(ctx, scheduler, informer.GetStore())
+		if pause = scheduleEvery; committed {
+			pause = committedEvery
+		}
+		if err != nil && ctx.Err() == nil {
 			a.config.Log.Warn("gate schedules", "error", err)
 		}
 	})
@@ -65,19 +73,28 @@ func FollowGateSchedules(ctx context.Context, client dynamic.Interface, changed 
 	return informer, registration.HasSynced
 }
 
-// reconcileSchedules looks once and answers in this Node's annotation.
-func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, store cache.Store) error {
+// reconcileSchedules looks once and answers in this Node's annotation. It says whether a rollout is on its way.
+func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, store cache.Store) (committed bool, err error) {
 	node, err := a.nodes.Get(a.config.NodeName)
 	if err != nil {
-		return err
+		return false, err
+	}
+	all, err := a.nodes.List(labels.Everything())
+	if err != nil {
+		return false, err
+	}
+	nodes := make([]rollout.Node, 0, len(all))
+	for _, one := range all {
+		nodes = append(nodes, rollout.Node{Name: one.Name, Answers: rollout.ParseAnswers(one.Annotations[rollout.Annotation])})
 	}
 	var schedules []*v1alpha1.GateSchedule
 	for _, object := range store.List() {
 		schedule, err := v1alpha1.FromUnstructured(object)
 		if err != nil {
-			return err // what it is about is not known: what is there stays
+			return false, err // what it is about is not known: what is there stays
 		}
 		schedules = append(schedules, schedule)
+		committed = committed || schedule.Status.Phase == v1alpha1.PhaseCommitted
 	}
 	if a.answers == nil {
 		a.answers = rollout.ParseAnswers(node.Annotations[rollout.Annotation])
@@ -85,17 +102,17 @@ func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, st
 	a.mutex.Lock()
 	uplink := a.file.Uplink
 	a.mutex.Unlock()
-	answers, err := scheduler.reconcile(ctx, schedules, uplink, a.answers)
+	answers, err := scheduler.reconcile(ctx, schedules, uplink, a.answers, nodes)
 	if err != nil {
-		return err
+		return committed, err
 	}
 	a.answers = answers
 	if len(answers) == 0 && node.Annotations[rollout.Annotation] == "" {
-		return nil
+		return committed, nil
 	}
 	text, err := answers.Annotation()
 	if err != nil {
-		return err
+		return committed, err
 	}
-	return a.annotate(ctx, node, rollout.Annotation, text)
+	return committed, a.annotate(ctx, node, rollout.Annotation, text)
 }

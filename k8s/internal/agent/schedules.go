@@ -35,8 +35,8 @@ type holding struct {
 	rollout  *v1alpha1.Rollout
 }
 
-// reconcile looks once. `before` are the answers that were given last: what is ready stays so. The error is ktsnd's absence.
-func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSchedule, uplink string, before rollout.Answers) (rollout.Answers, error) {
+// reconcile looks once. `before` are the answers that were given last: what is ready stays so. `nodes` have everybody's. The error is ktsnd's absence.
+func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSchedule, uplink string, before rollout.Answers, nodes []rollout.Node) (rollout.Answers, error) {
 	reply, err := s.daemon.GetSchedule(ctx, &nodeapi.GetScheduleRequest{})
 	if err != nil {
 		return before, err
@@ -55,19 +55,19 @@ func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSch
 	})
 	answers, taken := rollout.Answers{}, map[string]holding{}
 	for _, schedule := range schedules {
-		port := schedule.Spec.Uplink
 		candidate, accepted := s.concerns(schedule.Status.Candidate), s.concerns(schedule.Status.Accepted)
-		target := accepted
+		target, given := accepted, false
 		if candidate != nil && candidate.ConfigChangeTime != 0 {
-			target = candidate
+			// The controller may be gone just now: what not all have in time nobody keeps, whether somebody says so or not.
+			given = !s.now().Before(candidate.Until.Time) && !rollout.Confirmed(schedule, candidate, nodes)
+			if !given {
+				target = candidate
+			}
 		}
-		if target != nil {
-			port = target.Spec.Uplink
-		} else if candidate != nil {
-			port = candidate.Spec.Uplink
-		} else {
+		if first(target, candidate) == nil {
 			continue
 		}
+		port := first(target, candidate).Spec.Uplink
 		if port == "" {
 			port = uplink
 		}
@@ -80,7 +80,11 @@ func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSch
 			taken[port] = holding{schedule, target}
 			answers[schedule.Name] = s.hold(ctx, schedule, target, target == candidate, port, states[port])
 		}
-		if candidate != nil && target != candidate {
+		switch {
+		case candidate == nil || target == candidate:
+		case given:
+			answers[schedule.Name] = answerTo(schedule, candidate, rollout.StateMissed, "not all nodes confirmed in time", port)
+		default:
 			answer, known := before[schedule.Name]
 			if !known || answer.State != rollout.StateReady || answer.UID != string(schedule.UID) || answer.Attempt != candidate.Attempt {
 				answer = s.check(ctx, schedule, candidate, port, offset)

@@ -147,7 +147,7 @@ func (w *world) agents() {
 			continue
 		}
 		s := &scheduler{name, daemon, slog.New(slog.DiscardHandler), func() time.Time { return w.now }}
-		if answers, err := s.reconcile(context.Background(), w.schedules, "eth0", w.answers[name]); err == nil {
+		if answers, err := s.reconcile(context.Background(), w.schedules, "eth0", w.answers[name], w.nodes()); err == nil {
 			w.answers[name] = answers
 		}
 	}
@@ -352,6 +352,31 @@ func TestAControllerMayDieAnywhere(t *testing.T) {
 			w.want(fmt.Sprintf("died in %s for %s", phase, away), "a:2 b:2")
 		}
 	}
+}
+
+// The leader dies right after its decision, and one agent is stopped: the others give it up by themselves, before the instant.
+func TestWithoutAControllerNobodyKeepsWhatNotAllHave(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.until(v1alpha1.PhaseApplied)
+	w.run(5 * time.Second)
+	w.edit()
+	w.decided(v1alpha1.PhaseCommitted)
+	at := w.schedules[0].Status.Candidate.ConfigChangeTime
+	w.cut["c"] = true
+	w.agents()
+	w.want("on its way", "a:2 b:2 c:1")
+	for w.now.UnixNano()+taiOffset < at-int64(200*time.Millisecond) {
+		w.agents()
+		w.now = w.now.Add(100 * time.Millisecond)
+	}
+	w.want("given up in time", "a:1 b:1 c:1")
+	w.run(time.Second) // another controller
+	if rejected := w.schedules[0].Status.Rejected; rejected == nil || rejected.Reason != rollout.ReasonMissed {
+		t.Errorf("%+v", w.schedules[0].Status)
+	}
+	w.cut["c"] = false
+	w.until(v1alpha1.PhaseApplied)
+	w.want("tried again", "a:2 b:2 c:2")
 }
 
 // Two decide on the same state: the second write is refused by the object's version, so only what one of them wrote is there.

@@ -77,6 +77,14 @@ func answerOf(nodes []Node, name string, schedule *v1alpha1.GateSchedule, rollou
 	return answer, found && answer.UID == string(schedule.UID) && answer.Generation == rollout.Generation && answer.Attempt == rollout.Attempt
 }
 
+// Confirmed says whether every node of a rollout has said that it has it.
+func Confirmed(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, nodes []Node) bool {
+	return !slices.ContainsFunc(of.Nodes, func(name string) bool {
+		answer, found := answerOf(nodes, name, schedule, of)
+		return !found || answer.State != StateApplied || answer.ConfigChangeTime != of.ConfigChangeTime
+	})
+}
+
 // summary is what each node of the candidate, else of what is accepted, says.
 func summary(schedule *v1alpha1.GateSchedule, status v1alpha1.GateScheduleStatus, nodes []Node) []v1alpha1.NodeStatus {
 	rollout := status.Candidate
