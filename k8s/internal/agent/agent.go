@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,8 +103,15 @@ func New(config Config, kube kubernetes.Interface, custom dynamic.Interface, dae
 		a.parts.set(partOverlay, errors.New(a.file.Reason))
 	}
 	// What was offered last holds until ktsnd says otherwise: the kubelet must not lose devices by our restart.
-	if old, err := nodefile.Read(a.nodeFilePath()); err == nil && a.file.Capacity == 0 && old.Node == config.NodeName {
-		a.file.Capacity = min(max(old.Capacity, 0), deviceplugin.DevicesMax)
+	if old, err := nodefile.Read(a.nodeFilePath()); err == nil && old.Node == config.NodeName {
+		if a.file.Capacity == 0 {
+			a.file.Capacity = min(max(old.Capacity, 0), deviceplugin.DevicesMax)
+		}
+		// Nor pods their network, where the API server is away just now.
+		if slices.Equal(old.CIDRs, a.file.CIDRs) && old.VxlanDevice == a.file.VxlanDevice && old.Prefixes != nil {
+			a.file.Prefixes, a.file.MTU, a.file.Uplink = old.Prefixes, old.MTU, old.Uplink
+			a.file.Ready, a.file.Reason = old.Ready, old.Reason
+		}
 	}
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: kube.CoreV1().Events("")})

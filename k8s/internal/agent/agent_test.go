@@ -215,6 +215,15 @@ func TestCapacityIsRememberedWhileTheDaemonIsAway(t *testing.T) {
 	b.eventually("the old number", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots 17") })
 	b.daemon.set(false)
 	b.eventually("what ktsnd says", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots 5") })
+	again := newBench(t, func(c *Config) {
+		old := nodefile.Node{Node: "kn1", CIDRs: overlaynet.Texts(c.CIDRs), Prefixes: []string{"10.99.1.0/24"}, MTU: 1450, Uplink: "eth0", Ready: true}
+		if err := nodefile.Write(filepath.Join(c.RunDir, nodefile.Name), old); err != nil {
+			t.Fatal(err)
+		}
+	}, nil)
+	if file := again.file; !file.Ready || file.MTU != 1450 || file.Uplink != "eth0" || len(file.Prefixes) != 1 {
+		t.Errorf("forgotten: %+v", file)
+	}
 	other := newBench(t, func(c *Config) {
 		_ = nodefile.Write(filepath.Join(c.RunDir, nodefile.Name), nodefile.Node{Node: "another", Capacity: 17})
 	}, nil)
