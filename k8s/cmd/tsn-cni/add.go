@@ -6,8 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +122,7 @@ func (a *addition) run(ctx context.Context) error {
 
 // Compatible: ktsnd's version must be known before it attaches anything.
 func (a *addition) compatible(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, absentPatience)
+	limited, cancel := context.WithTimeout(ctx, attachPatience) // it was there: busy, at worst
 	defer cancel()
 	return a.daemon.Compatible(limited)
 }
@@ -220,6 +223,11 @@ func (a *addition) capacity() error {
 		return nil
 	}
 	states, _ := a.directory.List() // broken ones count for nothing
+	// After a reboot the states of sandboxes that are gone wait for their DEL.
+	states = slices.DeleteFunc(states, func(state *cnistate.State) bool {
+		_, err := os.Stat(state.Netns)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	if len(states) < a.node.Capacity {
 		return nil
 	}

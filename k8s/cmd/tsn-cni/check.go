@@ -126,7 +126,16 @@ func checkIPAM(ctx context.Context, state *cnistate.State) error {
 	if state.IPAM == nil {
 		return nil
 	}
-	err := delegate(state.IPAM.Config, func(stdin []byte) error { return invoke.DelegateCheck(ctx, state.IPAM.Type, stdin, nil) })
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(state.IPAM.Config, &conf); err != nil {
+		return failure(codeState, "IPAM's configuration in the state file: %v", err)
+	}
+	conf["prevResult"] = state.Result // the specification asks for it; some plugins do
+	input, err := json.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	err = delegate(input, func(stdin []byte) error { return invoke.DelegateCheck(ctx, state.IPAM.Type, stdin, nil) })
 	if err != nil {
 		return ipamFault(state.IPAM.Type, err)
 	}

@@ -24,7 +24,6 @@ import (
 type loose struct {
 	Name, RunDir, StateDir string
 	IPAM                   *cnistate.IPAM
-	Valid                  []types.GCAttachment
 }
 
 func loosely(args *skel.CmdArgs) loose {
@@ -37,7 +36,6 @@ func loosely(args *skel.CmdArgs) loose {
 	get("name", &found.Name)
 	get("run_dir", &found.RunDir)
 	get("state_dir", &found.StateDir)
-	get("cni.dev/valid-attachments", &found.Valid)
 	var ipam struct {
 		Type string `json:"type"`
 	}
@@ -76,7 +74,7 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	state := guessedState(args, given.RunDir)
-	state.IPAM = given.IPAM
+	state.IPAM = guessedIPAM(given.IPAM)
 	// Without ktsnd nothing is owed: most likely there never was an attachment.
 	daemon := nodecall.New(state.RunDir)
 	if daemon.Present() {
@@ -95,6 +93,24 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	return nil
 }
 
+// GuessedIPAM has some range, where host-local's were the node's: its DEL looks for the container alone, but asks for one.
+func guessedIPAM(ipam *cnistate.IPAM) *cnistate.IPAM {
+	if ipam == nil || ipam.Type != "host-local" {
+		return ipam
+	}
+	var conf struct {
+		IPAM json.RawMessage `json:"ipam"`
+	}
+	if json.Unmarshal(ipam.Config, &conf) != nil || hasRanges(conf.IPAM) {
+		return ipam
+	}
+	filled, err := withIPAMField(ipam.Config, conf.IPAM, "ranges", [][]map[string]string{{{"subnet": "192.0.2.0/24"}}})
+	if err == nil {
+		ipam.Config = filled
+	}
+	return ipam
+}
+
 func guessedState(args *skel.CmdArgs, runDir string) *cnistate.State {
 	state := freshState(args, &cniconf.Conf{Attachment: &nodepb.Attachment{}}, nodecall.RunDir(runDir))
 	state.HostInterface = cnistate.HostInterface(args.ContainerID, args.IfName)
@@ -106,12 +122,26 @@ func gc(args *skel.CmdArgs) error {
 	given := loosely(args)
 	directory := cnistate.Open(given.StateDir)
 	ctx := context.Background()
+	var conf struct {
+		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	}
+	// Nothing named and nothing valid are not the same.
+	if err := json.Unmarshal(args.StdinData, &conf); err != nil || conf.Valid == nil {
+		return failure(types.ErrInvalidNetworkConfig,
+			"cni.dev/valid-attachments: missing or no list; expected [] or [{\"containerID\": …, \"ifname\": …}]: nothing is taken back")
+	}
 	valid := map[string]bool{}
-	for _, attachment := range given.Valid {
+	for _, attachment := range conf.Valid {
+		if attachment.ContainerID == "" || attachment.IfName == "" {
+			return failure(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments: an entry without containerID or ifname: nothing is taken back")
+		}
 		valid[cnistate.AttachmentName(attachment.ContainerID, attachment.IfName)] = true
 	}
 	states, err := directory.List()
-	faults := []error{err}
+	var faults []error
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tsn-cni:", err) // broken files, perhaps of other networks: DEL removes them
+	}
 	for _, state := range states {
 		if state.Network == given.Name && !valid[state.Attachment] {
 			faults = append(faults, collect(ctx, directory, state))

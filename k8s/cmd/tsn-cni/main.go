@@ -14,8 +14,10 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"ktsn.io/ktsn/k8s/internal/nodecall"
@@ -23,6 +25,8 @@ import (
 
 // Longest standard input; what is more is not read, and no JSON then.
 const stdinMax = 2 << 20
+
+var supported = version.VersionsStartingFrom("0.3.0")
 
 func main() {
 	// It lives for milliseconds and uses a few megabytes: collecting would only cost time.
@@ -42,7 +46,7 @@ func main() {
 		GC:     verb(gc),
 		Status: verb(status),
 	}
-	skel.PluginMainFuncs(functions, version.VersionsStartingFrom("0.3.0"), "tsn-cni "+nodecall.Version+": CNI plugin of KTSN")
+	skel.PluginMainFuncs(functions, supported, "tsn-cni "+nodecall.Version+": CNI plugin of KTSN")
 }
 
 // Verb gives a verb's error its CNI code.
@@ -61,13 +65,16 @@ func forgiveStdin() {
 	given, _ := io.ReadAll(io.LimitReader(os.Stdin, stdinMax))
 	var conf map[string]json.RawMessage
 	if json.Unmarshal(given, &conf) != nil || conf == nil {
-		conf = map[string]json.RawMessage{"cniVersion": json.RawMessage(`"1.0.0"`)}
+		conf = map[string]json.RawMessage{}
 	}
-	var name string
-	if json.Unmarshal(conf["name"], &name) != nil || name == "" {
+	var name, spoken string
+	if json.Unmarshal(conf["name"], &name) != nil || utils.ValidateNetworkName(name) != nil {
 		conf["name"] = json.RawMessage(`"unknown"`)
-		given, _ = json.Marshal(conf) // what was just read, and text
 	}
+	if json.Unmarshal(conf["cniVersion"], &spoken) != nil || !slices.Contains(supported.SupportedVersions(), spoken) {
+		conf["cniVersion"] = json.RawMessage(`"1.0.0"`)
+	}
+	given, _ = json.Marshal(conf) // what was just read, and text
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return // the library reads what is left: nothing, and says so

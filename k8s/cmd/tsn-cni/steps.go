@@ -44,11 +44,10 @@ const (
 func undo(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
 	var faults []error
 	if state.Done {
-		// From here on it is no finished attachment any more, if this run is killed.
+		// From here on it is no finished attachment any more, if this run is killed. A full disk must not keep anything from being
+		// taken back.
 		state.Done = false
-		if err := directory.Save(state); err != nil {
-			return stateFault(directory, err)
-		}
+		_ = directory.Save(state)
 	}
 	for index := len(steps) - 1; index >= 0; index-- {
 		point("undo " + steps[index].name)
@@ -103,26 +102,36 @@ func detach(ctx context.Context, attachment cnistate.Owed) error {
 	return err
 }
 
-// PayOwed detaches what could not be detached when its pod went. Only with ktsnd there, and without waiting for anybody.
+// PayOwed detaches what could not be detached when its pod went; all of it within a second, or as much as that allows.
 func payOwed(ctx context.Context, directory cnistate.Directory, runDir, containerID, ifName string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	for _, owed := range directory.Owed() {
 		if owed.RunDir != runDir {
 			continue
 		}
-		isOwn := owed.ContainerID == containerID && owed.IfName == ifName // its lock is ours
-		if !isOwn {
-			unlock, err := directory.TryLock(owed.ContainerID, owed.IfName)
-			if err != nil {
-				continue
-			}
-			defer unlock()
-			if state, err := directory.Load(owed.ContainerID, owed.IfName); state != nil || err != nil {
-				directory.Settled(owed) // the name is in use again
-				continue
-			}
-		}
-		if detach(ctx, owed) == nil {
-			directory.Settled(owed)
+		if !pay(ctx, directory, owed, owed.ContainerID == containerID && owed.IfName == ifName) {
+			return
 		}
 	}
+}
+
+// Pay is false when ktsnd does not answer. The lock of an interface that is the caller's own is held already.
+func pay(ctx context.Context, directory cnistate.Directory, owed cnistate.Owed, isOwn bool) bool {
+	if !isOwn {
+		unlock, err := directory.TryLock(owed.ContainerID, owed.IfName)
+		if err != nil {
+			return true
+		}
+		defer unlock()
+		if state, err := directory.Load(owed.ContainerID, owed.IfName); state != nil || err != nil {
+			directory.Settled(owed) // the name is in use again
+			return true
+		}
+	}
+	err := detach(ctx, owed)
+	if err == nil {
+		directory.Settled(owed)
+	}
+	return !nodecall.IsAbsent(err)
 }

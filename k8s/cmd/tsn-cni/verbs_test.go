@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -83,6 +85,7 @@ func TestPodsOfOneNodeReachEachOtherAndTheNode(t *testing.T) {
 		reach(t, pods[0], pods[1], to)
 	}
 	reach(t, w.node, pods[1], "10.99.1.3")
+	reach(t, pods[1], w.node, "169.254.1.1") // the way back of the node's own packets
 	for _, pod := range pods {
 		w.must(call{verb: "DEL", container: "c" + pod, netns: path(pod), ifName: "tsn0", stdin: stdin})
 	}
@@ -122,7 +125,12 @@ func TestDelNeedsNothing(t *testing.T) {
 		"no netns":        func(_ *world, pod string, c *call) { ip(t, "netns", "del", pod); c.netns = "" },
 		"stripped config": func(_ *world, _ string, c *call) { c.stdin = `{"cniVersion":"1.0.0","name":"tsn","type":"tsn-cni"}` },
 		"no name in it":   func(_ *world, _ string, c *call) { c.stdin = `{"cniVersion":"0.3.1","type":"tsn-cni"}` },
-		"no JSON at all":  func(_ *world, _ string, c *call) { c.stdin = "" },
+		"no version":      func(_ *world, _ string, c *call) { c.stdin = `{"cniVersion":7,"name":"../x","type":"tsn-cni"}` },
+		"a lost state with the node's ranges": func(w *world, _ string, c *call) {
+			os.RemoveAll(filepath.Join(w.stateDir, "c1"))
+			c.stdin = w.conf(map[string]any{"ipam": map[string]any{"type": "host-local", "dataDir": filepath.Join(w.stateDir, "../leases")}})
+		},
+		"no JSON at all": func(_ *world, _ string, c *call) { c.stdin = "" },
 		"wrong fields": func(_ *world, _ string, c *call) {
 			c.stdin = `{"cniVersion":"1.0.0","name":"tsn","mtu":"x","nonsense":1}`
 		},
@@ -199,6 +207,45 @@ func TestGCTakesBackWhatTheRuntimeDoesNotName(t *testing.T) {
 		stdin["ipam"] = w.ipam("10.99.2.0/24")
 		w.must(call{verb: "GC", stdin: w.conf(stdin)})
 	}
+	w.nothingLeft()
+}
+
+func TestGCWithoutAListTakesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	c := call{verb: "ADD", container: "c1", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}
+	w.must(c)
+	one := map[string]string{"containerID": "c1", "ifname": "tsn0"}
+	for _, wrong := range []any{nil, one, []string{"c1"}, []any{map[string]string{"container": "c1"}}} {
+		w.refused(call{verb: "GC", stdin: w.conf(map[string]any{"cni.dev/valid-attachments": wrong})}, types.ErrInvalidNetworkConfig, "valid-attachments")
+	}
+	if len(w.attachments()) != 1 {
+		t.Error("taken back")
+	}
+	c.verb = "DEL"
+	w.must(c)
+	w.nothingLeft()
+}
+
+func TestDelOnAFullDisk(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	w.stateDir = filepath.Join(t.TempDir(), "small")
+	if err := os.Mkdir(w.stateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("small", w.stateDir, "tmpfs", 0, "size=65536"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(w.stateDir, unix.MNT_DETACH) })
+	c := call{verb: "ADD", container: "c1", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}
+	w.must(c)
+	if err := os.WriteFile(filepath.Join(w.stateDir, "full"), make([]byte, 1<<20), 0o600); err == nil {
+		t.Fatal("not full")
+	}
+	c.verb = "DEL"
+	w.must(c)
+	os.Remove(filepath.Join(w.stateDir, "full"))
 	w.nothingLeft()
 }
 

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 )
@@ -113,7 +114,7 @@ var ErrBroken = errors.New("broken state file")
 
 func load(path string) (*State, error) {
 	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil, nil
 	}
 	if err != nil {
@@ -140,16 +141,17 @@ func (d Directory) Save(state *State) error {
 	if err != nil {
 		return err
 	}
-	return write(path, append(content, '\n'))
+	// An address that is about to be leased must be known after a power cut too; links and attachments are gone then.
+	return write(path, append(content, '\n'), state.IPAM != nil && !state.Done)
 }
 
-func write(path string, content []byte) error {
+func write(path string, content []byte, isLasting bool) error {
 	next := path + ".new"
 	for tries := 0; ; tries++ {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
-		err := os.WriteFile(next, content, 0o600)
+		err := writeFile(next, content, isLasting)
 		if err == nil {
 			return os.Rename(next, path)
 		}
@@ -159,6 +161,18 @@ func write(path string, content []byte) error {
 			return err
 		}
 	}
+}
+
+func writeFile(path string, content []byte, isLasting bool) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil && isLasting {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
 }
 
 // Remove forgets; no state is no error.

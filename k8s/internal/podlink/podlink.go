@@ -194,6 +194,13 @@ func (e *ends) route(spec Spec, link *Link, host, pod netlink.Link) error {
 			return fmt.Errorf("route of the node to %s by %s: %w%s", address, spec.Host, err, another(err))
 		}
 	}
+	// The node speaks from the next hop's address; what the pod's other interface of ours leads to is the same node.
+	if hops := families(spec.Addresses); len(hops) > 0 && hops[0].To4() != nil {
+		back := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: HostAddress(NextHop4), Scope: unix.RT_SCOPE_LINK}
+		if err := e.pod.RouteAdd(back); err != nil && !errors.Is(err, syscall.EEXIST) {
+			return fmt.Errorf("route of the pod to %s by %s: %w", NextHop4, spec.Interface, err)
+		}
+	}
 	for _, prefix := range spec.Routes {
 		route := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: prefix, Gw: NextHop(prefix.IP), Flags: int(netlink.FLAG_ONLINK)}
 		if err := e.pod.RouteAdd(route); err != nil {
