@@ -59,6 +59,22 @@ fn octet_or_default(data: &[u8]) -> Option<Option<u8>> {
     if int(data)? == -1 { Some(None) } else { octet(int(data)?).map(Some) }
 }
 
+/// Interface and source of the IP_PKTINFO (in_pktinfo, 12 octets) or the IPV6_PKTINFO without an address (in6_pktinfo, 20
+/// octets) among the messages: ip(7): the last address, the last interface that was named.
+fn leaving(items: &[Item<'_>], level: i32, kind: i32, octets: usize) -> (u32, [u8; 4]) {
+    let mut said = (0, [0; 4]);
+    for (_, _, data) in items.iter().filter(|item| (item.0, item.1, item.2.len()) == (level, kind, octets)) {
+        if kind == 50 && data[..16] != [0; 16] {
+            continue;
+        }
+        let at = if kind == 50 { 16 } else { 0 };
+        let index = int(&data[at..at + 4]).unwrap_or(0).cast_unsigned();
+        said.0 = if index == 0 { said.0 } else { index };
+        said.1 = if kind == 50 { [0; 4] } else { [data[4], data[5], data[6], data[7]] };
+    }
+    said
+}
+
 /// Which path a message that no frame carries belongs to: all, IPv4's, both IP ones.
 fn others(&(level, kind, data): &Item<'_>) -> (bool, bool, bool) {
     match (level, kind) {
@@ -67,7 +83,10 @@ fn others(&(level, kind, data): &Item<'_>) -> (bool, bool, bool) {
         (17, 103) => (data.len() != 2, false, false),
         (0, 1) => (false, tos(data).is_none(), false),
         (0, 2) => (false, ttl(data).is_none(), false),
+        (0, 8) => (false, data.len() != 12, false),
         (0, _) => (false, true, false),
+        // in6_pktinfo without an address names no more than an interface.
+        (41, 50) if data.len() == 20 && data[..16] == [0; 16] => (false, true, false),
         (41, 52 | 67) if octet_or_default(data).is_some() => (false, false, false),
         (41, _) => (false, false, true),
         _ => (true, false, false),
@@ -96,6 +115,9 @@ pub fn messages(data: &[u8]) {
             let priority = last(&items, 1, 12, int).map(|value| value.cast_unsigned().min(15) as u8);
             assert_eq!(parsed.priority, priority);
             assert_eq!(parsed.is_any, !items.is_empty());
+            let (v4, v6) = (&parsed.leaving_v4, &parsed.leaving_v6);
+            assert_eq!((v4.interface, v4.source), leaving(&items, 0, 8, 12));
+            assert_eq!((v6.interface, v6.source), leaving(&items, 41, 50, 20));
             let found: Vec<_> = items.iter().map(others).collect();
             let all = found.iter().any(|found| found.0);
             let v6 = all || found.iter().any(|found| found.2);
