@@ -38,9 +38,10 @@ fn late_by_clock_is_dropped_on_tai_and_sent_at_once_on_monotonic() {
     assert_eq!(s.offer(on_tai, at), refusal(on_tai, DropReason::Missed));
     let on_mono = pushed(2, mono(9), 10);
     assert_eq!(s.offer(on_mono, at), Ok(()));
+    // Due since it was sent: what it waited for us is ours.
     assert_eq!(
         s.decide(at),
-        Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: true, window: None }
+        Decision::Transmit { frame: on_mono, overrun: Nanos::new(10), late: true, window: None }
     );
 }
 
@@ -86,7 +87,7 @@ fn zero_is_invalid_on_tai_and_no_transmit_time_on_monotonic() {
         assert_eq!(s.offer(on_mono, at), Ok(()));
         assert_eq!(
             s.decide(at),
-            Decision::Transmit { frame: on_mono, overrun: Nanos::ZERO, late: false, window: None }
+            Decision::Transmit { frame: on_mono, overrun: Nanos::new(10), late: false, window: None }
         );
     }
 }
@@ -144,18 +145,19 @@ fn overrun_is_sent_up_to_the_limit_and_dropped_beyond() {
 }
 
 #[test]
-fn late_and_untimed_frames_leave_in_order_of_arrival_before_future_ones() {
+fn late_and_untimed_frames_leave_in_order_of_sending_then_arrival_before_future_ones() {
     let mut s = EarliestTxTime::new(8);
     for f in [
         pushed(1, mono(21), 10),
         pushed(2, mono(9), 10),
+        // Sent at 0, ten before the others.
         frame(3, None),
         pushed(4, mono(3), 10),
         pushed(5, mono(0), 10),
     ] {
         assert_eq!(s.offer(f, now(20, 0)), Ok(()));
     }
-    assert_eq!(transmitted(&decide_all(&mut s, now(25, 0))), [2, 3, 4, 5, 1]);
+    assert_eq!(transmitted(&decide_all(&mut s, now(25, 0))), [3, 2, 4, 5, 1]);
 }
 
 /// A program that was held up sends what it missed and then goes on; the worker was held up too. What it sent late, or at
@@ -248,8 +250,9 @@ fn a_late_tai_frame_is_not_early_after_a_step_back() {
     let mut s = EarliestTxTime::new(8);
     let f = Frame { late: LatePolicy::Send, ..pushed(1, tai(AHEAD + 5), 10) };
     assert_eq!(s.offer(f, now(20, AHEAD + 20)), Ok(()));
-    assert_eq!(s.decide(now(21, AHEAD)), Decision::WakeAt { at: tai(AHEAD + 20), next: FrameId(1) });
-    assert_eq!(transmitted(&decide_all(&mut s, now(41, AHEAD + 20))), [1]);
+    // It waits until the instant of its sending comes round again, which is after its TxTime.
+    assert_eq!(s.decide(now(21, AHEAD)), Decision::WakeAt { at: tai(AHEAD + 10), next: FrameId(1) });
+    assert_eq!(transmitted(&decide_all(&mut s, now(31, AHEAD + 10))), [1]);
 }
 
 #[test]
