@@ -16,11 +16,11 @@ use std::time::Duration;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
+use ktsn_tests::faults::second::{self, FAR1};
 use ktsn_tests::faults::talker::{Talker, binary};
 use ktsn_tests::faults::{Tap, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-const FAR1: &str = "10.250.1.5";
 const COUNT: u64 = 3000;
 /// Best-effort datagrams, two a millisecond, and octets that go each way by TCP.
 const DATAGRAMS: u64 = 4000;
@@ -30,26 +30,6 @@ const PIECE: usize = 65_536;
 const PAUSE: Duration = Duration::from_millis(5);
 const PORTS: [u16; 2] = [9100, 9101];
 
-/// A second link between the hosts, and a second interface of pod A behind which 10.250.0.0/16 lies.
-fn second(bed: &Bed) {
-    let (a, b, pod) = (&bed.host_a, &bed.host_b, &bed.pod_a);
-    bed.run(&format!(
-        "ip -n {a} link add up2 address 02:00:00:00:52:01 type veth peer name up2 address 02:00:00:00:52:02 netns {b}
-ip -n {a} addr add 192.168.52.1/24 dev up2
-ip -n {b} addr add 192.168.52.2/24 dev up2
-ip -n {a} link set up2 up
-ip -n {b} link set up2 up
-ip -n {a} neigh replace 192.168.52.2 lladdr 02:00:00:00:52:02 dev up2 nud permanent
-ip -n {a} link add second5 mtu 1450 type veth peer name net1 netns {pod}
-ip -n {a} link set second5 up
-ip -n {a} addr add 10.250.0.1/24 dev second5
-ip -n {pod} link set net1 up
-ip -n {pod} addr add 10.250.0.5/24 dev net1
-ip -n {pod} route add 10.250.0.0/16 via 10.250.0.1
-"
-    ));
-}
-
 /// The uplink's table. The worker keeps to one CPU: what it sends through a veth from another one may overtake what it sent before.
 fn pinned() -> String {
     format!("{}cpu = 1\n", port("auto"))
@@ -57,19 +37,10 @@ fn pinned() -> String {
 
 fn start(bed: &Bed) -> Daemon {
     let _ = binary();
-    second(bed);
+    second::link(bed);
     // Attachments of one namespace say the same of what they may take.
     let both = Attachment::pod_a(bed).to(&["10.244.1.0/24", "10.250.1.0/24"]).with("late = \"send\"");
-    let net1 = both
-        .toml()
-        .replace(&format!("name = \"{NAME}\""), "name = \"net1\"")
-        .replace("interface = \"eth0\"", "interface = \"net1\"")
-        .replace(&format!("uplink = \"{UPLINK}\""), "uplink = \"up2\"")
-        .replace("192.168.50.", "192.168.52.")
-        .replace(
-            "peers = [",
-            "peers = [ { prefix = \"10.250.1.0/24\", vtep = \"192.168.52.2\", mac = \"02:00:00:00:01:02\" },",
-        );
+    let net1 = second::attachment(&both);
     let text = format!("{}{}{}{net1}", pinned(), pinned().replace(UPLINK, "up2"), both.toml());
     let mut daemon = Daemon::prepare(&bed.host_a, &text);
     daemon.spawn();

@@ -7,57 +7,27 @@ use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
+use ktsn_tests::faults::second::{self, FAR1, NET1};
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook;
 
 const SOON: Duration = Duration::from_secs(10);
-/// The second network, and a pod of it on host B.
-const NET1: &str = "10.250.0.5";
-const FAR1: &str = "10.250.1.5";
 const COUNT: usize = 40;
-
-/// A second link between the hosts, and a second interface of pod A behind which the network 10.250.0.0/16 lies.
-fn second(bed: &Bed) {
-    let (a, b, pod) = (&bed.host_a, &bed.host_b, &bed.pod_a);
-    bed.run(&format!(
-        "ip -n {a} link add up2 address 02:00:00:00:52:01 type veth peer name up2 address 02:00:00:00:52:02 netns {b}
-ip -n {a} addr add 192.168.52.1/24 dev up2
-ip -n {b} addr add 192.168.52.2/24 dev up2
-ip -n {a} link set up2 up
-ip -n {b} link set up2 up
-ip -n {a} neigh replace 192.168.52.2 lladdr 02:00:00:00:52:02 dev up2 nud permanent
-ip -n {a} link add second5 mtu 1450 type veth peer name net1 netns {pod}
-ip -n {a} link set second5 up
-ip -n {a} addr add 10.250.0.1/24 dev second5
-ip -n {pod} link set net1 up
-ip -n {pod} addr add {NET1}/24 dev net1
-ip -n {pod} route add 10.250.0.0/16 via 10.250.0.1
-"
-    ));
-}
 
 /// What the machine does to the program must not cost a frame: late ones are sent.
 fn first(bed: &Bed) -> Attachment {
     Attachment::pod_a(bed).to(&["10.244.0.0/16", "10.250.0.0/16"]).with("late = \"send\"")
 }
 
-fn net1(bed: &Bed) -> String {
-    first(bed)
-        .toml()
-        .replace(&format!("name = \"{NAME}\""), "name = \"net1\"")
-        .replace("interface = \"eth0\"", "interface = \"net1\"")
-        .replace(&format!("uplink = \"{UPLINK}\""), "uplink = \"up2\"")
-        .replace("192.168.50.", "192.168.52.")
-        .replace(
-            "peers = [",
-            "peers = [ { prefix = \"10.250.1.0/24\", vtep = \"192.168.52.2\", mac = \"02:00:00:00:01:02\" },",
-        )
-}
-
 fn start(bed: &Bed) -> Daemon {
-    second(bed);
-    let configuration =
-        format!("{}{}{}{}", port("auto"), port("auto").replace(UPLINK, "up2"), first(bed).toml(), net1(bed));
+    second::link(bed);
+    let configuration = format!(
+        "{}{}{}{}",
+        port("auto"),
+        port("auto").replace(UPLINK, "up2"),
+        first(bed).toml(),
+        second::attachment(&first(bed))
+    );
     let mut daemon = Daemon::prepare(&bed.host_a, &configuration);
     daemon.spawn();
     daemon

@@ -9,6 +9,7 @@ pub mod control;
 pub mod daemon;
 pub mod frames;
 pub mod raw;
+pub mod second;
 pub mod talker;
 pub mod tap;
 
