@@ -5,38 +5,27 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/klog/v2"
 
-	"ktsn.io/ktsn/k8s/internal/agent"
+	"ktsn.io/ktsn/k8s/internal/command"
 	"ktsn.io/ktsn/k8s/internal/controller"
 	"ktsn.io/ktsn/k8s/internal/kubeconf"
-	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
 
-// Exit statuses, as ktsn's.
-const (
-	failed     = 1
-	wrongUsage = 2
-)
+const program = "ktsn-controller"
 
 const help = `ktsn-controller: KTSN's part of the whole cluster
 
@@ -52,7 +41,7 @@ Flags:
 
 type config struct {
 	kubeconfig, namespace, lease, identity, listen string
-	elect, version                                 bool
+	elect                                          bool
 	prefixes                                       controller.Prefixes
 	rollouts                                       rollout.Config
 	log                                            *slog.Logger
@@ -60,32 +49,14 @@ type config struct {
 
 func main() {
 	c, err := parse(os.Args[1:], os.Getenv, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "ktsn-controller:", err)
-		os.Exit(wrongUsage)
-	}
-	if c.version {
-		fmt.Println("ktsn-controller", nodeapi.Version)
-		return
-	}
-	if err := run(c); err != nil {
-		c.log.Error("ended", "error", err)
-		os.Exit(failed)
-	}
+	command.Begin(program, err)
+	command.Run(c.log, func(ctx context.Context) error { return run(ctx, c) })
 }
 
 func parse(arguments []string, environment func(string) string, output io.Writer) (config, error) {
 	c := config{rollouts: rollout.Defaults}
 	host, _ := os.Hostname()
-	set := flag.NewFlagSet("ktsn-controller", flag.ContinueOnError)
-	set.SetOutput(output)
-	set.Usage = func() {
-		fmt.Fprint(output, help)
-		set.PrintDefaults()
-	}
+	set := command.NewLine(program, help, environment, output)
 	or := func(name, fallback string) string {
 		if value := environment(name); value != "" {
 			return value
@@ -103,19 +74,8 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	set.DurationVar(&c.rollouts.CheckMax, "check-timeout", c.rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
 	set.DurationVar(&c.rollouts.Margin, "rollout-margin", c.rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
 	set.StringVar(&c.listen, "listen", ":9189", "`address` of /readyz and /livez; empty: none")
-	level := set.String("log-level", "info", "debug, info, warn or error")
-	set.BoolVar(&c.version, "version", false, "print the version")
-	if err := set.Parse(arguments); err != nil {
-		return c, err
-	}
-	if set.NArg() > 0 {
-		return c, fmt.Errorf("unexpected argument %q: all arguments are flags, see --help", set.Arg(0))
-	}
-	err := agent.FromEnvironment(set, environment)
-	if err != nil || c.version {
-		return c, err
-	}
-	if c.log, err = agent.Logger(*level, output); err != nil {
+	var err error
+	if c.log, err = set.Read(arguments); err != nil {
 		return c, err
 	}
 	if c.prefixes.CIDRs, err = overlaynet.ParsePrefixes("--tsn-cidr", *cidrs); err != nil {
@@ -130,21 +90,10 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	return c, c.prefixes.Check()
 }
 
-func run(c config) error {
-	klog.SetSlogLogger(c.log)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	rest, err := kubeconf.Load(c.kubeconfig, "ktsn-controller")
+func run(ctx context.Context, c config) error {
+	kube, custom, err := kubeconf.Clients(c.kubeconfig, program)
 	if err != nil {
 		return err
-	}
-	kube, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	custom, err := dynamic.NewForConfig(rest)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	work := controller.New(kube, custom, c.prefixes, c.rollouts, c.log)
 	if err := listen(c, work); err != nil {

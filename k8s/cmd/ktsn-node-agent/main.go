@@ -5,63 +5,27 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
-
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/klog/v2"
 
 	"ktsn.io/ktsn/k8s/internal/agent"
+	"ktsn.io/ktsn/k8s/internal/command"
 	"ktsn.io/ktsn/k8s/internal/kubeconf"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
-// Exit statuses, as ktsn's.
-const (
-	failed     = 1
-	wrongUsage = 2
-)
+const program = "ktsn-node-agent"
 
 func main() {
-	config, err := agent.Parse(os.Args[1:], agent.Environment, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "ktsn-node-agent:", err)
-		os.Exit(wrongUsage)
-	}
-	if config.Version {
-		fmt.Println("ktsn-node-agent", nodeapi.Version)
-		return
-	}
-	if err := run(config); err != nil {
-		config.Log.Error("ended", "error", err)
-		os.Exit(failed)
-	}
+	config, err := agent.Parse(os.Args[1:], os.Getenv, os.Stderr)
+	command.Begin(program, err)
+	command.Run(config.Log, func(ctx context.Context) error { return run(ctx, config) })
 }
 
-func run(config agent.Config) error {
-	klog.SetSlogLogger(config.Log)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	rest, err := kubeconf.Load(config.Kubeconfig, "ktsn-node-agent")
+func run(ctx context.Context, config agent.Config) error {
+	kube, custom, err := kubeconf.Clients(config.Kubeconfig, program)
 	if err != nil {
 		return err
-	}
-	kube, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	custom, err := dynamic.NewForConfig(rest)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	daemon, err := nodeapi.New(config.RunDir)
 	if err != nil {

@@ -3,15 +3,14 @@
 package agent
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
+	"ktsn.io/ktsn/k8s/internal/command"
 	"ktsn.io/ktsn/k8s/internal/deviceplugin"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
@@ -42,9 +41,8 @@ type Config struct {
 	CNIConfDir  string
 	CNIStateDir string
 
-	Listen  string
-	Log     *slog.Logger
-	Version bool
+	Listen string
+	Log    *slog.Logger
 }
 
 const help = `ktsn-node-agent: KTSN's part of one Kubernetes node
@@ -61,15 +59,10 @@ Examples:
 Flags:
 `
 
-// Parse reads the command line. flag.ErrHelp asks for nothing but what was printed.
+// Parse reads the command line. flag.ErrHelp asks for nothing but what was printed, command.ErrVersion for the version.
 func Parse(arguments []string, environment func(string) string, output io.Writer) (Config, error) {
 	c := Config{}
-	set := flag.NewFlagSet("ktsn-node-agent", flag.ContinueOnError)
-	set.SetOutput(output)
-	set.Usage = func() {
-		fmt.Fprint(output, help)
-		set.PrintDefaults()
-	}
+	set := command.NewLine("ktsn-node-agent", help, environment, output)
 	set.StringVar(&c.NodeName, "node-name", environment("NODE_NAME"), "name of this Kubernetes Node (NODE_NAME)")
 	set.StringVar(&c.Kubeconfig, "kubeconfig", environment("KUBECONFIG"), "kubeconfig `FILE`; empty: the pod's service account")
 	set.StringVar(&c.RunDir, "run-dir", nodeapi.DefaultRunDir, "ktsnd's run `directory`")
@@ -95,52 +88,14 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.StringVar(&c.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI configurations on the node")
 	set.StringVar(&c.CNIStateDir, "cni-state-dir", "/var/lib/cni/ktsn", "`directory` of tsn-cni's states")
 	set.StringVar(&c.Listen, "listen", ":9188", "`address` of /metrics, /readyz and /livez; empty: none")
-	level := set.String("log-level", "info", "debug, info, warn or error")
-	set.BoolVar(&c.Version, "version", false, "print the version")
-	if err := set.Parse(arguments); err != nil {
+	var err error
+	if c.Log, err = set.Read(arguments); err != nil {
 		return c, err
 	}
-	if set.NArg() > 0 {
-		return c, fmt.Errorf("unexpected argument %q: all arguments are flags, see --help", set.Arg(0))
-	}
-	if err := FromEnvironment(set, environment); err != nil {
-		return c, err
-	}
-	if c.Version {
-		return c, nil
-	}
-	return c, c.check(*capacity, *cidrs, *level, output)
+	return c, c.check(*capacity, *cidrs)
 }
 
-// FromEnvironment sets the flags that the command line leaves out: --run-dir from KTSN_RUN_DIR.
-func FromEnvironment(set *flag.FlagSet, environment func(string) string) error {
-	given := map[string]bool{}
-	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	var fault error
-	set.VisitAll(func(f *flag.Flag) {
-		name := "KTSN_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if value := environment(name); value != "" && !given[f.Name] && fault == nil {
-			if err := set.Set(f.Name, value); err != nil {
-				fault = fmt.Errorf("%s: found %q: %w", name, value, err)
-			}
-		}
-	})
-	return fault
-}
-
-// Logger of a level, to a writer.
-func Logger(level string, output io.Writer) (*slog.Logger, error) {
-	var found slog.Level
-	if err := found.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: found %q, expected debug, info, warn or error", level)
-	}
-	return slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: found})), nil
-}
-
-func (c *Config) check(capacity, cidrs, level string, output io.Writer) (err error) {
-	if c.Log, err = Logger(level, output); err != nil {
-		return err
-	}
+func (c *Config) check(capacity, cidrs string) (err error) {
 	if c.Capacity.Fixed, err = deviceplugin.ParseCapacity(capacity); err != nil {
 		return err
 	}
@@ -169,6 +124,3 @@ func (c *Config) check(capacity, cidrs, level string, output io.Writer) (err err
 	}
 	return nil
 }
-
-// Environment is os.Getenv, for main.
-func Environment(name string) string { return os.Getenv(name) }

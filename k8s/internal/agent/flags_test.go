@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ktsn.io/ktsn/k8s/internal/command"
 )
 
 func parse(environment map[string]string, arguments ...string) (Config, error) {
@@ -26,7 +28,7 @@ func TestFlagsAndEnvironment(t *testing.T) {
 		c.RunDir != "/run/ktsn" || c.Network.Device != "ktsn.1" || c.Network.VNI != 1588 || c.Network.Port != 4789 {
 		t.Errorf("%+v", c)
 	}
-	if c, err := parse(nil, "--version"); err != nil || !c.Version {
+	if _, err := parse(nil, "--version"); !errors.Is(err, command.ErrVersion) {
 		t.Errorf("--version asks for nothing else: %v", err)
 	}
 }

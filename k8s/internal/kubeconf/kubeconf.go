@@ -6,20 +6,30 @@ package kubeconf
 import (
 	"fmt"
 
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// Load reads the file, or (empty) takes the service account of the pod that this runs in.
-func Load(file, program string) (*rest.Config, error) {
+// Clients of the API server that the file names, or (empty) of the pod's own: for Kubernetes' resources, and for KTSN's.
+func Clients(file, program string) (kubernetes.Interface, dynamic.Interface, error) {
 	config, err := load(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config.UserAgent = program + "/" + nodeapi.Version
-	return config, nil
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return kube, custom, nil
 }
 
 func load(file string) (*rest.Config, error) {
