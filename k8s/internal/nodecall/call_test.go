@@ -9,12 +9,10 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +20,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodecall"
 	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodetest"
 )
 
 // A daemon of gRPC's own library, whose answers the test chooses.
@@ -49,38 +48,6 @@ func (d *daemon) List(context.Context, *nodepb.ListRequest) (*nodepb.ListReply, 
 	return d.list, nil
 }
 
-func serve(t *testing.T, directory string, d *daemon) *grpc.Server {
-	t.Helper()
-	listener, err := net.Listen("unix", filepath.Join(directory, nodecall.SocketName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	nodeapi.RegisterNodeServer(server, d)
-	go server.Serve(listener) // ends with the test
-	t.Cleanup(server.Stop)
-	return server
-}
-
-func within(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wantError(t *testing.T, err error, code codes.Code, words ...string) {
-	t.Helper()
-	if err == nil || nodecall.CodeOf(err) != code {
-		t.Fatalf("code %v, expected %v: %v", nodecall.CodeOf(err), code, err)
-	}
-	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("the error does not say %q: %v", word, err)
-		}
-	}
-}
-
 // A request and an answer that need many frames and more than the first window: nothing is lost on the way.
 func TestLongMessagesArriveWhole(t *testing.T) {
 	directory := t.TempDir()
@@ -95,10 +62,10 @@ func TestLongMessagesArriveWhole(t *testing.T) {
 		}
 		return nil
 	}
-	serve(t, directory, d)
+	nodetest.Serve(t, directory, d)
 	client := nodecall.New(directory)
 	defer client.Close()
-	ctx := within(t, 30*time.Second)
+	ctx := nodetest.Within(t, 30*time.Second)
 	for range 3 {
 		if reply, err := client.Attach(ctx, &nodepb.AttachRequest{Attachment: long}); err != nil || !reply.GetExisted() {
 			t.Fatalf("%v, %v", reply, err)
@@ -112,8 +79,8 @@ func TestLongMessagesArriveWhole(t *testing.T) {
 
 func TestVersionIsAskedAhead(t *testing.T) {
 	directory := t.TempDir()
-	serve(t, directory, &daemon{attach: func(*nodepb.AttachRequest) error { return nil }})
-	ctx := within(t, 10*time.Second)
+	nodetest.Serve(t, directory, &daemon{attach: func(*nodepb.AttachRequest) error { return nil }})
+	ctx := nodetest.Within(t, 10*time.Second)
 	client := nodecall.New(directory)
 	defer client.Close()
 	client.AskVersion(ctx)
@@ -135,40 +102,31 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 	directory := t.TempDir()
 	client := nodecall.New(directory)
 	defer client.Close()
-	_, err := client.List(within(t, 100*time.Millisecond), &nodepb.ListRequest{})
-	wantError(t, err, codes.Unavailable, "ktsnd is not running: no socket at "+directory)
-	client.AskVersion(within(t, time.Second))
+	_, err := client.List(nodetest.Within(t, 100*time.Millisecond), &nodepb.ListRequest{})
+	nodetest.WantError(t, err, codes.Unavailable, "ktsnd is not running: no socket at "+directory)
+	client.AskVersion(nodetest.Within(t, time.Second))
 	if client.Present() {
 		t.Error("present")
 	}
 
 	d := &daemon{}
-	server := serve(t, directory, d)
-	_, err = client.Attach(within(t, 200*time.Millisecond), &nodepb.AttachRequest{})
-	wantError(t, err, codes.DeadlineExceeded, "did not answer Attach in time")
+	server := nodetest.Serve(t, directory, d)
+	_, err = client.Attach(nodetest.Within(t, 200*time.Millisecond), &nodepb.AttachRequest{})
+	nodetest.WantError(t, err, codes.DeadlineExceeded, "did not answer Attach in time")
 	d.attach = func(*nodepb.AttachRequest) error {
 		return status.Error(codes.InvalidArgument, "attachment.late: “soon” 100%")
 	}
-	_, err = client.Attach(within(t, time.Second), &nodepb.AttachRequest{})
-	wantError(t, err, codes.InvalidArgument, "Attach", "attachment.late: “soon” 100%")
-	_, err = client.Detach(within(t, time.Second), &nodepb.DetachRequest{})
-	wantError(t, err, codes.Unimplemented, "Detach", "upgrade it")
+	_, err = client.Attach(nodetest.Within(t, time.Second), &nodepb.AttachRequest{})
+	nodetest.WantError(t, err, codes.InvalidArgument, "Attach", "attachment.late: “soon” 100%")
+	_, err = client.Detach(nodetest.Within(t, time.Second), &nodepb.DetachRequest{})
+	nodetest.WantError(t, err, codes.Unimplemented, "Detach", "upgrade it")
 
 	// The connection breaks, and another daemon comes: the call goes there.
 	server.Stop()
 	time.AfterFunc(100*time.Millisecond, func() {
-		d := &daemon{attach: func(*nodepb.AttachRequest) error { return nil }}
-		listener, err := net.Listen("unix", filepath.Join(directory, nodecall.SocketName))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		server := grpc.NewServer()
-		nodeapi.RegisterNodeServer(server, d)
-		t.Cleanup(server.Stop)
-		go server.Serve(listener)
+		nodetest.Serve(t, directory, &daemon{attach: func(*nodepb.AttachRequest) error { return nil }})
 	})
-	if _, err := client.Attach(within(t, 10*time.Second), &nodepb.AttachRequest{}); err != nil {
+	if _, err := client.Attach(nodetest.Within(t, 10*time.Second), &nodepb.AttachRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -207,7 +165,7 @@ func FuzzAnswer(f *testing.F) {
 		client := nodecall.New(directory)
 		defer client.Close()
 		begin := time.Now()
-		_, err = client.Attach(within(t, 15*time.Millisecond), &nodepb.AttachRequest{})
+		_, err = client.Attach(nodetest.Within(t, 15*time.Millisecond), &nodepb.AttachRequest{})
 		if time.Since(begin) > 10*time.Second {
 			t.Fatalf("no end: %v", err)
 		}
