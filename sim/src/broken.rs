@@ -29,13 +29,15 @@ pub enum Broken {
     Deaf,
     /// The gate schedule that the worker gets is 90 µs off.
     WrongGates,
+    /// The gate schedule that the worker gets has no cycle-time extension.
+    NoExtension,
     /// The device begins a frame 400 µs after it was handed over.
     SlowDevice,
 }
 
 impl Broken {
     /// All of them, with their words and the rules of which one must find it.
-    pub const ALL: [(Self, &'static str, &'static [&'static str]); 11] = [
+    pub const ALL: [(Self, &'static str, &'static [&'static str]); 12] = [
         (Self::Duplicate, "duplicate", &["once"]),
         (Self::EarlyClock, "early-clock", &["never-early"]),
         (Self::Lose, "lose", &["conservation"]),
@@ -46,6 +48,7 @@ impl Broken {
         (Self::Oversleep, "oversleep", &["isolation"]),
         (Self::Deaf, "deaf", &["progress"]),
         (Self::WrongGates, "wrong-gates", &["window"]),
+        (Self::NoExtension, "no-extension", &["window"]),
         (Self::SlowDevice, "slow-device", &["wire"]),
     ];
 

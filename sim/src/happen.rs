@@ -4,7 +4,7 @@
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::{ClockId, RegionState, layout};
 use ktsn_sched::GateProgram;
-use ktsn_time::{Monotonic, Now, Tai, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use ktsnd::worker::{ClientKey, Command, GateView};
 
 use crate::broken::Broken;
@@ -193,7 +193,7 @@ impl World {
         };
         let mut tx_time = self.tx_time(tenant, kind, now);
         if fresh {
-            let ahead = ktsn_time::Nanos::from_millis(2);
+            let ahead = Nanos::from_millis(2);
             tx_time = if matches!(tx_time, TxTime::Tai(_)) {
                 TxTime::Tai(now.tai.saturating_add(ahead))
             } else {
@@ -357,7 +357,11 @@ impl World {
         let Some(schedule) = self.plan.schedules.get(usize::from(index)).cloned() else { return };
         let base_time = now.tai.as_nanos().saturating_add_signed(schedule.base_ahead);
         let off = if self.broken == Broken::WrongGates { 90 * US } else { 0 };
-        match GateProgram::new(&schedule.admin(base_time + off)) {
+        let mut admin = schedule.admin(base_time + off);
+        if self.broken == Broken::NoExtension {
+            admin.cycle_time_extension = Nanos::ZERO;
+        }
+        match GateProgram::new(&admin) {
             Ok(program) => {
                 self.note(Note::Schedule { index, base_time });
                 self.send(*b"ChgSched", Command::ChangeSchedule(PortIndex(0), Box::new(program)));

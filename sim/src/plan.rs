@@ -291,6 +291,11 @@ fn selection(heal: u64, random: &mut Random) -> (Select, Vec<Schedule>) {
         for at in changes {
             schedules.push(Schedule::random(random, at));
         }
+        for schedule in &mut schedules {
+            if random.chance(600) {
+                schedule.extension = random.between(1, schedule.cycle_time() * 3 / 2);
+            }
+        }
     }
     (Select::TimeAware, schedules)
 }

@@ -96,7 +96,7 @@ fn plan(seed: u64, mode: Mode) -> Plan {
         kernel_frames: KERNEL_FRAMES,
     };
     let entries = vec![(0b1000_0000, 240 * US), (0b0111_1111, 760 * US)];
-    let schedules = vec![Schedule { entries, sent: 0, base_ahead: -5_000_000_000 }];
+    let schedules = vec![Schedule { entries, extension: 0, sent: 0, base_ahead: -5_000_000_000 }];
     // The base time is aligned to whole cycles of TAI, as the talkers are: the run begins at a whole second of it.
     let mut tenants = vec![talker(7, 40 * US, 200), talker(5, 500 * US, 200)];
     if mode == Mode::Dedicated {
@@ -111,20 +111,29 @@ fn plan(seed: u64, mode: Mode) -> Plan {
             ..talker(0, 0, 0)
         });
     }
+    let more = [(0, Event::Schedule { index: 0 }), (MS, Event::BestEffort { on: true })];
+    Plan { schedules, ..one_second(seed, link, tenants, &more, 120 * MS) }
+}
+
+/// One second of the tenants' traffic and of these events, then `drain_after` to the end. No gates.
+fn one_second(
+    seed: u64,
+    link: LinkPlan,
+    tenants: Vec<TenantPlan>,
+    more: &[(u64, Event)],
+    drain_after: u64,
+) -> Plan {
     let heal = 1_000 * MS;
-    let (fresh, drain) = (heal + 60 * MS, heal + 120 * MS);
-    let mut events = vec![(0, Event::Schedule { index: 0 }), (MS, Event::BestEffort { on: true })];
-    for (index, tenant) in tenants.iter().enumerate() {
-        events.push((tenant.first, Event::Push { tenant: index as u16 }));
-    }
-    events.push((heal, Event::Heal));
-    events.push((drain, Event::Drain));
+    let (fresh, drain) = (heal + 60 * MS, heal + drain_after);
+    let mut events = more.to_vec();
+    events.extend((0u16..).zip(&tenants).map(|(tenant, plan)| (plan.first, Event::Push { tenant })));
+    events.extend([(heal, Event::Heal), (drain, Event::Drain)]);
     Plan {
         seed,
         machine: machine(),
         link,
         select: Select::TimeAware,
-        schedules,
+        schedules: Vec::new(),
         tenants,
         events,
         heal,

@@ -24,7 +24,7 @@ pub fn looked_at(world: &mut World, view: &GateView) {
     }
     let tai = view.at.tai.as_nanos();
     let states = (0..8u8)
-        .filter(|class| sent.open_for(*class, tai).is_some())
+        .filter(|class| sent.repeated().open_for(*class, tai).is_some())
         .fold(0, |bits, class| bits | 1 << class);
     if view.oper_gate_states.bits() != states {
         let said = view.oper_gate_states.bits();

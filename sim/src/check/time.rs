@@ -63,7 +63,7 @@ fn waits_for_gate(world: &World, frame: &Frame, handed: u64) -> Option<u64> {
     let need = GUARD_BAND_MAX + (world.tenants.len() as u64 + 1) * world.link.span(FRAME_MAX_WIRE_OCTETS);
     let (now, then) = (window::in_force(world, due, due_tai), world.clocks.tai_of(handed));
     match (now.as_slice(), window::in_force(world, handed, then).as_slice()) {
-        ([(Some(list), u64::MAX)], [(Some(later), u64::MAX)]) if std::ptr::eq(*list, *later) => {
+        ([(Some(list), u64::MAX)], [(Some(later), u64::MAX)]) if std::ptr::eq(list.sent, later.sent) => {
             let first = list.fits_at(frame.class, due_tai, need)?;
             let room = list.open_for(frame.class, first)?;
             // A late wake-up may use up what is left of this window: then it is the next one.

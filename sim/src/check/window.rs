@@ -3,9 +3,10 @@
 //! wire before the gate closes; on a shared one it ends no later than what the kernel may have put in front of it.
 //!
 //! Which list is in force is not asked of the worker. A list that was sent with a base time ahead begins there; one
-//! with a past base begins with some cycle soon after it was sent, and until that is over either list will do.
+//! with a past base begins with some cycle soon after it was sent, and until that is over either list will do. So will,
+//! where it is not certain which cycle is the last before a change, that cycle with its extension or without.
 
-use crate::gates::Sent;
+use crate::gates::{Running, Sent};
 use crate::ledger::{Arrival, Disturbance, Frame};
 use crate::link::FRAME_MAX_WIRE_OCTETS;
 use crate::plan::{MS, Mode};
@@ -36,17 +37,37 @@ fn stepped(world: &World, from: u64, until: u64) -> bool {
     world.ledger.overlaps(from, until, |what| matches!(what, Disturbance::Step(_)))
 }
 
+/// How `one` may run at an instant, with `newer` lists sent by then.
+fn running<'a>(world: &World, one: &'a Sent, newer: &[&Sent], at: u64, tai: u64) -> Vec<Running<'a>> {
+    if let [next] = newer
+        && begins_exactly(world, next)
+        && !stepped(world, one.at, at)
+    {
+        // Where it does not matter when exactly the worker heard of the change, there is one answer.
+        let known_by = next.at_tai + applied_within(world, next.at);
+        let last = one.last_start(known_by, next.base_time);
+        if last == one.last_start(next.at_tai, next.base_time) {
+            return vec![last.map_or(one.repeated(), |last| one.up_to(last))];
+        }
+    }
+    let extended = one.extended_at(tai).filter(|_| !newer.is_empty());
+    std::iter::once(one.repeated()).chain(extended.map(|last| one.up_to(last))).collect()
+}
+
 /// The lists that may be in force at an instant; `None` stands for "no list yet". With each the instant of TAI at
 /// which the next one takes over, where that is certain.
-pub(super) fn in_force(world: &World, at: u64, tai: u64) -> Vec<(Option<&Sent>, u64)> {
+pub(super) fn in_force(world: &World, at: u64, tai: u64) -> Vec<(Option<Running<'_>>, u64)> {
     let sent = &world.ledger.schedules;
     let mut found = Vec::new();
     // From the newest back to the first that surely took over.
     let mut ends = u64::MAX;
-    let mut next: Option<&Sent> = None;
+    let mut newer: Vec<&Sent> = Vec::new();
     for one in sent.iter().rev().filter(|one| one.at <= at) {
         let mut certain = !stepped(world, one.at, at);
-        if let Some(next) = next.replace(one) {
+        let next = newer.last().copied();
+        newer.push(one);
+        let newer = &newer[..newer.len() - 1];
+        if let Some(next) = next {
             // A list whose time has not come is replaced by the next one.
             let known_by = next.at_tai + applied_within(world, next.at);
             if certain && begins_exactly(world, one) && known_by < one.base_time {
@@ -56,7 +77,7 @@ pub(super) fn in_force(world: &World, at: u64, tai: u64) -> Vec<(Option<&Sent>, 
         }
         let may = !certain || tai >= one.base_time;
         if may {
-            found.push((Some(one), ends));
+            found.extend(running(world, one, newer, at, tai).into_iter().map(|runs| (Some(runs), ends)));
         }
         if certain && tai >= begins_by(world, one) && at >= one.at + applied_within(world, one.at) {
             return found;

@@ -10,11 +10,10 @@
 
 use ktsn_ring::ClockId;
 
-use super::{machine, talker};
+use super::{one_second, talker};
 use crate::control::Unmade;
-use crate::event::Event;
 use crate::link::{FRAME_MAX_WIRE_OCTETS, Link};
-use crate::plan::{Behaviour, LinkPlan, MS, MeterPlan, Mode, OVERRUN_LIMIT, Plan, Select, TenantPlan, US};
+use crate::plan::{Behaviour, LinkPlan, MS, MeterPlan, Mode, OVERRUN_LIMIT, Plan, TenantPlan, US};
 use crate::random::Random;
 use crate::run::{Options, Outcome, run_plan};
 
@@ -82,24 +81,5 @@ fn plan(seed: u64, class: u8) -> Plan {
         ..talker(0, 0, 0)
     };
     let tenants = vec![talker(VICTIM, 500 * US, 200), babbler];
-    let heal = 1_000 * MS;
-    let (fresh, drain) = (heal + 60 * MS, heal + 60 * MS + 2 * OVERRUN_LIMIT);
-    let mut events: Vec<_> =
-        (0u16..).zip(&tenants).map(|(tenant, plan)| (plan.first, Event::Push { tenant })).collect();
-    events.push((heal, Event::Heal));
-    events.push((drain, Event::Drain));
-    Plan {
-        seed,
-        machine: machine(),
-        link,
-        select: Select::TimeAware,
-        schedules: Vec::new(),
-        tenants,
-        events,
-        heal,
-        fresh,
-        drain,
-        random: Random::new(seed),
-        forgets_meters: false,
-    }
+    one_second(seed, link, tenants, &[], 60 * MS + 2 * OVERRUN_LIMIT)
 }
