@@ -62,15 +62,7 @@ fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenErro
         other => OpenError::os("bind(AF_PACKET)", other),
     })?;
     let slot_octets = link.frame_octets_max().next_multiple_of(SLOT_ALIGNMENT);
-    let capabilities = Capabilities {
-        adapter: "af_packet",
-        ifindex: link.ifindex,
-        mac: link.mac,
-        mtu_octets: link.mtu_octets,
-        frame_octets_max: link.frame_octets_max(),
-        stage_count: options.stage_count,
-        launch_time: false,
-    };
+    let capabilities = link.capabilities("af_packet", options.stage_count);
     Ok(Engine::new(Socket { socket, watch }, stages, slot_octets, capabilities))
 }
 

@@ -107,15 +107,7 @@ fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenErro
         Errno::NODEV => OpenError::NoDevice { ifname: ifname.to_owned() },
         other => OpenError::os("bind(AF_XDP)", other),
     })?;
-    let capabilities = Capabilities {
-        adapter: "af_xdp",
-        ifindex: link.ifindex,
-        mac: link.mac,
-        mtu_octets: link.mtu_octets,
-        frame_octets_max: link.frame_octets_max(),
-        stage_count: options.stage_count,
-        launch_time: false,
-    };
+    let capabilities = link.capabilities("af_xdp", options.stage_count);
     let kick = Socket { socket, watch };
     Ok(Engine { kick, tx, completion, stages, frames, chunk_octets, capabilities, pending_count: 0 })
 }

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::{OpenError, SendError};
 use crate::limits::{IFNAME_OCTETS_MAX, STAGE_COUNT_DEFAULT, VLAN_TAG_OCTETS};
+use crate::traits::Capabilities;
 
 /// Ethernet and the loopback device speak Ethernet headers (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
 const HARDWARE_TYPES: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
@@ -76,6 +77,19 @@ impl LinkInfo {
     /// Longest frame without FCS, with one 802.1Q tag, in octets.
     pub(crate) fn frame_octets_max(&self) -> usize {
         self.mtu_octets + crate::ETHERNET_HEADER_OCTETS + VLAN_TAG_OCTETS
+    }
+
+    /// What a port on this device says of itself, when it leaves the instant of transmission to its caller.
+    pub(crate) fn capabilities(&self, adapter: &'static str, stage_count: u16) -> Capabilities {
+        Capabilities {
+            adapter,
+            ifindex: self.ifindex,
+            mac: self.mac,
+            mtu_octets: self.mtu_octets,
+            frame_octets_max: self.frame_octets_max(),
+            stage_count,
+            launch_time: false,
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! It delays nothing and reads no clock.
 
 use crate::error::{SendError, StageError};
-use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 const MILLION: u64 = 1_000_000;
 
@@ -100,14 +100,6 @@ impl<P: Port> Port for Fault<P> {
             return Err(error);
         }
         self.port.commit(stage)
-    }
-
-    fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
-        let mut report = BatchReport::default();
-        for stage in stages {
-            report.count(self.commit(*stage));
-        }
-        report
     }
 
     fn abandon(&mut self, stage: StageId) {

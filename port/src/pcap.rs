@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{SendError, StageError};
-use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
@@ -88,6 +88,7 @@ impl<P, W: Write> Drop for Pcap<P, W> {
     }
 }
 
+/// `commit_many` stays one by one: a batch's report does not tell which frames went out.
 impl<P: Port, W: Write> Port for Pcap<P, W> {
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
         self.port.stage(build)
@@ -105,15 +106,6 @@ impl<P: Port, W: Write> Port for Pcap<P, W> {
         self.port.commit(stage)?;
         self.record(at.tv_sec, at.tv_nsec);
         Ok(())
-    }
-
-    fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
-        // One by one: a batch's report does not tell which frames went out.
-        let mut report = BatchReport::default();
-        for stage in stages {
-            report.count(self.commit(*stage));
-        }
-        report
     }
 
     fn abandon(&mut self, stage: StageId) {

@@ -132,26 +132,35 @@ fn a_run_is_seen_whole_and_in_order() {
     });
 }
 
+/// A signal handler pushes 10 before access `at` of `pushes`; the values as the consumer takes them.
+fn interrupted_by_a_push(
+    at: usize,
+    pushes: impl FnOnce(&arena::Interrupted<'_>) -> bool + Send + 'static,
+) -> Vec<u64> {
+    let arena = Arc::new(Arena::new(&layout()));
+    let producer = {
+        let arena = Arc::clone(&arena);
+        thread::spawn(move || {
+            let interrupted = arena::Interrupted::new(&arena, at, |arena| {
+                assert!(push(arena, &layout(), 10));
+            });
+            assert!(pushes(&interrupted));
+            assert!(interrupted.happened(), "the handler ran");
+        })
+    };
+    let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+    take(&*arena, &mut intake, &mut values);
+    producer.join().expect("the producer ends");
+    take(&*arena, &mut intake, &mut values);
+    values
+}
+
 /// A signal handler pushes between any two steps of a run's publication.
 #[test]
 fn a_push_inside_a_run() {
     for at in 0..4 {
         model(Some(3), move || {
-            let arena = Arc::new(Arena::new(&layout()));
-            let producer = {
-                let arena = Arc::clone(&arena);
-                thread::spawn(move || {
-                    let interrupted = arena::Interrupted::new(&arena, at, |arena| {
-                        assert!(push(arena, &layout(), 10));
-                    });
-                    assert!(push_two(&interrupted, [0, 1]));
-                    assert!(interrupted.happened(), "the handler ran");
-                })
-            };
-            let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
-            take(&*arena, &mut intake, &mut values);
-            producer.join().expect("the producer ends");
-            take(&*arena, &mut intake, &mut values);
+            let values = interrupted_by_a_push(at, |words| push_two(words, [0, 1]));
             assert_eq!(values.len(), 3);
             let run = values.iter().position(|value| *value == 0).expect("the run");
             assert_eq!(values.get(run + 1), Some(&1), "a run is together: {values:?}");
@@ -188,21 +197,7 @@ fn a_push_inside_a_push() {
     // The interrupted push is taken apart: the handler runs after step `at` of it.
     for at in 0..4 {
         model(Some(3), move || {
-            let arena = Arc::new(Arena::new(&layout()));
-            let producer = {
-                let arena = Arc::clone(&arena);
-                thread::spawn(move || {
-                    let interrupted = arena::Interrupted::new(&arena, at, |arena| {
-                        assert!(push(arena, &layout(), 10));
-                    });
-                    assert!(push(&interrupted, &layout(), 0));
-                    assert!(interrupted.happened(), "the handler ran");
-                })
-            };
-            let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
-            take(&*arena, &mut intake, &mut values);
-            producer.join().expect("the producer ends");
-            take(&*arena, &mut intake, &mut values);
+            let values = interrupted_by_a_push(at, |words| push(words, &layout(), 0));
             in_order(&values, 2, 1);
         });
     }

@@ -176,4 +176,4 @@ impl Gates {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

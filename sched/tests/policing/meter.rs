@@ -192,6 +192,17 @@ fn instants() -> impl Strategy<Value = Vec<(u64, u32)>> {
     })
 }
 
+/// Both buckets: rates in bit/s, bursts in octets.
+pub(crate) fn rates(committed: (u64, u32), excess: (u64, u32)) -> FlowMeter {
+    FlowMeter {
+        committed_information_rate: committed.0,
+        committed_burst_size: committed.1,
+        excess_information_rate: excess.0,
+        excess_burst_size: excess.1,
+        ..FlowMeter::default()
+    }
+}
+
 fn rate() -> impl Strategy<Value = u64> {
     prop_oneof![2 => 1u64..20_000_000_000, 1 => any::<u64>(), 1 => Just(OCTET_PER_MICROSECOND), 1 => Just(0)]
 }
@@ -205,13 +216,7 @@ proptest! {
         (cir, cbs, eir, ebs) in (rate(), 1u32..6_000, rate(), 1u32..6_000),
         frames in instants(),
     ) {
-        let mut police = metered(FlowMeter {
-            committed_information_rate: cir,
-            committed_burst_size: cbs,
-            excess_information_rate: eir,
-            excess_burst_size: ebs,
-            ..FlowMeter::default()
-        });
+        let mut police = metered(rates((cir, cbs), (eir, ebs)));
         let mut green = Bound { rate: cir, burst: cbs, past: Vec::new() };
         let mut yellow = Bound { rate: eir, burst: ebs, past: Vec::new() };
         for (now, octets) in frames {
@@ -228,15 +233,7 @@ proptest! {
         (coupling_flag, drop_on_yellow) in any::<(bool, bool)>(),
         frames in prop::collection::vec((0u64..30, 0u32..30), 1..100),
     ) {
-        let meter = FlowMeter {
-            committed_information_rate: cir,
-            committed_burst_size: cbs,
-            excess_information_rate: eir,
-            excess_burst_size: ebs,
-            coupling_flag,
-            drop_on_yellow,
-            mark_all_frames_red_enabled: false,
-        };
+        let meter = FlowMeter { coupling_flag, drop_on_yellow, ..rates((cir, cbs), (eir, ebs)) };
         let (mut ours, mut theirs, mut now) = (metered(meter), EveryNanosecond::new(meter), 1_000);
         for (span, octets) in frames {
             for _ in 0..span {
@@ -254,15 +251,7 @@ proptest! {
         (coupling_flag, drop_on_yellow) in any::<(bool, bool)>(),
         frames in instants(),
     ) {
-        let mut police = metered(FlowMeter {
-            committed_information_rate: cir,
-            committed_burst_size: cbs,
-            excess_information_rate: eir,
-            excess_burst_size: ebs,
-            coupling_flag,
-            drop_on_yellow,
-            mark_all_frames_red_enabled: false,
-        });
+        let mut police = metered(FlowMeter { coupling_flag, drop_on_yellow, ..rates((cir, cbs), (eir, ebs)) });
         let admitted: Vec<_> =
             frames.into_iter().filter(|&(now, octets)| passes(&mut police, octets, at(now))).collect();
         let (rate, burst) = if drop_on_yellow {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Filters, gates and meters together: by example, and in random worlds against the reference.
 
+use crate::meter::rates;
 use crate::reference::Reference;
 use crate::{at, priority};
 use ktsn_model::{DropReason, Priority};
@@ -145,15 +146,8 @@ fn meter() -> impl Strategy<Value = FlowMeter> {
     )
         .prop_map(
             |((cir, cbs, eir, ebs), (coupling_flag, drop_on_yellow), mark_all_frames_red_enabled)| {
-                FlowMeter {
-                    committed_information_rate: cir,
-                    committed_burst_size: cbs,
-                    excess_information_rate: eir,
-                    excess_burst_size: ebs,
-                    coupling_flag,
-                    drop_on_yellow,
-                    mark_all_frames_red_enabled,
-                }
+                let rates = rates((cir, cbs), (eir, ebs));
+                FlowMeter { coupling_flag, drop_on_yellow, mark_all_frames_red_enabled, ..rates }
             },
         )
 }

@@ -3,6 +3,7 @@
 //! reference that was written from the rules alone, and a proof that nothing allocates.
 
 mod events;
+mod flood;
 mod no_allocation;
 mod properties;
 mod reference;

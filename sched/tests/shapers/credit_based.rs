@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The credit-based strategy, 802.1Q-2022 8.6.8.2: against the reference in every nanosecond, and the share of the link.
 
-use crate::events::{Asks, Event, Sent, advance, event, step_tai};
+use crate::events::{Asks, Event, Sent, advance, event, happen, rest, step_tai};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, transmitted};
 use ktsn_sched::{
@@ -273,19 +273,11 @@ proptest! {
                         prop_assert_eq!(queued.remove(first), frame);
                     }
                 }
-                Event::Remove { tenant } => {
-                    s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-                    queued.retain(|q| q.tenant != *tenant);
-                }
-                Event::Advance(span) => advance(&mut at, *span),
-                Event::StepTai(span) => step_tai(&mut at, *span),
+                other => happen(other, &mut s, &mut at, &mut queued),
             }
             prop_assert_eq!(s.len(), queued.len());
         }
-        let mut rest = Vec::new();
-        s.remove(&mut |_| true, &mut |f| rest.push(f));
-        rest.sort_by_key(|f| f.id.0);
-        prop_assert_eq!(rest, queued);
+        prop_assert_eq!(rest(&mut s), queued);
     }
 
     /// Jumping to every wake-up sends what polling each nanosecond sends, at the same instants.

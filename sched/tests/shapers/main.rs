@@ -7,6 +7,8 @@ mod credit_based;
 #[path = "../selection/events.rs"]
 #[allow(dead_code)]
 mod events;
+#[path = "../selection/flood.rs"]
+mod flood;
 mod no_allocation;
 mod reference;
 mod strict_priority;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Strict priority, 802.1Q-2022 8.6.8.1.
 
-use crate::events::{Event, advance, begin, event, forward_event, step_tai};
+use crate::events::{Event, advance, begin, event, forward_event, happen, rest, step_tai};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, tai, transmitted};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, StrictPriority};
@@ -114,20 +114,12 @@ proptest! {
                     }
                     Decision::Idle => prop_assert!(queued.is_empty()),
                 },
-                Event::Remove { tenant } => {
-                    s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-                    queued.retain(|q| q.tenant != *tenant);
-                }
-                Event::Advance(span) => advance(&mut at, *span),
-                Event::StepTai(span) => step_tai(&mut at, *span),
+                other => happen(other, &mut s, &mut at, &mut queued),
             }
             prop_assert_eq!(s.len(), queued.len());
         }
         // Conservation: what is still queued is all there, each frame once and unchanged.
-        let mut rest = Vec::new();
-        s.remove(&mut |_| true, &mut |f| rest.push(f));
-        rest.sort_by_key(|f| f.id.0);
-        prop_assert_eq!(rest, queued);
+        prop_assert_eq!(rest(&mut s), queued);
         prop_assert!(s.is_empty());
     }
 }

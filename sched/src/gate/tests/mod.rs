@@ -12,7 +12,7 @@ use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
 use ktsn_time::{Nanos, Tai};
 
 /// Enabled, all open initially; entries are (gate states, interval).
-fn port(base_time: u64, cycle_time: i64, extension: i64, entries: &[(u8, i64)]) -> AdminPort {
+pub(crate) fn port(base_time: u64, cycle_time: i64, extension: i64, entries: &[(u8, i64)]) -> AdminPort {
     AdminPort {
         gate_enabled: true,
         gate_states: GateStates::ALL_OPEN,
@@ -30,7 +30,7 @@ fn port(base_time: u64, cycle_time: i64, extension: i64, entries: &[(u8, i64)]) 
     }
 }
 
-fn program(port: &AdminPort) -> Box<GateProgram> {
+pub(crate) fn program(port: &AdminPort) -> Box<GateProgram> {
     Box::new(GateProgram::new(port).unwrap())
 }
 

@@ -7,8 +7,9 @@ mod shaped;
 
 use super::*;
 use crate::frame::FrameId;
+use crate::gate::tests::program;
 use alloc::vec::Vec;
-use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, LatePolicy};
+use ktsn_model::{AdminPort, GateStates, LatePolicy};
 
 /// MONOTONIC is this far behind TAI.
 const BEHIND: u64 = 37_000;
@@ -50,24 +51,7 @@ fn frame(id: u64, of_class: u8, tx_time: Option<TxTime>) -> Frame {
 }
 
 fn port(base_time: u64, cycle_time: i64, entries: &[(u8, i64)]) -> AdminPort {
-    AdminPort {
-        gate_enabled: true,
-        base_time: Tai::from_nanos(base_time),
-        cycle_time: Nanos::new(cycle_time),
-        control_list: entries
-            .iter()
-            .map(|&(states, interval)| GateControlEntry {
-                operation: GateOperation::SetGateStates,
-                states: GateStates::from_bits(states),
-                interval: Nanos::new(interval),
-            })
-            .collect(),
-        ..AdminPort::default()
-    }
-}
-
-fn program(port: &AdminPort) -> Box<GateProgram> {
-    Box::new(GateProgram::new(port).unwrap())
+    crate::gate::tests::port(base_time, cycle_time, 0, entries)
 }
 
 fn selection(link_speed: Option<u64>, hand_over: i64, class: ClassOptions) -> TimeAware {
