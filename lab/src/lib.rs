@@ -19,6 +19,7 @@ pub mod overlay;
 pub mod process;
 pub mod sched;
 pub mod testbed;
+mod told;
 pub mod tools;
 
 #[allow(unsafe_code)]

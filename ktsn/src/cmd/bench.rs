@@ -130,9 +130,19 @@ struct ContainerArgs {
     keep: KeepArgs,
 }
 
-/// What is kept of an experiment, and how it is judged.
+/// What is kept of an experiment, how it is judged, and whether it is one.
 #[derive(Args, Clone, Debug)]
 struct KeepArgs {
+    #[command(flatten)]
+    results: ResultArgs,
+    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
+    #[arg(long, hide = true)]
+    functional: bool,
+}
+
+/// What is kept of an experiment, and how it is judged.
+#[derive(Args, Clone, Debug)]
+struct ResultArgs {
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -145,12 +155,9 @@ struct KeepArgs {
     /// Exit with status 1 when a bar is missed, too.
     #[arg(long)]
     strict_bars: bool,
-    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
-    #[arg(long, hide = true)]
-    functional: bool,
 }
 
-impl KeepArgs {
+impl ResultArgs {
     fn saved<'a>(&'a self, label: &'a str) -> Saved<'a> {
         let (json, report) = (self.json.as_deref(), self.report.as_deref());
         Saved { json, report, records: self.records, label }
@@ -220,9 +227,9 @@ fn container(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
 
 /// Measures the paths of a plan, and tells.
 fn paths(args: &ContainerArgs, plan: &Plan) -> anyhow::Result<ExitCode> {
-    let saved = args.keep.saved(plan.experiment);
+    let saved = args.keep.results.saved(plan.experiment);
     let document = told(&saved, plan.runs(), |watch| container::run(plan, watch))?;
-    Ok(verdict(&document, args.keep.strict_bars))
+    Ok(verdict(&document, args.keep.results.strict_bars))
 }
 
 /// Measures with a progress bar of `runs` steps, shows the tables, and writes what was asked for.

@@ -6,18 +6,16 @@
 //! ```
 
 use super::{End, Plan, Way};
-use crate::container::{DEADLINE, LEAD, PRIORITY};
-use crate::daemon::{Counters, Daemon};
+use crate::container::{LEAD, PRIORITY};
+use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, finish};
 use crate::process::{Process, Program};
+use crate::told::{Counted, Of, Told};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
+use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::Series;
-use ktsn_measure::series::{Facts, WireSource, untapped};
-use ktsn_measure::{listener, talker, tap};
-use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The listener's port.
@@ -42,16 +40,6 @@ pub(super) struct Observed {
     pub(super) broken: Option<String>,
 }
 
-/// What the three observers wrote.
-struct Told {
-    talk: talker::Summary,
-    talked: Vec<TalkRecord>,
-    listen: listener::Summary,
-    listened: Vec<ArrivalRecord>,
-    tap: tap::Summary,
-    tapped: Vec<ArrivalRecord>,
-}
-
 /// `ktsn VERB` in a pod; says on its standard output that it is ready.
 fn in_pod(end: &End, verb: &str, cpu: u8, fifo: u8, frames: u64) -> Program {
     let (first, rest) =
@@ -67,34 +55,10 @@ fn in_pod(end: &End, verb: &str, cpu: u8, fifo: u8, frames: u64) -> Program {
         .says_ready_on_stdout()
 }
 
-/// Removes what the run before left: what is read afterwards is of this one.
-fn forget(end: &End, verb: &str) -> Result<(), LabError> {
-    for path in ["csv", "json"].map(|ending| end.outside.join(format!("{verb}.{ending}"))) {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(LabError::file(path)(error));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn json<T: DeserializeOwned>(path: PathBuf) -> Result<T, LabError> {
-    let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
-    serde_json::from_str(&text).map_err(|error| LabError::Contents { path, problem: error.to_string() })
-}
-
-fn rows<T>(
-    path: &Path,
-    load: fn(&Path) -> Result<Vec<T>, records::RecordsError>,
-) -> Result<Vec<T>, LabError> {
-    load(path).map_err(|error| LabError::Contents { path: path.to_owned(), problem: error.to_string() })
-}
-
 impl Bench<'_> {
-    fn observers(&self) -> Observers<'_> {
-        Observers { tools: &self.plan.tools, directory: self.directory, functional: false }
+    /// The observers that write into `directory`.
+    fn observers<'a>(&'a self, directory: &'a Path) -> Observers<'a> {
+        Observers { tools: &self.plan.tools, directory, functional: false }
     }
 
     fn tap(&self, way: &Way) -> Result<Process, LabError> {
@@ -139,9 +103,11 @@ impl Bench<'_> {
         round: u32,
         first: u64,
     ) -> Result<Observed, LabError> {
-        self.observers().forget(&["tap"])?;
-        forget(&way.talker, "talk")?;
-        forget(&way.listener, "listen")?;
+        let (talks, listens) = (self.observers(&way.talker.outside), self.observers(&way.listener.outside));
+        let taps = self.observers(self.directory);
+        for (files, name) in [(talks, "talk"), (listens, "listen"), (taps, "tap")] {
+            files.forget(&[name])?;
+        }
         let mut tap = self.tap(way)?;
         let listen = in_pod(&way.listener, "listen", 0, 40, self.plan.frames);
         let mut listener = listen
@@ -160,75 +126,26 @@ impl Bench<'_> {
         // It ends by itself: with its last frame, or after a silence.
         listener.wait(INTO_A_POD, MEASURED)?;
         let counted = match before {
-            Some(before) => Some((self.daemon.sums()?.since(&before), self.daemon.resident_octets()?)),
+            Some(before) => Some(Counted::since(&self.daemon, &self.daemon.sums()?, &before)?),
             None => None,
         };
         finish(&mut tap)?;
-        let mut observed =
-            self.observed(way, payload, round, counted.as_ref().map(|(counters, _)| counters))?;
-        let series = &mut observed.series;
+        let told = Told::read(&talks, &listens, &taps)?;
+        let of = Of {
+            path: way.path.name(),
+            is_served: way.path.is_served(),
+            is_overlay: way.vxlan_port != 0,
+            ingress: "kernel",
+            payload,
+            load: "idle",
+            round,
+        };
+        let (run, mut series) = told.run(&of, counted.as_ref());
         series.steal_ratio = Some(disturbance.steal_ratio);
         series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
-        if let Some((counters, resident_octets)) = counted {
-            series.daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed);
-            series.daemon_rss_octets = Some(resident_octets);
-            series.overrun = Some(counters.overrun);
-            series.dropped = counters.dropped;
-            series.bypassed = counters.bypassed;
+        if let Some(counted) = counted {
+            counted.show(&mut series, elapsed);
         }
-        Ok(observed)
-    }
-
-    fn told(&self, way: &Way) -> Result<Told, LabError> {
-        let (talker, listener) = (&way.talker.outside, &way.listener.outside);
-        Ok(Told {
-            talk: json(talker.join("talk.json"))?,
-            talked: rows(&talker.join("talk.csv"), records::load_talk)?,
-            listen: json(listener.join("listen.json"))?,
-            listened: rows(&listener.join("listen.csv"), records::load_arrivals)?,
-            tap: self.observers().json("tap")?,
-            tapped: self.observers().records("tap", records::load_arrivals)?,
-        })
-    }
-
-    fn observed(
-        &self,
-        way: &Way,
-        payload: usize,
-        round: u32,
-        counted: Option<&Counters>,
-    ) -> Result<Observed, LabError> {
-        let told = self.told(way)?;
-        let served = way.path.is_served();
-        let (joined, counts) = records::join(&told.talked, &told.tapped, &told.listened, !served);
-        let load = Some("idle".to_owned());
-        let name = way.path.name().to_owned();
-        let run =
-            RunRecords { path: name, payload_octets: payload, load: load.clone(), round, records: joined };
-        let facts = Facts {
-            frames_intended: told.talk.frames_intended,
-            counts,
-            wire: WireSource::Tap,
-            deadline: Some(DEADLINE),
-            transmit: counted.and_then(Counters::transmit_figures),
-        };
-        let series = Series {
-            load,
-            class: Some(PRIORITY),
-            egress: Some(if served { "uplink" } else { "kernel" }.to_owned()),
-            overlay: (way.vxlan_port != 0).then(|| "vxlan-routed".to_owned()),
-            ingress: Some("kernel".to_owned()),
-            talker_cpu_ratio: Some(told.talk.cpu_ratio),
-            listener_cpu_ratio: Some(told.listen.cpu_ratio),
-            ..Series::of_run(&run, &facts)
-        };
-        let stepped = told.talk.clock_stepped || told.listen.clock_stepped || told.tap.clock_stepped;
-        let broken = match (stepped, told.tap.kernel_drops, untapped(&run.records)) {
-            (true, ..) => Some("a clock was stepped".to_owned()),
-            (_, 1.., _) => Some(format!("the tap's buffer lost {} frames", told.tap.kernel_drops)),
-            (_, _, 1..) => Some("the tap did not see frames that the listener received".to_owned()),
-            _ => None,
-        };
-        Ok(Observed { series, run, broken })
+        Ok(Observed { broken: told.broken(&run), series, run })
     }
 }

@@ -6,17 +6,16 @@
 //! ```
 
 use super::load::Running;
-use super::{DEADLINE, LEAD, Path, Plan, capture, cpu, far};
-use crate::daemon::{Counters, Daemon};
+use super::{LEAD, Path, Plan, capture, cpu, far};
+use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
+use crate::told::{Counted, Of, Told};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
+use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::Series;
-use ktsn_measure::series::{Facts, WireSource, untapped};
-use ktsn_measure::{listener, talker, tap};
 use std::path::Path as FilePath;
 use std::time::Duration;
 
@@ -51,16 +50,6 @@ pub(super) struct Observed {
     pub(super) in_calls: f64,
     /// Why the observation, not the path, is at fault.
     pub(super) broken: Option<String>,
-}
-
-/// What the three observers wrote.
-struct Told {
-    talk: talker::Summary,
-    talked: Vec<TalkRecord>,
-    listen: listener::Summary,
-    listened: Vec<ArrivalRecord>,
-    tap: tap::Summary,
-    tapped: Vec<ArrivalRecord>,
 }
 
 impl Bench<'_> {
@@ -130,9 +119,7 @@ impl Bench<'_> {
         finish(&mut listener)?;
         // The listener's end means that the last frame has passed the tap as well.
         let counted = match (daemon, counted) {
-            (Some(daemon), Some(before)) => {
-                Some((daemon.statistics()?.since(&before), daemon.resident_octets()?))
-            }
+            (Some(daemon), Some(before)) => Some(Counted::since(daemon, &daemon.statistics()?, &before)?),
             _ => None,
         };
         let far_cpu = match (&far, far_cpu) {
@@ -141,8 +128,9 @@ impl Bench<'_> {
         };
         far.map_or(Ok(()), Daemon::stop)?;
         finish(&mut tap)?;
-        let told = self.told()?;
-        let mut observed = observed(wish, &told, counted.as_ref().map(|(counters, _)| counters));
+        let files = self.observers();
+        let told = Told::read(&files, &files, &files)?;
+        let mut observed = observed(wish, &told, counted.as_ref());
         observed.in_calls = cpu::in_calls(&told.talked) / elapsed;
         let series = &mut observed.series;
         let disturbance = ended.since(&machine);
@@ -150,76 +138,28 @@ impl Bench<'_> {
         series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
         series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
-        if let Some((counters, resident_octets)) = counted {
-            series.daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed);
+        if let Some(counted) = counted {
+            counted.show(series, elapsed);
             series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
-            series.daemon_rss_octets = Some(resident_octets);
-            series.overrun = Some(counters.overrun);
-            series.dropped = counters.dropped;
-            series.bypassed = counters.bypassed;
         }
         Ok(observed)
     }
-
-    fn told(&self) -> Result<Told, LabError> {
-        let files = self.observers();
-        Ok(Told {
-            talk: files.json("talk")?,
-            talked: files.records("talk", records::load_talk)?,
-            listen: files.json("listen")?,
-            listened: files.records("listen", records::load_arrivals)?,
-            tap: files.json("tap")?,
-            tapped: files.records("tap", records::load_arrivals)?,
-        })
-    }
 }
 
-fn observed(wish: &Wish<'_>, told: &Told, counted: Option<&Counters>) -> Observed {
+fn observed(wish: &Wish<'_>, told: &Told, counted: Option<&Counted>) -> Observed {
     let path = wish.path;
-    let load = Some(wish.load.name().to_owned());
-    // Under KTSN the hand-over to the port is the daemon's, not the talker's call.
-    let handed = !path.is_served();
-    let (joined, counts) = records::join(&told.talked, &told.tapped, &told.listened, handed);
-    let run = RunRecords {
-        path: path.name().to_owned(),
-        payload_octets: wish.payload,
-        load: load.clone(),
-        round: wish.round,
-        records: joined,
-    };
-    let facts = Facts {
-        frames_intended: told.talk.frames_intended,
-        counts,
-        wire: WireSource::Tap,
-        deadline: Some(DEADLINE),
-        transmit: counted.and_then(Counters::transmit_figures),
-    };
-    let overlay = path.in_pods().then(|| "vxlan-routed".to_owned());
-    let series = Series {
-        load,
-        class: Some(PRIORITY),
-        egress: Some(if path.is_served() { "uplink" } else { "kernel" }.to_owned()),
-        overlay,
-        ingress: Some(path.ingress().to_owned()),
-        talker_cpu_ratio: Some(told.talk.cpu_ratio),
-        listener_cpu_ratio: Some(told.listen.cpu_ratio),
-        ..Series::of_run(&run, &facts)
-    };
-    let broken = broken(told, &run);
+    let (run, series) = told.run(
+        &Of {
+            path: path.name(),
+            is_served: path.is_served(),
+            is_overlay: path.in_pods(),
+            ingress: path.ingress(),
+            payload: wish.payload,
+            load: wish.load.name(),
+            round: wish.round,
+        },
+        counted,
+    );
     let calls = if path == Path::KtsnCapture { capture::calls(&told.talked) } else { Vec::new() };
-    Observed { series, run, calls, in_calls: 0.0, broken }
-}
-
-/// Whether an observer failed, by the void rule.
-fn broken(told: &Told, run: &RunRecords) -> Option<String> {
-    if told.talk.clock_stepped || told.listen.clock_stepped || told.tap.clock_stepped {
-        return Some("a clock was stepped".to_owned());
-    }
-    if told.tap.kernel_drops > 0 {
-        return Some(format!("the tap's buffer lost {} frames", told.tap.kernel_drops));
-    }
-    match untapped(&run.records) {
-        0 => None,
-        count => Some(format!("the tap did not see {count} frames that the listener received")),
-    }
+    Observed { broken: told.broken(&run), series, run, calls, in_calls: 0.0 }
 }

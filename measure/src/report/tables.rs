@@ -26,10 +26,15 @@ const fn column(group: &'static str, name: &'static str, meaning: &'static str, 
     Column { group, name, meaning, cell }
 }
 
-/// The cell of a percentile, in µs.
+/// A percentile of a quantity in µs.
 macro_rules! micros_of {
-    ($quantity:ident . $percentile:ident, $decimals:literal) => {
-        |s| micros(of(s.$quantity, |f| f.$percentile), $decimals)
+    ($group:literal, $quantity:ident . $percentile:ident, $decimals:literal) => {
+        micros_of!($group, $quantity.$percentile, $decimals, "")
+    };
+    ($group:literal, $quantity:ident . $percentile:ident, $decimals:literal, $meaning:literal) => {
+        column(concat!($group, ", µs"), stringify!($percentile), $meaning, |s| {
+            micros(of(s.$quantity, |f| f.$percentile), $decimals)
+        })
     };
 }
 
@@ -42,49 +47,39 @@ const COLUMNS: [Column; 32] = [
     column("Frames", "early", "Handed to the port, or seen on the wire, before the requested time.", |s| {
         maybe_count(s.early)
     }),
-    column(
-        "Transmit error, µs",
-        "p50",
-        "Hand-over to the port minus requested transmit time.",
-        micros_of!(transmit_error.p50, 3),
+    micros_of!(
+        "Transmit error",
+        transmit_error.p50,
+        3,
+        "Hand-over to the port minus requested transmit time."
     ),
-    column("Transmit error, µs", "p90", "", micros_of!(transmit_error.p90, 3)),
-    column(
-        "Wire offset, µs",
-        "p50",
-        "Seen by a tap on the receiving host's uplink minus requested time.",
-        micros_of!(wire_offset.p50, 2),
+    micros_of!("Transmit error", transmit_error.p90, 3),
+    micros_of!(
+        "Wire offset",
+        wire_offset.p50,
+        2,
+        "Seen by a tap on the receiving host's uplink minus requested time."
     ),
-    column("Wire offset, µs", "p90", "", micros_of!(wire_offset.p90, 2)),
-    column("Wire offset, µs", "p99", "", micros_of!(wire_offset.p99, 2)),
-    column(
-        "Wire jitter, µs",
-        "p50",
-        "How far the distance of two neighbours on the wire is from the period.",
-        micros_of!(wire_jitter.p50, 2),
+    micros_of!("Wire offset", wire_offset.p90, 2),
+    micros_of!("Wire offset", wire_offset.p99, 2),
+    micros_of!(
+        "Wire jitter",
+        wire_jitter.p50,
+        2,
+        "How far the distance of two neighbours on the wire is from the period."
     ),
-    column(
-        "Latency, µs",
-        "p50",
-        "Received by the listening program minus requested time.",
-        micros_of!(latency.p50, 2),
+    micros_of!("Latency", latency.p50, 2, "Received by the listening program minus requested time."),
+    micros_of!("Latency", latency.p90, 2),
+    micros_of!("Latency", latency.p99, 2),
+    micros_of!("Jitter", jitter.p50, 2, "The same distance in the listening program."),
+    micros_of!(
+        "Before wake-up",
+        before_wake_up.p50,
+        2,
+        "The listener's kernel stamp minus requested time: the latency without the wake-up."
     ),
-    column("Latency, µs", "p90", "", micros_of!(latency.p90, 2)),
-    column("Latency, µs", "p99", "", micros_of!(latency.p99, 2)),
-    column("Jitter, µs", "p50", "The same distance in the listening program.", micros_of!(jitter.p50, 2)),
-    column(
-        "Before wake-up, µs",
-        "p50",
-        "The listener's kernel stamp minus requested time: the latency without the wake-up.",
-        micros_of!(before_wake_up.p50, 2),
-    ),
-    column(
-        "Wake-up, µs",
-        "p50",
-        "From the listener's kernel stamp to the program.",
-        micros_of!(wake_up.p50, 2),
-    ),
-    column("Wake-up, µs", "p90", "", micros_of!(wake_up.p90, 2)),
+    micros_of!("Wake-up", wake_up.p50, 2, "From the listener's kernel stamp to the program."),
+    micros_of!("Wake-up", wake_up.p90, 2),
     column("Window", "outside", "Handed over while the gate of the class was closed.", |s| {
         maybe_count(s.outside_window)
     }),
@@ -97,13 +92,13 @@ const COLUMNS: [Column; 32] = [
         "Seen by the tap outside the window, or more than 10 µs after its end.",
         |s| percent(s.wire_outside_window_ratio, 2),
     ),
-    column(
-        "After opening, µs",
-        "p50",
-        "Hand-over to the port minus the opening of the window.",
-        micros_of!(after_opening.p50, 2),
+    micros_of!(
+        "After opening",
+        after_opening.p50,
+        2,
+        "Hand-over to the port minus the opening of the window."
     ),
-    column("After opening, µs", "p90", "", micros_of!(after_opening.p90, 2)),
+    micros_of!("After opening", after_opening.p90, 2),
     column("Late", "> 1 µs, %", "Frames handed to the port more than 1 µs late.", |s| {
         percent(s.late_over_1us_ratio, 1)
     }),

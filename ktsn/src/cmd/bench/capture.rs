@@ -4,7 +4,6 @@
 //! In: for how long. Out: tables, `ktsn.results/1` with the lead that capture needs. Exit status 1 when a frame was lost,
 //! early, duplicated or reordered.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -24,18 +23,8 @@ pub(super) struct CaptureArgs {
     /// Rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as HTML.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-    /// Exit with status 1 when a bar is missed, too.
-    #[arg(long)]
-    strict_bars: bool,
-    /// For functional tests: no SCHED_FIFO, no pinning, no waiting for a quiet machine; the times mean nothing.
-    #[arg(long, hide = true)]
-    functional: bool,
+    #[command(flatten)]
+    keep: KeepArgs,
 }
 
 /// Measures and tells.
@@ -46,13 +35,7 @@ pub(super) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         payload: vec![64],
         period: Nanos::from_millis(1),
         path: vec![Path::Ktsn, Path::KtsnCapture],
-        keep: KeepArgs {
-            json: args.json.clone(),
-            report: args.report.clone(),
-            records: false,
-            strict_bars: args.strict_bars,
-            functional: args.functional,
-        },
+        keep: args.keep.clone(),
     };
     let plan = Plan { experiment: "capture", ..container.plan()? };
     paths(&container, &plan)

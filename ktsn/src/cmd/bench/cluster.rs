@@ -13,7 +13,7 @@ use ktsn_lab::Tools;
 use ktsn_lab::cluster::{self, Plan, Site};
 use ktsn_time::Nanos;
 
-use super::{LOCK, Saved, command, frames, seconds, span, tell, told};
+use super::{LOCK, ResultArgs, command, frames, seconds, span, tell, told};
 
 /// Every way from pod to pod of a cluster that is already there.
 #[derive(Args, Clone, Debug)]
@@ -36,18 +36,8 @@ pub(super) struct ClusterArgs {
     /// Distance of two transmit times.
     #[arg(long, default_value = "1ms", value_parser = span)]
     period: Nanos,
-    /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as HTML.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-    /// Write the raw records into records/ beside the JSON.
-    #[arg(long, requires = "json")]
-    records: bool,
-    /// Exit with status 1 when a bar is missed, too.
-    #[arg(long)]
-    strict_bars: bool,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 /// Measures and tells.
@@ -62,12 +52,7 @@ pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<ExitCode> {
         lock: PathBuf::from(LOCK),
         command: command(),
     };
-    let saved = Saved {
-        json: args.json.as_deref(),
-        report: args.report.as_deref(),
-        records: args.records,
-        label: "k8s",
-    };
+    let saved = args.results.saved("k8s");
     let document = told(&saved, plan.runs(), |watch| cluster::run(&plan, watch))?;
-    Ok(tell(&document, &cluster::violations(&document), args.strict_bars))
+    Ok(tell(&document, &cluster::violations(&document), args.results.strict_bars))
 }

@@ -57,7 +57,7 @@ impl GatesArgs {
 /// Measures and tells.
 pub(super) fn run(args: &GatesArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    for file in [&args.keep.json, &args.keep.report].into_iter().flatten() {
+    for file in [&args.keep.results.json, &args.keep.results.report].into_iter().flatten() {
         writable(file)?;
     }
     let bar = ProgressBar::new_spinner();
@@ -66,12 +66,12 @@ pub(super) fn run(args: &GatesArgs) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let Outcome { document, runs } = outcome?;
     let mut text = table::document(&document);
-    let saved = args.keep.saved("gates");
+    let saved = args.keep.results.saved("gates");
     for line in save(&saved, &document, &runs)? {
         text.push_str(&format!("{line}\n"));
     }
     output::write(&text)?;
-    Ok(tell(&document, &gates::violations(&document), args.keep.strict_bars))
+    Ok(tell(&document, &gates::violations(&document), args.keep.results.strict_bars))
 }
 
 #[cfg(test)]

@@ -79,9 +79,9 @@ impl OverlayArgs {
 /// Measures and tells.
 pub(super) fn run(args: &OverlayArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    let saved = args.keep.saved(plan.paths.experiment);
+    let saved = args.keep.results.saved(plan.paths.experiment);
     let document = told(&saved, plan.paths.runs(), |watch| overlay::run(&plan, watch))?;
-    Ok(tell(&document, &overlay::bars::violations(&document), args.keep.strict_bars))
+    Ok(tell(&document, &overlay::bars::violations(&document), args.keep.results.strict_bars))
 }
 
 #[cfg(test)]

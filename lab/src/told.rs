@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What talker, listener and tap tell of one run.
+//!
+//! In: the directories that they wrote into, what the daemon counted. Out: joined records, their figures, and whether the
+//! observation rather than the path is at fault.
+
+use crate::container::{DEADLINE, PRIORITY};
+use crate::daemon::{Counters, Daemon};
+use crate::error::LabError;
+use crate::observers::Observers;
+use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
+use ktsn_measure::results::Series;
+use ktsn_measure::series::{Facts, WireSource, untapped};
+use ktsn_measure::{listener, talker, tap};
+
+/// What the three observers wrote.
+pub(crate) struct Told {
+    talk: talker::Summary,
+    pub(crate) talked: Vec<TalkRecord>,
+    listen: listener::Summary,
+    listened: Vec<ArrivalRecord>,
+    tap: tap::Summary,
+    tapped: Vec<ArrivalRecord>,
+}
+
+/// Which run it was.
+pub(crate) struct Of<'a> {
+    pub(crate) path: &'a str,
+    /// By KTSN: the hand-over to the port is the daemon's then, not the talker's call.
+    pub(crate) is_served: bool,
+    pub(crate) is_overlay: bool,
+    pub(crate) ingress: &'a str,
+    pub(crate) payload: usize,
+    pub(crate) load: &'a str,
+    pub(crate) round: u32,
+}
+
+/// What the daemon counted while the run lasted.
+pub(crate) struct Counted {
+    pub(crate) counters: Counters,
+    resident_octets: u64,
+}
+
+impl Counted {
+    /// From `before` on.
+    pub(crate) fn since(daemon: &Daemon, now: &Counters, before: &Counters) -> Result<Self, LabError> {
+        Ok(Self { counters: now.since(before), resident_octets: daemon.resident_octets()? })
+    }
+
+    /// Its figures of a run of `elapsed` seconds.
+    pub(crate) fn show(self, series: &mut Series, elapsed: f64) {
+        series.daemon_cpu_ratio = Some(self.counters.cpu.as_secs_f64() / elapsed);
+        series.daemon_rss_octets = Some(self.resident_octets);
+        series.overrun = Some(self.counters.overrun);
+        series.dropped = self.counters.dropped;
+        series.bypassed = self.counters.bypassed;
+    }
+}
+
+impl Told {
+    /// Reads `talk`, `listen` and `tap` where each of them wrote.
+    pub(crate) fn read(
+        talker: &Observers<'_>,
+        listener: &Observers<'_>,
+        tap: &Observers<'_>,
+    ) -> Result<Self, LabError> {
+        Ok(Self {
+            talk: talker.json("talk")?,
+            talked: talker.records("talk", records::load_talk)?,
+            listen: listener.json("listen")?,
+            listened: listener.records("listen", records::load_arrivals)?,
+            tap: tap.json("tap")?,
+            tapped: tap.records("tap", records::load_arrivals)?,
+        })
+    }
+
+    /// The run's records and figures.
+    pub(crate) fn run(&self, of: &Of<'_>, counted: Option<&Counted>) -> (RunRecords, Series) {
+        let (records, counts) = records::join(&self.talked, &self.tapped, &self.listened, !of.is_served);
+        let load = Some(of.load.to_owned());
+        let run = RunRecords {
+            path: of.path.to_owned(),
+            payload_octets: of.payload,
+            load: load.clone(),
+            round: of.round,
+            records,
+        };
+        let facts = Facts {
+            frames_intended: self.talk.frames_intended,
+            counts,
+            wire: WireSource::Tap,
+            deadline: Some(DEADLINE),
+            transmit: counted.and_then(|counted| counted.counters.transmit_figures()),
+        };
+        let series = Series {
+            load,
+            class: Some(PRIORITY),
+            egress: Some(if of.is_served { "uplink" } else { "kernel" }.to_owned()),
+            overlay: of.is_overlay.then(|| "vxlan-routed".to_owned()),
+            ingress: Some(of.ingress.to_owned()),
+            talker_cpu_ratio: Some(self.talk.cpu_ratio),
+            listener_cpu_ratio: Some(self.listen.cpu_ratio),
+            ..Series::of_run(&run, &facts)
+        };
+        (run, series)
+    }
+
+    /// Why the observation, not the path, is at fault, by the void rule.
+    pub(crate) fn broken(&self, run: &RunRecords) -> Option<String> {
+        if self.talk.clock_stepped || self.listen.clock_stepped || self.tap.clock_stepped {
+            return Some("a clock was stepped".to_owned());
+        }
+        if self.tap.kernel_drops > 0 {
+            return Some(format!("the tap's buffer lost {} frames", self.tap.kernel_drops));
+        }
+        match untapped(&run.records) {
+            0 => None,
+            count => Some(format!("the tap did not see {count} frames that the listener received")),
+        }
+    }
+}
