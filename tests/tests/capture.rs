@@ -184,21 +184,12 @@ fn a_peer_on_the_same_node_is_served_by_the_interface() {
     assert!(tap.early().is_empty(), "{:?}", tap.early());
 }
 
-/// Numbers of the daemon's bpf links.
-fn links(daemon: &Daemon) -> Vec<u32> {
-    let entries = std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).expect("descriptors");
-    let texts = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    texts
-        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok()))
-        .collect()
-}
-
 #[test]
 fn a_program_that_somebody_takes_off_is_put_there_again() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[captured(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
-    let [link] = links(&daemon)[..] else { panic!("one link") };
+    let [link] = daemon.links()[..] else { panic!("one link") };
     let detached =
         Command::new("bpftool").args(["link", "detach", "id", &link.to_string()]).output().expect("bpftool");
     assert!(detached.status.success(), "{detached:?}");
@@ -238,10 +229,10 @@ fn without_the_daemon_frames_take_the_kernels_way_at_once() {
 fn everything_is_let_go_with_the_namespace() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[captured(&bed)]);
-    assert_eq!(links(&daemon).len(), 1);
+    assert_eq!(daemon.links().len(), 1);
     bed.delete(&bed.pod_a);
     eventually("let go", Duration::from_secs(1), || {
-        (!bed.has_link("pod5") && links(&daemon).is_empty()).then_some(())
+        (!bed.has_link("pod5") && daemon.links().is_empty()).then_some(())
     });
     eventually("no map or program is held", Duration::from_secs(1), || {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("descriptors");
@@ -263,9 +254,9 @@ fn what_has_no_host_end_is_refused() {
     // Nothing of it is left: another one goes there.
     let other = ktsn_proto::v1::Attachment { interface: "eth0".to_owned(), ..attachment_of(&bed) };
     assert!(!daemon.control().attach(other).expect("attached"));
-    assert_eq!(links(&daemon).len(), 1);
+    assert_eq!(daemon.links().len(), 1);
     daemon.control().detach("d").expect("detached");
-    assert!(links(&daemon).is_empty());
+    assert!(daemon.links().is_empty());
 }
 
 fn attachment_of(bed: &Bed) -> ktsn_proto::v1::Attachment {

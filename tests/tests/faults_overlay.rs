@@ -161,15 +161,9 @@ fn a_replaced_uplink_recovers() {
         assert_eq!(tap.wait(1, 5, SOON).len(), 5);
     }
     let held = Talker::start(&daemon, &bed.pod_a, POD_B, 2, "count=1500 period_us=1000 lead_us=5000 clock=1");
-    bed.run(&format!("ip -n {a} link del {UPLINK}"));
-    std::thread::sleep(Duration::from_millis(300));
+    bed.replace_uplink();
     bed.run(&format!(
-        "ip -n {a} link add {UPLINK} address 02:00:00:00:00:11 type veth peer name {UPLINK} address 02:00:00:00:00:02 netns {b}
-ip -n {a} addr add 192.168.50.1/24 dev {UPLINK}
-ip -n {b} addr add 192.168.50.2/24 dev {UPLINK}
-ip -n {a} link set {UPLINK} up
-ip -n {b} link set {UPLINK} up
-ip -n {a} neigh replace 192.168.50.2 lladdr 02:00:00:00:00:02 dev {UPLINK} nud permanent
+        "ip -n {a} neigh replace 192.168.50.2 lladdr 02:00:00:00:00:02 dev {UPLINK} nud permanent
 {}",
         flannel(&bed, "02:00:00:00:01:01")
     ));

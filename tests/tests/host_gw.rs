@@ -213,15 +213,9 @@ fn a_replaced_uplink_is_followed() {
         Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=3000 period_us=1000 lead_us=200000 clock=1");
     let before = Tap::open(b, UPLINK);
     assert!(before.wait(1, 100, SOON).len() >= 100);
-    bed.run(&format!("ip -n {a} link del {UPLINK}"));
-    std::thread::sleep(Duration::from_millis(300));
+    bed.replace_uplink();
     bed.run(&format!(
-        "ip -n {a} link add {UPLINK} address 02:00:00:00:00:11 type veth peer name {UPLINK} address 02:00:00:00:00:02 netns {b}
-ip -n {a} addr add 192.168.50.1/24 dev {UPLINK}
-ip -n {b} addr add 192.168.50.2/24 dev {UPLINK}
-ip -n {a} addr add fd50::1/64 dev {UPLINK} nodad
-ip -n {a} link set {UPLINK} up
-ip -n {b} link set {UPLINK} up
+        "ip -n {a} addr add fd50::1/64 dev {UPLINK} nodad
 ip -n {b} neigh replace 192.168.50.1 lladdr 02:00:00:00:00:11 dev {UPLINK} nud permanent
 ip -n {b} route add 10.244.0.0/24 via 192.168.50.1 dev {UPLINK}
 "

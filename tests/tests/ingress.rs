@@ -74,17 +74,8 @@ fn in_order(count: u64) -> Vec<u64> {
     (0..count).collect()
 }
 
-/// Numbers of the daemon's bpf links.
-fn links(daemon: &Daemon) -> Vec<u32> {
-    let entries = std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).expect("descriptors");
-    let texts = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    texts
-        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok()))
-        .collect()
-}
-
 fn take_off(daemon: &Daemon) {
-    let [link] = links(daemon)[..] else { panic!("one link") };
+    let [link] = daemon.links()[..] else { panic!("one link") };
     let done = Command::new("bpftool").args(["link", "detach", "id", &link.to_string()]).output();
     assert!(done.expect("bpftool").status.success());
 }
@@ -189,11 +180,11 @@ fn a_daemon_that_dies_or_ends_leaves_the_kernels_way_and_loses_nothing() {
 fn everything_is_let_go_with_the_pod_and_with_the_attachment() {
     let bed = Bed::new();
     let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
-    assert_eq!(links(&receiving).len(), 1);
+    assert_eq!(receiving.links().len(), 1);
     let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=500 period_us=1000 lead_us=400000");
     eventually("frames are taken", 24 * SOON, || (counted(&receiving).taken > 100).then_some(()));
     bed.delete(&bed.pod_b);
-    eventually("let go", Duration::from_secs(2), || links(&receiving).is_empty().then_some(()));
+    eventually("let go", Duration::from_secs(2), || receiving.links().is_empty().then_some(()));
     eventually("no map or program is held", Duration::from_secs(1), || {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", receiving.pid())).expect("descriptors");
         let held = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -228,11 +219,11 @@ fn what_has_no_host_end_or_no_overlay_is_refused() {
     let refused = receiving.control().attach(none).expect_err("no overlay");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert_eq!(receiving.control().list().attachments.len(), 1);
-    assert_eq!(links(&receiving).len(), 1, "the first goes on");
+    assert_eq!(receiving.links().len(), 1, "the first goes on");
     receiving.control().detach(POD).expect("it is from the file, and goes");
-    assert!(links(&receiving).is_empty());
+    assert!(receiving.links().is_empty());
     assert!(!receiving.control().attach(attachment(POD, &bed.pod_b)).expect("attached"));
-    assert_eq!(links(&receiving).len(), 1);
+    assert_eq!(receiving.links().len(), 1);
 }
 
 #[test]
@@ -388,6 +379,11 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let before = seen();
     send();
     assert_eq!(seen(), before, "none of both has it");
+    // Other tables, of which this is no news.
+    bed.run(&format!("ip -n {} addr add 10.244.0.77/32 dev eth0", bed.pod_q));
+    std::thread::sleep(Duration::from_millis(300));
+    let log = receiving.log();
+    assert_eq!(log.matches("is claimed by several attachments").count(), 1, "said once: {log}");
     bed.run(&format!("ip -n {} addr del {POD_A}/32 dev eth0", bed.pod_q));
     std::thread::sleep(Duration::from_millis(300));
     send();

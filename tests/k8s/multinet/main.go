@@ -37,11 +37,6 @@ type config struct {
 	CacheDir       string    `json:"cacheDir"`
 }
 
-func main() {
-	funcs := skel.CNIFuncs{Add: add, Check: check, Del: del}
-	skel.PluginMainFuncs(funcs, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), "multinet, a double of Multus")
-}
-
 // call is one CNI call under way.
 type call struct {
 	args   *skel.CmdArgs
@@ -79,18 +74,36 @@ func (c *call) runtime(d *delegate) *libcni.RuntimeConf {
 	return rt
 }
 
-func add(args *skel.CmdArgs) error {
-	c, err := newCall(args)
-	if err != nil {
-		return err
+func main() {
+	funcs := skel.CNIFuncs{Add: within(add), Check: within(check), Del: within(del)}
+	skel.PluginMainFuncs(funcs, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), "multinet, a double of Multus")
+}
+
+// within bounds one call.
+func within(verb func(context.Context, *call) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		c, err := newCall(args)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), callMax)
+		defer cancel()
+		return verb(ctx, c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callMax)
-	defer cancel()
+}
+
+// wanted are the networks that the pod asks for, as the API server knows them.
+func (c *call) wanted(ctx context.Context) (*api, []*delegate, error) {
 	api, err := c.conf.API.connect()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	delegates, err := c.delegates(ctx, api)
+	return api, delegates, err
+}
+
+func add(ctx context.Context, c *call) error {
+	api, delegates, err := c.wanted(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,18 +135,8 @@ func add(args *skel.CmdArgs) error {
 	return types.PrintResult(first, c.conf.CNIVersion)
 }
 
-func check(args *skel.CmdArgs) error {
-	c, err := newCall(args)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), callMax)
-	defer cancel()
-	api, err := c.conf.API.connect()
-	if err != nil {
-		return err
-	}
-	delegates, err := c.delegates(ctx, api)
+func check(ctx context.Context, c *call) error {
+	_, delegates, err := c.wanted(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,13 +148,7 @@ func check(args *skel.CmdArgs) error {
 	return nil
 }
 
-func del(args *skel.CmdArgs) error {
-	c, err := newCall(args)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), callMax)
-	defer cancel()
+func del(ctx context.Context, c *call) error {
 	saved, err := c.load()
 	if err != nil {
 		return err

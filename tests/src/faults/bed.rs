@@ -142,6 +142,24 @@ impl Bed {
         }
     }
 
+    /// Takes the uplink away for 300 ms: another device comes back under its name, with its addresses and no neighbours.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn replace_uplink(&self) {
+        let (a, b) = (&self.host_a, &self.host_b);
+        self.run(&format!("ip -n {a} link del {UPLINK}"));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        self.run(&format!(
+            "ip -n {a} link add {UPLINK} address 02:00:00:00:00:11 type veth peer name {UPLINK} address 02:00:00:00:00:02 netns {b}
+ip -n {a} addr add 192.168.50.1/24 dev {UPLINK}
+ip -n {b} addr add 192.168.50.2/24 dev {UPLINK}
+ip -n {a} link set {UPLINK} up
+ip -n {b} link set {UPLINK} up
+"
+        ));
+    }
+
     /// Removes a namespace by name, as a container runtime does.
     ///
     /// # Panics

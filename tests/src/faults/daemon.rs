@@ -259,6 +259,19 @@ impl Daemon {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("descriptors").count()
     }
 
+    /// Numbers of its bpf links.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn links(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir(format!("/proc/{}/fdinfo", self.pid())).expect("descriptors");
+        let texts = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+        let link =
+            |text: &str| text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok());
+        texts.filter_map(|text| link(&text)).collect()
+    }
+
     /// What its descriptors are, for a message.
     #[must_use]
     pub fn descriptor_kinds(&self) -> std::collections::BTreeMap<String, usize> {
