@@ -13,10 +13,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The schema that the API server checks has exactly the fields of the types: a field that it does not know would be cut off in
+// The schemas that the API server checks have exactly the fields of the types: a field that it does not know would be cut off in
 // silence, one that the types do not know would be accepted and ignored.
-func TestTheSchemaHasTheTypesFields(t *testing.T) {
-	data, err := os.ReadFile("../../deploy/helm/ktsn/crds/gateschedules.yaml")
+func TestTheSchemasHaveTheTypesFields(t *testing.T) {
+	holds(t, "gateschedules", reflect.TypeOf(GateScheduleSpec{}), reflect.TypeOf(GateScheduleStatus{}))
+	holds(t, "streams", reflect.TypeOf(StreamSpec{}), reflect.TypeOf(StreamStatus{}))
+}
+
+func holds(t *testing.T, resource string, spec, status reflect.Type) {
+	t.Helper()
+	data, err := os.ReadFile("../../deploy/helm/ktsn/crds/" + resource + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +43,8 @@ func TestTheSchemaHasTheTypesFields(t *testing.T) {
 		t.Errorf("%s/%s", crd.Spec.Group, version.Name)
 	}
 	properties := version.Schema.OpenAPIV3Schema["properties"].(map[string]any)
-	compare(t, "spec", properties["spec"].(map[string]any), reflect.TypeOf(GateScheduleSpec{}))
-	compare(t, "status", properties["status"].(map[string]any), reflect.TypeOf(GateScheduleStatus{}))
+	compare(t, resource+".spec", properties["spec"].(map[string]any), spec)
+	compare(t, resource+".status", properties["status"].(map[string]any), status)
 }
 
 func compare(t *testing.T, path string, schema map[string]any, kind reflect.Type) {

@@ -39,6 +39,9 @@ const (
 	PhaseRejected = "Rejected"
 )
 
+// Phases in their order.
+var Phases = []string{PhasePending, PhaseChecking, PhaseCommitted, PhaseApplied, PhaseRejected}
+
 // GateSchedule is one gate schedule for the uplinks of some nodes: all of them get it, at one instant, or none does.
 type GateSchedule struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -70,6 +73,17 @@ type GateParameterTable struct {
 	AdminCycleTimeExtension int64              `json:"admin-cycle-time-extension,omitempty"`
 	AdminControlList        []GateControlEntry `json:"admin-control-list,omitempty"`
 	QueueMaxSduTable        []QueueMaxSdu      `json:"queue-max-sdu-table,omitempty"`
+}
+
+// Cycle is the cycle time, or the sum of the intervals.
+func (t *GateParameterTable) Cycle() int64 {
+	cycle := t.AdminCycleTime
+	if cycle == 0 {
+		for _, entry := range t.AdminControlList {
+			cycle += entry.TimeIntervalValue
+		}
+	}
+	return cycle
 }
 
 // GateControlEntry is one entry of the list.
@@ -141,24 +155,32 @@ type NodeStatus struct {
 
 // FromUnstructured reads an object of a dynamic client.
 func FromUnstructured(object any) (*GateSchedule, error) {
-	from, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("an object of an unexpected kind: %T", object)
-	}
 	schedule := &GateSchedule{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, schedule); err != nil {
-		return nil, fmt.Errorf("GateSchedule %s: %w", from.GetName(), err)
-	}
-	return schedule, nil
+	return schedule, read(object, schedule, "GateSchedule")
 }
 
 // ToUnstructured makes an object for a dynamic client.
 func (s *GateSchedule) ToUnstructured() (*unstructured.Unstructured, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s)
+	return write(s, "GateSchedule", s.Name)
+}
+
+func read(object, into any, kind string) error {
+	from, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("an object of an unexpected kind: %T", object)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, into); err != nil {
+		return fmt.Errorf("%s %s: %w", kind, from.GetName(), err)
+	}
+	return nil
+}
+
+func write(from any, kind, name string) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(from)
 	if err != nil {
-		return nil, fmt.Errorf("GateSchedule %s: %w", s.Name, err)
+		return nil, fmt.Errorf("%s %s: %w", kind, name, err)
 	}
 	object := &unstructured.Unstructured{Object: content}
-	object.SetGroupVersionKind(schema.GroupVersionKind{Group: Group, Version: Version, Kind: "GateSchedule"})
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: Group, Version: Version, Kind: kind})
 	return object, nil
 }

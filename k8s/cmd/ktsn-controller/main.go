@@ -7,12 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -29,8 +29,8 @@ const program = "ktsn-controller"
 
 const help = `ktsn-controller: KTSN's part of the whole cluster
 
-It gives each Node its prefixes of the TSN network (annotation ktsn.io/tsn-prefixes) and rolls GateSchedules out to all of
-their nodes or to none. Several may run: one leads. Every flag can be given in the environment too: --tsn-cidr as KTSN_TSN_CIDR.
+It gives each Node its prefixes of the TSN network (annotation ktsn.io/tsn-prefixes), rolls GateSchedules out to all of
+their nodes or to none, and says of each Stream whether the schedules have room for it. Several may run: one leads. Every flag can be given in the environment too: --tsn-cidr as KTSN_TSN_CIDR.
 
 Examples:
   ktsn-controller --tsn-cidr 10.99.0.0/16,fd99::/48
@@ -42,19 +42,17 @@ Flags:
 type config struct {
 	kubeconfig, namespace, lease, identity, listen string
 	elect                                          bool
-	prefixes                                       controller.Prefixes
-	rollouts                                       rollout.Config
-	log                                            *slog.Logger
+	work                                           controller.Config
 }
 
 func main() {
 	c, err := parse(os.Args[1:], os.Getenv, os.Stderr)
 	command.Begin(program, err)
-	command.Run(c.log, func(ctx context.Context) error { return run(ctx, c) })
+	command.Run(c.work.Log, func(ctx context.Context) error { return run(ctx, c) })
 }
 
 func parse(arguments []string, environment func(string) string, output io.Writer) (config, error) {
-	c := config{rollouts: rollout.Defaults}
+	c := config{work: controller.Config{Rollouts: rollout.Defaults}}
 	host, _ := os.Hostname()
 	set := command.NewLine(program, help, environment, output)
 	or := func(name, fallback string) string {
@@ -65,29 +63,33 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	}
 	set.StringVar(&c.kubeconfig, "kubeconfig", environment("KUBECONFIG"), "kubeconfig `FILE`; empty: the pod's service account")
 	cidrs := set.String("tsn-cidr", "", "the TSN network's `prefixes`, the same as the agents'; empty: none are assigned")
-	set.IntVar(&c.prefixes.IPv4, "prefix-length-ipv4", 24, "length of a node's IPv4 prefix")
-	set.IntVar(&c.prefixes.IPv6, "prefix-length-ipv6", 64, "length of a node's IPv6 prefix")
+	set.IntVar(&c.work.Prefixes.IPv4, "prefix-length-ipv4", 24, "length of a node's IPv4 prefix")
+	set.IntVar(&c.work.Prefixes.IPv6, "prefix-length-ipv6", 64, "length of a node's IPv6 prefix")
 	set.BoolVar(&c.elect, "leader-elect", true, "work only while this one leads")
 	set.StringVar(&c.namespace, "lease-namespace", or("POD_NAMESPACE", "kube-system"), "`namespace` of the lease (POD_NAMESPACE)")
 	set.StringVar(&c.lease, "lease-name", "ktsn-controller", "`name` of the lease")
 	set.StringVar(&c.identity, "identity", or("POD_NAME", fmt.Sprintf("%s_%d", host, os.Getpid())), "who this is in the lease (POD_NAME)")
-	set.DurationVar(&c.rollouts.CheckMax, "check-timeout", c.rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
-	set.DurationVar(&c.rollouts.Margin, "rollout-margin", c.rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
-	set.StringVar(&c.listen, "listen", ":9189", "`address` of /readyz and /livez; empty: none")
+	set.DurationVar(&c.work.Rollouts.CheckMax, "check-timeout", c.work.Rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
+	set.DurationVar(&c.work.Rollouts.Margin, "rollout-margin", c.work.Rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
+	set.DurationVar(&c.work.HandOver, "hand-over", 10*time.Microsecond, "kept free in front of the frames of each window when Streams are judged")
+	set.StringVar(&c.listen, "listen", ":9189", "`address` of /metrics, /readyz and /livez; empty: none")
 	var err error
-	if c.log, err = set.Read(arguments); err != nil {
+	if c.work.Log, err = set.Read(arguments); err != nil {
 		return c, err
 	}
-	if c.prefixes.CIDRs, err = overlaynet.ParsePrefixes("--tsn-cidr", *cidrs); err != nil {
+	if c.work.Prefixes.CIDRs, err = overlaynet.ParsePrefixes("--tsn-cidr", *cidrs); err != nil {
 		return c, err
 	}
-	if c.rollouts.CheckMax < time.Second || c.rollouts.CheckMax > time.Hour {
-		return c, fmt.Errorf("--check-timeout: found %s, expected 1s to 1h", c.rollouts.CheckMax)
+	if c.work.Rollouts.CheckMax < time.Second || c.work.Rollouts.CheckMax > time.Hour {
+		return c, fmt.Errorf("--check-timeout: found %s, expected 1s to 1h", c.work.Rollouts.CheckMax)
 	}
-	if c.rollouts.Margin < 2*time.Second || c.rollouts.Margin > time.Hour {
-		return c, fmt.Errorf("--rollout-margin: found %s, expected 2s to 1h", c.rollouts.Margin)
+	if c.work.Rollouts.Margin < 2*time.Second || c.work.Rollouts.Margin > time.Hour {
+		return c, fmt.Errorf("--rollout-margin: found %s, expected 2s to 1h", c.work.Rollouts.Margin)
 	}
-	return c, c.prefixes.Check()
+	if c.work.HandOver < 0 || c.work.HandOver > time.Second {
+		return c, fmt.Errorf("--hand-over: found %s, expected 0s to 1s", c.work.HandOver)
+	}
+	return c, c.work.Prefixes.Check()
 }
 
 func run(ctx context.Context, c config) error {
@@ -95,7 +97,11 @@ func run(ctx context.Context, c config) error {
 	if err != nil {
 		return err
 	}
-	work := controller.New(kube, custom, c.prefixes, c.rollouts, c.log)
+	_, slow, err := kubeconf.Clients(c.kubeconfig, program) // with a limit of its own
+	if err != nil {
+		return err
+	}
+	work := controller.New(kube, custom, slow, c.work)
 	if err := listen(c, work); err != nil {
 		return err
 	}
@@ -127,7 +133,7 @@ func lead(ctx context.Context, c config, kube kubernetes.Interface, work func(co
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: work,
 			OnStoppedLeading: func() { lost = ctx.Err() == nil },
-			OnNewLeader:      func(name string) { c.log.Info("leader", "name", name) },
+			OnNewLeader:      func(name string) { c.work.Log.Info("leader", "name", name) },
 		},
 	})
 	if err != nil {
@@ -149,6 +155,7 @@ func listen(c config, work *controller.Controller) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(work.Registry(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := work.Fault(); err != nil {

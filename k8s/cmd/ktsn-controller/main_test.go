@@ -15,13 +15,14 @@ import (
 func TestFlags(t *testing.T) {
 	environment := map[string]string{"POD_NAMESPACE": "tsn", "POD_NAME": "c-1", "KTSN_TSN_CIDR": "10.99.0.0/16"}
 	c, err := parse([]string{"--rollout-margin", "5s"}, func(name string) string { return environment[name] }, io.Discard)
-	if err != nil || c.namespace != "tsn" || c.identity != "c-1" || len(c.prefixes.CIDRs) != 1 || c.rollouts.Margin != 5*time.Second ||
-		!c.elect || c.prefixes.IPv4 != 24 {
+	if err != nil || c.namespace != "tsn" || c.identity != "c-1" || len(c.work.Prefixes.CIDRs) != 1 || c.work.Rollouts.Margin != 5*time.Second ||
+		!c.elect || c.work.Prefixes.IPv4 != 24 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	none := func(string) string { return "" }
 	for argument, text := range map[string]string{
 		"--tsn-cidr=10.99.0.1/16": "--tsn-cidr: found", "--rollout-margin=1s": "--rollout-margin: found", "--check-timeout=1ms": "--check-timeout: found",
+		"--hand-over=2s":   "--hand-over: found",
 		"--log-level=loud": "--log-level: found", "word": "unexpected argument", "--unknown": "not defined",
 	} {
 		if _, err := parse([]string{argument}, none, io.Discard); err == nil || !strings.Contains(err.Error(), text) {

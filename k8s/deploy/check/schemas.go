@@ -3,18 +3,23 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -26,6 +31,7 @@ var foreign = map[schema.GroupKind]bool{{Group: "k8s.cni.cncf.io", Kind: "Networ
 type own struct {
 	validator  validation.SchemaValidator
 	structural *structuralschema.Structural
+	rules      *cel.Validator
 }
 
 // schemas are the types of the Kubernetes API, and those of our CRDs.
@@ -74,7 +80,22 @@ func (s *schemas) addCRD(text string) error {
 			return fmt.Errorf("%s %s: %w", crd.Name, version.Name, err)
 		}
 		kind := schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}
-		s.own[kind] = own{validator: validator, structural: structural}
+		rules := cel.NewValidator(structural, true, celconfig.PerCallLimit)
+		s.own[kind] = own{validator: validator, structural: structural, rules: rules}
+	}
+	return acceptable(&crd)
+}
+
+// acceptable: the API server's own judgement of the definition, the cost of its rules too.
+func acceptable(crd *apiextensionsv1.CustomResourceDefinition) error {
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+	var internal apiextensions.CustomResourceDefinition
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, &internal, nil); err != nil {
+		return err
+	}
+	if faults := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &internal); len(faults) > 0 {
+		return fmt.Errorf("%s: %w", crd.Name, faults.ToAggregate())
 	}
 	return nil
 }
@@ -96,7 +117,7 @@ func (s *schemas) check(where, text string) []string {
 
 func (s *schemas) object(raw []byte) error {
 	var object unstructured.Unstructured
-	if err := json.Unmarshal(raw, &object.Object); err != nil {
+	if err := utiljson.Unmarshal(raw, &object.Object); err != nil { // integers as the API server has them
 		return err
 	}
 	kind := object.GroupVersionKind()
@@ -106,6 +127,9 @@ func (s *schemas) object(raw []byte) error {
 	}
 	if ours, is := s.own[kind]; is {
 		if errors := validation.ValidateCustomResource(nil, object.Object, ours.validator); len(errors) > 0 {
+			return fmt.Errorf("%s: %w", what, errors.ToAggregate())
+		}
+		if errors, _ := ours.rules.Validate(context.Background(), nil, ours.structural, object.Object, nil, celconfig.RuntimeCELCostBudget); len(errors) > 0 {
 			return fmt.Errorf("%s: %w", what, errors.ToAggregate())
 		}
 		options := structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}

@@ -2,7 +2,7 @@
 
 // Package agent joins the node agent's parts.
 //
-// In: the API server's Nodes, Pods, NetworkPolicies and GateSchedules, ktsnd, the kubelet. Out: slots for the kubelet, files
+// In: the API server's Nodes, Pods, NetworkPolicies, GateSchedules and Streams, ktsnd, the kubelet. Out: slots for the kubelet, files
 // for tsn-cni, the TSN network's device, this Node's annotations, metrics. Each part has a loop of its own: one that fails is
 // told (/readyz, log) and tries again, and keeps no other from working. It must never need the API server to keep a
 // running pod's traffic going.
@@ -38,6 +38,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
 	"ktsn.io/ktsn/k8s/internal/rollout"
+	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
 // Parts, as /readyz calls them.
@@ -138,7 +139,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				a.config.Log.Error("device plugin", "error", err)
 			}
 		},
-		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop, a.scheduleLoop,
+		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop, a.scheduleLoop, a.streamLoop,
 	} {
 		group.Add(1)
 		go func() {
@@ -152,8 +153,8 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // informers follow Nodes, this node's Pods and all NetworkPolicies.
 func (a *Agent) informers(ctx context.Context) {
-	all := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim))
-	here := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim),
+	all := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim(a.config.NodeName)))
+	here := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim(a.config.NodeName)),
 		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
 		}))
@@ -162,7 +163,12 @@ func (a *Agent) informers(ctx context.Context) {
 	follow := func(informer cache.SharedIndexInformer, signal chan struct{}) cache.InformerSynced {
 		// Handlers of an informer that has not started are always taken.
 		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { poke(signal) }, UpdateFunc: func(any, any) { poke(signal) }, DeleteFunc: func(any) { poke(signal) },
+			AddFunc: func(any) { poke(signal) }, DeleteFunc: func(any) { poke(signal) },
+			UpdateFunc: func(before, after any) {
+				if !stream.OnlyReported(before, after) {
+					poke(signal)
+				}
+			},
 		})
 		if err != nil {
 			panic(fmt.Sprintf("informer: %v", err))
@@ -185,17 +191,22 @@ func (a *Agent) informers(ctx context.Context) {
 	}()
 }
 
-// slim throws away what the agent never looks at; a cluster has many Nodes.
-func slim(object any) (any, error) {
-	switch found := object.(type) {
-	case *corev1.Node:
-		found.ManagedFields, found.Status.Images = nil, nil
-	case *corev1.Pod:
-		found.ManagedFields = nil
-		found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName}
-		found.Status = corev1.PodStatus{}
+// slim throws away what the agent of a node never looks at; a cluster has many Nodes.
+func slim(own string) cache.TransformFunc {
+	return func(object any) (any, error) {
+		switch found := object.(type) {
+		case *corev1.Node:
+			found.ManagedFields, found.Status.Images = nil, nil
+			if found.Name != own {
+				delete(found.Annotations, stream.Annotation)
+			}
+		case *corev1.Pod:
+			found.ManagedFields = nil
+			found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName}
+			found.Status = corev1.PodStatus{}
+		}
+		return object, nil
 	}
-	return object, nil
 }
 
 // poke signals without waiting; one signal that lies there is enough.

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -24,25 +25,29 @@ const (
 	resourceEvery = 30 * time.Second
 )
 
-// scheduleLoop follows the GateSchedules. A cluster without that resource is one without GateSchedules.
-func (a *Agent) scheduleLoop(ctx context.Context) {
-	if a.dynamic == nil {
-		return
-	}
+// awaitResource waits until the cluster has a resource: one without is one without GateSchedules or Streams.
+func (a *Agent) awaitResource(ctx context.Context, resource schema.GroupVersionResource) bool {
 	for {
-		_, err := a.dynamic.Resource(v1alpha1.GateSchedules).List(ctx, metav1.ListOptions{Limit: 1})
+		_, err := a.dynamic.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 		if err == nil {
-			break
+			return true
 		}
-		a.config.Log.Debug("no GateSchedules", "error", err)
+		a.config.Log.Debug("no "+resource.Resource, "error", err)
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(resourceEvery):
 		}
 	}
+}
+
+// scheduleLoop follows the GateSchedules.
+func (a *Agent) scheduleLoop(ctx context.Context) {
+	if a.dynamic == nil || !a.awaitResource(ctx, v1alpha1.GateSchedules) {
+		return
+	}
 	changed := make(chan struct{}, 1)
-	informer, synced := FollowGateSchedules(ctx, a.dynamic, func() { poke(changed) })
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.GateSchedules, func() { poke(changed) })
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
@@ -59,10 +64,10 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 	})
 }
 
-// FollowGateSchedules starts an informer that calls after each change.
-func FollowGateSchedules(ctx context.Context, client dynamic.Interface, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
+// Follow starts an informer of a resource of ours that calls after each change.
+func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	informer := factory.ForResource(v1alpha1.GateSchedules).Informer()
+	informer := factory.ForResource(resource).Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 	})

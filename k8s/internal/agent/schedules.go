@@ -212,25 +212,19 @@ func requestOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port strin
 	if of.ConfigChangeTime != 0 {
 		base = of.ConfigChangeTime
 	}
-	cycle := table.AdminCycleTime
 	admin := &nodeapi.GateParameters{
-		GateEnabled: table.GateEnabled, BaseTime: uint64(base), CycleTimeExtension: uint64(table.AdminCycleTimeExtension),
+		GateEnabled: table.GateEnabled, BaseTime: uint64(base), CycleTime: uint64(table.Cycle()),
+		CycleTimeExtension: uint64(table.AdminCycleTimeExtension),
 	}
 	if table.AdminGateStates != nil {
 		states := uint32(*table.AdminGateStates)
 		admin.GateStates = &states
 	}
-	var sum int64
 	for _, entry := range table.AdminControlList {
-		sum += entry.TimeIntervalValue
 		admin.ControlList = append(admin.ControlList, &nodeapi.GateControlEntry{
 			OperationName: entry.OperationName, GateStatesValue: uint32(entry.GateStatesValue), TimeIntervalValue: uint64(entry.TimeIntervalValue),
 		})
 	}
-	if cycle == 0 {
-		cycle = sum
-	}
-	admin.CycleTime = uint64(cycle)
 	request := &nodeapi.ApplyScheduleRequest{
 		Port: port, Admin: admin, Name: nameOf(schedule, of), LinkSpeed: uint64(of.Spec.LinkSpeed),
 	}

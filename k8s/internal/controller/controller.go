@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller is the cluster's part of KTSN: it divides the TSN network among the nodes and rolls gate schedules out.
+// Package controller is the cluster's part of KTSN: it divides the TSN network among the nodes, rolls gate schedules out, and
+// decides about streams.
 //
-// In: Nodes and GateSchedules. Out: the annotation ktsn.io/tsn-prefixes of Nodes, the status of GateSchedules. Every write
-// carries the version of the object that it was decided on, so of two controllers that believe to lead one loses and looks
+// In: Nodes, Pods, GateSchedules and Streams. Out: the annotation ktsn.io/tsn-prefixes of Nodes, the status of GateSchedules and Streams.
+// Every write carries the version of the object that it was decided on, so of two controllers that believe to lead one loses and looks
 // again. It keeps nothing in memory that it needs: it may die anywhere.
 package controller
 
@@ -35,6 +36,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/agent"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
+	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
 const (
@@ -47,26 +49,42 @@ const (
 type Controller struct {
 	kube     kubernetes.Interface
 	dynamic  dynamic.Interface
+	slow     dynamic.Interface // for Streams alone
 	prefixes Prefixes
 	rollouts rollout.Config
+	handOver time.Duration
 	log      *slog.Logger
 	now      func() time.Time
+	metrics  metrics
+	work     *streamWork
 
 	assigned map[string][]netip.Prefix // to Nodes, written and not seen again yet
 
 	nodes corelisters.NodeLister
 	store cache.Store
 
-	mutex sync.Mutex
-	fault error
-	told  string
+	mutex  sync.Mutex
+	faults map[string]error // by part
 }
 
-// New makes a controller.
-func New(kube kubernetes.Interface, custom dynamic.Interface, prefixes Prefixes, rollouts rollout.Config, log *slog.Logger) *Controller {
+// Config is what the command line says.
+type Config struct {
+	Prefixes Prefixes
+	Rollouts rollout.Config
+	// HandOver is kept free in front of the frames of each window, when Streams are judged.
+	HandOver time.Duration
+	Log      *slog.Logger
+}
+
+// partObjects: whether the objects were seen.
+const partObjects = "objects"
+
+// New makes a controller. `slow` is the client for Streams: what waits for its limits keeps nothing else waiting.
+func New(kube kubernetes.Interface, custom, slow dynamic.Interface, config Config) *Controller {
 	return &Controller{
-		kube: kube, dynamic: custom, prefixes: prefixes, rollouts: rollouts, log: log, now: time.Now,
-		fault: errors.New("the API server's objects were not seen yet"),
+		kube: kube, dynamic: custom, slow: slow, prefixes: config.Prefixes, rollouts: config.Rollouts, handOver: config.HandOver,
+		log: config.Log, now: time.Now, metrics: newMetrics(),
+		faults: map[string]error{partObjects: errors.New("the API server's objects were not seen yet")},
 	}
 }
 
@@ -76,28 +94,42 @@ func (c *Controller) Follow(ctx context.Context, changed func()) bool {
 	nodes := factory.Core().V1().Nodes()
 	c.nodes = nodes.Lister()
 	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if !stream.OnlyReported(before, after) {
+				changed()
+			}
+		},
 	}
 	registration, err := nodes.Informer().AddEventHandler(handler)
 	if err != nil {
 		panic(err) // only of an informer that has ended
 	}
 	factory.Start(ctx.Done())
-	informer, synced := agent.FollowGateSchedules(ctx, c.dynamic, changed)
+	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, changed)
 	c.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, synced) {
 		return false
 	}
-	c.set(nil)
+	c.set(partObjects, nil)
 	return true
 }
 
 // Lead reconciles until the context ends.
 func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
+	c.metrics.leader.Set(1)
+	defer c.metrics.leader.Set(0)
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		c.LeadStreams(ctx)
+	}()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		c.set(c.Reconcile(ctx))
+		c.set(partSchedules, c.Reconcile(ctx))
 		select {
 		case <-ctx.Done():
 			return
@@ -107,34 +139,32 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	}
 }
 
-func (c *Controller) set(err error) {
+func (c *Controller) set(part string, err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.fault = err
-	text := ""
-	if err != nil {
-		text = err.Error()
+	if before := c.faults[part]; err != nil && (before == nil || before.Error() != err.Error()) {
+		c.log.Warn("reconcile", "part", part, "error", err)
 	}
-	if text != c.told && text != "" {
-		c.log.Warn("reconcile", "error", text)
-	}
-	c.told = text
+	c.faults[part] = err
 }
 
 // Fault is what does not work at the moment.
 func (c *Controller) Fault() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	return c.fault
+	return errors.Join(c.faults[partObjects], c.faults[partSchedules], c.faults[partStreams])
 }
 
-// Reconcile looks at everything once.
+// Reconcile looks once at all that is not about Streams.
 func (c *Controller) Reconcile(ctx context.Context) error {
 	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.assign(ctx, nodes), c.schedules(ctx, nodes))
+	return errors.Join(
+		c.metrics.timed(partPrefixes, func() error { return c.assign(ctx, nodes) }),
+		c.metrics.timed(partSchedules, func() error { return c.schedules(ctx, nodes) }),
+	)
 }
 
 // assign gives prefixes to the nodes that have none.
@@ -195,20 +225,26 @@ func (c *Controller) write(ctx context.Context, act func(context.Context) error)
 	return err
 }
 
-// schedules moves each GateSchedule on by at most one step.
-func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error {
+// allSchedules that are not being deleted. One that cannot be read is told of, the others are there.
+func (c *Controller) allSchedules() ([]*v1alpha1.GateSchedule, error) {
 	var all []*v1alpha1.GateSchedule
 	var faults []error
 	for _, object := range c.store.List() {
 		schedule, err := v1alpha1.FromUnstructured(object)
 		if err != nil {
 			faults = append(faults, err)
-			continue
-		}
-		if schedule.DeletionTimestamp == nil {
+		} else if schedule.DeletionTimestamp == nil {
 			all = append(all, schedule)
 		}
 	}
+	return all, errors.Join(faults...)
+}
+
+// schedules moves each GateSchedule on by at most one step.
+func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error {
+	all, err := c.allSchedules()
+	faults := []error{err}
+	phases := map[string]int{}
 	// The oldest first: of two new ones for the same uplink the older one is begun.
 	slices.SortFunc(all, func(a, b *v1alpha1.GateSchedule) int {
 		if rollout.Older(a, b) {
@@ -219,6 +255,7 @@ func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error 
 	seen := nodesOf(nodes)
 	for _, schedule := range all {
 		next := c.rollouts.Next(schedule, all, seen, c.now())
+		phases[next.Phase]++
 		if equality.Semantic.DeepEqual(next, schedule.Status) {
 			continue
 		}
@@ -236,6 +273,7 @@ func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error 
 			return err
 		}))
 	}
+	counted(c.metrics.schedules, v1alpha1.Phases, phases)
 	return errors.Join(faults...)
 }
 

@@ -98,7 +98,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		}
 	}
 	kube := fake.NewClientset(nodes...)
-	kinds := map[schema.GroupVersionResource]string{v1alpha1.GateSchedules: "GateScheduleList"}
+	kinds := map[schema.GroupVersionResource]string{v1alpha1.GateSchedules: "GateScheduleList", v1alpha1.Streams: "StreamList"}
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, custom...)
 	return &bench{follow(t, kube, client), kube, client}
 }
@@ -106,7 +106,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 func follow(t *testing.T, kube *fake.Clientset, client *dynamicfake.FakeDynamicClient) *Controller {
 	t.Helper()
 	p := Prefixes{CIDRs: prefixes("10.99.0.0/16"), IPv4: 24}
-	c := New(kube, client, p, rollout.Defaults, slog.New(slog.DiscardHandler))
+	c := New(kube, client, client, Config{Prefixes: p, Rollouts: rollout.Defaults, HandOver: 10 * time.Microsecond, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	if c.Fault() == nil {

@@ -67,14 +67,19 @@ func (a Answers) Annotation() (string, error) {
 	return string(data), err
 }
 
+// To gives the answer to exactly this rollout.
+func (a Answers) To(schedule *v1alpha1.GateSchedule, rollout *v1alpha1.Rollout) (Answer, bool) {
+	answer, found := a[schedule.Name]
+	return answer, found && answer.UID == string(schedule.UID) && answer.Generation == rollout.Generation && answer.Attempt == rollout.Attempt
+}
+
 // answerOf finds a node's answer to exactly this rollout.
 func answerOf(nodes []Node, name string, schedule *v1alpha1.GateSchedule, rollout *v1alpha1.Rollout) (Answer, bool) {
 	index := slices.IndexFunc(nodes, func(node Node) bool { return node.Name == name })
 	if index < 0 {
 		return Answer{}, false
 	}
-	answer, found := nodes[index].Answers[schedule.Name]
-	return answer, found && answer.UID == string(schedule.UID) && answer.Generation == rollout.Generation && answer.Attempt == rollout.Attempt
+	return nodes[index].Answers.To(schedule, rollout)
 }
 
 // Confirmed says whether every node of a rollout has said that it has it.

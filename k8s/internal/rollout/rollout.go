@@ -213,12 +213,7 @@ func (c Config) checking(status *v1alpha1.GateScheduleStatus, schedule *v1alpha1
 // future when it is applied, it is each port's ConfigChangeTime [802.1Q-2022 8.6.9.3]; ktsnd says so, or the agent does not
 // confirm.
 func Align(table v1alpha1.GateParameterTable, earliest int64) int64 {
-	cycle := table.AdminCycleTime
-	if cycle == 0 {
-		for _, entry := range table.AdminControlList {
-			cycle += entry.TimeIntervalValue
-		}
-	}
+	cycle := table.Cycle()
 	base := table.AdminBaseTime
 	if base >= earliest || cycle <= 0 {
 		return max(base, earliest)

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/stream"
+)
+
+// streamEvery is how often this Node's annotation about talkers may change.
+const streamEvery = 10 * time.Second
+
+// What VXLAN puts in front of an IP packet: the inner MAC header, VXLAN, UDP, and the outer IP header.
+const (
+	vxlanIPv4 = 14 + 8 + 8 + 20
+	vxlanIPv6 = 14 + 8 + 8 + 40
+)
+
+// streamLoop reports the interfaces of this node's talkers. It decides nothing.
+func (a *Agent) streamLoop(ctx context.Context) {
+	if a.dynamic == nil || !a.awaitResource(ctx, v1alpha1.Streams) {
+		return
+	}
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, func() {})
+	if !cache.WaitForCacheSync(ctx.Done(), synced) {
+		return
+	}
+	every(ctx, always(streamEvery), nil, func(ctx context.Context) {
+		if err := a.reportStreams(ctx, informer.GetStore()); err != nil && ctx.Err() == nil {
+			a.config.Log.Warn("streams", "error", err)
+		}
+	})
+}
+
+// reportStreams looks once. While ktsnd does not answer, what was said last stays.
+func (a *Agent) reportStreams(ctx context.Context, store cache.Store) error {
+	node, err := a.nodes.Get(a.config.NodeName)
+	if err != nil {
+		return err
+	}
+	pods, err := a.pods.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var streams []*v1alpha1.Stream
+	for _, object := range store.List() {
+		one, err := v1alpha1.StreamFrom(object)
+		if err != nil {
+			a.config.Log.Warn("streams", "error", err)
+			continue
+		}
+		streams = append(streams, one)
+	}
+	look := streamLook{streams: streams, pods: pods}
+	if len(look.talkers()) > 0 {
+		look.states, _ = cnistate.Open(a.config.CNIStateDir).List() // of broken ones tsn-cni tells
+		a.mutex.Lock()
+		look.uplink = a.file.Uplink
+		a.mutex.Unlock()
+		ctx, cancel := context.WithTimeout(ctx, patchMax)
+		defer cancel()
+		if look.list, err = a.daemon.List(ctx, &nodeapi.ListRequest{}); err != nil {
+			return err
+		}
+		if look.gates, err = a.daemon.GetSchedule(ctx, &nodeapi.GetScheduleRequest{}); err != nil {
+			return err
+		}
+		if look.statistics, err = a.daemon.Statistics(ctx, &nodeapi.StatisticsRequest{}); err != nil {
+			return err
+		}
+	}
+	report := look.report()
+	if len(report.Talkers) == 0 && node.Annotations[stream.Annotation] == "" {
+		return nil
+	}
+	text, err := report.Text()
+	if err != nil {
+		return err
+	}
+	return a.annotate(ctx, node, stream.Annotation, text)
+}
+
+// streamLook is all that a report depends on.
+type streamLook struct {
+	streams    []*v1alpha1.Stream
+	pods       []*corev1.Pod
+	states     []*cnistate.State
+	uplink     string // where an attachment names none
+	list       *nodeapi.ListReply
+	gates      *nodeapi.GetScheduleReply
+	statistics *nodeapi.StatisticsReply
+}
+
+// talkers of this node, by namespace and name.
+func (l *streamLook) talkers() map[[2]string]*corev1.Pod {
+	found := map[[2]string]*corev1.Pod{}
+	for _, pod := range l.pods {
+		for _, one := range l.streams {
+			if one.Namespace == pod.Namespace && one.Spec.Talker.Selects(pod.Labels) {
+				found[[2]string{pod.Namespace, pod.Name}] = pod
+				break
+			}
+		}
+	}
+	return found
+}
+
+// report joins tsn-cni's states, which know whose interface an attachment is, with what ktsnd says of the attachments.
+func (l *streamLook) report() stream.Report {
+	var report stream.Report
+	attached := map[string]*nodeapi.AttachmentState{}
+	for _, one := range l.list.GetAttachments() {
+		attached[one.GetAttachment().GetName()] = one
+	}
+	counted := map[string]*nodeapi.AttachmentStatistics{}
+	for _, one := range l.statistics.GetAttachments() {
+		counted[one.GetName()] = one
+	}
+	talkers := l.talkers()
+	for _, state := range l.states {
+		pod := talkers[[2]string{state.Pod.Namespace, state.Pod.Name}]
+		is, has := attached[state.Attachment]
+		// A pod of the same name that was there before is another.
+		if pod == nil || !has || state.Pod.UID != "" && state.Pod.UID != string(pod.UID) {
+			continue
+		}
+		attachment := is.GetAttachment()
+		one := stream.TalkerReport{
+			Namespace: state.Pod.Namespace, Pod: state.Pod.Name, Interface: state.IfName, Port: attachment.GetUplink(),
+			Overhead: overheadOf(is), MTU: mtuOf(state), Classes: classesOf(attachment), StreamCounters: countersOf(counted[state.Attachment]),
+		}
+		if one.Port == "" {
+			one.Port = l.uplink
+		}
+		report.Talkers = append(report.Talkers, one)
+		if report.Ports == nil {
+			report.Ports = map[string]stream.PortReport{}
+		}
+		report.Ports[one.Port] = l.port(one.Port)
+	}
+	return report
+}
+
+func (l *streamLook) port(device string) stream.PortReport {
+	var found stream.PortReport
+	for _, one := range l.list.GetPorts() {
+		if one.GetDevice() == device && one.GetNetns() == "" {
+			found.LinkSpeed = int64(one.GetLinkSpeed())
+		}
+	}
+	for _, state := range l.gates.GetPorts() {
+		if state.GetPort() == device {
+			found.Schedule = state.GetName()
+			if state.GetLinkSpeed() != 0 {
+				found.LinkSpeed = int64(state.GetLinkSpeed())
+			}
+		}
+	}
+	return found
+}
+
+// overheadOf an attachment's overlay. The tunnel is IPv4 unless its own end says otherwise.
+func overheadOf(state *nodeapi.AttachmentState) int64 {
+	vxlan := state.GetAttachment().GetVxlan()
+	if vxlan == nil {
+		return 0
+	}
+	for _, local := range []string{state.GetOverlay().GetLocal(), vxlan.GetLocal()} {
+		if address, err := netip.ParseAddr(local); err == nil && address.Is6() && !address.Is4In6() {
+			return vxlanIPv6
+		}
+	}
+	return vxlanIPv4
+}
+
+func mtuOf(state *cnistate.State) int64 {
+	var result struct {
+		Interfaces []struct {
+			Name    string `json:"name"`
+			MTU     int64  `json:"mtu"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
+	}
+	if json.Unmarshal(state.Result, &result) != nil {
+		return 0
+	}
+	for _, one := range result.Interfaces {
+		if one.Name == state.IfName && one.Sandbox != "" {
+			return one.MTU
+		}
+	}
+	return 0
+}
+
+func classesOf(attachment *nodeapi.Attachment) uint8 {
+	var bits uint8
+	for _, class := range attachment.GetClasses() {
+		if class < stream.Classes {
+			bits |= 1 << class
+		}
+	}
+	return bits
+}
+
+func countersOf(one *nodeapi.AttachmentStatistics) v1alpha1.StreamCounters {
+	reasons := func(counts map[string]uint64) map[string]int64 {
+		var found map[string]int64
+		for reason, count := range counts {
+			if count == 0 {
+				continue
+			}
+			if found == nil {
+				found = map[string]int64{}
+			}
+			found[reason] = int64(count)
+		}
+		return found
+	}
+	return v1alpha1.StreamCounters{
+		Frames: int64(one.GetSent()), Octets: int64(one.GetSentOctets()), Late: int64(one.GetLate()), Overrun: int64(one.GetOverrun()),
+		Lost: reasons(one.GetDropped()), Refused: reasons(one.GetBypassed()),
+		ErrorP50: int64(one.GetTransmitError().GetP50()), ErrorP99: int64(one.GetTransmitError().GetP99()),
+	}
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/stream"
+)
+
+func talkerPod(namespace, name, uid string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid), Labels: labels}}
+}
+
+func stateOf(container, namespace, pod, uid string) *cnistate.State {
+	return &cnistate.State{
+		ContainerID: container, IfName: "net1", Pod: cniconf.Pod{Namespace: namespace, Name: pod, UID: uid}, Attachment: container + "/net1", Done: true,
+		Result: json.RawMessage(`{"interfaces":[{"name":"ktsn0","mtu":9000},{"name":"net1","mtu":1450,"sandbox":"/run/netns/x"}]}`),
+	}
+}
+
+func attached(name, uplink string, vxlan *nodeapi.Vxlan, classes ...uint32) *nodeapi.AttachmentState {
+	return &nodeapi.AttachmentState{Attachment: &nodeapi.Attachment{Name: name, Uplink: uplink, Vxlan: vxlan, Classes: classes}}
+}
+
+func line() *v1alpha1.Stream {
+	return &v1alpha1.Stream{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "s", UID: "s"},
+		Spec:       v1alpha1.StreamSpec{Talker: v1alpha1.Talker{PodSelector: map[string]string{"app": "talker"}}},
+	}
+}
+
+func TestTalkersAreReported(t *testing.T) {
+	is, isNot := map[string]string{"app": "talker"}, map[string]string{"app": "other"}
+	look := streamLook{
+		streams: []*v1alpha1.Stream{line()}, uplink: "eth0",
+		pods: []*corev1.Pod{
+			talkerPod("plant", "v4", "u1", is), talkerPod("plant", "v6", "u2", is), talkerPod("plant", "plain", "u3", is),
+			talkerPod("plant", "other", "u4", isNot), talkerPod("elsewhere", "v4", "u5", is), talkerPod("plant", "anew", "u7", is), talkerPod("plant", "detached", "u8", is),
+		},
+		states: []*cnistate.State{
+			stateOf("c1", "plant", "v4", "u1"), stateOf("c2", "plant", "v6", "u2"), stateOf("c3", "plant", "plain", ""), stateOf("c4", "plant", "other", "u4"),
+			stateOf("c5", "elsewhere", "v4", "u5"), stateOf("c6", "plant", "anew", "u6"), stateOf("c8", "plant", "detached", "u8"),
+		},
+		list: &nodeapi.ListReply{
+			Ports: []*nodeapi.Port{{Device: "eth0", LinkSpeed: 1e9}, {Device: "eth1", LinkSpeed: 25e8}, {Device: "eth1", Netns: "/run/netns/x", LinkSpeed: 1}},
+			Attachments: []*nodeapi.AttachmentState{
+				attached("c1/net1", "", &nodeapi.Vxlan{Local: "192.0.2.1"}, 0, 1, 6, 9), attached("c2/net1", "eth1", &nodeapi.Vxlan{Local: "2001:db8::1"}, 7),
+				attached("c3/net1", "eth1", nil), attached("c4/net1", "eth0", nil), attached("c5/net1", "eth0", nil), attached("c6/net1", "eth0", nil),
+			},
+		},
+		gates: &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{{Port: "eth0", Name: "k8s/line@3.x", LinkSpeed: 100e6}}},
+		statistics: &nodeapi.StatisticsReply{Attachments: []*nodeapi.AttachmentStatistics{{
+			Name: "c1/net1", Taken: 12, Sent: 10, SentOctets: 920, Late: 1, Overrun: 2, Dropped: map[string]uint64{"missed": 3, "policed": 0},
+			Bypassed: map[string]uint64{"not_allowed": 4}, TransmitError: &nodeapi.Histogram{P50: 900, P99: 4000},
+		}}},
+	}
+	want := stream.Report{
+		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
+		Talkers: []stream.TalkerReport{
+			{Namespace: "plant", Pod: "v4", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
+				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
+			}},
+			{Namespace: "plant", Pod: "v6", Interface: "net1", Port: "eth1", Overhead: 70, MTU: 1450, Classes: 0x80},
+			{Namespace: "plant", Pod: "plain", Interface: "net1", Port: "eth1", MTU: 1450},
+		},
+	}
+	if got := look.report(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nexpected\n%+v", got, want)
+	}
+	look.streams = nil
+	if got := look.report(); got.Talkers != nil {
+		t.Errorf("nobody asks: %+v", got)
+	}
+}
+
+func (d *talking) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*nodeapi.ListReply, error) {
+	if d.down {
+		return nil, errDown
+	}
+	return &nodeapi.ListReply{Attachments: []*nodeapi.AttachmentState{attached("c1/net1", "eth0", nil, 0)}}, nil
+}
+
+// talking is a ktsnd with one attachment.
+type talking struct{ *daemon }
+
+func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
+	pod := talkerPod("plant", "talker", "u1", map[string]string{"app": "talker"})
+	pod.Spec.NodeName = "kn1"
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0), pod)
+	if err := cnistate.Open(b.config.CNIStateDir).Save(stateOf("c1", "plant", "talker", "u1")); err != nil {
+		t.Fatal(err)
+	}
+	object, err := line().ToUnstructured()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[schema.GroupVersionResource]string{v1alpha1.GateSchedules: "GateScheduleList", v1alpha1.Streams: "StreamList"}
+	b.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, object)
+	b.Agent.daemon = &talking{b.daemon}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	b.informers(ctx)
+	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, func() {})
+	b.eventually("all is seen", func() bool { return synced() && b.parts.get(partAPI) == nil })
+	look := func() error { return b.reportStreams(ctx, informer.GetStore()) }
+	annotation := func() string { return annotationOf(b.kube, "kn1", stream.Annotation) }
+	if err := look(); err != nil || !strings.Contains(annotation(), `"pod":"talker"`) {
+		t.Fatalf("%v: %s", err, annotation())
+	}
+	b.eventually("it is seen", func() bool {
+		found, err := b.nodes.Get("kn1")
+		return err == nil && found.Annotations[stream.Annotation] != ""
+	})
+	// The same again is not written again.
+	b.kube.ClearActions()
+	if err := look(); err != nil || len(b.kube.Actions()) != 0 {
+		t.Errorf("%v: %v", err, b.kube.Actions())
+	}
+	before := annotation()
+	b.daemon.down = true
+	if err := look(); err == nil || annotation() != before {
+		t.Errorf("%v: %s", err, annotation())
+	}
+	// Without a talker nothing is left of it, whether ktsnd is there or not.
+	if err := informer.GetStore().Replace(nil, "9"); err != nil {
+		t.Fatal(err)
+	}
+	if err := look(); err != nil || annotation() != "{}" {
+		t.Errorf("%v: %s", err, annotation())
+	}
+}
+
+// A hundred other nodes' reports are neither kept nor looked at.
+func TestOthersReportsAreNotKept(t *testing.T) {
+	for name, want := range map[string]bool{"kn1": true, "kn2": false} {
+		object, err := slim("kn1")(node(name, "192.0.2.1", map[string]string{stream.Annotation: "x", "ktsn.io/vtep": "y"}, 0))
+		found := object.(*corev1.Node)
+		if _, has := found.Annotations[stream.Annotation]; err != nil || has != want || found.Annotations["ktsn.io/vtep"] != "y" {
+			t.Errorf("%s: %+v", name, found.Annotations)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/stream"
+)
+
+func talkerPod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: name, Labels: map[string]string{"app": name}, Annotations: map[string]string{"much": "text"}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c"}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func streamObject(t *testing.T, name string) *unstructured.Unstructured {
+	t.Helper()
+	one := &v1alpha1.Stream{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "plant", Name: name, UID: types.UID("uid-" + name), Generation: 1, ResourceVersion: "7", CreationTimestamp: metav1.Now(),
+		},
+		Spec: v1alpha1.StreamSpec{
+			Talker: v1alpha1.Talker{PodSelector: map[string]string{"app": "talker"}}, Priority: 6,
+			DataFrameSpecification: v1alpha1.DataFrameSpecification{DestinationIPAddress: "10.99.1.2", DestinationPort: 5000},
+			TrafficSpecification: v1alpha1.TrafficSpecification{
+				Interval: v1alpha1.Interval{Numerator: 1, Denominator: 1000}, MaxFramesPerInterval: 1, MaxFrameSize: 92,
+			},
+		},
+	}
+	object, err := one.ToUnstructured()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func reportOf(t *testing.T, frames int64) string {
+	t.Helper()
+	report := stream.Report{
+		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 1e9}},
+		Talkers: []stream.TalkerReport{{Namespace: "plant", Pod: "talker", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 255,
+			StreamCounters: v1alpha1.StreamCounters{Frames: frames, Octets: 64 * frames}}},
+	}
+	text, err := report.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// streams is a controller that leads, its informers synced, and its clock in the test's hand.
+type streamBench struct {
+	*bench
+	t     *testing.T
+	clock time.Time
+}
+
+func newStreamBench(t *testing.T, objects ...runtime.Object) *streamBench {
+	t.Helper()
+	objects = append(objects, talkerPod("talker", "a"),
+		node("a", time.Hour, map[string]string{overlaynet.AnnotationPrefixes: "10.99.0.0/24", stream.Annotation: reportOf(t, 5)}),
+		node("b", time.Hour, map[string]string{overlaynet.AnnotationPrefixes: "10.99.1.0/24"}))
+	b := &streamBench{bench: newBench(t, objects...), t: t, clock: time.Unix(1_800_000_000, 0)}
+	b.lead(b.Controller)
+	return b
+}
+
+func (b *streamBench) lead(c *Controller) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	b.t.Cleanup(cancel)
+	if err := c.followStreams(ctx); err != nil {
+		b.t.Fatal(err)
+	}
+	c.now = func() time.Time { return b.clock }
+}
+
+func (b *streamBench) look() {
+	b.t.Helper()
+	if err := b.Streams(context.Background()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *streamBench) status(name string) v1alpha1.StreamStatus {
+	b.t.Helper()
+	object, err := b.dynamic.Resource(v1alpha1.Streams).Namespace("plant").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	one, err := v1alpha1.StreamFrom(object)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return one.Status
+}
+
+// seen waits until the informers have what was written.
+func (b *streamBench) seen(name string) {
+	b.t.Helper()
+	eventually(b.t, "the status is seen", func() bool {
+		object, has, _ := b.work.store.GetByKey("plant/" + name)
+		if !has {
+			return false
+		}
+		one, err := v1alpha1.StreamFrom(object)
+		return err == nil && fmt.Sprint(one.Status.Frames, one.Status.Message) == fmt.Sprint(b.status(name).Frames, b.status(name).Message)
+	})
+}
+
+func (b *streamBench) report(node, text string) {
+	b.t.Helper()
+	found, err := b.kube.CoreV1().Nodes().Get(context.Background(), node, metav1.GetOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	found = found.DeepCopy()
+	found.Annotations[stream.Annotation] = text
+	if _, err := b.kube.CoreV1().Nodes().Update(context.Background(), found, metav1.UpdateOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+	eventually(b.t, "the report is seen", func() bool {
+		seen, err := b.nodes.Get(node)
+		return err == nil && seen.Annotations[stream.Annotation] == text
+	})
+}
+
+func (b *streamBench) writes() int {
+	count := 0
+	for _, action := range b.dynamic.Actions() {
+		if action.GetVerb() == "update" && action.GetSubresource() == "status" && action.GetResource().Resource == "streams" {
+			count++
+		}
+	}
+	return count
+}
+
+func TestAStreamGetsItsStatus(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	b.look()
+	got := b.status("s")
+	if got.StatusInfo.TalkerStatus != v1alpha1.TalkerReady || got.Frames != 5 || got.NodesApplied != "1/1" || got.Nodes[0].Pods[0] != "talker" {
+		t.Errorf("%+v", got)
+	}
+	b.seen("s")
+	// Nothing new: nothing is written. New counters alone: at most every ten seconds.
+	b.look()
+	b.report("a", reportOf(t, 9))
+	b.look()
+	if count := b.writes(); count != 1 {
+		t.Errorf("%d writes", count)
+	}
+	b.clock = b.clock.Add(countersEvery)
+	b.look()
+	if got := b.status("s"); b.writes() != 2 || got.Frames != 9 || !got.Nodes[0].AppliedSince.Time.Equal(b.clock.Add(-countersEvery)) {
+		t.Errorf("%d writes, %+v", b.writes(), got)
+	}
+	b.seen("s")
+	// A decision is written at once.
+	b.report("a", "{}")
+	b.look()
+	if got := b.status("s"); b.writes() != 3 || got.Nodes[0].State != v1alpha1.StreamWaiting || got.Nodes[0].Applied {
+		t.Errorf("%d writes, %+v", b.writes(), got)
+	}
+	want := "# HELP ktsn_controller_streams Streams by their condition Accepted: accepted, refused, waiting.\n# TYPE ktsn_controller_streams gauge\n" +
+		"ktsn_controller_streams{state=\"accepted\"} 0\nktsn_controller_streams{state=\"refused\"} 0\nktsn_controller_streams{state=\"waiting\"} 1\n"
+	if err := testutil.GatherAndCompare(b.Registry(), strings.NewReader(want), "ktsn_controller_streams"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the informers keep of a pod is what a talker is found by; pods that have ended are none.
+func TestPodsAreKeptSmall(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	pod, err := b.work.pods.Pods("plant").Get("talker")
+	if err != nil || pod.Spec.Containers != nil || pod.Annotations != nil || pod.Spec.NodeName != "a" || pod.Labels["app"] != "talker" {
+		t.Errorf("%+v, %v", pod, err)
+	}
+	ended := talkerPod("talker", "a")
+	ended.Status.Phase = corev1.PodSucceeded
+	if _, err := b.kube.CoreV1().Pods("plant").Update(context.Background(), ended, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end is seen", func() bool {
+		pod, err := b.work.pods.Pods("plant").Get("talker")
+		return err == nil && pod.Status.Phase == corev1.PodSucceeded
+	})
+	b.look()
+	if got := b.status("s"); got.Conditions[0].Reason != "NoTalker" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A controller that died before or after a write is followed by one that comes to the same; since when it is applied stays.
+func TestAnotherControllerGoesOn(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	fail := true
+	b.dynamic.PrependReactor("update", "streams", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return fail, nil, errors.New("the API server is away")
+	})
+	if err := b.Streams(context.Background()); err == nil {
+		t.Error("the failed write is not told")
+	}
+	fail = false
+	for attempt := range 3 {
+		other := follow(t, b.kube, b.dynamic)
+		b.clock = b.clock.Add(time.Hour)
+		b.lead(other)
+		if err := other.Streams(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.status("s"); b.writes() != 2 || !got.Nodes[0].AppliedSince.Time.Equal(time.Unix(1_800_000_000, 0).Add(time.Hour)) {
+			t.Errorf("attempt %d: %d writes, %+v", attempt, b.writes(), got)
+		}
+	}
+}
+
+func TestOfTwoControllersOneStreamStatusCounts(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	other := follow(t, b.kube, b.dynamic)
+	b.lead(other)
+	var mutex sync.Mutex
+	version, writes, refused := "7", 0, 0
+	b.dynamic.PrependReactor("update", "streams", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		object := action.(clienttesting.UpdateAction).GetObject().(*unstructured.Unstructured)
+		if object.GetResourceVersion() != version {
+			refused++
+			return true, nil, apierrors.NewConflict(v1alpha1.Streams.GroupResource(), "s", errors.New("another was quicker"))
+		}
+		writes++
+		version = "8"
+		object.SetResourceVersion(version)
+		return false, nil, nil
+	})
+	var group sync.WaitGroup
+	for _, c := range []*Controller{b.Controller, other} {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			if err := c.Streams(context.Background()); err != nil {
+				t.Errorf("a conflict is no fault: %v", err)
+			}
+		}()
+	}
+	group.Wait()
+	if writes != 1 || refused > 1 {
+		t.Errorf("%d writes, %d refused", writes, refused)
+	}
+}
+
+// One look writes few; decisions go first, then whose counters are the oldest, so that all have their turn.
+func TestWritesAreFewAndAllHaveTheirTurn(t *testing.T) {
+	var objects []runtime.Object
+	for index := range 4 * streamWritesMax {
+		one := streamObject(t, fmt.Sprintf("s%02d", index))
+		_ = unstructured.SetNestedField(one.Object, int64(5000+index), "spec", "data-frame-specification", "destination-port")
+		objects = append(objects, one)
+	}
+	b := newStreamBench(t, objects...)
+	for round := range 4 {
+		b.look()
+		if count := b.writes(); count != (round+1)*streamWritesMax {
+			t.Fatalf("round %d: %d writes", round, count)
+		}
+		for _, object := range objects {
+			b.seen(object.(*unstructured.Unstructured).GetName())
+		}
+	}
+	for _, object := range objects {
+		if name := object.(*unstructured.Unstructured).GetName(); b.status(name).StatusInfo.TalkerStatus != v1alpha1.TalkerReady {
+			t.Errorf("%s: %+v", name, b.status(name))
+		}
+	}
+}
+
+// A cluster whose CRDs are older has no Streams: GateSchedules go on, nothing is a fault.
+func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
+	b := newBench(t, node("a", time.Hour, nil))
+	b.dynamic.PrependReactor("list", "streams", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewNotFound(v1alpha1.Streams.GroupResource(), "")
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		b.Lead(ctx, nil)
+		close(done)
+	}()
+	eventually(t, "it leads", func() bool { return testutil.ToFloat64(b.metrics.leader) == 1 })
+	if err := b.Fault(); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-done
+	if testutil.ToFloat64(b.metrics.leader) != 0 {
+		t.Error("leads no more")
+	}
+}
+
+func TestMetricsAreAsPrometheusWantsThem(t *testing.T) {
+	b := newBench(t, gateSchedule(t, "line"))
+	if err := b.Reconcile(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if problems, err := testutil.GatherAndLint(b.Registry()); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	want := "# HELP ktsn_controller_gate_schedules GateSchedules by phase.\n# TYPE ktsn_controller_gate_schedules gauge\n"
+	for _, phase := range []string{"Applied", "Checking", "Committed", "Pending"} {
+		want += fmt.Sprintf("ktsn_controller_gate_schedules{phase=%q} 0\n", phase)
+	}
+	want += "ktsn_controller_gate_schedules{phase=\"Rejected\"} 1\n" // no node
+	want += "# HELP ktsn_controller_reconcile_errors_total Looks that ended with an error, by part; the log says which.\n# TYPE ktsn_controller_reconcile_errors_total counter\n"
+	for _, part := range []string{"gateschedules", "prefixes", "streams"} {
+		want += fmt.Sprintf("ktsn_controller_reconcile_errors_total{part=%q} 0\n", part)
+	}
+	if err := testutil.GatherAndCompare(b.Registry(), strings.NewReader(want), "ktsn_controller_gate_schedules", "ktsn_controller_reconcile_errors_total"); err != nil {
+		t.Error(err)
+	}
+}
