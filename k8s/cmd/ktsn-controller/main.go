@@ -154,17 +154,22 @@ func listen(c config, work *controller.Controller) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(work.Registry(), promhttp.HandlerOpts{}))
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := work.Fault(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second}
+	server := &http.Server{Handler: handler(work), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second}
 	go func() { _ = server.Serve(listener) }() // ends with the process
 	return nil
+}
+
+func handler(work *controller.Controller) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(work.Registry(), promhttp.HandlerOpts{}))
+	for path, fault := range map[string]func() error{"/livez": work.Stuck, "/readyz": work.Fault} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := fault(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		})
+	}
+	return mux
 }

@@ -4,12 +4,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"io"
+	"log/slog"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/kubernetes/fake"
+
+	"ktsn.io/ktsn/k8s/internal/controller"
 )
 
 func TestFlags(t *testing.T) {
@@ -35,5 +44,68 @@ func TestFlags(t *testing.T) {
 	var out bytes.Buffer
 	if _, err := parse([]string{"--help"}, none, &out); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "Examples:") {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// Of two that run, one works; when it ends the other one goes on, and never do both.
+func TestOneLeads(t *testing.T) {
+	kube := fake.NewClientset()
+	var working, most, begun atomic.Int32
+	work := func(ctx context.Context) {
+		begun.Add(1)
+		if now := working.Add(1); now > most.Load() {
+			most.Store(now)
+		}
+		<-ctx.Done()
+		working.Add(-1)
+	}
+	var group sync.WaitGroup
+	begin := func(name string) context.CancelFunc {
+		ctx, cancel := context.WithCancel(context.Background())
+		c := config{namespace: "n", lease: "l", identity: name, work: controller.Config{Log: slog.New(slog.DiscardHandler)}}
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			if err := lead(ctx, c, kube, work); err != nil {
+				t.Error(err)
+			}
+		}()
+		return cancel
+	}
+	until := func(what string, holds func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("never: %s", what)
+			}
+		}
+	}
+	endFirst := begin("first")
+	until("one leads", func() bool { return begun.Load() == 1 })
+	endSecond := begin("second")
+	time.Sleep(2500 * time.Millisecond) // longer than it waits between its tries
+	if begun.Load() != 1 {
+		t.Errorf("%d have begun", begun.Load())
+	}
+	endFirst()
+	until("the other one leads", func() bool { return begun.Load() == 2 })
+	endSecond()
+	group.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d at a time", most.Load())
+	}
+}
+
+func TestWhatIsServed(t *testing.T) {
+	work := controller.New(fake.NewClientset(), nil, nil, controller.Config{Log: slog.New(slog.DiscardHandler)})
+	for path, want := range map[string]string{
+		"/livez": "200 ok", "/readyz": "503 the API server's objects were not seen yet", "/metrics": "200 # HELP", "/": "404",
+	} {
+		recorder := httptest.NewRecorder()
+		handler(work).ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+		text := recorder.Result().Status[:3] + " " + recorder.Body.String()
+		if !strings.HasPrefix(text, want) || path == "/metrics" && !strings.Contains(text, "ktsn_controller_leader 0") {
+			t.Errorf("%s: %.80s", path, text)
+		}
 	}
 }

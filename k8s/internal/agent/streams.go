@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"math/bits"
 	"net/netip"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 // streamEvery is how often this Node's annotation about talkers may change.
 const streamEvery = 10 * time.Second
 
+// streamRetry after a look that failed.
+const streamRetry = time.Second
+
 // What VXLAN puts in front of an IP packet: the inner MAC header, VXLAN, UDP, and the outer IP header.
 const (
 	vxlanIPv4 = 14 + 8 + 8 + 20
@@ -36,10 +40,18 @@ func (a *Agent) streamLoop(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
-	every(ctx, always(streamEvery), nil, func(ctx context.Context) {
-		if err := a.reportStreams(ctx, informer.GetStore()); err != nil && ctx.Err() == nil {
-			a.config.Log.Warn("streams", "error", err)
+	pause, told := streamEvery, ""
+	every(ctx, func() time.Duration { return pause }, nil, func(ctx context.Context) {
+		text := ""
+		if pause = streamEvery; ctx.Err() == nil {
+			if err := a.reportStreams(ctx, informer.GetStore()); err != nil {
+				pause, text = streamRetry, err.Error()
+			}
 		}
+		if text != told && text != "" {
+			a.config.Log.Warn("streams", "error", text)
+		}
+		told = text
 	})
 }
 
@@ -161,13 +173,22 @@ func (l *streamLook) port(device string) stream.PortReport {
 	}
 	for _, state := range l.gates.GetPorts() {
 		if state.GetPort() == device {
-			found.Schedule = state.GetName()
+			found.Schedule, found.HandOver = state.GetName(), rounded(state.GetHandOverNs())
 			if state.GetLinkSpeed() != 0 {
 				found.LinkSpeed = int64(state.GetLinkSpeed())
 			}
 		}
 	}
 	return found
+}
+
+// rounded up to a power of two µs; 0 stays.
+func rounded(span uint64) int64 {
+	if span == 0 {
+		return 0
+	}
+	const micro = 1000
+	return micro << min(bits.Len64((span-1)/micro), 30)
 }
 
 // overheadOf an attachment's overlay. The tunnel is IPv4 unless its own end says otherwise.

@@ -65,14 +65,14 @@ func TestTalkersAreReported(t *testing.T) {
 				attached("c3/net1", "eth1", nil), attached("c4/net1", "eth0", nil), attached("c5/net1", "eth0", nil), attached("c6/net1", "eth0", nil),
 			},
 		},
-		gates: &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{{Port: "eth0", Name: "k8s/line@3.x", LinkSpeed: 100e6}}},
+		gates: &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{{Port: "eth0", Name: "k8s/line@3.x", LinkSpeed: 100e6, HandOverNs: 9100}}},
 		statistics: &nodeapi.StatisticsReply{Attachments: []*nodeapi.AttachmentStatistics{{
 			Name: "c1/net1", Taken: 12, Sent: 10, SentOctets: 920, Late: 1, Overrun: 2, Dropped: map[string]uint64{"missed": 3, "policed": 0},
 			Bypassed: map[string]uint64{"not_allowed": 4}, TransmitError: &nodeapi.Histogram{P50: 900, P99: 4000},
 		}}},
 	}
 	want := stream.Report{
-		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
+		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, HandOver: 16_000, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
 		Talkers: []stream.TalkerReport{
 			{Namespace: "plant", Pod: "v4", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
 				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
@@ -144,6 +144,14 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	}
 	if err := look(); err != nil || annotation() != "{}" {
 		t.Errorf("%v: %s", err, annotation())
+	}
+}
+
+func TestHandOversAreRounded(t *testing.T) {
+	for span, want := range map[uint64]int64{0: 0, 1: 1000, 1000: 1000, 1001: 2000, 2001: 4000, 9100: 16_000, 16_000: 16_000, 1 << 63: 1000 << 30} {
+		if got := rounded(span); got != want {
+			t.Errorf("%d: %d, expected %d", span, got, want)
+		}
 	}
 }
 

@@ -65,6 +65,7 @@ type Controller struct {
 
 	mutex  sync.Mutex
 	faults map[string]error // by part
+	looked time.Time        // while it leads: when the last look ended
 }
 
 // Config is what the command line says.
@@ -119,6 +120,8 @@ func (c *Controller) Follow(ctx context.Context, changed func()) bool {
 func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	c.metrics.leader.Set(1)
 	defer c.metrics.leader.Set(0)
+	c.look(time.Now())
+	defer c.look(time.Time{})
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Add(1)
@@ -130,6 +133,7 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	defer ticker.Stop()
 	for {
 		c.set(partSchedules, c.Reconcile(ctx))
+		c.look(time.Now())
 		select {
 		case <-ctx.Done():
 			return
@@ -137,6 +141,25 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 		case <-ticker.C:
 		}
 	}
+}
+
+func (c *Controller) look(at time.Time) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.looked = at
+}
+
+// stuckAfter is much longer than any look with all its deadlines.
+const stuckAfter = 5 * time.Minute
+
+// Stuck is why another process should take over: a look that does not end.
+func (c *Controller) Stuck() error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if since := c.now().Sub(c.looked); !c.looked.IsZero() && since > stuckAfter {
+		return fmt.Errorf("the last look at everything ended %s ago", since)
+	}
+	return nil
 }
 
 func (c *Controller) set(part string, err error) {

@@ -168,6 +168,13 @@ func stateOf(status v1alpha1.StreamStatus) string {
 	return "refused"
 }
 
+// isAway: the Node says that it is not Ready, or nobody has heard of it. One without conditions was just made.
+func isAway(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue
+	})
+}
+
 // world is everything as it was seen last. What cannot be read is told, and does not count.
 func (c *Controller) world() (*stream.World, []error, error) {
 	var faults []error
@@ -190,7 +197,7 @@ func (c *Controller) world() (*stream.World, []error, error) {
 	for _, node := range nodes {
 		prefixes, _ := overlaynet.ParsePrefixes("", node.Annotations[overlaynet.AnnotationPrefixes]) // its agent says what is wrong
 		world.Nodes = append(world.Nodes, stream.Node{
-			Name: node.Name, Prefixes: prefixes, Report: stream.ParseReport(node.Annotations[stream.Annotation]),
+			Name: node.Name, IsAway: isAway(node), Prefixes: prefixes, Report: stream.ParseReport(node.Annotations[stream.Annotation]),
 			Answers: rollout.ParseAnswers(node.Annotations[rollout.Annotation]),
 		})
 	}

@@ -188,6 +188,34 @@ func TestAStreamGetsItsStatus(t *testing.T) {
 	}
 }
 
+// A node that is not heard of any more keeps its place, but what it said last is no proof.
+func TestANodeThatIsAwayIsNotApplied(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	for _, c := range []struct {
+		ready corev1.ConditionStatus
+		want  string
+	}{{corev1.ConditionTrue, "1/1 Accepted"}, {corev1.ConditionUnknown, "0/1 NodeNotReady"}, {corev1.ConditionTrue, "1/1 Accepted"}} {
+		found, err := b.kube.CoreV1().Nodes().Get(context.Background(), "a", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = found.DeepCopy()
+		found.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: c.ready}}
+		if _, err := b.kube.CoreV1().Nodes().Update(context.Background(), found, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the condition is seen", func() bool {
+			seen, err := b.nodes.Get("a")
+			return err == nil && len(seen.Status.Conditions) == 2 && seen.Status.Conditions[1].Status == c.ready
+		})
+		b.look()
+		if got := b.status("s"); got.NodesApplied+" "+got.Nodes[0].Reason != c.want || got.NodesAccepted != "1/1" {
+			t.Errorf("%s: %+v", c.want, got)
+		}
+		b.seen("s")
+	}
+}
+
 // What the informers keep of a pod is what a talker is found by; pods that have ended are none.
 func TestPodsAreKeptSmall(t *testing.T) {
 	b := newStreamBench(t, streamObject(t, "s"))
@@ -307,13 +335,19 @@ func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
 		close(done)
 	}()
 	eventually(t, "it leads", func() bool { return testutil.ToFloat64(b.metrics.leader) == 1 })
-	if err := b.Fault(); err != nil {
+	if err := errors.Join(b.Fault(), b.Stuck()); err != nil {
 		t.Error(err)
 	}
 	cancel()
 	<-done
 	if testutil.ToFloat64(b.metrics.leader) != 0 {
 		t.Error("leads no more")
+	}
+	for at, want := range map[time.Time]bool{{}: false, time.Now().Add(-time.Minute): false, time.Now().Add(-stuckAfter - time.Second): true} {
+		b.look(at)
+		if err := b.Stuck(); (err != nil) != want {
+			t.Errorf("%s: %v", at, err)
+		}
 	}
 }
 

@@ -313,7 +313,9 @@ func (p *place) status(isRefused bool, stream *v1alpha1.Stream, now time.Time) v
 	default:
 		node.State, node.Reason, node.Message = v1alpha1.StreamAccepted, "Accepted", p.basis()
 		node.AccumulatedLatency = p.latency
-		if len(p.missing) > 0 {
+		if p.node.IsAway {
+			node.Reason, node.Message = "NodeNotReady", "the Node is not Ready: what it said last may be old"
+		} else if len(p.missing) > 0 {
 			node.Reason, node.Message = "InterfaceMissing", "ktsnd has no interface of pod "+shown(p.missing)
 		} else if scheduled != "" {
 			node.Reason, node.Message = "ScheduleBehind", scheduled
@@ -353,12 +355,17 @@ func (p *place) basis() string {
 	if p.isLocal {
 		return "the destination is on this node: its frames pass no port, and no gate"
 	}
+	report := p.node.Report.Ports[p.port]
 	if p.schedule != nil {
-		return fmt.Sprintf("by generation %d of GateSchedule %s", p.schedule.Status.Accepted.Generation, p.schedule.Name)
+		text := fmt.Sprintf("by generation %d of GateSchedule %s", p.schedule.Status.Accepted.Generation, p.schedule.Name)
+		if report.HandOver > p.handOver {
+			text += fmt.Sprintf("; but the port needs up to %d ns for a hand-over, and --hand-over of ktsn-controller is %d", report.HandOver, p.handOver)
+		}
+		return text
 	}
 	text := fmt.Sprintf("no GateSchedule: by the link speed of %s alone, %d bit/s", p.port, p.speed)
-	if other := p.node.Report.Ports[p.port].Schedule; other != "" {
-		text += fmt.Sprintf("; its schedule %q is ktsnd's own and was not looked at", other)
+	if report.Schedule != "" {
+		text += fmt.Sprintf("; its schedule %q is ktsnd's own and was not looked at", report.Schedule)
 	}
 	return text
 }

@@ -123,6 +123,10 @@ func TestAScheduleIsWhatCountsAndIsNamed(t *testing.T) {
 			t.Errorf("%+v", node)
 		}
 	}
+	w.Nodes[0].Report.Ports["eth0"] = PortReport{LinkSpeed: 1e9, HandOver: 16_000}
+	if text := w.decide()["s"].Nodes[0].Message; !strings.Contains(text, "needs up to 16000 ns for a hand-over, and --hand-over of ktsn-controller is 10000") {
+		t.Errorf("%s", text)
+	}
 	if got.AccumulatedLatency < 950_000 || got.AccumulatedLatency > 1_000_000 {
 		t.Errorf("latency %d", got.AccumulatedLatency)
 	}

@@ -15,6 +15,8 @@ import (
 // Node as the decision sees it.
 type Node struct {
 	Name string
+	// IsAway: its kubelet has not answered for a while, so what its agent said may be old.
+	IsAway bool
 	// Prefixes of the TSN network that the Node has.
 	Prefixes []netip.Prefix
 	Report   Report
@@ -43,6 +45,7 @@ type place struct {
 	fault    *Fault
 	waits    string
 	latency  int64
+	handOver int64 // that was reckoned with
 }
 
 func (p *place) refuse(reason string, code int32, format string, arguments ...any) {
@@ -228,6 +231,7 @@ func (p *place) demand() Demand {
 
 // on the port as its schedule makes it.
 func (p *place) on(handOver int64) Port {
+	p.handOver = handOver
 	port := Port{Gates: OpenGates(), LinkSpeed: p.speed, HandOver: handOver}
 	if p.schedule != nil {
 		port.Gates = GatesOf(p.schedule.Status.Accepted.Spec.GateParameterTable)

@@ -37,6 +37,8 @@ type Report struct {
 type PortReport struct {
 	// LinkSpeed in bit/s; 0: not known.
 	LinkSpeed int64 `json:"linkSpeed,omitempty"`
+	// HandOver that ktsnd measures, rounded up to a power of two µs, so that it seldom changes; 0: not known.
+	HandOver int64 `json:"handOver,omitempty"`
 	// Schedule is the name of the gate schedule it has.
 	Schedule string `json:"schedule,omitempty"`
 }
@@ -105,6 +107,7 @@ func ParseReport(text string) Report {
 		if !isName(name, 15) || port.LinkSpeed < 1_000_000 || port.LinkSpeed > 10_000_000_000_000 {
 			port.LinkSpeed = 0
 		}
+		port.HandOver = min(max(port.HandOver, 0), 1_000_000_000)
 		if !isName(port.Schedule, nameMax) {
 			port.Schedule = ""
 		}

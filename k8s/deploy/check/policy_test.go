@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	admission "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/yaml"
+)
+
+const agentUser = "system:serviceaccount:kube-system:ktsn-node-agent"
+
+// agentPolicy is the admission policy as the chart renders it.
+func agentPolicy(t *testing.T) *admission.ValidatingAdmissionPolicy {
+	t.Helper()
+	chart, err := loadChart("../helm/ktsn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := chart.render(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents(text) {
+		if strings.Contains(document, "kind: ValidatingAdmissionPolicy\n") {
+			policy := &admission.ValidatingAdmissionPolicy{}
+			if err := yaml.Unmarshal([]byte(document), policy); err != nil {
+				t.Fatal(err)
+			}
+			return policy
+		}
+	}
+	t.Fatal("the chart has no policy")
+	return nil
+}
+
+// admits evaluates a policy as the API server does: conditions, variables in order, validations.
+func admits(t *testing.T, policy *admission.ValidatingAdmissionPolicy, input map[string]any) bool {
+	t.Helper()
+	base, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion(), true).Env(environment.NewExpressions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var options []cel.EnvOption
+	for _, name := range []string{"request", "object", "oldObject", "variables"} {
+		options = append(options, cel.Variable(name, cel.DynType))
+	}
+	env, err := base.Extend(options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := map[string]any{}
+	evaluate := func(expression string) any {
+		ast, issues := env.Compile(expression)
+		if issues.Err() != nil {
+			t.Fatal(issues.Err())
+		}
+		program, err := env.Program(ast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := maps.Clone(input)
+		with["variables"] = variables
+		value, _, err := program.Eval(with)
+		if err != nil {
+			return false // failurePolicy: Fail
+		}
+		return value.Value()
+	}
+	for _, condition := range policy.Spec.MatchConditions {
+		if evaluate(condition.Expression) != true {
+			return true
+		}
+	}
+	for _, variable := range policy.Spec.Variables {
+		variables[variable.Name] = evaluate(variable.Expression)
+	}
+	for _, validation := range policy.Spec.Validations {
+		if evaluate(validation.Expression) != true {
+			return false
+		}
+	}
+	return true
+}
+
+// An agent, or who has its token, changes its three annotations of its own Node and nothing else.
+func TestAnAgentIsConfinedToItsNode(t *testing.T) {
+	policy := agentPolicy(t)
+	before := `{"metadata":{"name":"kn1","labels":{"a":"b"},"annotations":{"ktsn.io/vtep":"x","ktsn.io/tsn-prefixes":"10.99.1.0/24"}},"spec":{"podCIDR":"10.244.1.0/24"}}`
+	bare := `{"metadata":{"name":"kn1"},"spec":{}}`
+	for _, c := range []struct {
+		name, user, node, old, change string
+		want                          bool
+	}{
+		{"its report", agentUser, "kn1", before, `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, true},
+		{"all three", agentUser, "kn1", before, `{"metadata":{"annotations":{"ktsn.io/stream-status":"a","ktsn.io/schedule-status":"b","ktsn.io/vtep":"c"}}}`, true},
+		{"the first annotation of all", agentUser, "kn1", bare, `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, true},
+		{"another's report", agentUser, "kn2", before, `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, false},
+		{"a token of no node", agentUser, "", before, `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, false},
+		{"its prefixes", agentUser, "kn1", before, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":"10.99.2.0/24"}}}`, false},
+		{"another annotation", agentUser, "kn1", before, `{"metadata":{"annotations":{"example.org/x":"y"}}}`, false},
+		{"taking one away", agentUser, "kn1", before, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":null}}}`, false},
+		{"a label", agentUser, "kn1", before, `{"metadata":{"labels":{"a":"c"}}}`, false},
+		{"a taint", agentUser, "kn1", before, `{"spec":{"unschedulable":true}}`, false},
+		{"somebody else", "system:node:kn2", "", before, `{"metadata":{"labels":{"a":"c"}}}`, true},
+	} {
+		var old, object, change map[string]any
+		for text, into := range map[string]*map[string]any{c.old: &old, c.change: &change} {
+			if err := json.Unmarshal([]byte(text), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := json.Unmarshal([]byte(c.old), &object); err != nil {
+			t.Fatal(err)
+		}
+		merge(object, change)
+		user := map[string]any{"username": c.user}
+		if c.node != "" {
+			user["extra"] = map[string]any{"authentication.kubernetes.io/node-name": []any{c.node}}
+		}
+		input := map[string]any{"request": map[string]any{"name": "kn1", "userInfo": user}, "object": object, "oldObject": old}
+		if got := admits(t, policy, input); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// merge is a JSON merge patch (RFC 7386).
+func merge(into, patch map[string]any) {
+	for key, value := range patch {
+		inner, isObject := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(into, key)
+		case isObject:
+			if _, has := into[key].(map[string]any); !has {
+				into[key] = map[string]any{}
+			}
+			merge(into[key].(map[string]any), inner)
+		default:
+			into[key] = value
+		}
+	}
+}
