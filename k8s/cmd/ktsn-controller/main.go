@@ -80,6 +80,9 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	if c.work.Prefixes.CIDRs, err = overlaynet.ParsePrefixes("--tsn-cidr", *cidrs); err != nil {
 		return c, err
 	}
+	if err := overlaynet.CheckFree(c.work.Prefixes.CIDRs, overlaynet.ServiceClaim(environment)); err != nil {
+		return c, err
+	}
 	if c.work.Rollouts.CheckMax < time.Second || c.work.Rollouts.CheckMax > time.Hour {
 		return c, fmt.Errorf("--check-timeout: found %s, expected 1s to 1h", c.work.Rollouts.CheckMax)
 	}

@@ -38,6 +38,10 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: %v", argument, err)
 		}
 	}
+	service := func(name string) string { return map[string]string{"KUBERNETES_SERVICE_HOST": "10.99.0.1"}[name] }
+	if _, err := parse([]string{"--tsn-cidr=10.99.0.0/16"}, service, io.Discard); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.0.1/32 (the API server") {
+		t.Errorf("the range holds the API server's service: %v", err)
+	}
 	if _, err := parse([]string{"--tsn-cidr=10.99.0.0/16", "--prefix-length-ipv4=31"}, none, io.Discard); err == nil {
 		t.Error("a prefix without addresses for pods")
 	}

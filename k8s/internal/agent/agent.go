@@ -202,7 +202,7 @@ func slim(own string) cache.TransformFunc {
 			}
 		case *corev1.Pod:
 			found.ManagedFields = nil
-			found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName}
+			found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName, HostNetwork: found.Spec.HostNetwork}
 			found.Status = corev1.PodStatus{}
 		}
 		return object, nil

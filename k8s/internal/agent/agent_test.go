@@ -279,6 +279,19 @@ func TestInterfacesAreReadFromStates(t *testing.T) {
 	}
 }
 
+// What the informers throw away must not be what somebody looks at.
+func TestSlimKeepsWhatIsLookedAt(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "kn1", HostNetwork: true, Containers: []corev1.Container{{Name: "main"}}}}
+	if _, err := slim("kn1")(pod); err != nil || pod.Spec.NodeName != "kn1" || !pod.Spec.HostNetwork || pod.Spec.Containers != nil {
+		t.Errorf("%+v, %v", pod.Spec, err)
+	}
+	node := node("kn1", "192.0.2.1", nil, 0)
+	node.Spec.PodCIDRs = []string{"10.244.1.0/24"}
+	if _, err := slim("kn1")(node); err != nil || len(overlaynet.ClaimsOf(node)) != 2 {
+		t.Errorf("%+v, %v", node, err)
+	}
+}
+
 func readJSON(path string, into any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

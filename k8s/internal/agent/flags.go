@@ -92,7 +92,10 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	if c.Log, err = set.Read(arguments); err != nil {
 		return c, err
 	}
-	return c, c.check(*capacity, *cidrs)
+	if err := c.check(*capacity, *cidrs); err != nil {
+		return c, err
+	}
+	return c, overlaynet.CheckFree(c.CIDRs, overlaynet.ServiceClaim(environment))
 }
 
 func (c *Config) check(capacity, cidrs string) (err error) {

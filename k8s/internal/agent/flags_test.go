@@ -66,6 +66,10 @@ func TestWrongFlagsSayWhatIsExpected(t *testing.T) {
 	if _, err := parse(map[string]string{"KTSN_VXLAN_VNI": "many"}, good...); err == nil || !strings.HasPrefix(err.Error(), "KTSN_VXLAN_VNI: found") {
 		t.Errorf("the environment's fault: %v", err)
 	}
+	services := map[string]string{"KUBERNETES_SERVICE_HOST": "10.99.0.1"}
+	if _, err := parse(services, good...); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.0.1/32 (the API server") {
+		t.Errorf("the range holds the API server's service: %v", err)
+	}
 	if _, err := parse(nil, "--node-name=kn1", "--overlay=false"); err != nil {
 		t.Errorf("without an overlay no prefixes are needed: %v", err)
 	}

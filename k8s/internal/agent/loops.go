@@ -180,9 +180,12 @@ func (a *Agent) podLoop(ctx context.Context) {
 
 // report logs a finding and tells the pod's owner by an Event.
 func (a *Agent) report(finding podwatch.Finding) {
+	pod, err := a.pods.Pods(finding.Namespace).Get(finding.Pod)
+	if err == nil && pod.Spec.HostNetwork {
+		finding = finding.OnTheHost()
+	}
 	a.config.Log.Warn("container does not use its slot", "namespace", finding.Namespace, "pod", finding.Pod,
 		"container", finding.Container, "reason", finding.Reason, "message", finding.Message)
-	pod, err := a.pods.Pods(finding.Namespace).Get(finding.Pod)
 	if err != nil {
 		return
 	}

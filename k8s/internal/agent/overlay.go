@@ -85,6 +85,9 @@ func (a *Agent) reconcileOverlay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := overlaynet.CheckFree(a.config.CIDRs, overlaynet.ClaimsOf(nodes[index])); err != nil {
+		return err
+	}
 	others, prefixes, conflicts := a.members(nodes, own)
 	a.noteConflicts(conflicts)
 	own.Prefixes = prefixes
@@ -178,8 +181,9 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 			others = append(others, member)
 		}
 	}
+	others, apart := overlaynet.Reachable(own.Uplink.Address, others)
 	slices.Sort(conflicts)
-	return others, prefixes, append(conflicts, more...)
+	return others, prefixes, slices.Concat(conflicts, more, apart)
 }
 
 // other is another node's part. What its agent says of it holds only as far as the Node itself does: the prefixes that it was

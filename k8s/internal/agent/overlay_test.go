@@ -161,10 +161,34 @@ func TestTheOverlayFollowsTheNodes(t *testing.T) {
 		text := strings.Join(routes(), "\n")
 		return strings.Contains(text, "10.99.2.0/25") && !strings.Contains(text, "10.99.2.0/24")
 	})
+	// Made later, with an address of the other family: it is told, and no route leads to where nothing would arrive.
+	six := node("kn6", "2001:db8::6", given("10.99.6.0/24", vtepOf("kn6", "2001:db8::6", "10.99.6.0/24")), time.Minute)
+	if _, err := b.kube.CoreV1().Nodes().Create(context.Background(), six, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("another family's end is told", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_overlay_conflicts 3") })
+	if text := strings.Join(routes(), "\n"); strings.Contains(text, "10.99.6.0/24") {
+		t.Errorf("routes: %s", text)
+	}
 	b.change("kn1", overlaynet.AnnotationPrefixes, "10.99.1.7/24")
 	b.eventually("a wrong prefix is told", func() bool { return strings.Contains(b.node().Reason, "expected the network itself: 10.99.1.0/24") })
 	b.change("kn1", overlaynet.AnnotationPrefixes, "10.98.1.0/24")
 	b.eventually("a prefix outside is told", func() bool { return strings.Contains(b.node().Reason, "none of the prefixes") })
+}
+
+// The default network's pods are in the TSN network's range: their packets would be ours.
+func TestARangeOfTheDefaultNetworkIsRefused(t *testing.T) {
+	network, ip := inSpace(t)
+	me := node("kn1", "192.0.2.1", given("10.99.1.0/24", ""), time.Hour)
+	me.Spec.PodCIDRs = []string{"10.99.128.0/24"}
+	b := newBench(t, nil, network, me)
+	b.start()
+	b.eventually("refused with the reason", func() bool {
+		return strings.Contains(b.node().Reason, "overlaps 10.99.128.0/24 (pods of node kn1 on the default network)") && !b.node().Ready
+	})
+	if links := ip("link show"); strings.Contains(links, "ktsn.1") {
+		t.Errorf("the device was made: %s", links)
+	}
 }
 
 func (b *bench) change(name, annotation, text string) {

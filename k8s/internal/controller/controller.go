@@ -10,13 +10,9 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -58,7 +53,11 @@ type Controller struct {
 	metrics  metrics
 	work     *streamWork
 
-	assigned map[string][]netip.Prefix // to Nodes, written and not seen again yet
+	assigned map[string]given   // to Nodes, written and not seen again yet
+	services []overlaynet.Claim // ranges of Services
+
+	doubled   error // what is known of prefixes that two Nodes have
+	doubledAt time.Time
 
 	nodes corelisters.NodeLister
 	store cache.Store
@@ -107,6 +106,7 @@ func (c *Controller) Follow(ctx context.Context, changed func()) bool {
 		panic(err) // only of an informer that has ended
 	}
 	factory.Start(ctx.Done())
+	c.services = c.serviceRanges(ctx)
 	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, changed)
 	c.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, synced) {
@@ -188,52 +188,6 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 		c.metrics.timed(partPrefixes, func() error { return c.assign(ctx, nodes) }),
 		c.metrics.timed(partSchedules, func() error { return c.schedules(ctx, nodes) }),
 	)
-}
-
-// assign gives prefixes to the nodes that have none.
-func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
-	if len(c.prefixes.CIDRs) == 0 {
-		return nil
-	}
-	used, missing := Used(nodes), Missing(nodes)
-	// What was written a moment ago is not in the informer yet.
-	waiting := map[string][]netip.Prefix{}
-	for _, node := range missing {
-		if prefixes, has := c.assigned[node.Name]; has {
-			waiting[node.Name] = prefixes
-			used = append(used, prefixes...)
-		}
-	}
-	c.assigned = waiting
-	for _, node := range missing {
-		if _, has := waiting[node.Name]; has {
-			continue
-		}
-		prefixes, err := c.prefixes.Assign(used)
-		if err != nil {
-			return fmt.Errorf("node %s: %w", node.Name, err)
-		}
-		used = append(used, prefixes...)
-		text := strings.Join(overlaynet.Texts(prefixes), ",")
-		// The version makes the patch fail where somebody else was quicker.
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": node.ResourceVersion, "annotations": map[string]string{overlaynet.AnnotationPrefixes: text},
-		}})
-		if err != nil {
-			return err
-		}
-		if err := c.write(ctx, func(ctx context.Context) error {
-			found, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			if err == nil && found.Annotations[overlaynet.AnnotationPrefixes] == text {
-				waiting[node.Name] = prefixes
-			}
-			return err
-		}); err != nil {
-			return fmt.Errorf("node %s: %w", node.Name, err)
-		}
-		c.log.Info("prefixes assigned", "node", node.Name, "prefixes", text)
-	}
-	return nil
 }
 
 // write gives a write its deadline. Somebody else's earlier write, or an object that is gone, only means to look again.

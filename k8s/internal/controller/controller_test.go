@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,7 +51,7 @@ func TestAssignTakesTheLowestFreePrefix(t *testing.T) {
 		{"elsewhere", prefixes("10.98.0.0/16"), "10.99.0.0/24 fd99::/64"},
 		{"across 64 bits", prefixes("fd99::/49"), "10.99.0.0/24 fd99:0:0:8000::/64"},
 	} {
-		got, err := p.Assign(c.used)
+		got, err := p.Assign(c.used, nil)
 		if err != nil || strings.Join(overlaynet.Texts(got), " ") != c.want {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
@@ -59,7 +60,7 @@ func TestAssignTakesTheLowestFreePrefix(t *testing.T) {
 		{CIDRs: prefixes("10.99.0.0/24"), IPv4: 25}, {CIDRs: prefixes("255.255.255.0/24"), IPv4: 24},
 	} {
 		used := prefixes("10.99.0.0/25", "10.99.0.128/25", "255.255.255.0/24")
-		if got, err := full.Assign(used); err == nil || !strings.Contains(err.Error(), "left: 3 are in use") {
+		if got, err := full.Assign(used, nil); err == nil || !strings.Contains(err.Error(), "left: 3 are in use") {
 			t.Errorf("full: %v, %v", got, err)
 		}
 	}
@@ -175,6 +176,81 @@ func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
 		}
 		return len(b.kube.Actions()) == 0
 	})
+}
+
+// An administrator gave a prefix to two nodes: the younger one gets another as long as nobody uses it there.
+func TestAPrefixOfTwoNodesIsSeparated(t *testing.T) {
+	has := func(text string) map[string]string { return map[string]string{overlaynet.AnnotationPrefixes: text} }
+	pod := func(name, on, status string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "line", Annotations: map[string]string{networkStatus: status}},
+			Spec:       corev1.PodSpec{NodeName: on},
+		}
+	}
+	b := newBench(t,
+		node("old", time.Hour, has("10.99.0.0/24")), node("young", time.Minute, has("10.99.0.128/25,10.99.5.0/24")),
+		node("youngest", time.Second, has("10.99.0.0/24")), node("new", time.Millisecond, nil),
+		pod("plc", "youngest", `[{"ips":["10.244.1.7"]},{"ips":["10.99.0.7","fd99::7"]}]`),
+		pod("other", "youngest", `[{"ips":["10.99.1.7"]}]`), pod("elsewhere", "old", `[{"ips":["10.99.0.8"]}]`), pod("none", "youngest", "nonsense"),
+	)
+	of := func(name string) string {
+		found, err := b.kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Annotations[overlaynet.AnnotationPrefixes]
+	}
+	err := b.Reconcile(context.Background())
+	for _, word := range []string{"node youngest: its prefix 10.99.0.0/24 is node old's too", "1 pods have addresses", "(line/plc)", "kubectl annotate --overwrite node old"} {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+	// What is told keeps nobody from getting a prefix; the kept one is of the same range, so it is enough.
+	for name, want := range map[string]string{"old": "10.99.0.0/24", "young": "10.99.5.0/24", "youngest": "10.99.0.0/24", "new": "10.99.1.0/24"} {
+		if got := of(name); got != want {
+			t.Errorf("%s has %s, not %s", name, got, want)
+		}
+	}
+	lists := func() (count int) {
+		for _, action := range b.kube.Actions() {
+			if action.Matches("list", "pods") {
+				count++
+			}
+		}
+		return count
+	}
+	before := lists()
+	if again := b.Reconcile(context.Background()); again == nil || again.Error() != err.Error() || lists() != before {
+		t.Errorf("a moment later: %v, asked %d times more", again, lists()-before)
+	}
+	if err := b.kube.CoreV1().Pods("line").Delete(context.Background(), "plc", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Add(time.Minute)
+	b.now = func() time.Time { return now }
+	if err := b.Reconcile(context.Background()); err != nil || of("youngest") != "10.99.2.0/24" {
+		t.Errorf("without that pod: %s, %v", of("youngest"), err)
+	}
+}
+
+func TestARangeOfTheClustersIsNotGivenAway(t *testing.T) {
+	services := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.128.0/17"}}}
+	b := newBench(t, node("a", time.Hour, nil), services)
+	if err := b.Reconcile(context.Background()); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.128.0/17 (Services)") {
+		t.Errorf("services: %v", err)
+	}
+	pods := node("b", time.Hour, nil)
+	pods.Spec.PodCIDRs = []string{"10.99.7.0/24"}
+	b = newBench(t, node("a", time.Hour, nil), pods)
+	if err := b.Reconcile(context.Background()); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.7.0/24 (pods of node b on the default network)") {
+		t.Errorf("pods: %v", err)
+	}
+	for _, action := range b.kube.Actions() {
+		if action.GetVerb() == "patch" {
+			t.Errorf("something was written: %v", action)
+		}
+	}
 }
 
 // Two controllers that both believe to lead have seen the same version: one write goes through, the other is refused and looked at

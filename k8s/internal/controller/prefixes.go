@@ -46,18 +46,66 @@ func (p Prefixes) lengthOf(cidr netip.Prefix) int {
 // Missing are the Nodes without prefixes, oldest first, so that the order of a list decides nothing.
 func Missing(nodes []*corev1.Node) []*corev1.Node {
 	var missing []*corev1.Node
-	for _, node := range nodes {
+	for _, node := range oldestFirst(nodes) {
 		if node.Annotations[overlaynet.AnnotationPrefixes] == "" && node.DeletionTimestamp == nil {
 			missing = append(missing, node)
 		}
 	}
-	slices.SortFunc(missing, func(a, b *corev1.Node) int {
+	return missing
+}
+
+func oldestFirst(nodes []*corev1.Node) []*corev1.Node {
+	return slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int {
 		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
 			return order
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	return missing
+}
+
+// Doubled is a Node with prefixes that an older one has: nobody sends to it for them.
+type Doubled struct {
+	Node *corev1.Node
+	// Kept are its other prefixes, Lost those that are the older one's.
+	Kept, Lost []netip.Prefix
+	// Older is the Node that has the first of them.
+	Older string
+}
+
+// FindDoubled looks for prefixes that an administrator gave to two Nodes.
+func FindDoubled(nodes []*corev1.Node) []Doubled {
+	type claim struct {
+		node   string
+		prefix netip.Prefix
+	}
+	var claims []claim
+	var found []Doubled
+	for _, node := range oldestFirst(nodes) {
+		prefixes, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes])
+		if err != nil || node.DeletionTimestamp != nil {
+			continue
+		}
+		one := Doubled{Node: node}
+		for _, prefix := range prefixes {
+			index := slices.IndexFunc(claims, func(c claim) bool { return c.prefix.Overlaps(prefix) })
+			if index < 0 {
+				one.Kept = append(one.Kept, prefix)
+				continue
+			}
+			if one.Older == "" {
+				one.Older = claims[index].node
+			}
+			one.Lost = append(one.Lost, prefix)
+		}
+		// Afterwards: a node's own prefixes may overlap.
+		for _, prefix := range one.Kept {
+			claims = append(claims, claim{node.Name, prefix})
+		}
+		if len(one.Lost) > 0 {
+			found = append(found, one)
+		}
+	}
+	return found
 }
 
 // Used are the prefixes that Nodes were given. What an agent says that its node has does not count: one node alone could use all up.
@@ -71,10 +119,13 @@ func Used(nodes []*corev1.Node) []netip.Prefix {
 	return used
 }
 
-// Assign finds the lowest free prefix in each of the network's prefixes.
-func (p Prefixes) Assign(used []netip.Prefix) ([]netip.Prefix, error) {
-	var found []netip.Prefix
+// Assign finds the lowest free prefix in each of the network's prefixes of which a node keeps none.
+func (p Prefixes) Assign(used, kept []netip.Prefix) ([]netip.Prefix, error) {
+	found := slices.Clone(kept)
 	for _, cidr := range p.CIDRs {
+		if slices.ContainsFunc(kept, cidr.Overlaps) {
+			continue
+		}
 		prefix, ok := lowestFree(cidr, p.lengthOf(cidr), used)
 		if !ok {
 			return nil, fmt.Errorf("--tsn-cidr %s has no /%d left: %d are in use; make it larger, or the nodes' prefixes smaller",

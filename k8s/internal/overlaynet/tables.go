@@ -41,10 +41,6 @@ func wanted(index int, own Own, others []Member) tables {
 		families[prefix.Addr().Is4()] = true
 	}
 	for _, other := range others {
-		// A tunnel's ends are of one family.
-		if other.Address.Is4() != own.Uplink.Address.Is4() {
-			continue
-		}
 		for _, prefix := range other.Prefixes {
 			// Without an address of its own family nothing could come back.
 			if families[prefix.Addr().Is4()] {

@@ -84,6 +84,7 @@ type Finding struct {
 // Reasons of findings.
 const (
 	ReasonNoNetwork   = "NoTSNNetwork"
+	ReasonOnTheHost   = "TSNOnHostNetwork"
 	ReasonNotAttached = "TSNInterfaceNotAttached"
 	ReasonNotLoaded   = "TSNLibraryNotLoaded"
 )
@@ -129,6 +130,16 @@ func judge(holder Holder, interfaces []Interface, clients map[string]int) (reaso
 	return ReasonNotLoaded, fmt.Sprintf("no program of container %s has used KTSN: it has sent nothing with SO_TXTIME yet, or libktsn.so is not "+
 		"loaded: musl does not read /etc/ld.so.preload (set LD_PRELOAD=/usr/lib/ktsn/libktsn.so), static programs need "+
 		`"capture": "kernel" in the network's configuration`, holder.Container)
+}
+
+// OnTheHost is what a finding means for a pod on the host's network (hostNetwork), which no CNI plugin ever sees.
+func (f Finding) OnTheHost() Finding {
+	if f.Reason == ReasonNoNetwork {
+		f.Reason = ReasonOnTheHost
+		f.Message = fmt.Sprintf("container %s has a slot of ktsn.io/tsn, but its pod is on the host's network (hostNetwork), which has no "+
+			"interface by tsn-cni: leave hostNetwork away, or name the host's own device as an [[attachment]] in ktsnd's configuration", f.Container)
+	}
+	return f
 }
 
 // Patience remembers findings, and lets through those that last: a program needs its time to start, and the same thing is not said

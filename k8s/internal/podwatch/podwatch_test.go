@@ -97,6 +97,17 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestAPodOnTheHostsNetworkIsToldSo(t *testing.T) {
+	none := Finding{Holder{"a", "hosted", "main", nil}, ReasonNoNetwork, "x"}
+	if told := none.OnTheHost(); told.Reason != ReasonOnTheHost || !strings.Contains(told.Message, "container main has a slot of ktsn.io/tsn, but its pod is on the host's network") {
+		t.Errorf("%+v", told)
+	}
+	silent := Finding{Holder{"a", "hosted", "main", nil}, ReasonNotLoaded, "x"}
+	if told := silent.OnTheHost(); !reflect.DeepEqual(told, silent) {
+		t.Errorf("%+v", told)
+	}
+}
+
 func TestOnlyWhatLastsIsToldAndOnce(t *testing.T) {
 	patience := NewPatience(time.Minute)
 	finding := []Finding{{Holder{"a", "talker", "main", nil}, ReasonNotLoaded, "x"}}
