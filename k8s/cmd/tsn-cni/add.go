@@ -6,36 +6,31 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodecall"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
-	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
-// How long ADD waits: for another run of the same interface, for ktsnd to be there, for its answer (many pods at once wait
-// for each other). Runtimes give a plugin two minutes and more.
+// How long a verb waits: for another run of the same interface, for ktsnd's version or its list (it answers these whatever else it does),
+// for an attachment (many pods at once wait for each other). Runtimes give a plugin two minutes and more.
 const (
-	lockPatience   = 30 * time.Second
-	absentPatience = 3 * time.Second
-	attachPatience = 60 * time.Second
+	lockPatience    = 30 * time.Second
+	versionPatience = 3 * time.Second
+	attachPatience  = 60 * time.Second
 )
 
 // An ADD on its way.
@@ -50,6 +45,10 @@ type addition struct {
 	addresses []net.IP
 	routes    []*net.IPNet
 	link      *podlink.Link
+
+	// By attach, for finish.
+	printed types.Result
+	commit  func() error
 }
 
 func add(args *skel.CmdArgs) error {
@@ -86,23 +85,18 @@ func (a *addition) run(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err
 	}
-	// The question is on its way while the interface is made; where nobody listens, nothing is begun.
-	limited, cancel := context.WithTimeout(ctx, absentPatience)
-	defer cancel()
-	if a.daemon.AskVersion(limited); !a.daemon.Present() {
-		if err := a.daemon.Compatible(limited); err != nil {
-			return err
-		}
+	if err := a.ask(ctx); err != nil {
+		return err
 	}
-	err := a.directory.Save(a.state)
+	err := a.reserve(ctx)
 	if err != nil {
-		return stateFault(a.directory, err)
+		return err
 	}
 	a.state.Unattached = true
 	for _, step := range steps {
 		point("before " + step.name)
 		if step.name == "attachment" {
-			if err = a.compatible(ctx); err == nil {
+			if err = compatible(ctx, a.daemon); err == nil {
 				a.state.Unattached = false
 			}
 		}
@@ -120,11 +114,49 @@ func (a *addition) run(ctx context.Context) error {
 	return nil
 }
 
+// Ask sends the question for ktsnd's version, which is on its way while the interface is made. Where nobody listens nothing is begun.
+func (a *addition) ask(ctx context.Context) error {
+	if a.daemon.AskVersion(ctx); a.daemon.Present() {
+		return nil
+	}
+	return compatible(ctx, a.daemon)
+}
+
 // Compatible: ktsnd's version must be known before it attaches anything.
-func (a *addition) compatible(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, attachPatience) // it was there: busy, at worst
+func compatible(ctx context.Context, daemon *nodecall.Daemon) error {
+	patience := versionPatience
+	if !daemon.Present() {
+		patience = absencePatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return a.daemon.Compatible(limited)
+	return daemon.Compatible(ctx)
+}
+
+// Reserve writes what is going to be done, before the first step; from here on the interface counts.
+func (a *addition) reserve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	err := a.directory.Reserve(ctx, a.state, capacityOf(a.node))
+	if errors.Is(err, cnistate.ErrFull) {
+		return spent(err)
+	}
+	if err != nil {
+		return stateFault(a.directory, err)
+	}
+	return nil
+}
+
+// CapacityOf the node; 0: nobody says. Attachments beyond it would cost the others their time.
+func capacityOf(node *nodefile.Node) int {
+	if node == nil {
+		return 0
+	}
+	return max(node.Capacity, 0)
+}
+
+func spent(err error) error {
+	return failure(codeCapacity, "this node's TSN capacity is spent: %v (pods that ask for ktsn.io/tsn wait for a free node)", err)
 }
 
 func withUndo(err, undone error) error {
@@ -151,9 +183,6 @@ func (a *addition) begin(ctx context.Context) (err error) {
 		return err
 	}
 	fillIn(a.conf, a.node)
-	if err := a.capacity(); err != nil {
-		return err
-	}
 	a.state = freshState(a.args, a.conf, runDir)
 	if a.conf.IsChained() {
 		if err := a.chainedInterface(); err != nil {
@@ -178,12 +207,22 @@ func (a *addition) begin(ctx context.Context) (err error) {
 
 // NamespaceOf refuses one that is not there, and the node's own: what would be made in it is not a pod's.
 func namespaceOf(args *skel.CmdArgs) error {
-	handle, err := netns.GetFromPath(args.Netns)
+	var pod, own unix.Stat_t
+	var kind unix.Statfs_t
+	err := unix.Stat(args.Netns, &pod)
+	if err == nil {
+		err = unix.Statfs(args.Netns, &kind)
+	}
 	if err != nil {
 		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s: %v", args.Netns, err)
 	}
-	handle.Close()
-	if isOwn, err := ns.CheckNetNS(args.Netns); err != nil || isOwn {
+	if kind.Type != unix.NSFS_MAGIC {
+		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s is no network namespace", args.Netns)
+	}
+	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
+		return failure(types.ErrInvalidNetNS, "the node's own network namespace: %v", err)
+	}
+	if pod.Dev == own.Dev && pod.Ino == own.Ino {
 		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace", args.Netns)
 	}
 	return nil
@@ -215,24 +254,6 @@ func (a *addition) clean(ctx context.Context, runDir string) error {
 			a.args.IfName, old.Network)
 	}
 	return undo(ctx, a.directory, old)
-}
-
-// Capacity: attachments beyond it would cost the others their time.
-func (a *addition) capacity() error {
-	if a.node == nil || a.node.Capacity <= 0 {
-		return nil
-	}
-	states, _ := a.directory.List() // broken ones count for nothing
-	// After a reboot the states of sandboxes that are gone wait for their DEL.
-	states = slices.DeleteFunc(states, func(state *cnistate.State) bool {
-		_, err := os.Stat(state.Netns)
-		return errors.Is(err, fs.ErrNotExist)
-	})
-	if len(states) < a.node.Capacity {
-		return nil
-	}
-	return failure(codeCapacity, "this node's TSN capacity is spent: %d interfaces are attached, %d fit (pods that ask for ktsn.io/tsn wait for a free node)",
-		len(states), a.node.Capacity)
 }
 
 func (a *addition) chainedInterface() error {
@@ -289,19 +310,21 @@ func (a *addition) attach(ctx context.Context) error {
 	defer cancel()
 	message := a.conf.Attachment
 	message.Name, message.Netns, message.Interface = a.state.Attachment, a.args.Netns, a.args.IfName
-	request := &nodepb.AttachRequest{Attachment: message}
-	_, err := a.daemon.Attach(ctx, request)
+	a.daemon.AskAttach(ctx, message)
+	// What ADD is going to print and remember is made while ktsnd works.
+	finished := a.prepare()
+	err := a.daemon.Attach(ctx, message)
 	if nodecall.CodeOf(err) == codes.AlreadyExists {
 		// The name is this container's alone: left over, from before the state was lost.
-		if _, err = a.daemon.Detach(ctx, &nodepb.DetachRequest{Name: message.Name}); err == nil {
-			_, err = a.daemon.Attach(ctx, request)
+		if err = a.daemon.Detach(ctx, message.Name); err == nil {
+			err = a.daemon.Attach(ctx, message)
 		}
 	}
-	return err
+	return errors.Join(err, finished)
 }
 
-// Finish notes the result and prints it.
-func (a *addition) finish() error {
+// Prepare makes the result and writes the state of a finished ADD beside the one that counts.
+func (a *addition) prepare() error {
 	result, err := a.result()
 	if err != nil {
 		return err
@@ -313,11 +336,22 @@ func (a *addition) finish() error {
 	if a.state.Result, err = json.Marshal(printed); err != nil {
 		return err
 	}
-	a.state.Done = true
-	if err := a.directory.Save(a.state); err != nil {
+	done := *a.state
+	done.Done = true
+	a.printed = printed
+	if a.commit, err = a.directory.Prepare(&done); err != nil {
 		return stateFault(a.directory, err)
 	}
-	return printed.Print()
+	return nil
+}
+
+// Finish lets the finished state count, and prints the result.
+func (a *addition) finish() error {
+	if err := a.commit(); err != nil {
+		return stateFault(a.directory, err)
+	}
+	a.state.Done = true
+	return a.printed.Print()
 }
 
 func (a *addition) result() (types.Result, error) {

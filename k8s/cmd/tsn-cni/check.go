@@ -18,7 +18,6 @@ import (
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodecall"
-	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -108,18 +107,16 @@ func missing(err error) error {
 func checkAttachment(ctx context.Context, state *cnistate.State) error {
 	daemon := nodecall.New(state.RunDir)
 	defer daemon.Close()
-	ctx, cancel := context.WithTimeout(ctx, absentPatience)
+	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
-	listed, err := daemon.List(ctx, &nodepb.ListRequest{})
+	listed, err := daemon.List(ctx)
 	if err != nil {
 		return err
 	}
-	for _, attached := range listed.GetAttachments() {
-		if attached.GetAttachment().GetName() == state.Attachment {
-			return nil
-		}
+	if !slices.Contains(listed, state.Attachment) {
+		return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
 	}
-	return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
+	return nil
 }
 
 func checkIPAM(ctx context.Context, state *cnistate.State) error {
@@ -152,12 +149,12 @@ func status(args *skel.CmdArgs) error {
 	if conf.Attach == "asked" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), absentPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), versionPatience)
 	defer cancel()
 	runDir := nodecall.RunDir(conf.RunDir)
 	daemon := nodecall.New(runDir)
 	defer daemon.Close()
-	if err := daemon.Compatible(ctx); err != nil {
+	if err := compatible(ctx, daemon); err != nil {
 		return failure(types.ErrPluginNotAvailable, "%v", err)
 	}
 	directory := cnistate.Open(conf.StateDir)
@@ -169,9 +166,8 @@ func status(args *skel.CmdArgs) error {
 	if _, err := ipamInput(args.StdinData, conf, node); err != nil {
 		return failure(types.ErrPluginNotAvailable, "%s", coded(err).Msg)
 	}
-	a := &addition{args: args, conf: conf, directory: directory, node: node}
-	if err := a.capacity(); err != nil {
-		return failure(types.ErrLimitedConnectivity, "%s", coded(err).Msg)
+	if most := capacityOf(node); most > 0 && directory.Count() >= most {
+		return failure(types.ErrLimitedConnectivity, "this node's TSN capacity is spent: %d fit", most)
 	}
 	if conf.IPAMType == "" {
 		return nil

@@ -10,14 +10,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodecall"
-	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodewire"
 )
 
 // Loose is what DEL, GC and STATUS may need of a configuration, however much of it is left, or wrong.
@@ -74,7 +73,6 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	state := guessedState(args, given.RunDir)
-	state.IPAM = guessedIPAM(given.IPAM)
 	// Without ktsnd nothing is owed: most likely there never was an attachment.
 	daemon := nodecall.New(state.RunDir)
 	if daemon.Present() {
@@ -84,8 +82,10 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	if err := undoLink(ctx, directory, state); err != nil {
 		fmt.Fprintln(os.Stderr, "tsn-cni:", err)
 	}
-	if err := undoIPAM(ctx, directory, state); err != nil {
-		fmt.Fprintln(os.Stderr, "tsn-cni:", err)
+	for _, state.IPAM = range guessedIPAM(given.IPAM) {
+		if err := undoIPAM(ctx, directory, state); err != nil {
+			fmt.Fprintln(os.Stderr, "tsn-cni:", err)
+		}
 	}
 	if err := directory.Remove(args.ContainerID, args.IfName); err != nil {
 		return stateFault(directory, err)
@@ -93,83 +93,31 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	return nil
 }
 
-// GuessedIPAM has some range, where host-local's were the node's: its DEL looks for the container alone, but asks for one.
-func guessedIPAM(ipam *cnistate.IPAM) *cnistate.IPAM {
-	if ipam == nil || ipam.Type != "host-local" {
-		return ipam
+// GuessedIPAM is where addresses may have come from. Host-local without ranges gets some, as its DEL looks for the container alone but asks for
+// one, and keeps its leases under the name of the node's prefixes, or under the network's if there were ranges once.
+func guessedIPAM(ipam *cnistate.IPAM) []*cnistate.IPAM {
+	if ipam == nil {
+		return nil
 	}
 	var conf struct {
+		Name string          `json:"name"`
 		IPAM json.RawMessage `json:"ipam"`
 	}
-	if json.Unmarshal(ipam.Config, &conf) != nil || hasRanges(conf.IPAM) {
-		return ipam
+	if ipam.Type != "host-local" || json.Unmarshal(ipam.Config, &conf) != nil || hasRanges(conf.IPAM) {
+		return []*cnistate.IPAM{ipam}
 	}
-	filled, err := withIPAMField(ipam.Config, conf.IPAM, "ranges", [][]map[string]string{{{"subnet": "192.0.2.0/24"}}})
-	if err == nil {
-		ipam.Config = filled
+	var guessed []*cnistate.IPAM
+	for _, name := range []string{leaseName, conf.Name} {
+		filled, err := withRanges(ipam.Config, conf.IPAM, name, []string{"192.0.2.0/24"})
+		if err == nil {
+			guessed = append(guessed, &cnistate.IPAM{Type: ipam.Type, Config: filled, Args: ipam.Args, Path: ipam.Path})
+		}
 	}
-	return ipam
+	return guessed
 }
 
 func guessedState(args *skel.CmdArgs, runDir string) *cnistate.State {
-	state := freshState(args, &cniconf.Conf{Attachment: &nodepb.Attachment{}}, nodecall.RunDir(runDir))
+	state := freshState(args, &cniconf.Conf{Attachment: &nodewire.Attachment{}}, nodecall.RunDir(runDir))
 	state.HostInterface = cnistate.HostInterface(args.ContainerID, args.IfName)
 	return state
-}
-
-// GC takes back everything of this network that the runtime does not name.
-func gc(args *skel.CmdArgs) error {
-	given := loosely(args)
-	directory := cnistate.Open(given.StateDir)
-	ctx := context.Background()
-	var conf struct {
-		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
-	}
-	// Nothing named and nothing valid are not the same.
-	if err := json.Unmarshal(args.StdinData, &conf); err != nil || conf.Valid == nil {
-		return failure(types.ErrInvalidNetworkConfig,
-			"cni.dev/valid-attachments: missing or no list; expected [] or [{\"containerID\": …, \"ifname\": …}]: nothing is taken back")
-	}
-	valid := map[string]bool{}
-	for _, attachment := range conf.Valid {
-		if attachment.ContainerID == "" || attachment.IfName == "" {
-			return failure(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments: an entry without containerID or ifname: nothing is taken back")
-		}
-		valid[cnistate.AttachmentName(attachment.ContainerID, attachment.IfName)] = true
-	}
-	states, err := directory.List()
-	var faults []error
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tsn-cni:", err) // broken files, perhaps of other networks: DEL removes them
-	}
-	for _, state := range states {
-		if state.Network == given.Name && !valid[state.Attachment] {
-			faults = append(faults, collect(ctx, directory, state))
-		}
-	}
-	payOwed(ctx, directory, nodecall.RunDir(given.RunDir), "", "")
-	if given.IPAM != nil {
-		// Plugins from before 1.1 know no GC; DEL of each attachment has given its addresses back.
-		_ = invoke.DelegateGC(ctx, given.IPAM.Type, args.StdinData, nil)
-	}
-	if err := errors.Join(faults...); err != nil {
-		return failure(types.ErrTryAgainLater, "%v", err)
-	}
-	return nil
-}
-
-// Collect undoes one state, unless a run of the plugin works on it or has finished meanwhile.
-func collect(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
-	unlock, err := directory.TryLock(state.ContainerID, state.IfName)
-	if errors.Is(err, cnistate.ErrBusy) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	defer unlock()
-	now, err := directory.Load(state.ContainerID, state.IfName)
-	if err != nil || now == nil {
-		return err
-	}
-	return undo(ctx, directory, now)
 }

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"runtime/debug"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -29,9 +28,6 @@ const stdinMax = 2 << 20
 var supported = version.VersionsStartingFrom("0.3.0")
 
 func main() {
-	// It lives for milliseconds and uses a few megabytes: collecting would only cost time.
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(64 << 20)
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		os.Stdout.WriteString("tsn-cni " + nodecall.Version + "\n")
 		return

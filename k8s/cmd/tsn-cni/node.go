@@ -14,7 +14,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
-	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodewire"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -49,7 +49,7 @@ func fillIn(conf *cniconf.Conf, node *nodefile.Node) {
 	if node == nil || conf.IsChained() || conf.OverlayGiven || node.VxlanDevice == "" {
 		return
 	}
-	a.Vxlan = &nodepb.Vxlan{LearnFrom: node.VxlanDevice}
+	a.Vxlan = &nodewire.Vxlan{LearnFrom: node.VxlanDevice}
 	if a.Uplink == "" {
 		a.Uplink = node.Uplink
 	}
@@ -64,8 +64,11 @@ func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
 	if conf.MTU != 0 {
 		return conf.MTU
 	}
-	vxlan := conf.Attachment.GetVxlan()
-	for _, device := range []string{vxlan.GetLearnFrom(), vxlan.GetDevice()} {
+	vxlan := conf.Attachment.Vxlan
+	if vxlan == nil {
+		return 0
+	}
+	for _, device := range []string{vxlan.LearnFrom, vxlan.Device} {
 		if device == "" {
 			continue
 		}
@@ -73,7 +76,7 @@ func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
 			return mtu
 		}
 	}
-	if node != nil && vxlan != nil {
+	if node != nil {
 		return node.MTU
 	}
 	return 0
@@ -91,29 +94,29 @@ func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, e
 		}
 		return nil, failure(types.ErrTryAgainLater, "ipam: host-local has no ranges and this node's prefixes are not known: %s", reason)
 	}
-	ranges := make([][]map[string]string, 0, len(node.Prefixes))
 	for _, prefix := range node.Prefixes {
 		if _, _, err := net.ParseCIDR(prefix); err != nil {
 			return nil, failure(types.ErrTryAgainLater, "%s: prefixes: %v (the node agent writes it)", nodefile.Name, err)
 		}
-		ranges = append(ranges, []map[string]string{{"subnet": prefix}})
 	}
-	return withIPAMField(stdin, conf.IPAM, "ranges", ranges)
+	return withRanges(stdin, conf.IPAM, leaseName, node.Prefixes)
 }
 
-// WithIPAMField sets one field of the ipam object, the rest stays.
-func withIPAMField(stdin []byte, ipam json.RawMessage, name string, value any) ([]byte, error) {
-	var outer, inner map[string]json.RawMessage
-	encoded, err := json.Marshal(value)
-	if err == nil {
-		err = errors.Join(json.Unmarshal(stdin, &outer), json.Unmarshal(ipam, &inner))
+// The name under which host-local keeps the leases of a node's prefixes. It keeps them by the network's: two networks with the same prefixes
+// would give out the same addresses.
+const leaseName = "ktsn"
+
+// WithRanges gives host-local these prefixes, and a name for their leases; the rest stays.
+func withRanges(stdin []byte, ipam json.RawMessage, name string, prefixes []string) ([]byte, error) {
+	ranges := make([][]map[string]string, 0, len(prefixes))
+	for _, prefix := range prefixes {
+		ranges = append(ranges, []map[string]string{{"subnet": prefix}})
 	}
-	if err != nil {
+	var outer, inner map[string]any
+	if err := errors.Join(json.Unmarshal(stdin, &outer), json.Unmarshal(ipam, &inner)); err != nil {
 		return nil, fmt.Errorf("ipam: %w", err)
 	}
-	inner[name] = encoded
-	if outer["ipam"], err = json.Marshal(inner); err != nil {
-		return nil, err
-	}
+	inner["ranges"] = ranges
+	outer["name"], outer["ipam"] = name, inner
 	return json.Marshal(outer)
 }

@@ -37,7 +37,7 @@ type policies struct {
 // Admit refuses a pod that an egress NetworkPolicy selects: datagrams that leave by the uplink pass no policy engine. Not knowing is
 // refused as well; outside Kubernetes there are no policies.
 func admit(conf *cniconf.Conf, runDir string) error {
-	if conf.Pod.Name == "" || conf.Policies == "ignore" || conf.Attachment.GetAllowPolicyBypass() {
+	if conf.Pod.Name == "" || conf.Policies == "ignore" || isTrue(conf.Attachment.AllowPolicyBypass) {
 		return nil
 	}
 	for end := time.Now().Add(policyPatience); ; time.Sleep(policyPause) {
@@ -82,3 +82,5 @@ func verdict(path string, pod cniconf.Pod) (known bool, names []string, doubt st
 	}
 	return false, nil, "the node agent does not know the pod yet, and its namespace has egress policies"
 }
+
+func isTrue(value *bool) bool { return value != nil && *value }

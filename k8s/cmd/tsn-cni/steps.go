@@ -12,7 +12,6 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
 	"ktsn.io/ktsn/k8s/internal/nodecall"
-	"ktsn.io/ktsn/k8s/internal/nodepb"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -34,7 +33,8 @@ var steps = []step{
 // Point is where a test may end the process; nothing otherwise (fault.go).
 var point = func(string) {}
 
-// Patience with a ktsnd that does not answer while something is taken away: then it is owed.
+// Patience with a ktsnd that does not answer while something is taken away: then it is owed. And with one that is not there: it may be
+// starting again, which takes milliseconds.
 const (
 	detachPatience  = 25 * time.Second
 	absencePatience = 300 * time.Millisecond
@@ -95,7 +95,7 @@ func detach(ctx context.Context, attachment cnistate.Owed) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := daemon.Detach(ctx, &nodepb.DetachRequest{Name: attachment.Attachment})
+	err := daemon.Detach(ctx, attachment.Attachment)
 	if nodecall.CodeOf(err) == codes.NotFound {
 		return nil
 	}

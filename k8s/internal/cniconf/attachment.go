@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 
-	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodewire"
 )
 
 // What a pod may say about its own attachment, by the NetworkAttachmentDefinition's arguments: nothing that widens
@@ -16,7 +16,7 @@ var podFields = []string{"capture_priority", "late", "overrun_limit", "take"}
 
 // AttachmentFields are those of docs/interfaces.md, by the same words; values are ktsnd's to judge, shapes are ours.
 // Zero means "default" in the message, so a zero that somebody wrote is refused where it is not the default itself.
-func attachmentFields(a *nodepb.Attachment, overlayGiven *bool) fields {
+func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
 	return fields{
 		"uplink": text(&a.Uplink),
 		"overlay": func(path string, raw json.RawMessage) error {
@@ -42,7 +42,7 @@ func attachmentFields(a *nodepb.Attachment, overlayGiven *bool) fields {
 	}
 }
 
-func take(path string, raw json.RawMessage, a *nodepb.Attachment) error {
+func take(path string, raw json.RawMessage, a *nodewire.Attachment) error {
 	least := func(v uint32) { a.TakePriorityMin = &v }
 	switch string(raw) {
 	case `"txtime"`:
@@ -57,7 +57,7 @@ func take(path string, raw json.RawMessage, a *nodepb.Attachment) error {
 	return fields{"priority_min": integer(0, 15, least)}.object(path, raw, nil)
 }
 
-func overlay(path string, raw json.RawMessage, a *nodepb.Attachment) error {
+func overlay(path string, raw json.RawMessage, a *nodewire.Attachment) error {
 	if string(raw) == `"none"` {
 		return nil
 	}
@@ -65,12 +65,12 @@ func overlay(path string, raw json.RawMessage, a *nodepb.Attachment) error {
 		return fault(path, `%s; expected "none" or { "vxlan": … }`, shown(raw))
 	}
 	return fields{"vxlan": func(path string, raw json.RawMessage) error {
-		a.Vxlan = &nodepb.Vxlan{}
+		a.Vxlan = &nodewire.Vxlan{}
 		return vxlan(path, raw, a.Vxlan)
 	}}.object(path, raw, nil)
 }
 
-func vxlan(path string, raw json.RawMessage, v *nodepb.Vxlan) error {
+func vxlan(path string, raw json.RawMessage, v *nodewire.Vxlan) error {
 	return fields{
 		"mode":            text(&v.Mode),
 		"vni":             integer(1, 1<<24-1, func(n uint32) { v.Vni = n }),
@@ -88,13 +88,13 @@ func vxlan(path string, raw json.RawMessage, v *nodepb.Vxlan) error {
 	}.object(path, raw, nil)
 }
 
-func peers(path string, raw json.RawMessage, v *nodepb.Vxlan) error {
+func peers(path string, raw json.RawMessage, v *nodewire.Vxlan) error {
 	var entries []json.RawMessage
 	if err := list(&entries, "peers")(path, raw); err != nil {
 		return err
 	}
 	for index, entry := range entries {
-		peer := &nodepb.VxlanPeer{}
+		peer := &nodewire.VxlanPeer{}
 		known := fields{"prefix": text(&peer.Prefix), "vtep": text(&peer.Vtep), "mac": text(&peer.Mac)}
 		if err := known.object(fmt.Sprintf("%s[%d]", path, index), entry, nil); err != nil {
 			return err
@@ -107,11 +107,16 @@ func peers(path string, raw json.RawMessage, v *nodepb.Vxlan) error {
 // Outer is a number of the outer header, or the word inherit.
 func outer(to *string) decoder {
 	return func(path string, raw json.RawMessage) error {
-		number, err := exactly[uint8](path, raw, "0 to 255 or inherit")
+		const expected = "0 to 255 or inherit"
+		number, err := exactly[uint8](path, raw, expected)
 		if err == nil {
 			*to = fmt.Sprint(number)
 			return nil
 		}
-		return word(to, "inherit")(path, raw)
+		if string(raw) != `"inherit"` {
+			return fault(path, "%s; expected %s", shown(raw), expected)
+		}
+		*to = "inherit"
+		return nil
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodewire"
 )
 
 // Longest configuration that is read.
@@ -56,7 +56,7 @@ type Conf struct {
 	DNS        types.DNS
 	PrevResult json.RawMessage // not empty: chained behind another plugin
 
-	Attachment   *nodepb.Attachment // without name, netns and interface
+	Attachment   *nodewire.Attachment // without name, netns and interface
 	OverlayGiven bool
 	macGiven     bool // by the network's configuration
 	Pod          Pod
@@ -81,7 +81,7 @@ func Parse(stdin []byte, args string) (*Conf, error) {
 	if len(stdin) > octetsMax {
 		return nil, fault("configuration", "%d octets; at most %d", len(stdin), octetsMax)
 	}
-	c := &Conf{Policies: "agent", Attachment: &nodepb.Attachment{}}
+	c := &Conf{Policies: "agent", Attachment: &nodewire.Attachment{}}
 	var capabilities map[string]bool
 	var argument, runtime json.RawMessage
 	known := attachmentFields(c.Attachment, &c.OverlayGiven)

@@ -5,12 +5,12 @@ package cniconf
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"ktsn.io/ktsn/k8s/internal/nodepb"
+	"ktsn.io/ktsn/k8s/internal/nodewire"
 )
 
 const head = `{"cniVersion":"1.1.0","name":"tsn","type":"tsn-cni"`
@@ -147,16 +147,16 @@ func TestEveryFieldArrives(t *testing.T) {
 	}
 	value := func(v uint32) *uint32 { return &v }
 	yes, no := true, false
-	want := &nodepb.Attachment{
+	want := &nodewire.Attachment{
 		Uplink: "eth1", Ingress: "short", TakePriorityMin: value(6), Destinations: []string{"10.0.0.0/8"}, Classes: []uint32{6, 7},
 		Late: "drop", OverrunLimitNs: 300_000, HorizonNs: 2_000_000_000, Capture: "kernel", CapturePriority: 5, AllowTai: &no,
 		AllowPolicyBypass: &yes, Vlan: value(7), Pcp: value(6), Slots: 64, ClientsMax: 3, OctetsMax: 70000,
-		Vxlan: &nodepb.Vxlan{Mode: "bridged", Vni: 42, Port: 8472, Local: "192.0.2.1", Device: "x", LearnFrom: "y",
-			Peers: []*nodepb.VxlanPeer{{Prefix: "10.1.0.0/16", Vtep: "192.0.2.2", Mac: "02:00:00:00:00:01"}},
+		Vxlan: &nodewire.Vxlan{Mode: "bridged", Vni: 42, Port: 8472, Local: "192.0.2.1", Device: "x", LearnFrom: "y",
+			Peers: []*nodewire.VxlanPeer{{Prefix: "10.1.0.0/16", Vtep: "192.0.2.2", Mac: "02:00:00:00:00:01"}},
 			Flood: []string{"192.0.2.3"}, FloodInterface: &yes, Ttl: "9", Tos: "inherit", Df: "set", UdpChecksum: &no},
 	}
-	if !proto.Equal(conf.Attachment, want) {
-		t.Errorf("%v\nexpected\n%v", conf.Attachment, want)
+	if !reflect.DeepEqual(conf.Attachment, want) {
+		t.Errorf("%+v\nexpected\n%+v", conf.Attachment, want)
 	}
 	if conf.MTU != 1400 || conf.MAC.String() != "02:00:00:00:00:07" || conf.Policies != "ignore" || conf.RunDir != "/r" ||
 		conf.StateDir != "/s" || conf.DeviceID != "tsn-3" || conf.IPAMType != "static" || conf.Pod != (Pod{"a", "b", "c"}) {
@@ -164,7 +164,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	}
 	// A field that the message gets later must get its word here.
 	var overlayGiven bool
-	known := attachmentFields(&nodepb.Attachment{}, &overlayGiven)
+	known := attachmentFields(&nodewire.Attachment{}, &overlayGiven)
 	fields := (&nodepb.Attachment{}).ProtoReflect().Descriptor().Fields()
 	others := map[string]string{"vxlan": "overlay", "overrun_limit_ns": "overrun_limit", "horizon_ns": "horizon", "take_priority_min": "take"}
 	for index := range fields.Len() {

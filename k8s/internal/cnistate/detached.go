@@ -31,7 +31,7 @@ func (d Directory) Owe(attachment Owed) error {
 	if err != nil {
 		return err
 	}
-	return write(d.owedFile(attachment), append(content, '\n'), false)
+	return write(d.owedFile(attachment), append(content, '\n'))
 }
 
 // Owed gives what is to be detached.

@@ -8,6 +8,7 @@
 package cnistate
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -130,49 +131,91 @@ func load(path string) (*State, error) {
 	return state, nil
 }
 
-// Save writes the whole state, or leaves what was there.
-func (d Directory) Save(state *State) error {
-	path, err := d.file(state.ContainerID, state.IfName)
+// ErrFull: the node has as many interfaces as it takes.
+var ErrFull = errors.New("capacity is spent")
+
+// Reserve writes the state of an ADD that begins. Where `most` is not 0 it counts the node's interfaces before, one process at a time, so
+// that together they never get more. When it returns, the state outlasts a power cut: an address that is about to be leased must be
+// known then, too; links and attachments are gone.
+func (d Directory) Reserve(ctx context.Context, state *State, most int) error {
+	file, err := d.prepare(state)
 	if err != nil {
 		return err
+	}
+	defer file.close()
+	if err := d.claim(ctx, file, most); err != nil {
+		file.drop()
+		return err
+	}
+	if state.IPAM == nil {
+		return nil
+	}
+	if err := file.sync(); err != nil {
+		// What does not last does not count.
+		_ = d.Remove(state.ContainerID, state.IfName)
+		return err
+	}
+	return nil
+}
+
+// Claim lets the file count unless there are enough.
+func (d Directory) claim(ctx context.Context, file *pending, most int) error {
+	if most > 0 {
+		unlock, err := d.lockAt(ctx, countPlace)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if count := d.Count(); count >= most {
+			return fmt.Errorf("%w: %d interfaces are attached, %d fit", ErrFull, count, most)
+		}
+	}
+	return file.rename()
+}
+
+// Count of the interfaces whose namespace is there: after a reboot states of sandboxes that are gone wait for their DEL. Broken states
+// count for nothing.
+func (d Directory) Count() int {
+	states, _ := d.List()
+	count := 0
+	for _, state := range states {
+		if _, err := os.Stat(state.Netns); !errors.Is(err, fs.ErrNotExist) {
+			count++
+		}
+	}
+	return count
+}
+
+// Save writes the whole state, or leaves what was there.
+func (d Directory) Save(state *State) error {
+	commit, err := d.Prepare(state)
+	if err != nil {
+		return err
+	}
+	return commit()
+}
+
+// Prepare writes the whole state beside the one that counts; the returned function lets the new one count.
+func (d Directory) Prepare(state *State) (commit func() error, err error) {
+	file, err := d.prepare(state)
+	if err != nil {
+		return nil, err
+	}
+	file.close()
+	return file.rename, nil
+}
+
+func (d Directory) prepare(state *State) (*pending, error) {
+	path, err := d.file(state.ContainerID, state.IfName)
+	if err != nil {
+		return nil, err
 	}
 	state.FormatVersion = FormatVersion
 	content, err := json.Marshal(state)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// An address that is about to be leased must be known after a power cut too; links and attachments are gone then.
-	return write(path, append(content, '\n'), state.IPAM != nil && !state.Done)
-}
-
-func write(path string, content []byte, isLasting bool) error {
-	next := path + ".new"
-	for tries := 0; ; tries++ {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		err := writeFile(next, content, isLasting)
-		if err == nil {
-			return os.Rename(next, path)
-		}
-		os.Remove(next)
-		// The folder went with the pod's other interface in between.
-		if !errors.Is(err, fs.ErrNotExist) || tries == 10 {
-			return err
-		}
-	}
-}
-
-func writeFile(path string, content []byte, isLasting bool) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err == nil && isLasting {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
+	return prepare(path, append(content, '\n'))
 }
 
 // Remove forgets; no state is no error.
@@ -182,7 +225,8 @@ func (d Directory) Remove(containerID, ifName string) error {
 		return err
 	}
 	os.Remove(path + ".new") // of a run that was killed
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// No file can have too long a name.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENAMETOOLONG) {
 		return err
 	}
 	os.Remove(filepath.Dir(path)) // stays while the pod has another interface

@@ -78,6 +78,9 @@ func Explain(socket, method string, cause error, code codes.Code, words string) 
 	case errors.Is(cause, fs.ErrPermission):
 		found.Code = codes.PermissionDenied
 		found.Text = fmt.Sprintf("%s may be used by root alone: %v", socket, cause)
+	case errors.Is(cause, syscall.EAGAIN):
+		found.Code = codes.DeadlineExceeded
+		found.Text = fmt.Sprintf("ktsnd at %s takes no connection (busy or stopped; its log tells)", socket)
 	case errors.Is(cause, context.DeadlineExceeded), code == codes.DeadlineExceeded:
 		found.Code = codes.DeadlineExceeded
 		found.Text = fmt.Sprintf("ktsnd at %s did not answer %s in time (busy or stopped; its log tells)", socket, method)

@@ -25,12 +25,19 @@ const connectPatience = time.Second
 // Octets read at once: most answers with all their frames.
 const chunkOctets = 4096
 
-func dial(path string) (*socket, error) {
+func dial(ctx context.Context, path string) (*socket, error) {
+	wait := connectPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline))
+	}
+	if wait < time.Microsecond { // nothing would mean: as long as it takes
+		return nil, context.DeadlineExceeded
+	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	patience := unix.NsecToTimeval(connectPatience.Nanoseconds())
+	patience := unix.NsecToTimeval(wait.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("setsockopt", err)

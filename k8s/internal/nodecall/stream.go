@@ -62,7 +62,7 @@ func frame(kind, flags byte, id uint32, payload []byte) []byte {
 
 // Open greets: the server's own greeting is read with its first answer.
 func open(ctx context.Context, path string) (*stream, error) {
-	socket, err := dial(path)
+	socket, err := dial(ctx, path)
 	if err != nil {
 		return nil, err
 	}

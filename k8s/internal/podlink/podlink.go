@@ -50,7 +50,7 @@ type Spec struct {
 	Netns     string // path
 	Interface string // in the pod
 	Host      string // on the node
-	MTU       int    // octets; 0: the kernel's
+	MTU       int    // octets; 0: Ethernet's
 	MAC       net.HardwareAddr
 	Addresses []net.IP
 	Routes    []*net.IPNet // prefixes behind the next hop
@@ -69,6 +69,7 @@ var ErrExists = errors.New("the pod has an interface of that name already")
 type ends struct {
 	host, pod *netlink.Handle
 	namespace netns.NsHandle
+	owned     bool // the descriptor of the namespace goes with it
 }
 
 func (e *ends) close() {
@@ -77,7 +78,9 @@ func (e *ends) close() {
 			handle.Close()
 		}
 	}
-	e.namespace.Close()
+	if e.owned {
+		e.namespace.Close()
+	}
 }
 
 func open(path string) (*ends, error) {
@@ -85,7 +88,19 @@ func open(path string) (*ends, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
+	e, err := openAt(path, namespace)
+	if err != nil {
+		namespace.Close()
+		return nil, err
+	}
+	e.owned = true
+	return e, nil
+}
+
+// OpenAt leaves the namespace's descriptor to the caller.
+func openAt(path string, namespace netns.NsHandle) (*ends, error) {
 	e := &ends{namespace: namespace}
+	var err error
 	if e.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
 		e.pod, err = netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
 	}
@@ -104,51 +119,74 @@ func RandomMAC() net.HardwareAddr {
 	return mac
 }
 
+// Octets of a packet where nobody says otherwise: Ethernet's, as the kernel has it.
+const mtuDefault = 1500
+
 // Make makes the link and everything on it. After an error part of it may be there: Delete takes it away.
 func Make(spec Spec) (*Link, error) {
-	e, err := open(spec.Netns)
+	namespace, err := netns.GetFromPath(spec.Netns)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("network namespace %s: %w", spec.Netns, err)
 	}
-	defer e.close()
+	defer namespace.Close()
 	// Addresses chosen here need not be asked for afterwards.
 	link := &Link{HostMAC: RandomMAC(), PodMAC: spec.MAC, MTU: spec.MTU}
 	if link.PodMAC == nil {
 		link.PodMAC = RandomMAC()
 	}
-	host, err := e.pair(spec, link)
+	if link.MTU == 0 {
+		link.MTU = mtuDefault
+	}
+	numbers, err := makePair(spec, link, namespace)
+	if err != nil || len(spec.Addresses) == 0 {
+		return link, err
+	}
+	e, err := openAt(spec.Netns, namespace)
 	if err != nil {
 		return nil, err
 	}
-	pod, err := e.pod.LinkByName(spec.Interface)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", spec.Interface, err)
-	}
-	link.MTU = pod.Attrs().MTU
+	defer e.close()
+	host, pod := numbered(spec.Host, numbers[0]), numbered(spec.Interface, numbers[1])
 	if err := e.address(spec, link, host, pod); err != nil {
 		return nil, err
 	}
 	return link, e.route(spec, link, host, pod)
 }
 
-// Pair is one message to the kernel: both ends with names, MTU and addresses, the pod's in its namespace.
-func (e *ends) pair(spec Spec, link *Link) (netlink.Link, error) {
+func numbered(name string, number int) netlink.Link {
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.MTU, attributes.HardwareAddr = spec.Host, spec.MTU, link.HostMAC
-	veth := &netlink.Veth{
-		LinkAttrs: attributes, PeerName: spec.Interface, PeerHardwareAddr: link.PodMAC, PeerMTU: uint32(spec.MTU),
-		PeerNamespace: netlink.NsFd(int(e.namespace)), PeerTxQLen: -1,
-	}
-	err := e.host.LinkAdd(veth)
-	if errors.Is(err, syscall.EEXIST) {
-		if _, other := e.pod.LinkByName(spec.Interface); other == nil {
-			return nil, fmt.Errorf("%s: %w", spec.Interface, ErrExists)
-		}
-	}
+	attributes.Name, attributes.Index = name, number
+	return &netlink.Device{LinkAttrs: attributes}
+}
+
+// MakePair makes both ends, up; their numbers, the node's end first.
+func makePair(spec Spec, link *Link, namespace netns.NsHandle) (numbers [2]int, err error) {
+	host, err := openTables(netns.None())
 	if err != nil {
-		return nil, fmt.Errorf("veth %s, %s (MTU %d): %w", spec.Host, spec.Interface, spec.MTU, err)
+		return numbers, err
 	}
-	return veth, nil
+	defer host.close()
+	pod, err := openTables(namespace)
+	if err != nil {
+		return numbers, fmt.Errorf("network namespace %s: %w", spec.Netns, err)
+	}
+	defer pod.close()
+	if err := host.pair(spec, link, namespace); err != nil {
+		if errors.Is(err, syscall.EEXIST) && pod.has(spec.Interface) {
+			return numbers, fmt.Errorf("%s: %w", spec.Interface, ErrExists)
+		}
+		return numbers, fmt.Errorf("veth %s, %s (MTU %d): %w", spec.Host, spec.Interface, spec.MTU, err)
+	}
+	if err := pod.up(spec.Interface); err != nil {
+		return numbers, fmt.Errorf("%s up: %w", spec.Interface, err)
+	}
+	if len(spec.Addresses) == 0 {
+		return numbers, nil
+	}
+	if numbers[0], err = host.number(spec.Host); err == nil {
+		numbers[1], err = pod.number(spec.Interface)
+	}
+	return numbers, err
 }
 
 func (e *ends) address(spec Spec, link *Link, host, pod netlink.Link) error {
@@ -159,12 +197,6 @@ func (e *ends) address(spec Spec, link *Link, host, pod netlink.Link) error {
 			}
 			break
 		}
-	}
-	if err := e.host.LinkSetUp(host); err != nil {
-		return fmt.Errorf("%s up: %w", spec.Host, err)
-	}
-	if err := e.pod.LinkSetUp(pod); err != nil {
-		return fmt.Errorf("%s up: %w", spec.Interface, err)
 	}
 	for _, address := range spec.Addresses {
 		own := &netlink.Addr{IPNet: HostAddress(address), Flags: unix.IFA_F_NODAD}
@@ -265,13 +297,4 @@ func Delete(host string) error {
 func isGone(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV)
-}
-
-// MTUOf a device of the node; 0 where there is none.
-func MTUOf(device string) int {
-	link, err := netlink.LinkByName(device)
-	if err != nil {
-		return 0
-	}
-	return link.Attrs().MTU
 }

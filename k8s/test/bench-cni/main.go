@@ -4,7 +4,8 @@
 //
 // In: the built programs, root. Out: a ktsn.results/1 document with the distribution of each and the ratio of the medians. Each ADD
 // gets a namespace of its own, without IPAM, and is taken back at once; ways change their order from round to round. `ktsnd`: the real
-// daemon. `answers`: a daemon that says yes at once, which shows what is tsn-cni's own. `attach`: the call to ktsnd alone.
+// daemon. `answers`: a daemon that says yes at once, which shows what is tsn-cni's own. `attach`: the call to ktsnd alone. Run directories are
+// on tmpfs, as /run is on a node; tsn-cni's state is on a disk.
 // Everything it makes goes with it; it touches no device of the machine.
 package main
 
@@ -50,6 +51,7 @@ func main() {
 // A bench holds what is to be removed at its end.
 type bench struct {
 	directory, node string
+	runDirs         string
 	bin, plugins    string
 	daemon          *exec.Cmd
 	pods            int
@@ -109,6 +111,9 @@ func (b *bench) open(ctx context.Context) (err error) {
 	if b.directory, err = os.MkdirTemp("", "bench-cni"); err != nil {
 		return err
 	}
+	if b.runDirs, err = os.MkdirTemp("/dev/shm", "bench-cni"); err != nil {
+		return err
+	}
 	for _, arguments := range []string{
 		"netns add " + b.node, "-n " + b.node + " link set lo up",
 		"-n " + b.node + " link add up0 type veth peer name far0", "-n " + b.node + " link set far0 up", "-n " + b.node + " link set up0 up",
@@ -119,7 +124,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 		}
 	}
 	for _, name := range []string{"ktsnd", "answers"} {
-		if err := os.Mkdir(filepath.Join(b.directory, name), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(b.runDirs, name), 0o700); err != nil {
 			return err
 		}
 	}
@@ -130,7 +135,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 }
 
 func (b *bench) serve(ctx context.Context) error {
-	runDir := filepath.Join(b.directory, "ktsnd")
+	runDir := filepath.Join(b.runDirs, "ktsnd")
 	config := filepath.Join(runDir, "ktsnd.toml")
 	if err := os.WriteFile(config, []byte("[[port]]\ndevice = \"up0\"\ncpu = 1\n"), 0o600); err != nil {
 		return err
@@ -167,7 +172,7 @@ func (answers) Detach(context.Context, *nodeapi.DetachRequest) (*nodeapi.DetachR
 }
 
 func (b *bench) answer() error {
-	listener, err := net.Listen("unix", filepath.Join(b.directory, "answers", nodeapi.SocketName))
+	listener, err := net.Listen("unix", filepath.Join(b.runDirs, "answers", nodeapi.SocketName))
 	if err != nil {
 		return err
 	}
@@ -186,6 +191,7 @@ func (b *bench) close() {
 		command("ip", "netns", "del", b.node)
 	}
 	os.RemoveAll(b.directory)
+	os.RemoveAll(b.runDirs)
 }
 
 // Within runs a function on a thread in the namespace.
@@ -247,7 +253,7 @@ func (b *bench) addBridge(pod string) (time.Duration, error) {
 func (b *bench) addTSN(pod, daemon string) (time.Duration, error) {
 	return b.call(filepath.Join(b.bin, "tsn-cni"), pod, fmt.Sprintf(
 		`{"cniVersion":"1.0.0","name":"bench","type":"tsn-cni","uplink":"up0","destinations":["10.99.0.0/16"],"run_dir":%q,"state_dir":%q}`,
-		filepath.Join(b.directory, daemon), filepath.Join(b.directory, "state")))
+		filepath.Join(b.runDirs, daemon), filepath.Join(b.directory, "state")))
 }
 
 // Attach measures the one call that every ADD makes, on an interface that is there.
@@ -259,7 +265,7 @@ func (b *bench) attach(pod string) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	daemon, err := nodeapi.New(filepath.Join(b.directory, "ktsnd"))
+	daemon, err := nodeapi.New(filepath.Join(b.runDirs, "ktsnd"))
 	if err != nil {
 		return 0, err
 	}
@@ -289,7 +295,7 @@ func report(ways []way, spans map[string][]time.Duration, file string) error {
 		"schema": "ktsn.results/1", "experiment": "cni", "command": append([]string{"bench-cni"}, os.Args[1:]...),
 		"started_at":  time.Now().UTC().Format(time.RFC3339),
 		"environment": map[string]any{"cpus": runtime.NumCPU(), "versions": map[string]string{"ktsn": nodeapi.Version, "go": runtime.Version()}},
-		"parameters":  map[string]any{"rounds": len(spans["bridge"]), "interleaved": true, "ipam": "none"},
+		"parameters":  map[string]any{"rounds": len(spans["bridge"]), "interleaved": true, "ipam": "none", "run_dir": "tmpfs"},
 	}
 	var micro []map[string]any
 	median := map[string]time.Duration{}
