@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ktsn_model::TrafficClass;
-use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, open};
+use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, in_namespace, link_speed, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex};
 
@@ -235,7 +235,8 @@ impl Node {
         if !reason.is_empty() {
             self.warn(format!("port {uplink}: AF_XDP cannot be used ({reason}); AF_PACKET serves instead"));
         }
-        let stats = self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+        let speed = speed_of(&config);
+        let stats = self.note_port(index, uplink, String::new(), &opened.port, reason, speed);
         if let (Some(policing), Some(port)) = (&policing, self.ports.get_mut(&index.0)) {
             port.policing = policing.stats();
         }
@@ -268,13 +269,17 @@ impl Node {
     }
 
     fn open_interface(&mut self, attachment: &Attachment, uplink: &str) -> Result<PortIndex, NodeError> {
-        let device = Device { ifname: &attachment.interface, netns: Some(&attachment.netns) };
         let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
-        let port = AfPacket::open(&device, &options).map_err(|e| not_opened("attachment.interface", &e))?;
+        // Entering a namespace takes a thread: once for all.
+        let inside = in_namespace(Some(&attachment.netns), || {
+            let device = Device { ifname: &attachment.interface, netns: None };
+            Ok((AfPacket::open(&device, &options)?, link_speed(&device)))
+        });
+        let (port, speed) = inside.map_err(|e| not_opened("attachment.interface", &e))?;
         let port = AnyPort::from(port);
         let index = self.free_port();
         let netns = attachment.netns.display().to_string();
-        let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), None);
+        let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), speed);
         // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
         let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: limits::INTERFACE_QUEUE_MAX,
@@ -304,9 +309,6 @@ impl Node {
         reason: String,
         speed: Option<u64>,
     ) -> Arc<PortStats> {
-        let place = if netns.is_empty() { None } else { Some(std::path::Path::new(&netns)) };
-        let info = link_info(&Device { ifname: device, netns: place }).ok();
-        let link_speed = speed.or(info.and_then(|i| i.link_speed)).unwrap_or(0);
         let adapter = port.capabilities().adapter;
         let up = port.link_up();
         // A port that is opened again goes on counting.
@@ -319,7 +321,7 @@ impl Node {
             netns,
             adapter,
             reason,
-            link_speed,
+            link_speed: speed.unwrap_or(0),
             up,
             tried_at: known.and_then(|p| p.tried_at),
             stats: stats.clone(),
@@ -344,7 +346,7 @@ impl Node {
         if let Ok(opened) = open_uplink(&config) {
             warn!(device = uplink, "the device is there again: port opened anew");
             let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
-            self.note_port(index, uplink, String::new(), &opened.port, reason, config.link_speed);
+            self.note_port(index, uplink, String::new(), &opened.port, reason, speed_of(&config));
             // Another device may be faster or slower; one that does not say keeps what was known.
             let speed = self.ports.get(&index.0).map(|p| p.link_speed).filter(|speed| *speed > 0);
             if let Some(worker) = self.workers.get(uplink) {
@@ -379,6 +381,11 @@ async fn check_policy(
             found.rule
         ))),
     }
+}
+
+/// An uplink's speed in bit/s as configured, else as the device says.
+fn speed_of(config: &PortConfig) -> Option<u64> {
+    config.link_speed.or_else(|| link_speed(&Device { ifname: &config.device, netns: None }))
 }
 
 /// What an attachment's tables are made from.

@@ -14,20 +14,17 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 
-use super::netlink::Netlink;
+use super::netlink::{Netlink, all_links};
 
 /// Looks for it; `None` when the interface's peer is not here, or it is no veth.
 pub(crate) fn host_end(netns: &Path, interface_index: u32) -> io::Result<Option<u32>> {
     let mut netlink = Netlink::open()?;
     // A namespace without a number is no peer's.
     let Some(id) = namespace_number(&mut netlink, netns)? else { return Ok(None) };
-    let links =
-        netlink.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), |answer| match answer {
-            RouteNetlinkMessage::NewLink(link) if is_peer(&link, interface_index, id) => {
-                Some(link.header.index)
-            }
-            _ => None,
-        })?;
+    let links = netlink.dump(&all_links(), |answer| match answer {
+        RouteNetlinkMessage::NewLink(link) if is_peer(&link, interface_index, id) => Some(link.header.index),
+        _ => None,
+    })?;
     Ok(links.first().copied())
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
@@ -265,6 +266,13 @@ impl Netlink {
         }
         Ok(Read::Some)
     }
+}
+
+/// The question for all links, without their counters, which would be most of the answer.
+pub(super) fn all_links() -> RouteNetlinkMessage {
+    let mut request = LinkMessage::default();
+    request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    RouteNetlinkMessage::GetLink(request)
 }
 
 /// A 32-bit number of a message's header, in the machine's order.

@@ -24,7 +24,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::TablesError;
 use super::delivery::Kin;
-use super::netlink::Netlink;
+use super::netlink::{Netlink, all_links};
 use super::router::Router;
 use super::vxlan_device::{self, Forwarding, VxlanDevice};
 
@@ -112,8 +112,7 @@ impl Snapshot {
 
     /// Links, addresses and routes anew.
     pub(super) fn take_layout(&mut self, netlink: &mut Netlink) -> Result<(), TablesError> {
-        let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let devices = netlink.dump(&links, |message| match message {
+        let devices = netlink.dump(&all_links(), |message| match message {
             RouteNetlinkMessage::NewLink(link) => Some(device(link)),
             _ => None,
         });
