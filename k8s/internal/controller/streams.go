@@ -38,10 +38,10 @@ const (
 
 // streamWork is what following Streams needs; it begins when this controller leads.
 type streamWork struct {
-	store   cache.Store
-	pods    corelisters.PodLister
-	memo    *stream.Memo
-	written map[types.UID]time.Time
+	store cache.Store
+	pods  corelisters.PodLister
+	memo  *stream.Memo
+	tried map[types.UID]time.Time // when a status was written last, or not taken
 }
 
 // LeadStreams decides about Streams until the context ends. It has a loop and a client of its own: many Streams must not make a
@@ -73,7 +73,7 @@ func (c *Controller) followStreams(ctx context.Context) error {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim))
 	pods := factory.Core().V1().Pods()
-	work := &streamWork{pods: pods.Lister(), memo: stream.NewMemo(), written: map[types.UID]time.Time{}}
+	work := &streamWork{pods: pods.Lister(), memo: stream.NewMemo()}
 	podsSynced := pods.Informer().HasSynced
 	factory.Start(ctx.Done())
 	informer, synced := agent.Follow(ctx, c.slow, v1alpha1.Streams, func() {})
@@ -105,34 +105,35 @@ func (c *Controller) Streams(ctx context.Context) error {
 	next := world.Decide(now)
 	var changed []*v1alpha1.Stream
 	counts := map[string]int{}
-	seen := map[types.UID]time.Time{}
+	tried, isDecision := map[types.UID]time.Time{}, map[types.UID]bool{}
 	for _, one := range world.Streams {
 		status := next[one.UID]
 		counts[stateOf(status)]++
-		seen[one.UID] = c.work.written[one.UID]
+		tried[one.UID] = c.work.tried[one.UID]
 		if equality.Semantic.DeepEqual(status, one.Status) {
 			continue
 		}
-		if equality.Semantic.DeepEqual(decision(status), decision(one.Status)) {
-			if now.Sub(seen[one.UID]) < countersEvery {
-				continue
-			}
-		} else {
-			seen[one.UID] = time.Time{} // before those with new counters alone
+		isDecision[one.UID] = !equality.Semantic.DeepEqual(decision(status), decision(one.Status))
+		if !isDecision[one.UID] && now.Sub(tried[one.UID]) < countersEvery {
+			continue
 		}
 		copied := *one
 		copied.Status = status
 		changed = append(changed, &copied)
 	}
 	counted(c.metrics.streams, []string{"accepted", "refused", "waiting"}, counts)
+	// Decisions before counters; each has its turn, whatever others do or whose write fails.
 	slices.SortStableFunc(changed, func(a, b *v1alpha1.Stream) int {
-		return cmp.Or(seen[a.UID].Compare(seen[b.UID]), v1alpha1.CompareStreams(a, b))
+		if isDecision[a.UID] != isDecision[b.UID] {
+			return map[bool]int{true: -1, false: 1}[isDecision[a.UID]]
+		}
+		return cmp.Or(tried[a.UID].Compare(tried[b.UID]), v1alpha1.CompareStreams(a, b))
 	})
 	for _, one := range changed[:min(len(changed), streamWritesMax)] {
 		faults = append(faults, c.writeStream(ctx, one))
-		seen[one.UID] = now
+		tried[one.UID] = now
 	}
-	c.work.written = seen
+	c.work.tried = tried
 	return errors.Join(faults...)
 }
 

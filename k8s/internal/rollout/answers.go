@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +33,11 @@ const (
 	// StateFailed: ktsnd did not answer; tried again.
 	StateFailed = "Failed"
 )
+
+var states = []string{StateReady, StateRefused, StateApplied, StateMissed, StateFailed}
+
+// stateUnknown is what no agent says.
+const stateUnknown = "Unknown"
 
 // answersMax bounds what is read of another's annotation.
 const answersMax = 64 << 10
@@ -58,7 +66,37 @@ func ParseAnswers(text string) Answers {
 	if len(text) > answersMax || json.Unmarshal([]byte(text), &answers) != nil {
 		return Answers{}
 	}
+	for name, answer := range answers {
+		if !slices.Contains(states, answer.State) {
+			answer.State = stateUnknown
+		}
+		answer.Message, answer.Port = Printable(answer.Message, messageMax), Printable(answer.Port, portMax)
+		answers[name] = answer
+	}
 	return answers
+}
+
+// Lengths of what is read; it goes into objects that others read.
+const (
+	messageMax = 500
+	portMax    = 15
+)
+
+// Printable cuts a text that somebody else wrote, and takes out what a terminal would act on.
+func Printable(text string, length int) string {
+	text = text[:min(len(text), length)]
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// Of gives what is said of a GateSchedule, whichever rollout of it it is about.
+func (a Answers) Of(schedule *v1alpha1.GateSchedule) (Answer, bool) {
+	answer, found := a[schedule.Name]
+	return answer, found && answer.UID == string(schedule.UID)
 }
 
 // Annotation is the annotation's text.
@@ -69,8 +107,8 @@ func (a Answers) Annotation() (string, error) {
 
 // To gives the answer to exactly this rollout.
 func (a Answers) To(schedule *v1alpha1.GateSchedule, rollout *v1alpha1.Rollout) (Answer, bool) {
-	answer, found := a[schedule.Name]
-	return answer, found && answer.UID == string(schedule.UID) && answer.Generation == rollout.Generation && answer.Attempt == rollout.Attempt
+	answer, found := a.Of(schedule)
+	return answer, found && answer.Generation == rollout.Generation && answer.Attempt == rollout.Attempt
 }
 
 // answerOf finds a node's answer to exactly this rollout.

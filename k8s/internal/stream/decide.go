@@ -344,10 +344,15 @@ func (p *place) scheduled(node *v1alpha1.StreamNode) string {
 		node.ConfigChangeTime = answer.ConfigChangeTime
 		return ""
 	}
-	if !found {
-		return fmt.Sprintf("generation %d of GateSchedule %s is not there yet", accepted.Generation, p.schedule.Name)
+	if found {
+		return fmt.Sprintf("generation %d of GateSchedule %s: %s %s", accepted.Generation, p.schedule.Name, answer.State, answer.Message)
 	}
-	return fmt.Sprintf("generation %d of GateSchedule %s: %s %.200s", accepted.Generation, p.schedule.Name, answer.State, answer.Message)
+	// A later rollout is asked about: until its instant, and where it fails, the node keeps what is accepted.
+	if other, has := p.node.Answers.Of(p.schedule); has && other.Attempt > accepted.Attempt && other.State != rollout.StateFailed {
+		node.ConfigChangeTime = accepted.ConfigChangeTime
+		return ""
+	}
+	return fmt.Sprintf("generation %d of GateSchedule %s is not there yet", accepted.Generation, p.schedule.Name)
 }
 
 // basis of an acceptance.

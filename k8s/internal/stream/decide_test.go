@@ -3,6 +3,7 @@
 package stream
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -138,6 +139,66 @@ func TestAScheduleIsWhatCountsAndIsNamed(t *testing.T) {
 	if later.NodesAccepted != "2/2" || later.NodesApplied != "1/2" || b.Applied || !b.AppliedSince.Time.Equal(epoch.Add(time.Hour)) ||
 		!a.AppliedSince.Time.Equal(epoch) || !strings.Contains(b.Message, "Failed ktsnd is not running") {
 		t.Errorf("%+v", later)
+	}
+}
+
+// What a node answers about a later rollout takes nothing from what holds: agents keep it until the later one's instant, and where
+// that one fails.
+func TestALaterRolloutTakesNothingAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer rollout.Answer
+		want   string
+	}{
+		"checked": {rollout.Answer{Attempt: 5, State: rollout.StateReady}, "1/1"}, "refused": {rollout.Answer{Attempt: 5, State: rollout.StateRefused}, "1/1"},
+		"to come": {rollout.Answer{Attempt: 5, State: rollout.StateApplied}, "1/1"}, "missed": {rollout.Answer{Attempt: 5, State: rollout.StateMissed}, "1/1"},
+		"ktsnd away": {rollout.Answer{Attempt: 5, State: rollout.StateFailed}, "0/1"}, "an old one": {rollout.Answer{Attempt: 3, State: rollout.StateApplied}, "0/1"},
+		"another GateSchedule of the name": {rollout.Answer{UID: "other", Attempt: 5, State: rollout.StateApplied}, "0/1"},
+	} {
+		w := cluster()
+		one := w.schedule(50_000, "a")
+		one.Status.Accepted.Spec.Uplink, one.Status.Accepted.ConfigChangeTime = "eth0", 17
+		one.Status.Candidate = &v1alpha1.Rollout{Generation: 4, Attempt: 5, Nodes: []string{"a"}}
+		if c.answer.Generation, c.answer.Port = 4, "eth0"; c.answer.UID == "" {
+			c.answer.UID = "line"
+		}
+		w.Nodes[0].Answers["line"] = c.answer
+		w.stream("s", nil)
+		got := w.decide()["s"]
+		if got.NodesAccepted != "1/1" || got.NodesApplied != c.want || got.Nodes[0].GateScheduleGeneration != 3 ||
+			(got.Nodes[0].ConfigChangeTime == 17) != (c.want == "1/1") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// A node that has not said which port a GateSchedule is on may have it on this one.
+func TestAnUnknownPortIsWaitedFor(t *testing.T) {
+	w := cluster()
+	w.schedule(100, "a")
+	delete(w.Nodes[0].Answers, "line")
+	w.stream("s", nil)
+	if got := w.decide()["s"]; got.NodesAccepted != "0/1" || !strings.Contains(got.Message, "not said which port GateSchedule line is on") {
+		t.Errorf("%+v", got)
+	}
+	w.Schedules[0].Status.Accepted.Spec.Uplink = "eth7"
+	if got := w.decide()["s"]; got.NodesApplied != "1/1" || got.Nodes[0].GateSchedule != "" {
+		t.Errorf("another port: %+v", got)
+	}
+}
+
+// What a node writes into its annotation comes into the status cut and harmless.
+func TestAnswersOfNodesAreCut(t *testing.T) {
+	w := cluster()
+	w.schedule(50_000, "a")
+	w.stream("s", nil)
+	long := strings.Repeat("<\\u001b[2J", 2000)
+	for _, field := range []string{`"state":"` + long + `"`, `"state":"Refused","message":"` + long + `"`} {
+		w.Nodes[0].Answers = rollout.ParseAnswers(`{"line":{"uid":"line","generation":3,"attempt":4,"port":"eth0",` + field + `}}`)
+		got := w.decide()["s"]
+		text, err := json.Marshal(got)
+		if err != nil || len(text) > 20_000 || strings.ContainsRune(got.Message, 27) || got.NodesApplied != "0/1" || len(w.Nodes[0].Answers) != 1 {
+			t.Errorf("%d octets, %v: %.200s", len(text), err, got.Message)
+		}
 	}
 }
 

@@ -187,8 +187,14 @@ func (w *World) gates(p *place) {
 		if accepted == nil || !slices.Contains(accepted.Nodes, p.node.Name) {
 			continue
 		}
-		answer, _ := p.node.Answers.To(schedule, accepted)
-		if accepted.Spec.Uplink == p.port || answer.Port == p.port {
+		port := accepted.Spec.Uplink
+		if port == "" {
+			answer, _ := p.node.Answers.Of(schedule)
+			if port = answer.Port; port == "" {
+				p.waits = fmt.Sprintf("the node has not said which port GateSchedule %s is on", schedule.Name)
+			}
+		}
+		if port == p.port {
 			p.schedule = schedule
 			break
 		}
