@@ -30,10 +30,25 @@ const (
 	wrongConfiguration = 2
 )
 
+const help = `ktsn-respawn: starts a program again within milliseconds of its death
+
+Usage: ktsn-respawn PROGRAM [ARGUMENT]...
+
+Example:
+  ktsn-respawn ktsnd --config /etc/ktsn/ktsnd.toml
+
+Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
+five deaths within ten seconds.
+`
+
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: ktsn-respawn PROGRAM [ARGUMENT]...")
+		fmt.Fprint(os.Stderr, help)
 		os.Exit(wrongConfiguration)
+	}
+	if os.Args[1] == "--help" || os.Args[1] == "-h" {
+		fmt.Print(help)
+		return
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
