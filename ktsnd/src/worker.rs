@@ -17,6 +17,7 @@ mod captured;
 mod client;
 mod command;
 mod copies;
+mod decaying;
 mod environment;
 mod hand_over;
 mod intake;

@@ -10,9 +10,10 @@
 
 use ktsn_time::Nanos;
 
-/// Buckets of 250 ns; the last one holds all that is above 64 µs.
+use super::decaying::Decaying;
+
+/// Width of a bucket in nanoseconds; the last one holds all that is above 64 µs.
 const BUCKET: i64 = 250;
-const BUCKETS: usize = 256;
 /// After so many frames the span is reckoned anew, and older ones count a quarter less: about 1,000 count.
 const SAMPLES_A_ROUND: u32 = 256;
 /// Where frames are rare, a round ends after so many seconds.
@@ -27,7 +28,7 @@ const LARGEST: Nanos = Nanos::from_micros(64);
 /// The hand-over latency of one port.
 #[derive(Debug)]
 pub(super) struct HandOver {
-    buckets: [u32; BUCKETS],
+    spans: Decaying,
     since_update: u32,
     seconds: u32,
     measured: bool,
@@ -36,7 +37,7 @@ pub(super) struct HandOver {
 
 impl HandOver {
     pub(super) fn new() -> Self {
-        Self { buckets: [0; BUCKETS], since_update: 0, seconds: 0, measured: false, current: AT_START }
+        Self { spans: Decaying::new(), since_update: 0, seconds: 0, measured: false, current: AT_START }
     }
 
     /// The span that counts now.
@@ -47,8 +48,7 @@ impl HandOver {
     /// Tells how long one hand-over took; the new span when it was reckoned anew.
     #[inline]
     pub(super) fn observe(&mut self, span: Nanos) -> Option<Nanos> {
-        let bucket = usize::try_from(span.get() / BUCKET).unwrap_or(0).min(BUCKETS - 1);
-        self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
+        self.spans.count(span.get() / BUCKET);
         self.since_update += 1;
         if self.since_update < SAMPLES_A_ROUND {
             return None;
@@ -71,26 +71,10 @@ impl HandOver {
 
     fn update(&mut self) -> Nanos {
         (self.since_update, self.seconds) = (0, 0);
-        let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
-        let wanted = (total * COVERED_PERMILLE).div_ceil(1000);
-        let mut seen = 0;
-        let mut covered = BUCKETS - 1;
-        for (i, count) in self.buckets.iter().enumerate() {
-            seen += u64::from(*count);
-            if seen >= wanted {
-                covered = i;
-                break;
-            }
-        }
-        for count in &mut self.buckets {
-            *count -= count.div_ceil(4);
-        }
-        self.current = if total == 0 {
-            self.measured = false;
-            AT_START
-        } else {
-            Nanos::new((covered as i64 + 1) * BUCKET).clamp(SMALLEST, LARGEST)
-        };
+        let covered = self.spans.covered(COVERED_PERMILLE);
+        self.measured = covered.is_some();
+        self.current =
+            covered.map_or(AT_START, |covered| Nanos::new(covered * BUCKET).clamp(SMALLEST, LARGEST));
         self.current
     }
 }

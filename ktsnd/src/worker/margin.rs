@@ -13,14 +13,13 @@
 
 use ktsn_time::{Monotonic, Nanos};
 
+use super::decaying::Decaying;
 use crate::config::SpinMargin;
 
-/// Lateness is counted in buckets of 1 µs; the last one holds all that is above.
-const BUCKETS: usize = 256;
 /// After so many wake-ups the margin is computed anew and older ones count a quarter less.
 const SAMPLES_A_ROUND: u32 = 128;
 /// Wake-ups that the margin should cover, in parts per thousand.
-const COVERED_PERMILLE: u32 = 990;
+const COVERED_PERMILLE: u64 = 990;
 const SMALLEST: Nanos = Nanos::from_micros(8);
 const LARGEST: Nanos = Nanos::from_micros(120);
 const RESERVE: Nanos = Nanos::from_micros(2);
@@ -29,7 +28,8 @@ const AT_START: Nanos = Nanos::from_micros(60);
 /// How long before an event the worker wakes.
 #[derive(Debug)]
 pub struct Margin {
-    buckets: [u32; BUCKETS],
+    /// In buckets of 1 µs.
+    lateness: Decaying,
     since_update: u32,
     current: Nanos,
     adaptive: bool,
@@ -43,7 +43,7 @@ impl Margin {
             SpinMargin::Adaptive => (AT_START, true),
             SpinMargin::Fixed(margin) => (margin, false),
         };
-        Self { buckets: [0; BUCKETS], since_update: 0, current, adaptive }
+        Self { lateness: Decaying::new(), since_update: 0, current, adaptive }
     }
 
     /// The margin now.
@@ -54,8 +54,7 @@ impl Margin {
 
     /// Tells how late a timed wake-up was.
     pub fn observe(&mut self, lateness: Nanos) {
-        let bucket = usize::try_from(lateness.get() / 1000).unwrap_or(0).min(BUCKETS - 1);
-        self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
+        self.lateness.count(lateness.get() / 1000);
         self.since_update += 1;
         if self.since_update >= SAMPLES_A_ROUND {
             self.since_update = 0;
@@ -64,22 +63,8 @@ impl Margin {
     }
 
     fn update(&mut self) {
-        let total: u32 = self.buckets.iter().sum();
-        let wanted = (u64::from(total) * u64::from(COVERED_PERMILLE)).div_ceil(1000);
-        let mut seen = 0u64;
-        let mut covered = BUCKETS - 1;
-        for (i, count) in self.buckets.iter().enumerate() {
-            seen += u64::from(*count);
-            if seen >= wanted {
-                covered = i;
-                break;
-            }
-        }
-        for count in &mut self.buckets {
-            *count -= count.div_ceil(4);
-        }
-        if self.adaptive {
-            let margin = Nanos::from_micros(covered as i64 + 1).saturating_add(RESERVE);
+        if let Some(covered) = self.lateness.covered(COVERED_PERMILLE).filter(|_| self.adaptive) {
+            let margin = Nanos::from_micros(covered).saturating_add(RESERVE);
             self.current = margin.clamp(SMALLEST, LARGEST);
         }
     }

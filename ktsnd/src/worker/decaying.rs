@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What most of the last samples stayed below, older ones counting less and less.
+//!
+//! In: samples by bucket. Out: the bucket that a share of them does not exceed. It never allocates.
+
+/// How many samples fell into each bucket; the last one holds all that is above.
+#[derive(Debug)]
+pub(super) struct Decaying {
+    buckets: [u32; Self::BUCKETS],
+}
+
+impl Decaying {
+    pub(super) const BUCKETS: usize = 256;
+
+    pub(super) const fn new() -> Self {
+        Self { buckets: [0; Self::BUCKETS] }
+    }
+
+    /// Counts a sample of `value`, in units of the bucket's width.
+    #[inline]
+    pub(super) fn count(&mut self, value: i64) {
+        let bucket = usize::try_from(value).unwrap_or(0).min(Self::BUCKETS - 1);
+        self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
+    }
+
+    /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples. From here on all so far
+    /// count a quarter less.
+    pub(super) fn covered(&mut self, permille: u64) -> Option<i64> {
+        let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
+        let wanted = (total * permille).div_ceil(1000);
+        let mut seen = 0;
+        let covered = self.buckets.iter().position(|count| {
+            seen += u64::from(*count);
+            seen >= wanted
+        });
+        for count in &mut self.buckets {
+            *count -= count.div_ceil(4);
+        }
+        (total > 0).then(|| covered.unwrap_or(Self::BUCKETS - 1) as i64 + 1)
+    }
+}
