@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
 use thiserror::Error;
 
 use crate::layout::{Layout, LayoutError, PAGE_OCTETS};
@@ -53,20 +54,31 @@ pub(crate) fn create_memfd(layout: &Layout) -> Result<OwnedFd, RegionError> {
     Ok(memfd)
 }
 
-/// A mapping between two pages that cannot be touched; unmapped when dropped.
+/// A mapping between two pages that cannot be touched; unmapped when dropped. A page is this kernel's: 4 KiB on x86-64, up to
+/// 64 KiB elsewhere. Regions stay multiples of [`PAGE_OCTETS`] everywhere.
 #[derive(Debug)]
 pub(crate) struct GuardedMapping {
     words: Mapping,
+    page: usize,
+}
+
+/// Octets of a mapping with its guards.
+const fn guarded(octets: usize, page: usize) -> usize {
+    octets.next_multiple_of(page) + 2 * page
 }
 
 impl GuardedMapping {
-    /// Maps `octets` (a multiple of a page) of `memfd`.
+    /// Maps `octets` of `memfd`.
     pub(crate) fn new(memfd: impl AsFd, octets: usize) -> Result<Self, RegionError> {
-        let whole = octets + 2 * PAGE_OCTETS;
+        Self::with_pages(memfd, octets, page_size())
+    }
+
+    fn with_pages(memfd: impl AsFd, octets: usize, page: usize) -> Result<Self, RegionError> {
+        let whole = guarded(octets, page);
         // SAFETY: a new mapping at an address that the kernel chooses harms nothing.
         let reserved = unsafe { mmap_anonymous(null_mut(), whole, ProtFlags::empty(), MapFlags::PRIVATE) }
             .map_err(RegionError::Map)?;
-        let inner: *mut c_void = reserved.cast::<u8>().wrapping_add(PAGE_OCTETS).cast();
+        let inner: *mut c_void = reserved.cast::<u8>().wrapping_add(page).cast();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the replaced pages are the middle of those just reserved, which nobody else knows.
         let mapped = unsafe { mmap(inner, octets, access, MapFlags::SHARED | MapFlags::FIXED, memfd, 0) };
@@ -78,7 +90,7 @@ impl GuardedMapping {
         };
         // SAFETY: page-aligned, and mapped until `self` is dropped; copies of the value stay within this crate's
         // owners of `self`.
-        Ok(Self { words: unsafe { Mapping::new(base, octets) } })
+        Ok(Self { words: unsafe { Mapping::new(base, octets) }, page })
     }
 
     /// The memory.
@@ -89,8 +101,8 @@ impl GuardedMapping {
 
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
-        let whole = self.words.octets() + 2 * PAGE_OCTETS;
-        let reserved = self.words.base().as_ptr().wrapping_sub(PAGE_OCTETS).cast();
+        let whole = guarded(self.words.octets(), self.page);
+        let reserved = self.words.base().as_ptr().wrapping_sub(self.page).cast();
         // SAFETY: the pages reserved in `new`; `self` is going, so nobody uses them any more. It cannot fail for
         // pages that are mapped, and then nothing could be done.
         let _ = unsafe { munmap(reserved, whole) };
@@ -136,5 +148,48 @@ impl ClientMapping {
     pub fn peek(&self, at: usize) -> u64 {
         let at = (at % self.producer.layout().region_octets()) & !7;
         self.producer.words().load64(at, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::ToOwned;
+    use std::string::String;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Start, end and rights of this process's mappings between two addresses.
+    fn mapped(from: usize, to: usize) -> Vec<(usize, usize, String)> {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = |line: &str| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some((number(start)?.max(from), number(end)?.min(to), rest.get(..4)?.to_owned()))
+        };
+        text.lines().filter_map(line).filter(|(start, end, _)| start < end).collect()
+    }
+
+    /// On a kernel with pages of 64 KiB as on this one: guards are whole pages, and the end is rounded up to one.
+    #[test]
+    fn guards_are_pages_of_the_kernel() {
+        let layout = Layout::new(4, 256, 1, 2).unwrap();
+        let octets = layout.region_octets();
+        for page in [page_size(), 1 << 16] {
+            let memory = GuardedMapping::with_pages(create_memfd(&layout).unwrap(), octets, page).unwrap();
+            memory.words().store64(octets - 8, 7, Relaxed);
+            assert_eq!(memory.words().load64(octets - 8, Relaxed), 7);
+            let base = memory.words().base().as_ptr().addr();
+            let (from, to) = (base - page, base + octets.next_multiple_of(page) + page);
+            let seen = mapped(from, to);
+            let rights: Vec<_> = seen.iter().map(|(.., rights)| rights.as_str()).collect();
+            assert_eq!(rights, ["---p", "rw-s", "---p"], "{seen:x?}");
+            assert_eq!((seen[0].0, seen[0].1, seen[2].1), (from, base, to));
+            assert!(seen[2].0 >= base + octets);
+            drop(memory);
+            let left = mapped(from, to);
+            assert!(left.iter().all(|(.., rights)| rights != "---p" && rights != "rw-s"), "{left:x?}");
+        }
     }
 }

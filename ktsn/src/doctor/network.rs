@@ -27,7 +27,7 @@ const RING_SIZE: u32 = 8;
 const DEVICE: &str = "ktsndr0";
 
 /// Memory that AF_XDP accepts: whole pages.
-#[repr(C, align(4096))]
+#[repr(C, align(65536))] // the largest page of any kernel: the umem begins on one
 struct Pages([u8; PAGE_OCTETS * PAGES]);
 
 /// What the trials gave.
