@@ -155,19 +155,19 @@ func status(args *skel.CmdArgs) error {
 	daemon := nodecall.New(runDir)
 	defer daemon.Close()
 	if err := compatible(ctx, daemon); err != nil {
-		return failure(types.ErrPluginNotAvailable, "%v", err)
+		return failure(codeUnavailable, "%v", err)
 	}
 	directory := cnistate.Open(conf.StateDir)
 	payOwed(ctx, directory, runDir, "", "")
 	node, err := readNode(runDir)
 	if err != nil {
-		return failure(types.ErrPluginNotAvailable, "%v", err)
+		return failure(codeUnavailable, "%v", err)
 	}
 	if _, err := ipamInput(args.StdinData, conf, node); err != nil {
-		return failure(types.ErrPluginNotAvailable, "%s", coded(err).Msg)
+		return failure(codeUnavailable, "%s", coded(err).Msg)
 	}
 	if most := capacityOf(node); most > 0 && directory.Count() >= most {
-		return failure(types.ErrLimitedConnectivity, "this node's TSN capacity is spent: %d fit", most)
+		return failure(codeLimited, "this node's TSN capacity is spent: %d fit", most)
 	}
 	if conf.IPAMType == "" {
 		return nil
@@ -182,10 +182,10 @@ func statusOfIPAM(ctx context.Context, args *skel.CmdArgs, conf *cniconf.Conf) e
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &cni) && (cni.Code == types.ErrPluginNotAvailable || cni.Code == types.ErrLimitedConnectivity):
+	case errors.As(err, &cni) && (cni.Code == codeUnavailable || cni.Code == codeLimited):
 		return ipamFault(conf.IPAMType, err)
 	case !errors.As(err, &cni):
-		return failure(types.ErrPluginNotAvailable, "%s", fmt.Sprintf("ipam: %s: %v", conf.IPAMType, err))
+		return failure(codeUnavailable, "%s", fmt.Sprintf("ipam: %s: %v", conf.IPAMType, err))
 	}
 	return nil
 }

@@ -15,6 +15,12 @@ import (
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
+// Codes of STATUS, by the specification's version 1.1.
+const (
+	codeUnavailable = 50 // no ADD can succeed
+	codeLimited     = 51 // containers that are there may be short of something, too
+)
+
 // Error codes of our own (CNI leaves 100 and above to plugins).
 const (
 	codeRefused  = 100 // ktsnd refuses the attachment for a reason of the node

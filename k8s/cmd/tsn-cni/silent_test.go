@@ -53,7 +53,7 @@ func TestSilentDaemon(t *testing.T) {
 	w.takes(2*time.Second, 10*time.Second, func() { w.refused(c, types.ErrTryAgainLater, "did not answer Version in time") })
 	w.nothingLeft()
 	status := call{verb: "STATUS", stdin: w.conf(nil)}
-	w.takes(2*time.Second, 10*time.Second, func() { w.refused(status, types.ErrPluginNotAvailable, "did not answer Version in time") })
+	w.takes(2*time.Second, 10*time.Second, func() { w.refused(status, codeUnavailable, "did not answer Version in time") })
 	// Detachments that are owed cost GC a second together, and stay owed.
 	directory := cnistate.Open(w.stateDir)
 	for index := range 6 {

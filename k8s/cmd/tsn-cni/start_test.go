@@ -14,7 +14,7 @@ func TestStartsWithoutHeavyLibraries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heavy := []string{"google.golang.org/protobuf/", "google.golang.org/grpc/internal/transport", "k8s.io/", "github.com/prometheus/"}
+	heavy := []string{"google.golang.org/protobuf/", "google.golang.org/grpc/internal/transport", "k8s.io/", "github.com/prometheus/", "go.opentelemetry.io/", "net/http/"}
 	for _, found := range strings.Fields(string(out)) {
 		for _, prefix := range heavy {
 			if strings.HasPrefix(found+"/", prefix) {

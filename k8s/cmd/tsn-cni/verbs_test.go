@@ -252,19 +252,19 @@ func TestDelOnAFullDisk(t *testing.T) {
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	ask := call{verb: "STATUS", stdin: w.conf(nil)}
-	w.refused(ask, types.ErrPluginNotAvailable, "ktsnd is not running: no socket at "+w.runDir)
+	w.refused(ask, codeUnavailable, "ktsnd is not running: no socket at "+w.runDir)
 	// As a part of the default network it must not take the node down.
 	w.must(call{verb: "STATUS", stdin: w.conf(map[string]any{"attach": "asked"})})
 	w.startDaemon()
 	w.must(ask)
 	w.must(call{verb: "STATUS", stdin: w.conf(map[string]any{"ipam": w.ipam("10.99.1.0/24")})})
 	w.refused(call{verb: "STATUS", stdin: w.conf(map[string]any{"ipam": map[string]any{"type": "host-local"}})},
-		types.ErrPluginNotAvailable, "does the node agent run?")
+		codeUnavailable, "does the node agent run?")
 	w.writeNode(map[string]any{"capacity": 1, "ready": true, "prefixes": []string{"10.99.1.0/24"}})
 	w.must(ask)
 	add := call{verb: "ADD", container: "c1", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}
 	w.must(add)
-	w.refused(ask, types.ErrLimitedConnectivity, "capacity is spent", "1 fit")
+	w.refused(ask, codeLimited, "capacity is spent", "1 fit")
 	w.refused(call{verb: "ADD", container: "c2", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}, codeCapacity, "capacity is spent")
 	add.verb = "DEL"
 	w.must(add)
