@@ -6,6 +6,7 @@ clusters never meet. It is gone with this process, whatever ends it: `guard` rem
 It must never: touch an interface of this machine, or a process that it has not started.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -78,7 +79,12 @@ class Cluster:
         self._start_control_plane()
         self.nodes = [Node(self, index) for index in (1, 2)]
         for node in self.nodes:
-            node.start_runtime(images)
+            node.start_runtime()
+        # Daemons are started by this thread alone: with the thread that started them they would be killed.
+        with concurrent.futures.ThreadPoolExecutor() as at_once:
+            for imported in [at_once.submit(node.import_images, images) for node in self.nodes]:
+                imported.result()
+        for node in self.nodes:
             node.start_kubelet()
         for node in self.nodes:
             until(lambda: self.get("node", node.name, missing_ok=True).get("spec", {}).get("podCIDR"), 30,
@@ -125,6 +131,12 @@ class Cluster:
         if check and done.returncode != 0:
             raise Failed(f"kubectl {' '.join(map(str, arguments))}: {done.stderr.strip()}")
         return done.stdout if check else done
+
+    def watch(self, kind, path):
+        """A process that writes what this JSONPath gives, at each change of an object of this kind."""
+        environment = self.control.environment | {"HOME": str(self.directory)}
+        return subprocess.Popen([*self.kubectl_words(), "get", kind, "--watch", "-o", f"jsonpath={path}"], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
     def get(self, *arguments, missing_ok=False):
         """An object, or a list of objects."""

@@ -1,128 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What breaks in a cluster, done on purpose.
 
-In: a cluster with KTSN and the experiment's pods (`talker` and `listener`, on two nodes, both networks). Out: one method for
-each fault, which raises when something is lost that must not be. Each leaves the cluster as it found it.
+In: a cluster with KTSN and the experiment's pods. Out: one case for each fault.
 """
 
-import csv
 import json
-import re
-import subprocess
 import time
 
-from . import build
+from .cases import PERIOD, Cases, Stream, expect
+from .checks import Skip
 from .cluster import condition
-from .ktsn import NAMESPACE, addresses, deployment, kill, network, outside, workload
-from .space import Failed, until
-
-PERIOD = 0.001
-PORT = 7100
-# Names of KTSN's own programs as the kernel keeps them: 15 octets.
-PROGRAMS = {name[:15] for file in (build.REPOSITORY / "bpf/programs").glob("*.bpf.c")
-            for name in re.findall(r"^int (\w+)\(", file.read_text(), re.M)}
+from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
+from .space import until
 
 
-def expect(true, what):
-    if not true:
-        raise Failed(what)
-
-
-class Stream:
-    """A talker and a listener that run while something breaks; then, what arrived and when."""
-
-    def __init__(self, cluster, seconds):
-        self.cluster, self.frames = cluster, round(seconds / PERIOD)
-        self.pods = {name: cluster.get("pod", name) for name in ("talker", "listener")}
-        self.far = outside(cluster.nodes[1], self.pods["listener"])
-        to = addresses(self.pods["listener"])["net1"]
-        self.listener = self._run("listener", "listen", f"{to}:{PORT}", "--count", self.frames, "--timeout", "5s",
-                                  "--records", "/out/stream.csv", "--ready-fd", "1")
-        self.listener.stdout.readline()
-        self.talker = self._run("talker", "talk", f"{to}:{PORT}", "--count", self.frames, "--period", "1ms", "--lead", "2ms",
-                                "--json", "/out/talked.json", "--ready-fd", "1")
-        self.talker.stdout.readline()
-
-    def _run(self, pod, *argv):
-        words = [*self.cluster.kubectl_words(), "exec", pod, "--", "/usr/local/bin/ktsn", *map(str, argv)]
-        environment = self.cluster.control.environment | {"HOME": str(self.cluster.directory)}
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-    def end(self):
-        """(frames lost, longest silence in seconds), the silence at the end included."""
-        said = {name: process.communicate(timeout=60)[1] for name, process in (("talker", self.talker), ("listener", self.listener))}
-        expect(self.talker.returncode == 0, f"the talker ended with {self.talker.returncode}: {said['talker']}")
-        with (self.far / "stream.csv").open() as file:
-            rows = list(csv.DictReader(file))
-        expect(rows, f"nothing arrived: {said['listener']}")
-        sequences = {int(row["sequence"]) for row in rows}
-        first = min(rows, key=lambda row: int(row["sequence"]))
-        start = int(first["tx_time"]) - int(first["sequence"]) * round(PERIOD * 1e9)
-        arrived = sorted([start, *(int(row["received_at"]) for row in rows)])
-        silent = [after - before for before, after in zip(arrived, arrived[1:])]
-        # A stream that never goes on is silent until its planned end.
-        silent.append(start + self.frames * round(PERIOD * 1e9) - arrived[-1])
-        lost = self.frames - len(sequences)
-        expect(lost > 0 or self.listener.returncode == 0, f"the listener ended with {self.listener.returncode}: {said['listener']}")
-        return lost, max(silent) / 1e9
-
-
-class Faults:
+class Faults(Cases):
     """Each public method is one fault."""
 
     def __init__(self, ktsn, programs, listener):
-        self.ktsn, self.cluster, self.programs, self.listener = ktsn, ktsn.cluster, programs, listener
+        super().__init__(ktsn, programs, listener)
         self.rebooted = None
-
-    # Helpers.
-
-    def ready(self, names, seconds=60):
-        """Until these pods are Ready; the pods."""
-        def found():
-            pods = [self.cluster.get("pod", name, missing_ok=True) for name in names]
-            return pods if all(condition(pod, "Ready") for pod in pods) else None
-        return until(found, seconds, lambda: f"{names} Ready: " + self.cluster.kubectl("get", "events")[-1500:], 0.3)
-
-    def gone(self, *names, seconds=40):
-        """Deletes pods and waits until the API has forgotten them."""
-        self.cluster.kubectl("delete", "pod", *names, "--wait=true", f"--timeout={seconds}s", "--ignore-not-found", seconds=seconds + 20)
-
-    def event(self, name, *words, seconds=30):
-        """Until an event about this pod says all of these words; its message."""
-        def said():
-            events = self.cluster.get("events", "--field-selector", f"involvedObject.name={name}")["items"]
-            return next((e["message"] for e in events if all(word in e["message"] for word in words)), None)
-        return until(said, seconds, lambda: f"event of {name} with {words}; there are: " + self.cluster.kubectl(
-            "get", "events", "--field-selector", f"involvedObject.name={name}")[-1500:], 0.5)
-
-    def leavings(self, node):
-        """Everything on a node that a TSN pod brings along: what is more afterwards has leaked."""
-        run = node.space.run
-        links = json.loads(run("ip", "-json", "link"))
-        programs = [found.get("name") for found in json.loads(run("bpftool", "-j", "prog", "show"))]  # the machine's, all of them
-        count = lambda command: int(run("sh", "-c", f"({command}) 2>/dev/null | wc -l"))  # noqa: E731
-        status = self.ktsn.attachments(node, self.programs)
-        return {"namespaces": count("ls /run/netns"), "links": len(links), "routes": count("ip route; ip -6 route"),
-                "state files": count("find /var/lib/cni/ktsn -name '*.json'"),
-                "addresses": count("find /var/lib/cni/networks -name '[0-9f]*:*' -o -name '1*'"),
-                "attachments": len(status["attachments"]), "bpf programs": sum(name in PROGRAMS for name in programs)}
-
-    def same(self, node, before, seconds=30):
-        """Until nothing is left beyond what was there."""
-        left = {}
-
-        def clean():
-            left.clear()
-            left.update({key: (before[key], now) for key, now in self.leavings(node).items() if now > before[key]})
-            return not left
-        until(clean, seconds, lambda: f"left on {node.name}: {left}", 0.5)
-
-    def traffic(self, seconds=1.0):
-        """Timed frames flow from end to end without a loss."""
-        lost, gap = Stream(self.cluster, seconds).end()
-        expect(lost == 0, f"{lost} frames lost, longest gap {gap:.3f} s")
-
-    # Faults.
 
     def daemon_killed(self):
         """ktsnd killed: traffic resumes within a second, and no pod is restarted."""
@@ -162,6 +59,7 @@ class Faults:
               "ktsn.io/tsn is allocatable again")
         self.cluster.apply(workload("after-kubelet", node.name))
         self.ready(["after-kubelet"], 90)
+        expect(node.kubelet().alive(), f"the new one has ended: {node.kubelet().tail()}")
         self.gone("after-kubelet")
 
     def deleted_without_daemon(self):
@@ -208,6 +106,8 @@ class Faults:
 
     def rebooted_forgotten(self):
         """Nothing of the pods that the rebooted node lost is left: kubelet has told the plugins by now (once a minute)."""
+        if self.rebooted is None:
+            raise Skip("node_rebooted was not run, or failed")
         node, before = self.rebooted
         self.same(node, before, 90)
         self.cluster.kubectl("delete", "deployment", "reborn", "--cascade=foreground", "--timeout=60s", seconds=80)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The images of the cluster: KTSN's, from k8s/deploy/images, and the pause process that every pod needs.
+"""The images of the cluster: KTSN's, from k8s/deploy/images, the pause process that every pod needs, and workloads of other kinds.
 
-In: the built programs. Out: archives, each with its reference. A context holds what its Containerfile copies: programs and
+In: the built programs, compilers. Out: archives, each with its reference. A context holds what its Containerfile copies: programs and
 the shared libraries that the loader would give them here, so an image runs what was tested, and nothing else.
 """
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -19,6 +20,12 @@ LINKS = {"iptables-save": "xtables-nft-multi", "ip6tables-save": "xtables-nft-mu
          "iptables-nft": "xtables-nft-multi", "ip6tables-nft": "xtables-nft-multi",
          "iptables-legacy": "xtables-legacy-multi", "ip6tables-legacy": "xtables-legacy-multi"}
 PAUSE = 'FROM scratch\nCOPY busybox /bin/\nENTRYPOINT ["/bin/busybox", "sleep", "2147483647"]\n'
+# Programs that ask for transmit times and know nothing of KTSN, as other people's images hold them.
+KINDS = {"musl": "FROM scratch\nCOPY lib/ /lib/\nCOPY talker /\nUSER 65532:65532\nENTRYPOINT [\"/talker\"]\n",
+         "jemalloc": "FROM scratch\nCOPY libraries/ /\nCOPY talker /\nUSER 65532:65532\nENV LD_PRELOAD=/usr/lib/libjemalloc.so.2\n"
+                     "ENTRYPOINT [\"/talker\"]\n",
+         "static": "FROM scratch\nCOPY talker /\nUSER 65532:65532\nENTRYPOINT [\"/talker\"]\n"}
+TALKERS = build.REPOSITORY / "tests/programs"
 
 
 class Context:
@@ -74,27 +81,56 @@ def workload(context, programs):
     context.file(build.CACHE / "debian/bin/busybox", "busybox")
 
 
-MAKERS = {"node": node, "controller": controller, "workload": workload}
+def pause(context, _):
+    context.file(build.CACHE / "debian/bin/busybox", "busybox")
+
+
+def compiled(context, *words, **environment):
+    """`talker` in the context, by this compiler."""
+    build.run([*words[:-1], "-o", context.directory / "talker", TALKERS / words[-1]], build.CACHE / "log/talker.log",
+              cwd=context.directory, env=os.environ | environment)
+
+
+def musl(context, _):
+    """As Alpine's: another C library, which reads no /etc/ld.so.preload."""
+    compiled(context, "musl-gcc", "-O2", "faults_talker.c")
+    context.file(pathlib.Path("/lib/ld-musl-x86_64.so.1"), "lib/ld-musl-x86_64.so.1")
+
+
+def jemalloc(context, _):
+    """Its image preloads a library of its own."""
+    compiled(context, "gcc", "-O2", "faults_talker.c")
+    library = build.CACHE / "debian/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    context.file(library, "libraries/usr/lib/libjemalloc.so.2")
+    for needed in {*image.libraries(context.directory / "talker"), *image.libraries(library)}:
+        context.file(needed, f"libraries{needed}")
+
+
+def static(context, _):
+    """As distroless: a Go program without any library."""
+    compiled(context, "go", "build", "-trimpath", "capture_talker.go", CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="")
+
+
+MAKERS = {"node": node, "controller": controller, "workload": workload, "pause": pause, "musl": musl, "jemalloc": jemalloc,
+          "static": static}
 
 
 def reference(name):
-    return f"{REGISTRY}-{name}:dev"
+    return "localhost/pause:1" if name == "pause" else f"{REGISTRY}-{name}:dev"
 
 
-def make(names, programs, directory):
-    """Archives of the named images and of the pause image; {name: (archive, octets)}."""
+def make(programs, directory):
+    """Archives of all images; {name: (archive, octets)}."""
     made = {}
-    for name in names:
+    for name, maker in MAKERS.items():
         context = Context(directory / f"{name}.context")
-        MAKERS[name](context, programs)
+        maker(context, programs)
+        containerfile = IMAGES / name / "Containerfile"
+        if text := {"pause": PAUSE, **KINDS}.get(name):
+            containerfile = context.directory / "Containerfile"
+            containerfile.write_text(text)
         archive = directory / f"{name}.tar"
-        octets = image.build(IMAGES / name / "Containerfile", context.directory, reference(name), archive)
+        octets = image.build(containerfile, context.directory, reference(name), archive)
         shutil.rmtree(context.directory)
         made[name] = (archive, octets)
-    context = Context(directory / "pause.context")
-    context.file(build.CACHE / "debian/bin/busybox", "busybox")
-    containerfile = context.directory / "Containerfile"
-    containerfile.write_text(PAUSE)
-    octets = image.build(containerfile, context.directory, "localhost/pause:1", directory / "pause.tar")
-    made["pause"] = (directory / "pause.tar", octets)
     return made

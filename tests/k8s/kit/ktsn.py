@@ -2,7 +2,7 @@
 """KTSN in the cluster, as a user installs it: the plain manifests, nothing else.
 
 In: a cluster, the images. Out: DaemonSet and controller ready, what one can ask of them from outside. What the test adds is
-said here: the worker's CPU (a machine with two has to share them), and prefixes where no controller was built.
+said here: the worker's CPU (a machine with two has to share them), and a range of IPv6 beside that of IPv4.
 """
 
 import json
@@ -19,6 +19,7 @@ NAMESPACE = "kube-system"
 HOST = "kubernetes.io/hostname"
 PORT = '\n    [[port]]\n    device = "eth0"\n    cpu = 1\n    priority = 50\n'
 RUN_DIR = 'run_dir = "/run/ktsn"\n'
+RANGE, RANGES = "--tsn-cidr=10.99.0.0/16\n", "--tsn-cidr=10.99.0.0/16,fd99::/48\n"
 
 
 def documents(text):
@@ -28,25 +29,21 @@ def documents(text):
 class Ktsn:
     """What is installed."""
 
-    def __init__(self, cluster, with_controller):
-        self.cluster, self.with_controller = cluster, with_controller
+    def __init__(self, cluster):
+        self.cluster = cluster
 
     def install(self):
         """Applies the manifests and waits until every part says that it is ready."""
         text = MANIFESTS.read_text()
-        if RUN_DIR not in text:
-            raise Failed("the manifests' ktsnd.toml is not what this test extends")
-        parts = documents(text.replace(RUN_DIR, RUN_DIR + PORT))
-        if not self.with_controller:
-            parts = [part for part in parts if "name: ktsn-controller" not in part]
+        for extended, count in ((RUN_DIR, 1), (RANGE, 2)):
+            if text.count(extended) != count:
+                raise Failed(f"the manifests are not what this test extends: {extended!r} {text.count(extended)} times, not {count}")
+        parts = documents(text.replace(RUN_DIR, RUN_DIR + PORT).replace(RANGE, RANGES))
         crds = [part for part in parts if "kind: CustomResourceDefinition" in part]
         if crds:
             self.cluster.apply(*crds)
             self.cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.cluster.apply(*(part for part in parts if part not in crds))
-        if not self.with_controller:  # the administrator may write it first
-            for node in self.cluster.nodes:
-                self.cluster.kubectl("annotate", "node", node.name, f"ktsn.io/tsn-prefixes=10.99.{node.index}.0/24")
         self.wait_ready()
 
     def pods(self, component="node"):
@@ -58,7 +55,7 @@ class Ktsn:
         def ready():
             pods = self.pods()
             nodes = all(node.name in pods and condition(pods[node.name], "Ready") for node in self.cluster.nodes)
-            return nodes and (not self.with_controller or any(condition(p, "Ready") for p in self.pods("controller").values()))
+            return nodes and any(condition(pod, "Ready") for pod in self.pods("controller").values())
         until(ready, seconds, lambda: "KTSN ready on both nodes: " + self.why(), 0.3)
 
     def why(self):

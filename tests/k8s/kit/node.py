@@ -103,11 +103,14 @@ class Node:
                      f"route add default via {self.cluster.control_address}"):
             self.space.ip(line)
 
-    def start_runtime(self, images):
-        """containerd, with the images."""
+    def start_runtime(self):
+        """containerd alone."""
         self.space.start("containerd", "containerd", "-c", self.directory / "containerd.toml")
         until(lambda: self.space.run("ctr", "-a", SOCKET, "version", check=False).returncode == 0, 20,
               f"containerd on {self.name}", 0.1)
+
+    def import_images(self, images):
+        """The images of these archives, for pods."""
         for image in images:
             self.space.run("ctr", "-a", SOCKET, "-n", "k8s.io", "images", "import", image)
 
@@ -153,13 +156,13 @@ class Node:
     def kubelet(self):
         return self.space.programs["kubelet"]
 
-    def reboot(self, images=()):
+    def reboot(self):
         """Power off and on: memory, /run, links and cgroups are gone, the disk is kept."""
         self.space.switch_off()
         remove_cgroups(self.cgroup)
         self.space.switch_on()
         self._wire()
-        self.start_runtime(images)
+        self.start_runtime()
         self.start_kubelet()
         self.start_network()
 

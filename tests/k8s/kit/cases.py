@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all cases share: a stream that runs meanwhile, waiting for pods and events, and what a pod may leave on its node.
+
+In: a cluster with KTSN and the experiment's pods (`talker` and `listener`, on two nodes, both networks). Out: `Cases`, whose
+public methods in the classes built on it are one case each: it raises when something is lost that must not be, and leaves
+the cluster as it found it.
+"""
+
+import csv
+import json
+import pathlib
+import re
+import subprocess
+
+from . import build
+from .cluster import condition
+from .ktsn import addresses, outside
+from .space import Failed, until
+
+PERIOD = 0.001
+PORT = 7100
+# Names of KTSN's own programs as the kernel keeps them: 15 octets.
+PROGRAMS = {name[:15] for file in (build.REPOSITORY / "bpf/programs").glob("*.bpf.c")
+            for name in re.findall(r"^int (\w+)\(", file.read_text(), re.M)}
+
+
+def expect(true, what):
+    if not true:
+        raise Failed(what)
+
+
+class Stream:
+    """A talker and a listener that run while something breaks; then, what arrived and when."""
+
+    def __init__(self, cluster, seconds, to=None):
+        self.cluster, self.frames, self.rows = cluster, round(seconds / PERIOD), []
+        self.pods = {name: cluster.get("pod", name) for name in ("talker", "listener")}
+        self.far = outside(cluster.nodes[1], self.pods["listener"])
+        to = to or addresses(self.pods["listener"])["net1"]
+        to = f"[{to}]" if ":" in to else to
+        self.listener = self._run("listener", "listen", f"{to}:{PORT}", "--count", self.frames, "--timeout", "5s",
+                                  "--records", "/out/stream.csv", "--ready-fd", "1")
+        self.listener.stdout.readline()
+        self.talker = self._run("talker", "talk", f"{to}:{PORT}", "--count", self.frames, "--period", "1ms", "--lead", "2ms",
+                                "--json", "/out/talked.json", "--ready-fd", "1")
+        self.talker.stdout.readline()
+
+    def _run(self, pod, *argv):
+        words = [*self.cluster.kubectl_words(), "exec", pod, "--", "/usr/local/bin/ktsn", *map(str, argv)]
+        environment = self.cluster.control.environment | {"HOME": str(self.cluster.directory)}
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def end(self):
+        """(frames lost, longest silence in seconds), the silence at the end included."""
+        said = {name: process.communicate(timeout=60)[1] for name, process in (("talker", self.talker), ("listener", self.listener))}
+        expect(self.talker.returncode == 0, f"the talker ended with {self.talker.returncode}: {said['talker']}")
+        with (self.far / "stream.csv").open() as file:
+            self.rows = rows = list(csv.DictReader(file))
+        expect(rows, f"nothing arrived: {said['listener']}")
+        sequences = {int(row["sequence"]) for row in rows}
+        first = min(rows, key=lambda row: int(row["sequence"]))
+        start = int(first["tx_time"]) - int(first["sequence"]) * round(PERIOD * 1e9)
+        arrived = sorted([start, *(int(row["received_at"]) for row in rows)])
+        silent = [after - before for before, after in zip(arrived, arrived[1:])]
+        # A stream that never goes on is silent until its planned end.
+        silent.append(start + self.frames * round(PERIOD * 1e9) - arrived[-1])
+        lost = self.frames - len(sequences)
+        expect(lost > 0 or self.listener.returncode == 0, f"the listener ended with {self.listener.returncode}: {said['listener']}")
+        return lost, max(silent) / 1e9
+
+
+class Cases:
+    """Each public method of a class built on this one is a case; its first line says what must hold."""
+
+    def __init__(self, ktsn, programs, listener):
+        self.ktsn, self.cluster, self.programs, self.listener = ktsn, ktsn.cluster, programs, listener
+
+    def ready(self, names, seconds=60):
+        """Until these pods are Ready; the pods."""
+        def found():
+            pods = [self.cluster.get("pod", name, missing_ok=True) for name in names]
+            return pods if all(condition(pod, "Ready") for pod in pods) else None
+        return until(found, seconds, lambda: f"{names} Ready: " + self.cluster.kubectl("get", "events")[-1500:], 0.3)
+
+    def gone(self, *names, seconds=40):
+        """Deletes pods and waits until the API has forgotten them."""
+        self.cluster.kubectl("delete", "pod", *names, "--wait=true", f"--timeout={seconds}s", "--ignore-not-found", seconds=seconds + 20)
+
+    def event(self, name, *words, seconds=30):
+        """Until an event about this pod says all of these words; its message."""
+        def said():
+            events = self.cluster.get("events", "--field-selector", f"involvedObject.name={name}")["items"]
+            return next((e["message"] for e in events if all(word in e["message"] for word in words)), None)
+        return until(said, seconds, lambda: f"event of {name} with {words}; there are: " + self.cluster.kubectl(
+            "get", "events", "--field-selector", f"involvedObject.name={name}")[-1500:], 0.5)
+
+    def leavings(self, node):
+        """Everything on a node that a TSN pod brings along: what is more afterwards has leaked."""
+        run = node.space.run
+        count = lambda command: int(run("sh", "-c", f"({command}) 2>/dev/null | wc -l"))  # noqa: E731
+        status = self.ktsn.attachments(node, self.programs)
+        found = {"namespaces": count("ls /run/netns"), "links": len(json.loads(run("ip", "-json", "link"))),
+                 # Each device's own link-local and group routes come seconds after it.
+                 "routes": count("ip -4 route show table all"), "IPv6 routes": count("ip -6 route show table all | grep -v 'fe80:\\|ff00:'"),
+                 "neighbours": count("ip neigh show nud permanent"),
+                 "state files": count("find /var/lib/cni/ktsn -name '*.json'"),
+                 "attachments": len(status["attachments"]), "bpf programs": len(self.bpf_programs(node)),
+                 "pinned": count("find /sys/fs/bpf -type f")}
+        # host-local's leases: a directory for each network, a file for each address.
+        for line in run("sh", "-c", "cd /var/lib/cni/networks && find . -mindepth 2 -type f").split():
+            network, _, lease = line.removeprefix("./").partition("/")
+            if lease[0] in "0123456789abcdef" and ("." in lease or ":" in lease):
+                found[f"addresses of {network}"] = found.get(f"addresses of {network}", 0) + 1
+        return found
+
+    def bpf_programs(self, node):
+        """KTSN's programs that this node holds: those of its processes, those at devices of its namespaces."""
+        names = {one["id"]: one.get("name") for one in json.loads(node.space.run("bpftool", "-j", "prog", "show"))}
+        held = set()
+        for directory in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if f"/{node.cgroup}" in (directory / "cgroup").read_text():
+                    said = "".join(file.read_text() for file in (directory / "fdinfo").iterdir())
+                    held |= {int(number) for number in re.findall(r"^prog_id:\s*(\d+)", said, re.M)}
+            except OSError:  # it has ended meanwhile
+                continue
+        shown = node.space.run("sh", "-c", "bpftool -j net; for n in /run/netns/*; do nsenter --net=$n bpftool -j net; done; true")
+        held |= {int(number) for number in re.findall(r'"(?:prog_)?id":\s*(\d+)', shown)}
+        return {number for number in held if names.get(number) in PROGRAMS}
+
+    def same(self, node, before, seconds=30):
+        """Until nothing is left beyond what was there."""
+        left = {}
+
+        def clean():
+            left.clear()
+            left.update({key: (before.get(key, 0), now) for key, now in self.leavings(node).items() if now > before.get(key, 0)})
+            return not left
+        until(clean, seconds, lambda: f"left on {node.name}: {left}", 0.5)
+
+    def traffic(self, seconds=1.0, to=None):
+        """Timed frames flow from end to end without a loss."""
+        lost, gap = Stream(self.cluster, seconds, to).end()
+        expect(lost == 0, f"{lost} frames lost, longest gap {gap:.3f} s; " + self.dropped())
+
+    def dropped(self):
+        """What the sending ktsnd says of frames that it did not send."""
+        counters = self.ktsn.attachments(self.cluster.nodes[0], self.programs)["statistics"]["attachments"]
+        return "ktsnd: " + "; ".join(f"dropped {one['dropped']}, bypassed {one['bypassed']}" for one in counters)
