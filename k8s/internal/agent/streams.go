@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math/bits"
 	"net/netip"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,7 @@ func (a *Agent) streamLoop(ctx context.Context) {
 	if a.dynamic == nil || !a.awaitResource(ctx, v1alpha1.Streams) {
 		return
 	}
+	said := &saidOfStreams{}
 	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, func() {})
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
@@ -44,7 +46,7 @@ func (a *Agent) streamLoop(ctx context.Context) {
 	every(ctx, func() time.Duration { return pause }, nil, func(ctx context.Context) {
 		text := ""
 		if pause = streamEvery; ctx.Err() == nil {
-			if err := a.reportStreams(ctx, informer.GetStore()); err != nil {
+			if err := a.reportStreams(ctx, informer.GetStore(), said); err != nil {
 				pause, text = streamRetry, err.Error()
 			}
 		}
@@ -55,8 +57,20 @@ func (a *Agent) streamLoop(ctx context.Context) {
 	})
 }
 
+// saidOfStreams is the report that was written last.
+type saidOfStreams struct {
+	bare stream.Report
+	at   time.Time
+}
+
+// countersEvery is how often new counters alone are written: every write goes to the agents of all nodes, so that the whole cluster has two a
+// second at most.
+func countersEvery(nodes int) time.Duration {
+	return max(streamEvery, time.Duration(nodes)*time.Second/2)
+}
+
 // reportStreams looks once. While ktsnd does not answer, what was said last stays.
-func (a *Agent) reportStreams(ctx context.Context, store cache.Store) error {
+func (a *Agent) reportStreams(ctx context.Context, store cache.Store, said *saidOfStreams) error {
 	node, err := a.nodes.Get(a.config.NodeName)
 	if err != nil {
 		return err
@@ -96,11 +110,23 @@ func (a *Agent) reportStreams(ctx context.Context, store cache.Store) error {
 	if len(report.Talkers) == 0 && node.Annotations[stream.Annotation] == "" {
 		return nil
 	}
+	all, err := a.nodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	now, bare := time.Now(), report.Bare()
+	if node.Annotations[stream.Annotation] != "" && reflect.DeepEqual(bare, said.bare) && now.Sub(said.at) < countersEvery(len(all))-streamRetry {
+		return nil
+	}
 	text, err := report.Text()
 	if err != nil {
 		return err
 	}
-	return a.annotate(ctx, node, stream.Annotation, text)
+	if err := a.annotate(ctx, node, stream.Annotation, text); err != nil {
+		return err
+	}
+	said.bare, said.at = bare, now
+	return nil
 }
 
 // streamLook is all that a report depends on.
@@ -149,7 +175,7 @@ func (l *streamLook) report() stream.Report {
 		}
 		attachment := is.GetAttachment()
 		one := stream.TalkerReport{
-			Namespace: state.Pod.Namespace, Pod: state.Pod.Name, Interface: state.IfName, Port: attachment.GetUplink(),
+			Namespace: state.Pod.Namespace, Pod: state.Pod.Name, UID: stream.ShortUID(pod.UID), Interface: state.IfName, Port: attachment.GetUplink(),
 			Overhead: overheadOf(is), MTU: mtuOf(state), Classes: classesOf(attachment), StreamCounters: countersOf(counted[state.Attachment]),
 		}
 		if one.Port == "" {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -74,11 +75,11 @@ func TestTalkersAreReported(t *testing.T) {
 	want := stream.Report{
 		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, HandOver: 16_000, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
 		Talkers: []stream.TalkerReport{
-			{Namespace: "plant", Pod: "v4", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
+			{Namespace: "plant", Pod: "v4", UID: "u1", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
 				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
 			}},
-			{Namespace: "plant", Pod: "v6", Interface: "net1", Port: "eth1", Overhead: 70, MTU: 1450, Classes: 0x80},
-			{Namespace: "plant", Pod: "plain", Interface: "net1", Port: "eth1", MTU: 1450},
+			{Namespace: "plant", Pod: "v6", UID: "u2", Interface: "net1", Port: "eth1", Overhead: 70, MTU: 1450, Classes: 0x80},
+			{Namespace: "plant", Pod: "plain", UID: "u3", Interface: "net1", Port: "eth1", MTU: 1450},
 		},
 	}
 	if got := look.report(); !reflect.DeepEqual(got, want) {
@@ -94,11 +95,21 @@ func (d *talking) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption
 	if d.down {
 		return nil, errDown
 	}
-	return &nodeapi.ListReply{Attachments: []*nodeapi.AttachmentState{attached("c1/net1", "eth0", nil, 0)}}, nil
+	return &nodeapi.ListReply{
+		Ports:       []*nodeapi.Port{{Device: "eth0", LinkSpeed: d.speed}},
+		Attachments: []*nodeapi.AttachmentState{attached("c1/net1", "eth0", nil, 0)},
+	}, nil
+}
+
+func (d *talking) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {
+	return &nodeapi.StatisticsReply{Attachments: []*nodeapi.AttachmentStatistics{{Name: "c1/net1", Sent: d.frames}}}, nil
 }
 
 // talking is a ktsnd with one attachment.
-type talking struct{ *daemon }
+type talking struct {
+	*daemon
+	frames, speed uint64
+}
 
 func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	pod := talkerPod("plant", "talker", "u1", map[string]string{"app": "talker"})
@@ -113,13 +124,14 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	}
 	kinds := map[schema.GroupVersionResource]string{v1alpha1.GateSchedules: "GateScheduleList", v1alpha1.Streams: "StreamList"}
 	b.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, object)
-	b.Agent.daemon = &talking{b.daemon}
+	b.Agent.daemon = &talking{daemon: b.daemon}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	b.informers(ctx)
 	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, func() {})
 	b.eventually("all is seen", func() bool { return synced() && b.parts.get(partAPI) == nil })
-	look := func() error { return b.reportStreams(ctx, informer.GetStore()) }
+	said := &saidOfStreams{}
+	look := func() error { return b.reportStreams(ctx, informer.GetStore(), said) }
 	annotation := func() string { return annotationOf(b.kube, "kn1", stream.Annotation) }
 	if err := look(); err != nil || !strings.Contains(annotation(), `"pod":"talker"`) {
 		t.Fatalf("%v: %s", err, annotation())
@@ -132,6 +144,20 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	b.kube.ClearActions()
 	if err := look(); err != nil || len(b.kube.Actions()) != 0 {
 		t.Errorf("%v: %v", err, b.kube.Actions())
+	}
+	// New counters alone have to wait; something else has not.
+	talks := b.Agent.daemon.(*talking)
+	talks.frames = 5
+	if err := look(); err != nil || len(b.kube.Actions()) != 0 {
+		t.Errorf("%v: %v", err, b.kube.Actions())
+	}
+	said.at = time.Now().Add(-streamEvery)
+	if err := look(); err != nil || !strings.Contains(annotation(), `"frames":5`) {
+		t.Errorf("%v: %s", err, annotation())
+	}
+	talks.frames, talks.speed = 6, 1e9
+	if err := look(); err != nil || !strings.Contains(annotation(), `"frames":6`) {
+		t.Errorf("%v: %s", err, annotation())
 	}
 	before := annotation()
 	b.daemon.down = true
@@ -151,6 +177,14 @@ func TestHandOversAreRounded(t *testing.T) {
 	for span, want := range map[uint64]int64{0: 0, 1: 1000, 1000: 1000, 1001: 2000, 2001: 4000, 9100: 16_000, 16_000: 16_000, 1 << 63: 1000 << 30} {
 		if got := rounded(span); got != want {
 			t.Errorf("%d: %d, expected %d", span, got, want)
+		}
+	}
+}
+
+func TestCountersAreSeldomInALargeCluster(t *testing.T) {
+	for nodes, want := range map[int]time.Duration{1: 10 * time.Second, 20: 10 * time.Second, 200: 100 * time.Second, 1000: 500 * time.Second} {
+		if got := countersEvery(nodes); got != want {
+			t.Errorf("%d nodes: %s", nodes, got)
 		}
 	}
 }

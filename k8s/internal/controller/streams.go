@@ -208,7 +208,7 @@ func (c *Controller) world() (*stream.World, []error, error) {
 	}
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-			world.Pods = append(world.Pods, stream.Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Labels: pod.Labels})
+			world.Pods = append(world.Pods, stream.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: stream.ShortUID(pod.UID), Node: pod.Spec.NodeName, Labels: pod.Labels})
 		}
 	}
 	return world, faults, nil

@@ -61,8 +61,9 @@ type sent struct {
 
 // ledger of one decision.
 type ledger struct {
-	ports map[portKey]*held
-	sent  map[sent]string
+	ports  map[portKey]*held
+	sent   map[sent]string
+	booked map[bookKey]booking
 }
 
 // Decide makes the next status of every stream, by the object's UID. Streams are looked at in order (rank, age, name); one that is
@@ -71,12 +72,13 @@ func (w *World) Decide(now time.Time) map[types.UID]v1alpha1.StreamStatus {
 	w.index()
 	streams := slices.Clone(w.Streams)
 	slices.SortFunc(streams, v1alpha1.CompareStreams)
-	book := &ledger{ports: map[portKey]*held{}, sent: map[sent]string{}}
+	book := &ledger{ports: map[portKey]*held{}, sent: map[sent]string{}, booked: map[bookKey]booking{}}
 	all := make([][]*place, len(streams))
 	for index, stream := range streams {
 		all[index] = w.places(stream)
 		w.accept(book, stream, all[index])
 	}
+	w.Memo.booked = book.booked
 	w.latencies(book, all)
 	statuses := map[types.UID]v1alpha1.StreamStatus{}
 	for index, stream := range streams {
@@ -119,6 +121,7 @@ func (w *World) accept(book *ledger, stream *v1alpha1.Stream, places []*place) {
 	}
 	for _, one := range places {
 		if one.waits != "" {
+			w.keep(book, one)
 			continue
 		}
 		for _, talker := range one.talkers {
@@ -127,9 +130,31 @@ func (w *World) accept(book *ledger, stream *v1alpha1.Stream, places []*place) {
 		if one.isLocal {
 			continue
 		}
+		book.booked[bookKey{stream.UID, one.node.Name}] = booking{stream.Generation, one.port, one.speed, one.packet}
 		port := book.port(one)
 		port.streams, port.demands = append(port.streams, stream), append(port.demands, one.demand())
 	}
+}
+
+// keep the place of a stream that waits where it was accepted a moment ago: its pods are being made anew, or their attachments are. Nobody
+// younger shall be told that there is room.
+func (w *World) keep(book *ledger, p *place) {
+	key := bookKey{p.stream.UID, p.node.Name}
+	before, has := w.Memo.booked[key]
+	if !has || before.generation != p.stream.Generation {
+		return
+	}
+	waits := p.waits
+	p.port, p.speed, p.packet = before.port, before.speed, before.packet
+	w.gates(p)
+	p.waits = waits
+	port, held := p.on(w.HandOver), book.port(p)
+	if p.fault != nil || len(held.demands) >= streamsMax || w.disturbed(p, &port, held, p.demand()) != nil {
+		p.fault = nil
+		return
+	}
+	held.streams, held.demands = append(held.streams, p.stream), append(held.demands, p.demand())
+	book.booked[key] = before
 }
 
 func (l *ledger) port(p *place) *held {
@@ -363,6 +388,9 @@ func (p *place) basis() string {
 	report := p.node.Report.Ports[p.port]
 	if p.schedule != nil {
 		text := fmt.Sprintf("by generation %d of GateSchedule %s", p.schedule.Status.Accepted.Generation, p.schedule.Name)
+		if len(p.schedule.Status.Accepted.Spec.PriorityMap) == 0 {
+			text += fmt.Sprintf("; it has no priority-map: class %d unless ktsnd.toml has another", p.class)
+		}
 		if report.HandOver > p.handOver {
 			text += fmt.Sprintf("; but the port needs up to %d ns for a hand-over, and --hand-over of ktsn-controller is %d", report.HandOver, p.handOver)
 		}

@@ -36,7 +36,7 @@ func cluster() *World {
 	w := &World{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}, HandOver: 10_000}
 	w.Nodes = []Node{node("a", "10.99.0.0/24"), node("b", "10.99.1.0/24")}
 	for _, name := range []string{"a", "b"} {
-		w.Pods = append(w.Pods, Pod{"plant", "talker-" + name, name, map[string]string{"app": "talker", "on": name}})
+		w.Pods = append(w.Pods, Pod{"plant", "talker-" + name, name, "", map[string]string{"app": "talker", "on": name}})
 	}
 	return w
 }
@@ -248,7 +248,7 @@ func TestRefusedAnywhereTakesNoRoomElsewhere(t *testing.T) {
 func TestEachPodOfANodeSendsAllOfIt(t *testing.T) {
 	w := cluster()
 	w.schedule(10_000+2*WireTime(WireOctets(92, 50), 1e9)-1, "a")
-	w.Pods = append(w.Pods, Pod{"plant", "twin", "a", map[string]string{"on": "a"}})
+	w.Pods = append(w.Pods, Pod{"plant", "twin", "a", "", map[string]string{"on": "a"}})
 	twin := w.Nodes[0].Report.Talkers[0]
 	twin.Pod = "twin"
 	w.Nodes[0].Report.Talkers = append(w.Nodes[0].Report.Talkers, twin)
@@ -288,7 +288,7 @@ var wrongs = map[string]struct {
 		second := w.Nodes[0].Report.Talkers[0]
 		second.Pod, second.Port = "twin", "eth1"
 		w.Nodes[0].Report.Talkers = append(w.Nodes[0].Report.Talkers, second)
-		w.Pods = append(w.Pods, Pod{"plant", "twin", "a", map[string]string{"on": "a"}})
+		w.Pods = append(w.Pods, Pod{"plant", "twin", "a", "", map[string]string{"on": "a"}})
 	}, "failed", "SeveralPorts", 0, "leave by different ports"},
 	"no node has the destination": {spec(func(s *v1alpha1.StreamSpec) { s.DataFrameSpecification.DestinationIPAddress = "10.99.9.1" }),
 		"failed", "NoRoute", 0, "found 10.99.9.1, but no Node's prefixes"},
@@ -339,6 +339,41 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 			t.Errorf("%s: %+v %s %s", name, got.StatusInfo, condition.Reason, got.Message)
 		}
 	}
+}
+
+// While the pods of a stream are made anew its place is kept; without pods, or with another generation, it is not.
+func TestAPlaceIsKeptWhilePodsAreMadeAnew(t *testing.T) {
+	w := cluster()
+	w.Memo = NewMemo()
+	w.schedule(10_000+WireTime(WireOctets(92, 50), 1e9), "a")
+	older, younger := w.stream("older", nil), w.stream("younger", func(s *v1alpha1.StreamSpec) { s.Talker.PodSelector = map[string]string{"app": "two"} })
+	w.Pods = append(w.Pods, Pod{"plant", "two", "a", "", map[string]string{"app": "two"}})
+	second := w.Nodes[0].Report.Talkers[0]
+	second.Pod = "two"
+	talkers := append(w.Nodes[0].Report.Talkers, second)
+	says := func(want string) {
+		t.Helper()
+		got := w.Decide(epoch)
+		if text := got[older.UID].NodesAccepted + " " + got[younger.UID].NodesAccepted; text != want {
+			t.Errorf("%s, expected %s: %s; %s", text, want, got[older.UID].Message, got[younger.UID].Message)
+		}
+	}
+	w.Nodes[0].Report.Talkers = talkers
+	says("1/1 0/1")
+	for range 2 {
+		w.Nodes[0].Report.Talkers = talkers[1:]
+		says("0/1 0/1")
+	}
+	w.Nodes[0].Report.Talkers = talkers
+	says("1/1 0/1")
+	w.Nodes[0].Report.Talkers = talkers[1:]
+	older.Generation++
+	says("0/1 1/1")
+	older.Generation--
+	w.Nodes[0].Report.Talkers = talkers
+	says("1/1 0/1")
+	w.Pods = w.Pods[1:]
+	says("0/0 1/1")
 }
 
 func TestAListenerOnTheSameNodePassesNoGate(t *testing.T) {

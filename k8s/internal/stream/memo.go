@@ -2,12 +2,29 @@
 
 package stream
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Memo remembers what was judged: a look costs much, and mostly nothing has changed since the last one.
 type Memo struct {
-	seed  maphash.Seed
-	known map[uint64]judged
+	seed   maphash.Seed
+	known  map[uint64]judged
+	booked map[bookKey]booking
+}
+
+type bookKey struct {
+	stream types.UID
+	node   string
+}
+
+// booking is where a stream was accepted: its place is kept while its pods are made anew.
+type booking struct {
+	generation    int64
+	port          string
+	speed, packet int64
 }
 
 type judged struct {
@@ -16,7 +33,7 @@ type judged struct {
 }
 
 // NewMemo is empty.
-func NewMemo() *Memo { return &Memo{maphash.MakeSeed(), map[uint64]judged{}} }
+func NewMemo() *Memo { return &Memo{maphash.MakeSeed(), map[uint64]judged{}, map[bookKey]booking{}} }
 
 // memoMax bounds it.
 const memoMax = 1 << 14

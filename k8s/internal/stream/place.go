@@ -26,7 +26,9 @@ type Node struct {
 // Pod that was placed on a node and has not ended.
 type Pod struct {
 	Namespace, Name, Node string
-	Labels                map[string]string
+	// UID as ShortUID gives it.
+	UID    string
+	Labels map[string]string
 }
 
 // place is a stream on one node.
@@ -34,6 +36,7 @@ type place struct {
 	stream   *v1alpha1.Stream
 	node     *Node
 	pods     []string
+	uids     map[string]string
 	missing  []string // of them: ktsnd has no interface of theirs
 	talkers  []TalkerReport
 	isLocal  bool // the listener is on the same node: the frames pass no port
@@ -67,9 +70,10 @@ func (w *World) places(stream *v1alpha1.Stream) []*place {
 			continue
 		}
 		if byNode[pod.Node] == nil {
-			byNode[pod.Node] = &place{stream: stream, node: node}
+			byNode[pod.Node] = &place{stream: stream, node: node, uids: map[string]string{}}
 		}
 		byNode[pod.Node].pods = append(byNode[pod.Node].pods, pod.Name)
+		byNode[pod.Node].uids[pod.Name] = pod.UID
 	}
 	places := make([]*place, 0, len(byNode))
 	for _, one := range byNode {
@@ -91,6 +95,9 @@ func (w *World) locate(p *place) {
 		var named []TalkerReport
 		var names []string
 		for _, one := range found {
+			if one.UID != "" && one.UID != p.uids[pod] {
+				continue
+			}
 			names = append(names, one.Interface)
 			if spec.Talker.InterfaceName == "" || spec.Talker.InterfaceName == one.Interface {
 				named = append(named, one)
@@ -224,7 +231,7 @@ func (p *place) demand() Demand {
 	traffic := &p.stream.Spec.TrafficSpecification
 	d := Demand{
 		Class: p.class, Interval: traffic.Interval.Nanoseconds(),
-		Frames: int64(traffic.MaxFramesPerInterval) * int64(len(p.talkers)), Frame: WireTime(WireOctets(p.packet, 0), p.speed),
+		Frames: int64(traffic.MaxFramesPerInterval) * int64(len(p.pods)), Frame: WireTime(WireOctets(p.packet, 0), p.speed),
 	}
 	if traffic.TimeAware != nil {
 		d.TimeAware, d.Earliest, d.Latest = true, traffic.TimeAware.EarliestTransmitOffset, traffic.TimeAware.LatestTransmitOffset

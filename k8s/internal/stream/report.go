@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 )
@@ -47,6 +48,8 @@ type PortReport struct {
 type TalkerReport struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
+	// UID of the pod, its first characters: one that was made anew with its name is another.
+	UID       string `json:"uid,omitempty"`
 	Interface string `json:"interface"`
 	Port      string `json:"port,omitempty"`
 	// Overhead of the overlay, in octets.
@@ -56,6 +59,20 @@ type TalkerReport struct {
 	// Classes that the attachment allows, as bits.
 	Classes uint8 `json:"classes"`
 	v1alpha1.StreamCounters
+}
+
+const uidLength = 8
+
+// ShortUID is what a report has of a pod's UID.
+func ShortUID(uid types.UID) string { return string(uid[:min(len(uid), uidLength)]) }
+
+// Bare is a report without its counters: what decisions depend on.
+func (r Report) Bare() Report {
+	r.Talkers = slices.Clone(r.Talkers)
+	for index := range r.Talkers {
+		r.Talkers[index].StreamCounters = v1alpha1.StreamCounters{}
+	}
+	return r
 }
 
 // Text of the annotation. Talkers are in a fixed order; what there is no room for goes: first the counters by reason, then whole talkers.
@@ -114,7 +131,7 @@ func ParseReport(text string) Report {
 		report.Ports[name] = port
 	}
 	report.Talkers = slices.DeleteFunc(report.Talkers[:min(len(report.Talkers), talkersMax)], func(t TalkerReport) bool {
-		return !isName(t.Namespace, nameMax) || !isName(t.Pod, nameMax) || !isName(t.Interface, 15) || !isName(t.Port, 15) ||
+		return !isName(t.Namespace, nameMax) || !isName(t.Pod, nameMax) || !isName(t.UID, uidLength) || !isName(t.Interface, 15) || !isName(t.Port, 15) ||
 			t.Overhead < 0 || t.Overhead > 256 || t.MTU < 0
 	})
 	for index := range report.Talkers {

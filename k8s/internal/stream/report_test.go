@@ -18,7 +18,7 @@ func talkers(count, nameLength, reasons int) Report {
 	report := Report{Ports: map[string]PortReport{"eth0": {LinkSpeed: 1e9, Schedule: "k8s/line@3.01020304"}}}
 	for index := range count {
 		one := TalkerReport{
-			Namespace: "plant", Pod: fmt.Sprintf("talker-%04d%s", index, strings.Repeat("x", nameLength)), Interface: "net1", Port: "eth0", Overhead: 50,
+			Namespace: "plant", Pod: fmt.Sprintf("talker-%04d%s", index, strings.Repeat("x", nameLength)), UID: "1a2b3c4d", Interface: "net1", Port: "eth0", Overhead: 50,
 			MTU: 1450, Classes: 255, StreamCounters: v1alpha1.StreamCounters{Frames: 1 << 40, Octets: 1 << 50, Late: 1, Overrun: 2, ErrorP50: 900, ErrorP99: 4000},
 		}
 		for reason := range reasons {
