@@ -20,8 +20,11 @@ import (
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
-// networkStatus is the annotation in which Multus writes a pod's addresses on all of its networks.
-const networkStatus = "k8s.v1.cni.cncf.io/network-status"
+// Annotations of pods: networksAsked is the pod's wish, networkStatus what Multus has made of it, with addresses.
+const (
+	networksAsked = "k8s.v1.cni.cncf.io/networks"
+	networkStatus = "k8s.v1.cni.cncf.io/network-status"
+)
 
 // doubledEvery is how often a prefix of two nodes is looked at.
 const doubledEvery = 5 * time.Second
@@ -57,11 +60,7 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 	if len(c.prefixes.CIDRs) == 0 {
 		return nil
 	}
-	claims := slices.Clone(c.services)
-	for _, node := range nodes {
-		claims = append(claims, overlaynet.ClaimsOf(node)...)
-	}
-	if err := overlaynet.CheckFree(c.prefixes.CIDRs, claims); err != nil {
+	if err := overlaynet.CheckFree(c.prefixes.CIDRs, c.services); err != nil {
 		return err
 	}
 	used := Used(nodes)
@@ -75,8 +74,11 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 	}
 	c.assigned = waiting
 	var faults []error
-	for _, node := range Missing(nodes) {
-		if _, has := waiting[node.Name]; has {
+	for _, node := range oldestFirst(nodes) {
+		// Its kubelet writes its addresses: what one node says keeps no other from its prefixes.
+		err := overlaynet.CheckFree(c.prefixes.CIDRs, overlaynet.ClaimsOf(node))
+		faults = append(faults, err)
+		if _, has := waiting[node.Name]; has || err != nil || !missing(node) {
 			continue
 		}
 		prefixes, err := c.give(ctx, node, used, nil)
@@ -178,12 +180,25 @@ func (c *Controller) podsWithin(ctx context.Context, node string, prefixes []net
 	return found, nil
 }
 
+// uses says whether a pod has an address in one of these prefixes, or may be about to.
 func uses(pod *corev1.Pod, prefixes []netip.Prefix) bool {
+	if pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
 	var networks []struct {
 		IPs []string `json:"ips"`
 	}
-	if json.Unmarshal([]byte(pod.Annotations[networkStatus]), &networks) != nil {
-		return false
+	text, told := pod.Annotations[networkStatus]
+	if !told && pod.Annotations[networksAsked] != "" {
+		return true // on its way: what it was given is not known yet
+	}
+	if told && json.Unmarshal([]byte(text), &networks) != nil {
+		return true
+	}
+	for _, one := range pod.Status.PodIPs {
+		networks = append(networks, struct {
+			IPs []string `json:"ips"`
+		}{[]string{one.IP}})
 	}
 	for _, network := range networks {
 		for _, text := range network.IPs {

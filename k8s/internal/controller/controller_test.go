@@ -192,7 +192,7 @@ func TestAPrefixOfTwoNodesIsSeparated(t *testing.T) {
 		node("old", time.Hour, has("10.99.0.0/24")), node("young", time.Minute, has("10.99.0.128/25,10.99.5.0/24")),
 		node("youngest", time.Second, has("10.99.0.0/24")), node("new", time.Millisecond, nil),
 		pod("plc", "youngest", `[{"ips":["10.244.1.7"]},{"ips":["10.99.0.7","fd99::7"]}]`),
-		pod("other", "youngest", `[{"ips":["10.99.1.7"]}]`), pod("elsewhere", "old", `[{"ips":["10.99.0.8"]}]`), pod("none", "youngest", "nonsense"),
+		pod("other", "youngest", `[{"ips":["10.99.1.7"]}]`), pod("elsewhere", "old", `[{"ips":["10.99.0.8"]}]`), pod("none", "youngest", "[]"),
 	)
 	of := func(name string) string {
 		found, err := b.kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
@@ -241,15 +241,47 @@ func TestARangeOfTheClustersIsNotGivenAway(t *testing.T) {
 	if err := b.Reconcile(context.Background()); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.128.0/17 (Services)") {
 		t.Errorf("services: %v", err)
 	}
-	pods := node("b", time.Hour, nil)
-	pods.Spec.PodCIDRs = []string{"10.99.7.0/24"}
-	b = newBench(t, node("a", time.Hour, nil), pods)
-	if err := b.Reconcile(context.Background()); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.7.0/24 (pods of node b on the default network)") {
-		t.Errorf("pods: %v", err)
-	}
 	for _, action := range b.kube.Actions() {
 		if action.GetVerb() == "patch" {
 			t.Errorf("something was written: %v", action)
+		}
+	}
+	// One node's word is about that node alone.
+	pods := node("b", time.Hour, nil)
+	pods.Spec.PodCIDRs = []string{"10.99.7.0/24"}
+	b = newBench(t, pods, node("a", time.Minute, nil))
+	if err := b.Reconcile(context.Background()); err == nil || !strings.Contains(err.Error(), "overlaps 10.99.7.0/24 (pods of node b on the default network)") {
+		t.Errorf("pods: %v", err)
+	}
+	for name, want := range map[string]string{"a": "10.99.0.0/24", "b": ""} {
+		found, err := b.kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil || found.Annotations[overlaynet.AnnotationPrefixes] != want {
+			t.Errorf("%s has %v, %v", name, found.Annotations, err)
+		}
+	}
+}
+
+func TestAPodThatMayHaveAnAddressUsesThePrefix(t *testing.T) {
+	asked := map[string]string{networksAsked: "tsn"}
+	status := func(text string) map[string]string {
+		return map[string]string{networksAsked: "tsn", networkStatus: text}
+	}
+	address := []corev1.PodIP{{IP: "10.99.0.9"}}
+	for name, c := range map[string]struct {
+		pod  corev1.Pod
+		want bool
+	}{
+		"on its way":             {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: asked}}, true},
+		"on its way, host's":     {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: asked}, Spec: corev1.PodSpec{HostNetwork: true}}, false},
+		"ended":                  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: asked}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}, false},
+		"asks for nothing":       {corev1.Pod{}, false},
+		"the default network's":  {corev1.Pod{Status: corev1.PodStatus{PodIPs: address}}, true},
+		"elsewhere":              {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: status(`[{"ips":["10.99.1.9"]}]`)}}, false},
+		"there":                  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: status(`[{"ips":["10.99.0.9"]}]`)}}, true},
+		"what cannot be read is": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: status("{")}}, true},
+	} {
+		if got := uses(&c.pod, prefixes("10.99.0.0/24")); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -43,17 +43,12 @@ func (p Prefixes) lengthOf(cidr netip.Prefix) int {
 	return p.IPv6
 }
 
-// Missing are the Nodes without prefixes, oldest first, so that the order of a list decides nothing.
-func Missing(nodes []*corev1.Node) []*corev1.Node {
-	var missing []*corev1.Node
-	for _, node := range oldestFirst(nodes) {
-		if node.Annotations[overlaynet.AnnotationPrefixes] == "" && node.DeletionTimestamp == nil {
-			missing = append(missing, node)
-		}
-	}
-	return missing
+// missing says whether a Node is without prefixes.
+func missing(node *corev1.Node) bool {
+	return node.Annotations[overlaynet.AnnotationPrefixes] == "" && node.DeletionTimestamp == nil
 }
 
+// oldestFirst: the order of a list decides nothing.
 func oldestFirst(nodes []*corev1.Node) []*corev1.Node {
 	return slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int {
 		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
