@@ -15,7 +15,7 @@ mod schedule;
 mod view;
 mod worker_thread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ktsn_port::AnyPort;
@@ -145,6 +145,8 @@ pub struct Node {
     workers: BTreeMap<String, WorkerThread>,
     /// The short ways in, by uplink.
     ingress: BTreeMap<String, Uplink>,
+    /// What was said of them last: it is said again when it comes anew.
+    ingress_told: BTreeSet<String>,
     manager: tables::Manager,
     latest: Arc<Tables>,
     directory: Directory<AnyPort>,
@@ -187,6 +189,7 @@ impl Node {
             ports: BTreeMap::new(),
             workers: BTreeMap::new(),
             ingress: BTreeMap::new(),
+            ingress_told: BTreeSet::new(),
             manager,
             latest,
             directory,

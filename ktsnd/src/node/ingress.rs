@@ -2,7 +2,7 @@
 //! The short ways in of the node's attachments: one program for each uplink, begun with the first attachment that asks for it and
 //! ended with the last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -80,7 +80,8 @@ impl Node {
     }
 
     fn set_members(&mut self) -> Result<(), IngressError> {
-        let (mut programs, mut failed, mut told) = (std::mem::take(&mut self.ingress), None, Vec::new());
+        let (mut programs, mut failed) = (std::mem::take(&mut self.ingress), None);
+        let mut told = BTreeSet::new();
         let members = self.members();
         // Without attachments a program goes, and what it holds with it.
         programs.retain(|uplink, _| members.contains_key(uplink.as_str()));
@@ -92,7 +93,9 @@ impl Node {
             }
         }
         self.ingress = programs;
-        for warning in told {
+        // The tables change for many reasons; what goes on holding is no news.
+        let before = std::mem::replace(&mut self.ingress_told, told);
+        for warning in self.ingress_told.difference(&before).cloned().collect::<Vec<_>>() {
             self.warn(warning);
         }
         failed.map_or(Ok(()), |error| Err(error.into()))

@@ -72,40 +72,27 @@ impl Overlays {
         }
     }
 
-    /// Tells of an attachment's overlay when it is another one than before.
+    /// Tells of an attachment's overlay when it is another one than before. Of what several attachments on one device have in
+    /// common, the first tells.
     pub(super) fn show(&mut self, index: u16, state: Option<OverlayState>, report: &dyn Fn(Event)) {
-        let Some(state) = state else {
-            self.shown.remove(&index);
-            return;
-        };
-        let before = self.shown.get(&index);
-        if before.is_some_and(|before| *before.state == state) {
+        let before = self.shown.remove(&index);
+        let Some(state) = state else { return };
+        if let Some(before) = before.as_ref().filter(|before| *before.state == state) {
+            self.shown.insert(index, before.clone());
             return;
         }
-        let known: BTreeSet<&String> = before.iter().flat_map(|before| &before.state.conflicts).collect();
-        let new: Vec<&String> = state.conflicts.iter().filter(|conflict| !known.contains(conflict)).collect();
-        let device = &state.device;
-        for conflict in new.iter().take(TOLD_MAX) {
-            report(Event::Warning(format!("overlay {device}: peers in conflict: {conflict}")));
+        let was = before.as_ref().map(|before| &*before.state);
+        let new = new_conflicts(&state, was);
+        let others: Vec<&OverlayState> = self
+            .shown
+            .values()
+            .map(|news| &*news.state)
+            .filter(|other| other.device == state.device)
+            .collect();
+        for line in lines(&state, was, &new, &others) {
+            report(Event::Warning(format!("overlay {}: {line}", state.device)));
         }
-        if let Some(more) = new.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
-            report(Event::Warning(format!("overlay {device}: {more} more conflicts")));
-        }
-        let conflicts_count = before.map_or(0, |before| before.conflicts_count) + new.len() as u64;
-        match (&state.fault, before.and_then(|before| before.state.fault.as_ref())) {
-            (Some(fault), before) if before != Some(fault) => {
-                report(Event::Warning(format!(
-                    "overlay {device}: {fault}; frames to its peers are dropped (no_neighbour)"
-                )));
-            }
-            (None, Some(_)) => report(Event::Warning(format!("overlay {device}: serves again"))),
-            _ => {}
-        }
-        let left = left(&state);
-        if left != before.and_then(|before| self::left(&before.state)) {
-            let told = left.unwrap_or_else(|| "no peer is left to the kernel any more".to_owned());
-            report(Event::Warning(format!("overlay {device}: {told}")));
-        }
+        let conflicts_count = before.as_ref().map_or(0, |before| before.conflicts_count) + new.len() as u64;
         self.revision += 1;
         let (state, revision) = (Arc::new(state), self.revision);
         let news = OverlayNews { index: AttachmentIndex(index), state, conflicts_count, revision };
@@ -145,6 +132,48 @@ impl Overlays {
     }
 }
 
+/// Conflicts that there were not before.
+fn new_conflicts(state: &OverlayState, was: Option<&OverlayState>) -> Vec<String> {
+    let known: BTreeSet<&String> = was.iter().flat_map(|was| &was.conflicts).collect();
+    state.conflicts.iter().filter(|conflict| !known.contains(conflict)).cloned().collect()
+}
+
+/// What is said of a change, unless one of the `others` on the device said so already.
+fn lines(
+    state: &OverlayState,
+    was: Option<&OverlayState>,
+    new: &[String],
+    others: &[&OverlayState],
+) -> Vec<String> {
+    let said: BTreeSet<&String> = others.iter().flat_map(|other| &other.conflicts).collect();
+    let new: Vec<&String> = new.iter().filter(|conflict| !said.contains(conflict)).collect();
+    let mut lines: Vec<String> =
+        new.iter().take(TOLD_MAX).map(|conflict| format!("peers in conflict: {conflict}")).collect();
+    if let Some(more) = new.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        lines.push(format!("{more} more conflicts"));
+    }
+    let (fault, had) = (state.fault.as_ref(), was.and_then(|was| was.fault.as_ref()));
+    let is_told = |fault: &String| others.iter().any(|other| other.fault.as_ref() == Some(fault));
+    match (fault, had) {
+        (Some(fault), had) if had != Some(fault) && !is_told(fault) => {
+            lines.push(format!("{fault}; frames to its peers are dropped (no_neighbour)"));
+        }
+        // The last one of those that had it.
+        (None, Some(had)) if !is_told(had) => lines.push("serves again".to_owned()),
+        _ => {}
+    }
+    let (now, then) = (left(state), was.and_then(left));
+    let is_told = |line: &String| others.iter().any(|other| left(other).as_ref() == Some(line));
+    match (now, then) {
+        (Some(now), then) if Some(&now) != then.as_ref() && !is_told(&now) => lines.push(now),
+        (None, Some(then)) if !is_told(&then) => {
+            lines.push("no peer is left to the kernel any more".to_owned());
+        }
+        _ => {}
+    }
+    lines
+}
+
 /// What is left to the kernel, in one line.
 fn left(state: &OverlayState) -> Option<String> {
     let mut left = state.peers.iter().filter_map(|peer| peer.left.as_ref());
@@ -164,4 +193,65 @@ pub(super) fn names<'a>(specs: impl Iterator<Item = &'a AttachmentSpec>) -> BTre
         routed.or(spec.segment_from.as_ref().map(|from| &from.device)).cloned()
     };
     specs.filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn state(conflicts: &[&str], fault: Option<&str>) -> OverlayState {
+        OverlayState {
+            device: "flannel.1".to_owned(),
+            vni: 1,
+            port: 8472,
+            local: "192.0.2.1".parse().unwrap(),
+            device_mac: "02:00:00:00:00:01".parse().unwrap(),
+            fault: fault.map(str::to_owned),
+            peers: Vec::new(),
+            conflicts: conflicts.iter().map(|text| (*text).to_owned()).collect(),
+        }
+    }
+
+    /// What is said when the attachments' overlays become `states`, and how many conflicts each has had.
+    fn said(overlays: &mut Overlays, states: &[(u16, Option<OverlayState>)]) -> (Vec<String>, Vec<u64>) {
+        let told = RefCell::new(Vec::new());
+        for (index, state) in states {
+            overlays.show(*index, state.clone(), &|event| {
+                if let Event::Warning(text) = event {
+                    told.borrow_mut().push(text);
+                }
+            });
+        }
+        (told.into_inner(), overlays.shown().iter().map(|news| news.conflicts_count).collect())
+    }
+
+    #[test]
+    fn what_two_attachments_have_in_common_is_said_once() {
+        let (mut overlays, one) = (Overlays::default(), "10.0.1.0/24 is claimed by two");
+        let conflict = state(&[one], None);
+        let both = [(1, Some(conflict.clone())), (2, Some(conflict.clone()))];
+        let line = format!("overlay flannel.1: peers in conflict: {one}");
+        assert_eq!(said(&mut overlays, &both), (vec![line.clone()], vec![1, 1]));
+        assert_eq!(said(&mut overlays, &both), (Vec::new(), vec![1, 1]), "it goes on");
+
+        let away = state(&[], Some("flannel.1: no such device"));
+        let fault =
+            "overlay flannel.1: flannel.1: no such device; frames to its peers are dropped (no_neighbour)";
+        let both_away = [(1, Some(away.clone())), (2, Some(away))];
+        assert_eq!(said(&mut overlays, &both_away).0, [fault]);
+        let back = said(&mut overlays, &both);
+        assert_eq!(back, (vec![line.clone(), "overlay flannel.1: serves again".to_owned()], vec![2, 2]));
+
+        // One goes: the other's is no news. Both go: what comes then is.
+        assert_eq!(said(&mut overlays, &[(1, None), (1, Some(conflict.clone()))]).0, [""; 0]);
+        assert_eq!(said(&mut overlays, &[(1, None), (2, None), (2, Some(conflict))]).0, [line]);
+    }
+
+    #[test]
+    fn another_device_says_its_own() {
+        let (mut overlays, away) = (Overlays::default(), state(&[], Some("away")));
+        let other = OverlayState { device: "vx7".to_owned(), ..away.clone() };
+        assert_eq!(said(&mut overlays, &[(1, Some(away)), (2, Some(other))]).0.len(), 2);
+    }
 }
