@@ -53,3 +53,27 @@ fn main() -> ExitCode {
         Command::Doctor(args) => cmd::doctor::run(&args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Longer lines are broken in two by clap: prose may be, an example may not.
+    const COLUMNS: usize = 100;
+
+    fn look(command: &clap::Command, path: &str) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter(|line| line.starts_with("  ")) {
+            assert!(line.chars().count() <= COLUMNS, "{path} --help: {line}");
+        }
+        for inner in command.get_subcommands() {
+            look(inner, &format!("{path} {}", inner.get_name()));
+        }
+    }
+
+    #[test]
+    fn examples_of_every_help_are_shown_whole() {
+        look(&Cli::command(), "ktsn");
+    }
+}

@@ -15,7 +15,7 @@ mod raw;
 mod schedule;
 mod segment;
 
-pub use attach_flag::parse_attach;
+pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon};
 pub use ingress::IngressMode;

@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ktsnd::config::{Config, parse_attach};
+use ktsnd::config::{ATTACH_KEYS, Config, parse_attach};
 use ktsnd::daemon::{self, Options};
+
+fn after_help() -> String {
+    format!("Keys of --attach (docs/interfaces.md says what each means): {ATTACH_KEYS}.\n\n{EXAMPLES}")
+}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +29,7 @@ Exit status: 0 drained, 1 failed while running, 2 wrong usage or configuration."
 
 /// Sends the frames of attached programs at their transmit times.
 #[derive(Debug, Parser)]
-#[command(name = "ktsnd", version, after_help = EXAMPLES)]
+#[command(name = "ktsnd", version, after_help = after_help())]
 struct Arguments {
     /// Configuration file; without it /etc/ktsn/ktsnd.toml is read if it is there
     #[arg(long, value_name = "FILE")]

@@ -38,11 +38,11 @@ Examples:
   ktsn bench container
   ktsn bench gates --seconds 10 --json gates.json --report gates.html
   ktsn bench overlay --json overlay.json --report overlay.html
-  ktsn bench container --seconds 20 --payload 64 --path flannel,ktsn --json r.json --report r.html --records
+  ktsn bench container --seconds 20 --path flannel,ktsn --json r.json --report r.html --records
 
 Everything is set up in network namespaces of its own and removed afterwards. Needs root and two CPUs.
 
-Exit status: 0 done; 1 a frame of ktsn was lost, early, duplicated or reordered, or the experiment failed;
+Exit status: 0 done; 1 a frame of ktsn was lost, early, duplicated or reordered, or the experiment failed; \
 2 wrong usage; 3 not possible here.";
 
 /// Run an experiment on this machine.

@@ -15,7 +15,7 @@ Examples:
   ktsn report out/demo/results.json -o report.html
   ktsn report monday.json tuesday.json -o both.html
 
-Raw records are taken from the directory records/ beside each file; without them the page draws what the
+Raw records are taken from the directory records/ beside each file; without them the page draws what the \
 statistics tell and says so. The page needs no network.
 
 Exit status: 0 written; 1 the page could not be written; 2 wrong usage, or a file or field is wrong.";

@@ -20,10 +20,10 @@ use super::observer::{Failed, Files, Rights, line, span};
 
 const EXAMPLES: &str = "\
 Examples:
-  ktsn talk 192.0.2.7:5000 --count 1000                           the kernel (or nobody) keeps the time
-  ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000         ktsnd keeps it
-  ktsn talk 192.0.2.7:5000 --mode spin --fifo 50 --cpu 1          this program keeps it itself
-  ktsn talk 192.0.2.7:5000 --clock monotonic --records sent.csv   without any right
+  ktsn talk 192.0.2.7:5000 --count 1000                         the kernel (or nobody) keeps time
+  ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000       ktsnd keeps it
+  ktsn talk 192.0.2.7:5000 --mode spin --fifo 50 --cpu 1        this program keeps it itself
+  ktsn talk 192.0.2.7:5000 --clock monotonic --records sent.csv without any right
 
 A payload begins with a sequence number and the transmit time, 16 octets: smaller payloads are refused.
 

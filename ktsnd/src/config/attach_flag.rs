@@ -3,7 +3,8 @@
 
 use super::{Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 
-const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, allow_policy_bypass, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
+/// The keys of `--attach`, as a refusal and ktsnd's help list them.
+pub const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, allow_policy_bypass, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, \
                     destination (repeatable), mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
                     (repeatable), flood_interface, ttl, tos, df, udp_checksum";
 

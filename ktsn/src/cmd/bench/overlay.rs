@@ -19,13 +19,13 @@ use super::{KeepArgs, LOCK, command, frames, seconds, span, tell, told};
 const EXAMPLES: &str = "\
 Examples:
   ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
-  ktsn bench overlay --seconds 3 --rounds 1 --payload 64 --path flannel,ktsn --load idle --attachments 0
+  ktsn bench overlay --rounds 1 --payload 64 --path flannel,ktsn --load idle --attachments 0
   ktsn bench overlay --path ktsn,bare-spin --load idle,iperf3-udp --json r.json --records
 
-The load is 100 Mbit/s of UDP between the same pods through Flannel, on the listener's CPU. Everything is set up in network
+The load is 100 Mbit/s of UDP between the same pods through Flannel, on the listener's CPU. Everything is set up in network \
 namespaces of its own and removed afterwards. Needs root, two CPUs and iperf3.
 
-Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered, or the experiment failed; 2 wrong usage;
+Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered, or the experiment failed; 2 wrong usage; \
 3 not possible here.";
 
 /// Every way from pod to pod, idle and loaded; and one ktsnd with 200 attachments.

@@ -23,7 +23,7 @@ Examples:
   ktsn schedule apply --configured --port eth1
   ktsn schedule apply three-classes.yaml --port eth1 --check-only
 
-The change takes place at the schedule's config change time: its base time or, where that has passed, the start of one
+The change takes place at the schedule's config change time: its base time or, where that has passed, the start of one \
 of its cycles. Queued frames stay queued. ktsnd keeps what was applied over a restart, until --configured.
 
 Exit status: 0 done; 1 ktsnd did not answer or refused; 2 wrong usage, or the schedule has faults.";

@@ -17,7 +17,7 @@ Examples:
   ktsn schedule check schedule.yaml --link-speed 100M --mtu 256 --strict
   echo 'tc qdisc replace dev eth0 parent root taprio ...' | ktsn schedule check -
 
-A fault is FILE:LINE:COLUMN: LEAF: what was found, what was expected (the rule). Warnings: a class that never opens, a
+A fault is FILE:LINE:COLUMN: LEAF: what was found, what was expected (the rule). Warnings: a class that never opens, a \
 frame that fits into no window, a window shorter than its guard band, an unknown link speed.
 
 Exit status: 0 no fault; 2 wrong usage or faults; with --strict also 2 for warnings.";

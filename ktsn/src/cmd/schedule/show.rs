@@ -23,7 +23,7 @@ Examples:
   ktsn schedule show schedule.yaml --link-speed 100M --hand-over 20us
   ktsn schedule show schedule.yaml --svg schedule.svg
 
-A row a class, as wide as the terminal (COLUMNS or 100 where there is none); colours only on a terminal, and not
+A row a class, as wide as the terminal (COLUMNS or 100 where there is none); colours only on a terminal, and not \
 with NO_COLOR. The guard band is the last part of a window, in which the class's largest frame may not start any more.
 
 Exit status: 0 shown; 1 a file could not be written; 2 wrong usage, or the schedule has faults.";
