@@ -79,7 +79,8 @@ fn leaving(items: &[Item<'_>], level: i32, kind: i32, octets: usize) -> (u32, [u
 fn others(&(level, kind, data): &Item<'_>) -> (bool, bool, bool) {
     match (level, kind) {
         (1, 61) => (false, false, false),
-        (1, 12 | 37) => (int(data).is_none(), false, false),
+        // SO_PRIORITY, SO_TIMESTAMPING, SCM_TS_OPT_ID.
+        (1, 12 | 37 | 81) => (int(data).is_none(), false, false),
         (17, 103) => (data.len() != 2, false, false),
         (0, 1) => (false, tos(data).is_none(), false),
         (0, 2) => (false, ttl(data).is_none(), false),
@@ -114,6 +115,9 @@ pub fn messages(data: &[u8]) {
             assert_eq!(parsed.traffic_class, last(&items, 41, 67, octet_or_default));
             let priority = last(&items, 1, 12, int).map(|value| value.cast_unsigned().min(15) as u8);
             assert_eq!(parsed.priority, priority);
+            let word = |data: &[u8]| int(data).map(i32::cast_unsigned);
+            assert_eq!(parsed.timestamping, last(&items, 1, 37, word));
+            assert_eq!(parsed.key, last(&items, 1, 81, word));
             assert_eq!(parsed.is_any, !items.is_empty());
             let (v4, v6) = (&parsed.leaving_v4, &parsed.leaving_v6);
             assert_eq!((v4.interface, v4.source), leaving(&items, 0, 8, 12));
