@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::peer::{Behaviour, Events, Peer};
 
@@ -17,23 +17,44 @@ use crate::peer::{Behaviour, Events, Peer};
 /// When it does not build.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let target = std::env::current_exe().expect("test binary");
-        // …/TARGET/PROFILE/deps/test
-        let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--locked", "-p", "libktsn", "--profile", "hook", "--target-dir"])
-            .arg(&target)
-            .current_dir(root)
-            .output()
-            .expect("cargo");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        let library = target.join("hook/libktsn.so");
-        assert!(library.is_file());
-        library
-    })
+    LIBRARY.get_or_init(|| built(&["-p", "libktsn", "--profile", "hook"], "hook/libktsn.so"))
+}
+
+/// What `cargo build` with these arguments makes, in the target directory that the test itself lies in.
+pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = std::env::current_exe().expect("test binary");
+    // …/TARGET/PROFILE/deps/test
+    let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--locked"]).args(arguments).arg("--target-dir").arg(&target).current_dir(root);
+    let done = command.output().expect("cargo");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let artefact = target.join(artefact);
+    assert!(artefact.is_file(), "{}", artefact.display());
+    artefact
+}
+
+/// `programs/NAME.c`, compiled once per test binary.
+///
+/// # Panics
+/// When it does not compile.
+pub fn compiled(name: &str) -> &'static Path {
+    static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static PATHS: Mutex<BTreeMap<String, &'static Path>> = Mutex::new(BTreeMap::new());
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = paths.get(name) {
+        return path;
+    }
+    let path = DIRECTORY.get_or_init(open_directory).path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
+    let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
+    let done = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let path: &'static Path = Box::leak(path.into_boxed_path());
+    paths.insert(name.to_owned(), path);
+    path
 }
 
 /// Which C library a program is linked against.

@@ -7,9 +7,8 @@
 mod cli_support;
 
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, POD_B6, POD_Q, UPLINK, within};
@@ -32,19 +31,8 @@ const OPT_CMSG: u32 = 1 << 10;
 const OPT_TSONLY: u32 = 1 << 11;
 const BOTH: u32 = TX_SOFTWARE | TX_SCHED | SOFTWARE;
 
-/// The program, compiled once.
 fn program() -> &'static Path {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
-        let directory = hook::open_directory();
-        let path = directory.path().join("errors_program");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/errors_program.c");
-        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
-        let compiled = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        (directory, path)
-    });
-    path
+    hook::compiled("errors_program")
 }
 
 struct World {

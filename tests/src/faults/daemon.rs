@@ -24,21 +24,7 @@ pub const NAME: &str = "pod-a";
 /// When it does not build.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let target = std::env::current_exe().expect("test binary");
-        // …/TARGET/PROFILE/deps/test
-        let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--locked", "-p", "ktsnd", "--bin", "ktsnd", "--target-dir"])
-            .arg(&target)
-            .current_dir(root)
-            .output()
-            .expect("cargo");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        target.join("debug/ktsnd")
-    })
+    BINARY.get_or_init(|| hook::built(&["-p", "ktsnd", "--bin", "ktsnd"], "debug/ktsnd"))
 }
 
 /// One attachment of the configuration.

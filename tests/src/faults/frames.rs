@@ -4,16 +4,12 @@
 //! In: a namespace and a device. Out: [`Arrived`] frames in the order of arrival, their tag put back where the kernel
 //! has taken it out. It only hears. Frames without the talker's mark are left out.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::bed::within;
-use super::sys::{self, FRAME_OCTETS_MAX};
+use super::ear::Ear;
+use super::sys;
 use super::tap::on_clock;
 use crate::hook;
 
@@ -89,11 +85,7 @@ pub fn inject(namespace: &str, device: &str, frame: &[u8]) {
 
 /// A running listener.
 #[derive(Debug)]
-pub struct Frames {
-    stop: Arc<AtomicBool>,
-    arrived: Arc<Mutex<Vec<Arrived>>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct Frames(Ear<Arrived>);
 
 impl Frames {
     /// Listens on `device` of `namespace` from now on.
@@ -103,19 +95,13 @@ impl Frames {
     #[must_use]
     pub fn open(namespace: &str, device: &str) -> Self {
         let socket = within(namespace, || sys::open(device).and_then(|fd| sys::keep_tags(&fd).map(|()| fd)));
-        let socket = socket.expect("packet socket");
-        let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let thread = {
-            let (stop, arrived) = (Arc::clone(&stop), Arc::clone(&arrived));
-            std::thread::spawn(move || listen(&socket, &stop, &arrived))
-        };
-        Self { stop, arrived, thread: Some(thread) }
+        Self(Ear::open(socket.expect("packet socket"), Arrived::of))
     }
 
     /// What has arrived so far.
     #[must_use]
     pub fn arrived(&self) -> Vec<Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.heard().clone()
     }
 
     /// Waits until `count` frames are there, at most `limit`, and a little longer for one too many; what is there then.
@@ -130,46 +116,10 @@ impl Frames {
     }
 }
 
-impl Drop for Frames {
-    fn drop(&mut self) {
-        self.stop.store(true, SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn listen(socket: &OwnedFd, stop: &AtomicBool, arrived: &Mutex<Vec<Arrived>>) {
-    let mut frame = [0; FRAME_OCTETS_MAX];
-    while !stop.load(SeqCst) {
-        match sys::receive(socket, &mut frame) {
-            Ok((octets, stamp)) => {
-                if let Some(arrival) = Arrived::of(&frame[..octets], stamp) {
-                    arrived.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(_) => return,
-        }
-    }
-}
-
 /// `packet_talker`, compiled once per test binary.
 ///
 /// # Panics
 /// When it does not compile.
 pub fn talker() -> &'static Path {
-    static BINARY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = BINARY.get_or_init(|| {
-        let directory = hook::open_directory();
-        let path = directory.path().join("packet_talker");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/packet_talker.c");
-        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
-        let compiled = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        (directory, path)
-    });
-    path
+    hook::compiled("packet_talker")
 }

@@ -7,6 +7,7 @@
 pub mod bed;
 pub mod control;
 pub mod daemon;
+mod ear;
 pub mod frames;
 pub mod raw;
 pub mod second;

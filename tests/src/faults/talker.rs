@@ -4,9 +4,8 @@
 //! In: where it runs and its keys. Out: the process, then what it counted.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::Child;
 use std::time::Duration;
 
 use super::{Daemon, eventually};
@@ -20,17 +19,7 @@ pub const PORT: u16 = 7788;
 /// # Panics
 /// When it does not compile.
 pub fn binary() -> &'static Path {
-    static BINARY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = BINARY.get_or_init(|| {
-        let directory = hook::open_directory();
-        let path = directory.path().join("faults_talker");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/faults_talker.c");
-        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
-        let compiled = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        (directory, path)
-    });
-    path
+    hook::compiled("faults_talker")
 }
 
 /// A running talker; killed when dropped.

@@ -5,14 +5,11 @@
 //! of `faults_talker` only: other frames are left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::bed::within;
-use super::sys::{self, FRAME_OCTETS_MAX};
+use super::ear::Ear;
+use super::sys;
 
 const CLOCK_MONOTONIC: u32 = 1;
 const VXLAN_PORT: u16 = 8472;
@@ -42,15 +39,7 @@ pub struct Arrival {
 
 /// A running tap.
 #[derive(Debug)]
-pub struct Tap {
-    stop: Arc<AtomicBool>,
-    arrivals: Arc<Mutex<Vec<Arrival>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub struct Tap(Ear<Arrival>);
 
 impl Tap {
     /// Listens on `device` of `namespace` from now on.
@@ -60,24 +49,19 @@ impl Tap {
     #[must_use]
     pub fn open(namespace: &str, device: &str) -> Self {
         let socket = within(namespace, || sys::open(device)).expect("packet socket");
-        let (stop, arrivals) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let thread = {
-            let (stop, arrivals) = (Arc::clone(&stop), Arc::clone(&arrivals));
-            std::thread::spawn(move || listen(&socket, &stop, &arrivals))
-        };
-        Self { stop, arrivals, thread: Some(thread) }
+        Self(Ear::open(socket, |frame, stamp| link(frame, stamp, false)))
     }
 
     /// What has arrived so far.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
-        lock(&self.arrivals).clone()
+        self.0.heard().clone()
     }
 
     /// What one talker sent and has arrived so far.
     #[must_use]
     pub fn of(&self, sender: u32) -> Vec<Arrival> {
-        lock(&self.arrivals).iter().filter(|a| a.sender == sender).cloned().collect()
+        self.0.heard().iter().filter(|a| a.sender == sender).cloned().collect()
     }
 
     /// Waits until `count` datagrams of `sender` are there, at most `limit`; what is there then.
@@ -96,34 +80,7 @@ impl Tap {
     /// The datagrams that came before their TxTime; there must be none.
     #[must_use]
     pub fn early(&self) -> Vec<Arrival> {
-        lock(&self.arrivals).iter().filter(|a| a.after_ns < 0).cloned().collect()
-    }
-}
-
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.stop.store(true, SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn listen(socket: &OwnedFd, stop: &AtomicBool, arrivals: &Mutex<Vec<Arrival>>) {
-    let mut frame = [0; FRAME_OCTETS_MAX];
-    while !stop.load(SeqCst) {
-        match sys::receive(socket, &mut frame) {
-            Ok((octets, stamp)) => {
-                if let Some(arrival) = link(&frame[..octets], stamp, false) {
-                    lock(arrivals).push(arrival);
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // The device went away with its namespace: nothing more will come.
-            Err(_) => return,
-        }
+        self.0.heard().iter().filter(|a| a.after_ns < 0).cloned().collect()
     }
 }
 
