@@ -5,6 +5,7 @@
 In: a directory with NAME.log (what `cargo test` or `go test -v` printed) and NAME.status (its exit status), and the list of
 allowed skips. Out: results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'.
 Exit status 1 if anything failed, a suite ran nothing, or a skip is not on the list. Never: a pass by silence.
+With --sum FILE…: the closing lines in these files, of several runs, as one; a file without one counts as a failure.
 """
 
 import contextlib
@@ -128,6 +129,23 @@ def main(directory, skips_file):
     return 1 if failed else 0
 
 
+CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
+
+
+def total(files):
+    """The closing lines of several runs as one line, and the exit status."""
+    counts = [0, 0, 0]
+    for file in files:
+        lines = file.read_text().splitlines() if file.is_file() else []
+        if found := CLOSING.match(lines[-1] if lines else ""):
+            counts = [have + int(more) for have, more in zip(counts, found.groups())]
+        else:
+            print(f"FAILED {file}: no closing line: it was not run to its end")
+            counts[1] += 1
+    print("{} passed, {} failed, {} skipped".format(*counts))
+    return 1 if counts[1] or not files else 0
+
+
 GOOD_LOG = """     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)
 test tests::one ... ok
 test tests::two - should panic ... ok
@@ -193,10 +211,21 @@ def self_test():
         with contextlib.redirect_stdout(io.StringIO()):
             status = main(pathlib.Path(empty), skips)
         assert status == 1, "tally self-test: no suite at all must fail"
+        one, two, cut = (pathlib.Path(empty) / name for name in ("one.txt", "two.txt", "cut.txt"))
+        one.write_text("3 passed, 0 failed, 1 skipped\n")
+        two.write_text("a table\n4 passed, 0 failed, 0 skipped\n")
+        cut.write_text("4 passed, 0 failed, 0 skipped\nthe table")
+        for files, expected in (([one, two], (0, "7 passed, 0 failed, 1 skipped")), ([one, skips], (1, "3 passed, 1 failed, 1 skipped")),
+                                ([one, cut, one.with_name("none")], (1, "3 passed, 2 failed, 1 skipped"))):
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                found = (total(files), said.getvalue().splitlines()[-1])
+            assert found == expected, f"tally self-test: sum of {files}: expected {expected}, found {found}"
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--self-test"]:
         self_test()
         sys.exit(0)
+    if sys.argv[1:2] == ["--sum"]:
+        sys.exit(total([pathlib.Path(name) for name in sys.argv[2:]]))
     sys.exit(main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
