@@ -63,6 +63,13 @@ pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
 /// A transmit error above this counts as an overrun.
 pub const OVERRUN_THRESHOLD: Nanos = Nanos::from_micros(1);
 
+/// A frame that its port does not take is tried again after this, then after twice as long, …
+pub const HELD_PAUSE: Nanos = Nanos::from_micros(10);
+/// … but no longer than this …
+pub const HELD_PAUSE_MAX: Nanos = Nanos::from_micros(320);
+/// … until it has been held for so long.
+pub const HELD_MAX: Nanos = Nanos::from_millis(10);
+
 /// The same news (a missing neighbour, a failed port) is told no more often than this.
 pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
 /// A program's mistake is told no more often than this.

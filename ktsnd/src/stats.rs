@@ -161,6 +161,56 @@ impl AttachmentStats {
     }
 }
 
+/// Why a port did not take a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortRefusal {
+    /// All its buffers are under way. The frame is tried again.
+    NoBuffer,
+    /// The device's queue is stopped, or the socket's send buffer full (EAGAIN). The frame is tried again.
+    Busy,
+    /// The kernel had no memory for a copy (ENOBUFS, ENOMEM). The frame is tried again.
+    NoMemory,
+    /// The device, or the far end of a virtual one, threw the frame away (EBUSY of AF_XDP, ENOBUFS of AF_PACKET).
+    Dropped,
+    /// The link is down.
+    LinkDown,
+    /// There is no such device any more.
+    DeviceGone,
+    /// The device's MTU has shrunk.
+    TooLong,
+    /// Anything else.
+    Other,
+}
+
+impl PortRefusal {
+    /// All of them; each is its index.
+    pub const ALL: [Self; 8] = [
+        Self::NoBuffer,
+        Self::Busy,
+        Self::NoMemory,
+        Self::Dropped,
+        Self::LinkDown,
+        Self::DeviceGone,
+        Self::TooLong,
+        Self::Other,
+    ];
+
+    /// Its word in counters and metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::NoBuffer => "no_buffer",
+            Self::Busy => "busy",
+            Self::NoMemory => "no_memory",
+            Self::Dropped => "dropped",
+            Self::LinkDown => "link_down",
+            Self::DeviceGone => "device_gone",
+            Self::TooLong => "too_long",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// What happened at one port.
 #[derive(Debug, Default)]
 pub struct PortStats {
@@ -170,6 +220,10 @@ pub struct PortStats {
     pub transmission_overrun: [AtomicU64; TrafficClass::COUNT],
     /// Frames that lay ready when their window or their deadline had passed.
     pub put_back: AtomicU64,
+    /// Times that it did not take a frame, [`PortRefusal`]s by their index.
+    pub refused: [AtomicU64; PortRefusal::ALL.len()],
+    /// Frames that it took when they were tried again.
+    pub retried: AtomicU64,
     /// What the guard band reckons with between kick and wire, nanoseconds.
     pub hand_over_ns: AtomicU64,
 }

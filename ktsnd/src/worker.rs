@@ -18,8 +18,10 @@ mod client;
 mod command;
 mod copies;
 mod decaying;
+mod due;
 mod environment;
 mod hand_over;
+mod held;
 mod intake;
 mod margin;
 mod policing;
@@ -58,6 +60,7 @@ use crate::limits;
 use crate::stats::{PortStats, WorkerStats, count};
 use busy::Busy;
 use hand_over::HandOver;
+use held::Held;
 use report::End;
 use routes::Routes;
 
@@ -69,6 +72,8 @@ struct PortState<P> {
     /// In front of the queue.
     policing: Option<Box<Policing>>,
     hand_over: HandOver,
+    /// In front of all that is queued.
+    held: Option<Held>,
     stats: Arc<PortStats>,
     /// When its failure was told last.
     failure_told_at: Monotonic,

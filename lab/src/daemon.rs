@@ -415,6 +415,13 @@ fn port_since(now: &v1::PortStatistics, then: &v1::PortStatistics) -> v1::PortSt
         frames: grown(&now.frames, &then.frames),
         transmission_overrun: grown(&now.transmission_overrun, &then.transmission_overrun),
         put_back: now.put_back.saturating_sub(then.put_back),
+        refused: now
+            .refused
+            .iter()
+            .map(|(why, &count)| (why.clone(), count - then.refused.get(why).unwrap_or(&0).min(&count)))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        retried: now.retried.saturating_sub(then.retried),
         ..now.clone()
     }
 }

@@ -4,7 +4,7 @@
 //! In: staged frames in this process's memory. Out: one `sendto` a frame, which copies it and calls the device's
 //! transmit function: no qdisc, no routing. The socket's protocol is 0, so it receives nothing.
 //! A frame is complete when `sendto` has returned: nothing is ever in flight, and a refused frame is lost with an
-//! error, never retried (the caller decides; a retry would be late).
+//! error, never retried here: the caller decides.
 
 #[allow(unsafe_code)]
 mod sys;
@@ -117,6 +117,7 @@ impl<W: Wire> Engine<W> {
             Errno::NXIO | Errno::NODEV => SendError::DeviceGone,
             Errno::MSGSIZE => SendError::TooLong,
             Errno::AGAIN => SendError::Busy,
+            Errno::NOMEM => SendError::NoMemory,
             Errno::NOBUFS | Errno::BUSY => LinkWatch::reason(self.wire.link_state()),
             other => SendError::Os { errno: other.raw_os_error() },
         }

@@ -183,10 +183,15 @@ pub enum SendError {
     /// The device's MTU shrank after the port was opened.
     #[error("the frame is longer than the device's MTU")]
     TooLong,
-    /// The socket's send buffer is exhausted: the device holds too many frames.
+    /// The device's queue is stopped or the socket's send buffer is exhausted: the device holds too many frames. It
+    /// will take this one, built again, later.
     #[error("the device accepts no more frames now")]
     Busy,
-    /// The device or the peer of a virtual device refused the frame (its queue was full).
+    /// The kernel had no memory for a copy of the frame. It will take this one, built again, later.
+    #[error("the kernel has no memory for the frame now")]
+    NoMemory,
+    /// The device or the peer of a virtual device took the frame and threw it away (its queue was full). Sending it
+    /// again may make a duplicate: a device that sends to several others tells of those that threw it away.
     #[error("the device dropped the frame")]
     Dropped,
     /// Anything else the kernel said.

@@ -54,6 +54,7 @@ pub struct Memory {
     destination: Destination,
     completion: Completion,
     in_flight: VecDeque<u16>,
+    refusals: VecDeque<SendError>,
     link_up: bool,
 }
 
@@ -84,6 +85,7 @@ impl Memory {
             destination: Destination::Nowhere,
             completion: Completion::AtCommit,
             in_flight: VecDeque::with_capacity(count),
+            refusals: VecDeque::new(),
             link_up: true,
         })
     }
@@ -105,6 +107,11 @@ impl Memory {
     /// Changes when buffers come back, from the next commit or reap on.
     pub fn set_completion(&mut self, completion: Completion) {
         self.completion = completion;
+    }
+
+    /// The next commits fail so, one each. Nothing of them is delivered.
+    pub fn set_refusals(&mut self, refusals: impl IntoIterator<Item = SendError>) {
+        self.refusals = refusals.into_iter().collect();
     }
 
     /// Takes the link down or up. While it is down every commit fails with [`SendError::LinkDown`].
@@ -155,10 +162,11 @@ impl Port for Memory {
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
         let launched = self.stages.launch(stage);
         let octets = launched.inspect_err(|_| self.stages.counters.failed_count += 1)?;
-        if !self.link_up {
+        let refusal = if self.link_up { self.refusals.pop_front() } else { Some(SendError::LinkDown) };
+        if let Some(error) = refusal {
             self.stages.withdraw(stage);
             self.stages.counters.failed_count += 1;
-            return Err(SendError::LinkDown);
+            return Err(error);
         }
         let start = stage.index() * self.chunk_octets;
         Self::deliver(&mut self.destination, &self.frames[start..start + octets]);

@@ -64,7 +64,7 @@ pub struct Counters {
     pub staged_count: u64,
     /// Frames that the port accepted for the wire.
     pub committed_count: u64,
-    /// Of the committed ones: the kernel took them not at the first kick but at a later one.
+    /// Of the committed ones: frames of a batch that the kernel took not at the first kick but at a later one.
     pub deferred_count: u64,
     /// Frames that a commit refused with an error; they did not go out.
     pub failed_count: u64,
@@ -117,15 +117,16 @@ pub trait Port {
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]>;
 
     /// Puts a staged frame onto the wire now. The stage is used up whatever the result. `Ok` means that the
-    /// kernel has the frame, or (counted as deferred) that it is queued towards the kernel and each
-    /// [`reap`](Self::reap) pushes it on.
+    /// kernel has the frame; should a batch before it have left frames behind, that it is queued behind those.
     ///
     /// # Errors
     /// See [`SendError`]: the frame did not go out and never will.
     fn commit(&mut self, stage: StageId) -> Result<(), SendError>;
 
     /// Puts several staged frames onto the wire in the given order, with as few system calls as the adapter
-    /// can. An error in the middle does not hold up the rest.
+    /// can. An error in the middle does not hold up the rest. What the kernel does not take now is queued towards it
+    /// (counted as deferred), and each [`reap`](Self::reap) pushes it on: whoever minds when a frame leaves commits it alone.
+    ///
     fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
         let mut report = BatchReport::default();
         for stage in stages {

@@ -130,6 +130,58 @@ fn a_full_port_says_so_and_recovers() {
     });
 }
 
+/// A link beyond the veth takes 0.8 s for what is sent in one instant: the kernel keeps every frame, and its buffer, until it
+/// has left there. Full is a state that passes; nothing is lost.
+#[test]
+fn buffers_that_a_slow_link_further_on_holds_come_back() {
+    let bed = Bed::new();
+    let Some(mut port) = open_or_skip("af_xdp", &bed) else { return };
+    bed.far("link add out0 type veth peer name end0");
+    bed.far("link add br0 type bridge");
+    for device in [support::FAR, "out0", "br0", "end0"] {
+        bed.far(&format!("link set {device} up"));
+    }
+    for device in [support::FAR, "out0"] {
+        bed.far(&format!("link set {device} master br0"));
+    }
+    bed.far_run("tc qdisc add dev out0 root tbf rate 2560kbit burst 2kb limit 1mb");
+    sleep(Duration::from_millis(100)); // Until the bridge forwards.
+    // To a station that the bridge does not know: what it also took itself it would copy.
+    let to_station = |serial| {
+        let mut frame = frame(serial, 986);
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        frame
+    };
+    let commit = |port: &mut AnyPort, serial| {
+        let stage = port.stage_copy(&to_station(serial)).unwrap();
+        port.commit(stage)
+    };
+    for serial in 0..u32::from(STAGE_COUNT) {
+        assert_eq!(commit(&mut port, serial), Ok(()));
+    }
+    let in_time = |what: &str, done: &mut dyn FnMut() -> bool| {
+        let until = Instant::now() + Duration::from_secs(5);
+        while !done() {
+            assert!(Instant::now() < until, "{what}");
+            sleep(Duration::from_millis(1));
+        }
+    };
+    port.reap();
+    let staged = std::iter::from_fn(|| port.stage_copy(&to_station(0)).ok()).collect::<Vec<_>>();
+    assert!(staged.len() < 100, "{} buffers are free", staged.len());
+    assert_eq!(port.stage_copy(&to_station(0)), Err(StageError::Full));
+    in_time("a buffer comes back", &mut || port.reap() > 0);
+    assert_eq!(commit(&mut port, 256), Ok(()));
+    staged.iter().for_each(|stage| port.abandon(*stage));
+    in_time("all buffers come back", &mut || {
+        port.reap();
+        port.occupancy() == ALL_FREE
+    });
+    // The bridge may say a word of its own, which is shorter than any of these.
+    let arrived = bed.far_run("cat /sys/class/net/end0/statistics/rx_bytes");
+    assert_eq!(arrived.trim().parse::<u64>().unwrap() / 986, 257, "each once");
+}
+
 #[test]
 fn the_second_bind_of_a_queue_is_named_and_auto_falls_back() {
     let bed = Bed::new();

@@ -25,17 +25,29 @@ impl RoundRobin {
         let queues = (0..tenants.max(1)).map(|_| VecDeque::with_capacity(capacity)).collect();
         Self { queues, turn: 0, capacity, len: 0 }
     }
+
+    /// The queue that `frame` belongs in, with room for it.
+    fn room_for(&mut self, frame: Frame) -> Result<&mut VecDeque<(Frame, Admission)>, Refused> {
+        if self.len == self.capacity {
+            return Err(Refused { frame, reason: DropReason::QueueFull });
+        }
+        self.len += 1;
+        let tenant = frame.tenant as usize % self.queues.len();
+        Ok(&mut self.queues[tenant])
+    }
 }
 
 impl Strategy for RoundRobin {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
         let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
-        if self.len == self.capacity {
-            return Err(Refused { frame, reason: DropReason::QueueFull });
-        }
-        let tenant = frame.tenant as usize % self.queues.len();
-        self.queues[tenant].push_back((frame, admission));
-        self.len += 1;
+        self.room_for(frame)?.push_back((frame, admission));
+        Ok(())
+    }
+
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
+        self.room_for(frame)?.push_front((frame, admission));
+        self.turn = frame.tenant as usize;
         Ok(())
     }
 

@@ -12,12 +12,12 @@
 //! before it is free again, drops included, so that a frame of a high class that comes meanwhile goes next. Without a link speed
 //! every frame takes no time at all: the shares are kept, but nobody saves up credit while others transmit.
 
-use crate::admission::admit;
+use crate::admission::{Admission, admit};
 use crate::credit::{Credit, CreditOptions};
 use crate::fifo::Fifos;
 use crate::frame::Frame;
-use crate::strategy::{Decision, Refused, Strategy};
-use ktsn_model::{DropReason, TrafficClass};
+use crate::strategy::{Decision, Refused, Strategy, queued};
+use ktsn_model::TrafficClass;
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 /// What [`CreditBased`] is made from.
@@ -99,6 +99,14 @@ impl CreditBased {
         })
     }
 
+    /// What is found about a frame that comes now.
+    fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Admission, Refused> {
+        let admission = admit(frame, now).map_err(|reason| Refused { frame: *frame, reason })?;
+        self.last = now;
+        self.bring_up(usize::from(frame.class.get()), now);
+        Ok(admission)
+    }
+
     /// The first frame of `class` is chosen at `now`.
     fn take(&mut self, class: usize, now: Now) -> Decision {
         let decision = self.queues.pop(class).map_or(Decision::Idle, |waiting| waiting.decision(now));
@@ -119,14 +127,13 @@ impl CreditBased {
 
 impl Strategy for CreditBased {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
-        self.last = now;
-        let class = usize::from(frame.class.get());
-        self.bring_up(class, now);
-        if !self.queues.push(frame, admission) {
-            return Err(Refused { frame, reason: DropReason::QueueFull });
-        }
-        Ok(())
+        let admission = self.admitted(&frame, now)?;
+        queued(self.queues.push(frame, admission), frame)
+    }
+
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let admission = self.admitted(&frame, now)?;
+        queued(self.queues.put_back(frame, admission), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {

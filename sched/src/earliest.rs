@@ -7,8 +7,8 @@
 
 use crate::admission::{admit, exceeds, is_past_deadline};
 use crate::frame::Frame;
-use crate::queue::Queues;
-use crate::strategy::{Decision, Refused, Strategy};
+use crate::queue::{Node, Queues};
+use crate::strategy::{Decision, Refused, Strategy, queued};
 use ktsn_model::{DropReason, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
@@ -122,22 +122,24 @@ impl EarliestTxTime {
     }
 }
 
+/// Where a frame waits.
+fn node_of(frame: &Frame, now: Now) -> Result<Node, Refused> {
+    let admission = admit(frame, now).map_err(|reason| Refused { frame: *frame, reason })?;
+    let mut node = Node::new(admission.due, admission.late, admission.on_time);
+    let clock = if node.is_on_tai() { TAI } else { MONOTONIC };
+    node.place(usize::from(frame.class.get()) * CLOCKS + clock, false);
+    Ok(node)
+}
+
 impl Strategy for EarliestTxTime {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = match admit(&frame, now) {
-            Ok(admission) => admission,
-            Err(reason) => return Err(Refused { frame, reason }),
-        };
-        let (clock, due) = match admission.due {
-            TxTime::Tai(at) => (TAI, at.as_nanos()),
-            TxTime::Monotonic(at) => (MONOTONIC, at.as_nanos()),
-        };
-        let queue = usize::from(frame.class.get()) * CLOCKS + clock;
-        if self.queues.push(queue, due, admission.late, admission.on_time, &frame) {
-            Ok(())
-        } else {
-            Err(Refused { frame, reason: DropReason::QueueFull })
-        }
+        let node = node_of(&frame, now)?;
+        queued(self.queues.insert(node, &frame), frame)
+    }
+
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let node = node_of(&frame, now)?;
+        queued(self.queues.put_back(node, &frame), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {

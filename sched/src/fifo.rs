@@ -71,6 +71,24 @@ impl Fifos {
 
     /// Queue `frame` in its class; `false`, and nothing has changed, when every slot is taken.
     pub(crate) fn push(&mut self, frame: Frame, admission: Admission) -> bool {
+        let Some(slot) = self.fill(frame, admission) else { return false };
+        self.append(usize::from(frame.class.get()), slot);
+        true
+    }
+
+    /// As `push`, in front of all others of its class.
+    pub(crate) fn put_back(&mut self, frame: Frame, admission: Admission) -> bool {
+        let Some(slot) = self.fill(frame, admission) else { return false };
+        let class = usize::from(frame.class.get());
+        let first = core::mem::replace(&mut self.queues[class].first, slot);
+        self.slots[slot as usize].next = first;
+        if first == NIL {
+            self.queues[class].last = slot;
+        }
+        true
+    }
+
+    fn fill(&mut self, frame: Frame, admission: Admission) -> Option<u32> {
         let waiting = Waiting { frame, admission, next: NIL };
         let slot = self.free;
         let slot = if let Some(free) = self.slots.get_mut(slot as usize) {
@@ -81,11 +99,10 @@ impl Fifos {
             self.slots.push(waiting);
             (self.slots.len() - 1) as u32
         } else {
-            return false;
+            return None;
         };
         self.len += 1;
-        self.append(usize::from(frame.class.get()), slot);
-        true
+        Some(slot)
     }
 
     /// The frame of `class` that arrived first.

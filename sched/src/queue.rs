@@ -29,7 +29,7 @@ const RIGHT: usize = 1;
 pub(crate) struct Node {
     /// The due instant, on the clock that the queue stands for.
     pub(crate) due: u64,
-    /// Count of insertions before this one.
+    /// Ascending in the order of insertion; of those that were put back, descending.
     pub(crate) arrival: u64,
     /// Left and right; the left one of a free slot links the free slots.
     children: [u32; 2],
@@ -74,6 +74,9 @@ impl Node {
     }
 }
 
+/// The middle of all numbers: both ends are out of reach.
+const FIRST_ARRIVAL: u64 = 1 << 63;
+
 /// This and `no_frame` fill slots that were never used; they are never handed out.
 const NO_NODE: Node = Node {
     due: 0,
@@ -113,6 +116,8 @@ pub(crate) struct Queues<const QUEUES: usize> {
     used: usize,
     len: usize,
     arrivals: u64,
+    /// The number of the next one that was taken out and comes back: before all that have arrived.
+    front: u64,
 }
 
 impl<const QUEUES: usize> Queues<QUEUES> {
@@ -126,7 +131,8 @@ impl<const QUEUES: usize> Queues<QUEUES> {
             free: NIL,
             used: 0,
             len: 0,
-            arrivals: 0,
+            arrivals: FIRST_ARRIVAL,
+            front: FIRST_ARRIVAL - 1,
         }
     }
 
@@ -138,13 +144,27 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.nodes.len()
     }
 
-    /// Queue `frame`; `false`, and nothing has changed, when every slot is taken.
-    pub(crate) fn push(&mut self, queue: usize, due: u64, late: bool, on_time: bool, frame: &Frame) -> bool {
-        self.insert(Node { due, queue: queue as u8, late, on_time, ..NO_NODE }, frame)
+    /// Queue `frame` with the queue and its order in `node`; `false`, and nothing has changed, when every slot is taken.
+    pub(crate) fn insert(&mut self, node: Node, frame: &Frame) -> bool {
+        let is_in = self.insert_as(self.arrivals, node, frame);
+        self.arrivals += u64::from(is_in);
+        is_in
     }
 
-    /// As `push`, with the queue and its order in `node`.
-    pub(crate) fn insert(&mut self, node: Node, frame: &Frame) -> bool {
+    /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. One without a time to be
+    /// on has waited since an instant that is reckoned anew, which must not put it behind others.
+    pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
+        if !node.on_time
+            && let Some(head) = self.head(usize::from(node.queue))
+        {
+            node.due = node.due.min(head.due);
+        }
+        let is_in = self.insert_as(self.front, node, frame);
+        self.front -= u64::from(is_in);
+        is_in
+    }
+
+    fn insert_as(&mut self, arrival: u64, node: Node, frame: &Frame) -> bool {
         let slot = if self.free != NIL {
             let slot = self.free;
             self.free = self.nodes[slot as usize].children[LEFT];
@@ -155,8 +175,6 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         } else {
             return false;
         };
-        let arrival = self.arrivals;
-        self.arrivals += 1;
         self.len += 1;
         self.frames[slot as usize] = *frame;
         let queue = usize::from(node.queue);

@@ -71,6 +71,12 @@ pub trait Strategy {
     /// [`Refused`] hands the frame back with the reason; nothing else has changed then.
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused>;
 
+    /// Queue a frame that was the last one to be transmitted and did not leave: in front of those that it was chosen before.
+    ///
+    /// # Errors
+    /// As [`offer`](Self::offer).
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused>;
+
     /// What to do at `now`.
     fn decide(&mut self, now: Now) -> Decision;
 
@@ -88,4 +94,9 @@ pub trait Strategy {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// What a strategy answers when a queue took `frame`, or had no room.
+pub(crate) fn queued(is_queued: bool, frame: Frame) -> Result<(), Refused> {
+    if is_queued { Ok(()) } else { Err(Refused { frame, reason: DropReason::QueueFull }) }
 }

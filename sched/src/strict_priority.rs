@@ -11,8 +11,8 @@
 use crate::admission::admit;
 use crate::fifo::Fifos;
 use crate::frame::Frame;
-use crate::strategy::{Decision, Refused, Strategy};
-use ktsn_model::{DropReason, TrafficClass};
+use crate::strategy::{Decision, Refused, Strategy, queued};
+use ktsn_model::TrafficClass;
 use ktsn_time::Now;
 
 /// Strict-priority transmission selection.
@@ -67,11 +67,12 @@ impl StrictPriority {
 impl Strategy for StrictPriority {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
         let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
-        if self.queues.push(frame, admission) {
-            Ok(())
-        } else {
-            Err(Refused { frame, reason: DropReason::QueueFull })
-        }
+        queued(self.queues.push(frame, admission), frame)
+    }
+
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
+        queued(self.queues.put_back(frame, admission), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {

@@ -18,7 +18,7 @@ use crate::admission::{admit, exceeds, is_past_deadline};
 use crate::frame::Frame;
 use crate::gate::{ENDLESS, Fit, GateProgram, Gates};
 use crate::queue::{Node, Queues};
-use crate::strategy::{Decision, Refused, Strategy, Window};
+use crate::strategy::{Decision, Refused, Strategy, Window, queued};
 use alloc::boxed::Box;
 use fits::Fits;
 use ktsn_model::{DropReason, TrafficClass};
@@ -348,6 +348,27 @@ impl TimeAware {
         Verdict::Wait(Wake { queue: head.queue, after, from, wait: head.wait })
     }
 
+    /// Where a frame that comes now waits.
+    fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
+        self.advance(now);
+        let class = index(frame.class);
+        if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
+            return Err(Refused { frame: *frame, reason: DropReason::TooLong });
+        }
+        let admission = match admit(frame, now) {
+            Ok(admission) => admission,
+            Err(reason) => return Err(Refused { frame: *frame, reason }),
+        };
+        if self.shaping.is_shaped(class) {
+            // It does not wait before it is here, even if it has been due for longer.
+            let head = self.head(class, now);
+            self.shaping.update(class, head.as_ref(), now, &self.gates);
+        }
+        let mut node = Node::new(admission.due, admission.late, admission.on_time);
+        place(&mut node, class, &self.classes);
+        Ok(node)
+    }
+
     fn wake(&self, wake: &Wake, now: Now) -> Option<Decision> {
         let on_tai = |at| TxTime::Tai(Tai::from_nanos(at));
         let on_monotonic = |at| TxTime::Monotonic(Monotonic::from_nanos(at));
@@ -377,27 +398,13 @@ enum Verdict {
 
 impl Strategy for TimeAware {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        self.advance(now);
-        let class = index(frame.class);
-        if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
-            return Err(Refused { frame, reason: DropReason::TooLong });
-        }
-        let admission = match admit(&frame, now) {
-            Ok(admission) => admission,
-            Err(reason) => return Err(Refused { frame, reason }),
-        };
-        if self.shaping.is_shaped(class) {
-            // It does not wait before it is here, even if it has been due for longer.
-            let head = self.head(class, now);
-            self.shaping.update(class, head.as_ref(), now, &self.gates);
-        }
-        let mut node = Node::new(admission.due, admission.late, admission.on_time);
-        place(&mut node, class, &self.classes);
-        if self.queues.insert(node, &frame) {
-            Ok(())
-        } else {
-            Err(Refused { frame, reason: DropReason::QueueFull })
-        }
+        let node = self.admitted(&frame, now)?;
+        queued(self.queues.insert(node, &frame), frame)
+    }
+
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        let node = self.admitted(&frame, now)?;
+        queued(self.queues.put_back(node, &frame), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {

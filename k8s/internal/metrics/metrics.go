@@ -57,6 +57,7 @@ func New(daemon nodeapi.NodeClient, agent func() Agent) *Collector {
 var (
 	port       = []string{"port"}
 	portClass  = []string{"port", "class"}
+	portReason = []string{"port", "reason"}
 	attachment = []string{"attachment"}
 	withReason = []string{"attachment", "reason"}
 )
@@ -86,6 +87,8 @@ var (
 	portSpeed     = desc("port_link_speed_octets_per_second", "Link speed in octets; 0 = unknown.", port)
 	portFrames    = desc("port_frames_total", "Frames handed over, by traffic class.", portClass)
 	portOverrun   = desc("port_transmission_overrun_total", "Hand-overs that ended after their window, by traffic class.", portClass)
+	portRefused   = desc("port_refused_total", "Times that the port did not take a frame, by reason.", portReason)
+	portRetried   = desc("port_retried_total", "Frames that the port took when they were tried again.", port)
 	portHandOver  = desc("port_hand_over_seconds", "From kick to wire, 99.9 % of the last thousand frames or so.", port)
 	workerWakeUps = desc("worker_wake_ups_total", "Times that the worker woke up.", port)
 	workerSpin    = desc("worker_spin_seconds_total", "Time that the worker spent spinning.", port)
@@ -103,7 +106,7 @@ var (
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		up, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
-		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver,
+		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
 		workerWakeUps, workerSpin, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
 	} {
 		descriptions <- one
@@ -221,6 +224,8 @@ func (o out) ofPorts(statistics *nodeapi.StatisticsReply) {
 		for class, count := range one.GetTransmissionOverrun() {
 			o.counter(portOverrun, count, device, strconv.Itoa(class))
 		}
+		o.reasons(portRefused, one.GetRefused(), device)
+		o.counter(portRetried, one.GetRetried(), device)
 		o.gauge(portHandOver, float64(one.GetHandOverNs())/1e9, device)
 	}
 	for _, worker := range statistics.GetWorkers() {

@@ -112,7 +112,8 @@ func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.Ca
 		}},
 		Workers: []*nodeapi.WorkerStatistics{{Uplink: "eth0", WakeUps: 9, SpinNs: 1_500_000_000}},
 		Ports: []*nodeapi.PortStatistics{
-			{Device: "eth0", Frames: []uint64{0, 3}, TransmissionOverrun: []uint64{0, 1}, HandOverNs: 5000},
+			{Device: "eth0", Frames: []uint64{0, 3}, TransmissionOverrun: []uint64{0, 1}, HandOverNs: 5000,
+				Refused: map[string]uint64{"no_buffer": 4}, Retried: 3},
 			{Device: "eth0", Netns: "/run/netns/x", Frames: []uint64{1}},
 		},
 	}, nil
@@ -129,6 +130,9 @@ ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
 # TYPE ktsn_port_frames_total counter
 ktsn_port_frames_total{class="0",port="eth0"} 0
 ktsn_port_frames_total{class="1",port="eth0"} 3
+# HELP ktsn_port_refused_total Times that the port did not take a frame, by reason.
+# TYPE ktsn_port_refused_total counter
+ktsn_port_refused_total{port="eth0",reason="no_buffer"} 4
 # HELP ktsn_slots Slots of ktsn.io/tsn that this node offers.
 # TYPE ktsn_slots gauge
 ktsn_slots 8
@@ -146,7 +150,7 @@ func TestWhatIsScraped(t *testing.T) {
 	}
 	collector := New(daemon{}, agent)
 	err := testutil.CollectAndCompare(collector, strings.NewReader(scraped), "ktsn_clock_tai_offset_seconds",
-		"ktsn_frames_dropped_total", "ktsn_port_frames_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
+		"ktsn_frames_dropped_total", "ktsn_port_frames_total", "ktsn_port_refused_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
 	if err != nil {
 		t.Error(err)
 	}

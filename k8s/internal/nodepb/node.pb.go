@@ -2649,12 +2649,14 @@ func (x *WorkerStatistics) GetNoticesLost() uint64 {
 type PortStatistics struct {
 	state               protoimpl.MessageState    `protogen:"open.v1"`
 	Device              string                    `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
-	Netns               string                    `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`                                                                // empty = ktsnd's own
-	Frames              []uint64                  `protobuf:"varint,3,rep,packed,name=frames,proto3" json:"frames,omitempty"`                                                      // handed over, class n at index n
-	TransmissionOverrun []uint64                  `protobuf:"varint,4,rep,packed,name=transmission_overrun,json=transmissionOverrun,proto3" json:"transmission_overrun,omitempty"` // hand-overs that ended after their window, class n at index n
-	PutBack             uint64                    `protobuf:"varint,5,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`                                            // frames that lay ready when their window had passed; they waited for the next
-	HandOverNs          uint64                    `protobuf:"varint,6,opt,name=hand_over_ns,json=handOverNs,proto3" json:"hand_over_ns,omitempty"`                                 // kick to wire, 99.9 % of the last thousand or so
-	StreamFilters       []*StreamFilterStatistics `protobuf:"bytes,7,rep,name=stream_filters,json=streamFilters,proto3" json:"stream_filters,omitempty"`                           // policing in front of it, by identifier
+	Netns               string                    `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`                                                                                // empty = ktsnd's own
+	Frames              []uint64                  `protobuf:"varint,3,rep,packed,name=frames,proto3" json:"frames,omitempty"`                                                                      // handed over, class n at index n
+	TransmissionOverrun []uint64                  `protobuf:"varint,4,rep,packed,name=transmission_overrun,json=transmissionOverrun,proto3" json:"transmission_overrun,omitempty"`                 // hand-overs that ended after their window, class n at index n
+	PutBack             uint64                    `protobuf:"varint,5,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`                                                            // frames that lay ready when their window had passed; they waited for the next
+	HandOverNs          uint64                    `protobuf:"varint,6,opt,name=hand_over_ns,json=handOverNs,proto3" json:"hand_over_ns,omitempty"`                                                 // kick to wire, 99.9 % of the last thousand or so
+	StreamFilters       []*StreamFilterStatistics `protobuf:"bytes,7,rep,name=stream_filters,json=streamFilters,proto3" json:"stream_filters,omitempty"`                                           // policing in front of it, by identifier
+	Refused             map[string]uint64         `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // times that it did not take a frame, by reason: no_buffer, busy, no_memory (tried again); dropped, link_down, device_gone, too_long, other
+	Retried             uint64                    `protobuf:"varint,9,opt,name=retried,proto3" json:"retried,omitempty"`                                                                           // frames that it took when they were tried again
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -2736,6 +2738,20 @@ func (x *PortStatistics) GetStreamFilters() []*StreamFilterStatistics {
 		return x.StreamFilters
 	}
 	return nil
+}
+
+func (x *PortStatistics) GetRefused() map[string]uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *PortStatistics) GetRetried() uint64 {
+	if x != nil {
+		return x.Retried
+	}
+	return 0
 }
 
 // 802.1Q-2022 12.31.2. matching = passing_sdu + not_passing_sdu, passing_sdu = passing + not_passing; of the passing ones
@@ -3450,7 +3466,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\areports\x18\n" +
 	" \x01(\x04R\areports\x12'\n" +
 	"\x0freports_dropped\x18\v \x01(\x04R\x0ereportsDropped\x12!\n" +
-	"\fnotices_lost\x18\f \x01(\x04R\vnoticesLost\"\x8e\x02\n" +
+	"\fnotices_lost\x18\f \x01(\x04R\vnoticesLost\"\xa4\x03\n" +
 	"\x0ePortStatistics\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x16\n" +
@@ -3459,7 +3475,12 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\bput_back\x18\x05 \x01(\x04R\aputBack\x12 \n" +
 	"\fhand_over_ns\x18\x06 \x01(\x04R\n" +
 	"handOverNs\x12F\n" +
-	"\x0estream_filters\x18\a \x03(\v2\x1f.ktsn.v1.StreamFilterStatisticsR\rstreamFilters\"\xfc\x06\n" +
+	"\x0estream_filters\x18\a \x03(\v2\x1f.ktsn.v1.StreamFilterStatisticsR\rstreamFilters\x12>\n" +
+	"\arefused\x18\b \x03(\v2$.ktsn.v1.PortStatistics.RefusedEntryR\arefused\x12\x18\n" +
+	"\aretried\x18\t \x01(\x04R\aretried\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xfc\x06\n" +
 	"\x16StreamFilterStatistics\x129\n" +
 	"\x19stream_filter_instance_id\x18\x01 \x01(\rR\x16streamFilterInstanceId\x12(\n" +
 	"\rstream_handle\x18\x02 \x01(\rH\x00R\fstreamHandle\x88\x01\x01\x12(\n" +
@@ -3527,7 +3548,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -3574,6 +3595,7 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	nil,                            // 42: ktsn.v1.IngressStatistics.LeftEntry
 	nil,                            // 43: ktsn.v1.AttachmentStatistics.DroppedEntry
 	nil,                            // 44: ktsn.v1.AttachmentStatistics.BypassedEntry
+	nil,                            // 45: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -3605,37 +3627,38 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	31, // 26: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
 	30, // 27: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
 	35, // 28: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	32, // 29: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	33, // 30: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	34, // 31: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	32, // 32: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	10, // 33: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	12, // 34: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 35: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 36: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	14, // 37: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	23, // 38: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	25, // 39: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	28, // 40: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	29, // 41: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	37, // 42: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	39, // 43: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	11, // 44: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	13, // 45: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 46: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 47: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	19, // 48: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	24, // 49: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	26, // 50: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	36, // 51: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	36, // 52: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	38, // 53: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	40, // 54: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	44, // [44:55] is the sub-list for method output_type
-	33, // [33:44] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	45, // 29: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	32, // 30: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	33, // 31: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	34, // 32: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	32, // 33: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	10, // 34: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	12, // 35: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 36: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 37: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	14, // 38: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	23, // 39: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	25, // 40: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	28, // 41: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	29, // 42: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	37, // 43: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	39, // 44: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	11, // 45: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	13, // 46: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 47: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 48: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	19, // 49: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	24, // 50: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	26, // 51: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	36, // 52: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	36, // 53: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	38, // 54: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	40, // 55: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -3657,7 +3680,7 @@ func file_ktsn_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -189,6 +189,19 @@ fn put_ports(text: &mut String, answers: &Answers) {
             gates.port
         );
     }
+    for port in answers.statistics.ports.iter().filter(|port| !port.refused.is_empty()) {
+        put!(text, "{}", refusals(port));
+    }
+}
+
+/// `uplink: frames not taken: 3 busy, 1 dropped; 2 frames left when they were tried again`.
+fn refusals(port: &v1::PortStatistics) -> String {
+    let mut reasons: Vec<_> = port.refused.iter().collect();
+    reasons.sort();
+    let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let of = if port.netns.is_empty() { String::new() } else { format!(" of {}", port.netns) };
+    let retried = port.retried;
+    format!("{}{of}: not taken {}; {retried} frames left when tried again", port.device, reasons.join(", "))
 }
 
 /// The gates of an uplink; pod interfaces have none.
@@ -406,7 +419,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
             "ports": statistics.ports.iter().map(|port| json!({
                 "device": port.device, "netns": port.netns, "frames": port.frames,
                 "transmission_overrun": port.transmission_overrun, "put_back": port.put_back,
-                "hand_over_ns": port.hand_over_ns, "stream_filters": policing::json_of(port),
+                "refused": port.refused, "retried": port.retried, "hand_over_ns": port.hand_over_ns, "stream_filters": policing::json_of(port),
             })).collect::<Vec<_>>(),
         },
     })

@@ -77,6 +77,8 @@ fn made() -> Answers {
             ports: vec![v1::PortStatistics {
                 device: "up0".into(),
                 stream_filters: vec![filter()],
+                refused: [("no_buffer".to_owned(), 4), ("dropped".to_owned(), 1)].into(),
+                retried: 3,
                 ..Default::default()
             }],
             detached: Some(detached()),
@@ -103,6 +105,7 @@ fn the_tables_hold_everything() {
         "EBUSY",
         "running  three-classes",
         "up0: 5 transmission overruns",
+        "up0: not taken 1 dropped, 4 no_buffer; 3 frames left when tried again",
         "4321  mark-all-frames-red",
         "DOWN",
         "vxlan 7",
@@ -134,6 +137,8 @@ fn json_holds_the_same() {
     assert_eq!(value["statistics"]["attachments"][0]["transmit_error_ns"]["p99"], 12_300);
     assert_eq!(value["statistics"]["workers"][0]["spin_margin_ns"], 38_000);
     assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["red-frames-count"], 4_321);
+    assert_eq!(value["statistics"]["ports"][0]["refused"]["no_buffer"], 4);
+    assert_eq!(value["statistics"]["ports"][0]["retried"], 3);
     assert_eq!(value["statistics"]["ports"][0]["stream_filters"][0]["priority-spec"], Value::Null);
     assert_eq!(value["statistics"]["detached"]["dropped"]["detached"], 12);
     assert_eq!(value["ports"][0]["adapter_reason"], "EBUSY");

@@ -14,7 +14,7 @@ use super::schedule::name_of;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::Mode;
 use crate::control::{attachment_message, histogram_message};
-use crate::stats::AttachmentStats;
+use crate::stats::{AttachmentStats, PortRefusal};
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
@@ -114,6 +114,8 @@ impl Node {
             frames: all(&port.stats.frames),
             transmission_overrun: all(&port.stats.transmission_overrun),
             put_back: port.stats.put_back.load(Relaxed),
+            refused: words(&port.stats.refused, &|i| PortRefusal::ALL[i].word()),
+            retried: port.stats.retried.load(Relaxed),
             hand_over_ns: port.stats.hand_over_ns.load(Relaxed),
             stream_filters: self.stream_filters(&port.policing),
         }
@@ -168,16 +170,14 @@ impl Node {
     }
 }
 
+/// Those that counted something, by word.
+fn words(counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str) -> HashMap<String, u64> {
+    let counted = counters.iter().enumerate().map(|(i, counter)| (word(i).to_owned(), counter.load(Relaxed)));
+    counted.filter(|(_, n)| *n > 0).collect()
+}
+
 fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistics {
     let get = |counter: &AtomicU64| counter.load(Relaxed);
-    let words = |counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str| -> HashMap<String, u64> {
-        counters
-            .iter()
-            .enumerate()
-            .map(|(i, c)| (word(i).to_owned(), get(c)))
-            .filter(|(_, n)| *n > 0)
-            .collect()
-    };
     v1::AttachmentStatistics {
         name: name.to_owned(),
         taken: get(&stats.taken),

@@ -98,7 +98,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    fn port(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
+    pub(super) fn port(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
         self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut)
     }
 
@@ -130,6 +130,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             priority_map,
             policing,
             hand_over,
+            held: None,
             stats,
             failure_told_at: Monotonic::ZERO,
         };
@@ -146,6 +147,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// From the program's config change time on other gates hold; every frame stays where it is.
     fn change_schedule(&mut self, index: PortIndex, program: Box<GateProgram>) {
+        self.queue_held(index);
         let now = self.env.now();
         let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) else {
             return self.inbox.give(Returned::Boxed(program));
@@ -158,6 +160,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     fn set_classes(&mut self, index: PortIndex, classes: Box<[ClassOptions; TrafficClass::COUNT]>) {
+        self.queue_held(index);
         if let Some(gates) = self.port(index).and_then(|state| state.sched.time_aware()) {
             gates.set_classes(*classes);
         }
@@ -224,6 +227,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     fn remove_port(&mut self, index: PortIndex) {
+        self.remove_held(usize::from(index.0), |_| true);
         let Some(mut state) = self.ports.get_mut(usize::from(index.0)).and_then(Option::take) else { return };
         self.remove_from(&mut state.sched, |_| true);
         while self.ports_end > 0 && self.ports[self.ports_end - 1].is_none() {
@@ -251,6 +255,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.close_captured(index);
         for port in 0..self.ports_end {
+            self.remove_held(port, |whose| whose == tenant);
             let Some(mut state) = self.ports[port].take() else { continue };
             self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);
             self.ports[port] = Some(state);

@@ -52,6 +52,9 @@ impl Strategy for Selection {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
         each!(self, strategy => strategy.offer(frame, now))
     }
+    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        each!(self, strategy => strategy.put_back(frame, now))
+    }
     fn decide(&mut self, now: Now) -> Decision {
         each!(self, strategy => strategy.decide(now))
     }

@@ -6,6 +6,7 @@ mod captured;
 mod copies;
 mod flood;
 mod gates;
+mod held;
 mod link;
 mod policing;
 mod reports;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaving: what the scheduler decides is built, checked against the clock once more, and committed.
 
-use ktsn_model::{DropReason, LatePolicy};
+use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy, Window};
-use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy};
+use ktsn_time::{Nanos, Now, TxTime};
 
 use super::captured::{captured_frame, captured_index};
 use super::client::Client;
 use super::copies::{Copies, Waiting};
+use super::due::{Chosen, Due, Moment};
+use super::held::Tries;
 use super::report::End;
 use super::{Environment, Returned, Worker, split};
 use crate::limits;
-use crate::stats::{add, count};
+use crate::stats::{PortRefusal, add, count};
 
 /// What to wait for: the next frame of one port.
 #[derive(Clone, Copy, Debug)]
@@ -24,51 +26,27 @@ pub(super) struct Next {
 
 /// A frame that left the scheduler and lies in a port's buffer.
 pub(super) struct Ready {
-    pub frame: Frame,
-    pub late: bool,
+    pub due: Due,
     pub octets: usize,
     /// Which copy it is, where it is one of several.
     copies: Option<Copies>,
     stage: StageId,
-    /// No hand-over before these, by their own clocks: TxTime, opening of the gate, instant of the decision.
-    monotonic_at: Option<Monotonic>,
-    tai_at: Option<Tai>,
-    /// The latest instant of hand-over with which it still ends inside its window.
-    latest: Option<Tai>,
-    /// Where a gate had a say, the worker's lateness is counted from this instant.
-    ready_at: Tai,
-    /// Nothing but the TxTime, if there is one, has a say.
-    is_plain: bool,
-}
-
-/// A decision to transmit.
-struct Chosen<'a> {
-    frame: &'a Frame,
-    late: bool,
-    overrun: Nanos,
-    window: Option<Window>,
-    /// The instant that was decided for.
-    decided: Now,
-    /// Not before this either.
-    at: Option<TxTime>,
 }
 
 /// A frame in a port's buffer.
 #[derive(Clone, Copy)]
-struct Staged {
+pub(super) struct Staged {
     stage: StageId,
     octets: usize,
     copies: Option<Copies>,
 }
 
-/// What the clocks say about a frame that lies ready.
-pub(super) enum Moment {
-    /// It is too early by so much.
-    Early(Nanos),
-    /// It may go; so much has passed since it first could have.
-    Now { error: Nanos, read: Option<TxTime> },
-    /// Its window or its deadline has passed.
-    Gone,
+/// Why a frame does not lie in a port's buffer.
+pub(super) enum NotStaged {
+    /// All of them are under way: one comes back soon.
+    Full,
+    /// It is dropped.
+    For(DropReason),
 }
 
 /// A hand-over that began at `at`, if a clock was read before it.
@@ -80,104 +58,9 @@ pub(super) struct Kicked {
 
 impl Ready {
     #[inline]
-    fn new(chosen: &Chosen<'_>, staged: Staged) -> Self {
-        let frame = *chosen.frame;
-        let is_deadline = frame.late == LatePolicy::Deadline;
-        let due = if chosen.late { None } else { frame.not_before() };
-        let mut ready = Self {
-            frame,
-            late: chosen.late,
-            octets: staged.octets,
-            copies: staged.copies,
-            stage: staged.stage,
-            monotonic_at: None,
-            tai_at: chosen.window.map(|window| window.opens_at),
-            latest: chosen.window.map(|window| window.latest),
-            ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
-            is_plain: chosen.window.is_none() && chosen.at.is_none() && !is_deadline,
-        };
-        if ready.is_plain {
-            return ready;
-        }
-        // A deadline is read from its own clock, whatever else is.
-        let deadline = frame.tx_time.filter(|_| is_deadline).map(|at| match at {
-            TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
-            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
-        });
-        for at in [due, deadline, chosen.at].into_iter().flatten() {
-            match at {
-                TxTime::Tai(at) => ready.tai_at = Some(ready.tai_at.map_or(at, |other| other.max(at))),
-                TxTime::Monotonic(at) => {
-                    ready.monotonic_at = Some(ready.monotonic_at.map_or(at, |other| other.max(at)));
-                }
-            }
-        }
-        ready
-    }
-
-    /// Reads the clocks that matter, TAI last: it is what gates are held against.
-    #[inline]
-    pub(super) fn moment(&self, env: &mut impl Environment) -> Moment {
-        if self.is_plain { self.own_moment(env) } else { self.gated_moment(env) }
-    }
-
-    #[inline]
-    fn own_moment(&self, env: &mut impl Environment) -> Moment {
-        let (error, read) = match self.frame.tx_time.filter(|_| !self.late) {
-            None => return Moment::Now { error: Nanos::ZERO, read: None },
-            Some(TxTime::Tai(at)) => {
-                let now = env.tai();
-                (now.since(at), TxTime::Tai(now))
-            }
-            Some(TxTime::Monotonic(at)) => {
-                let now = env.monotonic();
-                (now.since(at), TxTime::Monotonic(now))
-            }
-        };
-        if error < Nanos::ZERO {
-            return Moment::Early(Nanos::ZERO.saturating_sub(error));
-        }
-        Moment::Now { error, read: Some(read) }
-    }
-
-    fn gated_moment(&self, env: &mut impl Environment) -> Moment {
-        let monotonic = self.monotonic_at.map(|at| (at, env.monotonic()));
-        let tai = self.tai_at.map(|at| (at, env.tai()));
-        let early_by_monotonic = monotonic.map_or(Nanos::ZERO, |(at, now)| at.since(now));
-        let early_by_tai = tai.map_or(Nanos::ZERO, |(at, now)| at.since(now));
-        let early = early_by_monotonic.max(early_by_tai);
-        if early > Nanos::ZERO {
-            return Moment::Early(early);
-        }
-        if let (Some(latest), Some((_, now))) = (self.latest, tai) {
-            if now > latest || self.is_past_deadline(monotonic, tai) {
-                return Moment::Gone;
-            }
-            return Moment::Now { error: now.since(self.ready_at), read: Some(TxTime::Tai(now)) };
-        }
-        if self.is_past_deadline(monotonic, tai) {
-            return Moment::Gone;
-        }
-        let error = match (self.frame.tx_time, monotonic, tai) {
-            (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now.since(at),
-            (Some(TxTime::Tai(at)), _, Some((_, now))) => now.since(at),
-            _ => Nanos::ZERO,
-        };
-        let read = match (monotonic, tai) {
-            (_, Some((_, now))) => Some(TxTime::Tai(now)),
-            (Some((_, now)), None) => Some(TxTime::Monotonic(now)),
-            (None, None) => None,
-        };
-        Moment::Now { error, read }
-    }
-
-    fn is_past_deadline(&self, monotonic: Option<(Monotonic, Monotonic)>, tai: Option<(Tai, Tai)>) -> bool {
-        self.frame.late == LatePolicy::Deadline
-            && match (self.frame.tx_time, monotonic, tai) {
-                (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now > at,
-                (Some(TxTime::Tai(at)), _, Some((_, now))) => now > at,
-                _ => false,
-            }
+    pub(super) fn new(due: Due, staged: Staged) -> Self {
+        let Staged { stage, octets, copies } = staged;
+        Self { due, octets, copies, stage }
     }
 }
 
@@ -212,7 +95,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let mut from = 0;
         while let Some(port) = self.busy.next(from) {
             from = port + 1;
-            if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty()) {
+            if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty() && p.held.is_none()) {
                 self.busy.remove(port);
                 continue;
             }
@@ -223,11 +106,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     break;
                 }
                 left -= 1;
+                if state.held.is_some() {
+                    let again = self.try_held(port, now);
+                    soonest = sooner(soonest, again, now);
+                    if again.is_some() {
+                        break;
+                    }
+                    now = self.env.now();
+                    continue;
+                }
                 match state.sched.decide(now) {
                     Decision::Transmit { frame, late, overrun, window } => {
                         let chosen = Chosen { frame: &frame, late, overrun, window, decided: now, at: None };
                         let ready = self.make_ready(port, &chosen);
-                        now = if ready.is_some_and(|ready| self.hand_over(port, &ready)) {
+                        now = if ready.is_some_and(|ready| self.hand_over(port, &ready, None)) {
                             // One clock is enough: should TAI have been set meanwhile, it is read before each hand-over.
                             let monotonic = self.env.monotonic();
                             let passed = monotonic.since(now.monotonic);
@@ -239,9 +131,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     }
                     Decision::Drop { frame, reason } => self.drop_frame(frame.id, frame.tenant, reason),
                     Decision::WakeAt { at, .. } => {
-                        if soonest.is_none_or(|s| at.ahead_of(now) < s.at.ahead_of(now)) {
-                            soonest = Some(Next { at, port });
-                        }
+                        soonest = sooner(soonest, Some(Next { at, port }), now);
                         break;
                     }
                     Decision::Idle => break,
@@ -255,7 +145,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn make_next_ready(&mut self, next: Next, now: Now) -> Option<Ready> {
         let ahead = next.at.ahead_of(now);
         let then = Now { tai: now.tai.saturating_add(ahead), monotonic: now.monotonic.saturating_add(ahead) };
-        let state = self.ports[next.port].as_mut()?;
+        let state = self.ports[next.port].as_mut().filter(|state| state.held.is_none())?;
         match state.sched.decide(then) {
             Decision::Transmit { frame, late, overrun, window } => {
                 // Where something else than its own time decides when it leaves, that is waited for too.
@@ -275,33 +165,32 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Builds a frame in the port's buffer.
     fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
-        let frame = chosen.frame;
-        match self.stage(port, frame.id) {
-            Ok(staged) => Some(Ready::new(chosen, staged)),
-            Err(reason) => {
-                self.drop_copy(frame, reason);
-                None
-            }
+        let due = Due::new(chosen);
+        match self.stage(port, due.frame.id) {
+            Ok(staged) => return Some(Ready::new(due, staged)),
+            Err(NotStaged::Full) => self.hold(port, &due, PortRefusal::NoBuffer, None),
+            Err(NotStaged::For(reason)) => self.drop_copy(&due.frame, reason),
         }
+        None
     }
 
-    fn stage(&mut self, port: usize, id: FrameId) -> Result<Staged, DropReason> {
+    pub(super) fn stage(&mut self, port: usize, id: FrameId) -> Result<Staged, NotStaged> {
         let (index, slot) = split(id);
         let (Waiting { sending, copies }, queued_for, payload) = match captured_index(index) {
             Some(at) => captured_frame(&self.captured, at, slot),
             None => client_frame(&self.clients, index, slot),
         }
-        .ok_or(DropReason::Bug)?;
+        .ok_or(NotStaged::For(DropReason::Bug))?;
         let way = sending.way(&mut self.routes, &self.tables, payload, copies.replica);
         let way = way.map_err(|refusal| match refusal {
-            Refusal::Bypass(_) => DropReason::NoRoute,
-            Refusal::Drop(reason, _) => reason,
+            Refusal::Bypass(_) => NotStaged::For(DropReason::NoRoute),
+            Refusal::Drop(reason, _) => NotStaged::For(reason),
         })?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
         if way.port() != queued_for || usize::from(queued_for.0) != port {
-            return Err(DropReason::NoRoute);
+            return Err(NotStaged::For(DropReason::NoRoute));
         }
-        let state = self.ports[port].as_mut().ok_or(DropReason::LinkDown)?;
+        let state = self.ports[port].as_mut().ok_or(NotStaged::For(DropReason::LinkDown))?;
         // Counts up like a router's; only used where the outer header may be fragmented (RFC 6864 4.2).
         self.identification = self.identification.wrapping_add(1);
         let identification = self.identification;
@@ -317,16 +206,29 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         match staged {
             Ok(stage) => Ok(Staged { stage, octets, copies: Some(copies).filter(|c| c.is_one_of_several()) }),
-            Err(StageError::TooLong { .. }) => Err(DropReason::TooLong),
-            Err(_) => Err(DropReason::PortError),
+            Err(StageError::Full) => Err(NotStaged::Full),
+            Err(StageError::TooLong { .. }) => Err(NotStaged::For(DropReason::TooLong)),
+            Err(StageError::NotBuilt | StageError::TooShort { .. }) => {
+                Err(NotStaged::For(DropReason::PortError))
+            }
         }
     }
 
-    /// Reads the clocks once more; commits when the frame's time has come (true), else queues it again.
-    fn hand_over(&mut self, port: usize, ready: &Ready) -> bool {
-        match ready.moment(&mut self.env) {
+    /// Reads the clocks once more; hands over when the frame's time has come (true), else queues it again. `before`: the port
+    /// did not take it the last time.
+    pub(super) fn hand_over(&mut self, port: usize, ready: &Ready, before: Option<Tries>) -> bool {
+        match ready.due.moment(&mut self.env) {
+            Moment::Now { error, .. } if before.is_some() && ready.due.is_overrun(error) => {
+                self.abandon(port, ready);
+                self.drop_frame(ready.due.frame.id, ready.due.frame.tenant, DropReason::PortError);
+                return true;
+            }
             Moment::Now { error, read } => {
-                self.commit(port, ready, error, read);
+                if let Some(why) = self.commit(port, ready, error, read) {
+                    self.hold(port, &ready.due, why, before);
+                } else if before.is_some() {
+                    self.was_held(port);
+                }
                 return true;
             }
             Moment::Early(_) => self.put_back(port, ready),
@@ -335,70 +237,91 @@ impl<P: Port, E: Environment> Worker<P, E> {
         false
     }
 
-    /// Commits a frame whose clock was just `read`: `error` after it first could have left.
+    /// Commits a frame whose clock was just `read`: `error` after it first could have left. Why the port will take it later
+    /// only, if so; else it has left or is dropped.
     #[inline]
-    pub(super) fn commit(&mut self, port: usize, ready: &Ready, error: Nanos, read: Option<TxTime>) {
-        let (client, slot) = split(ready.frame.id);
+    pub(super) fn commit(
+        &mut self,
+        port: usize,
+        ready: &Ready,
+        error: Nanos,
+        read: Option<TxTime>,
+    ) -> Option<PortRefusal> {
+        let frame = &ready.due.frame;
+        let (client, slot) = split(frame.id);
         let stamp = self.stamp(client, slot);
-        let Some(state) = self.ports[port].as_mut() else { return };
-        self.kicked = Some(Kicked { port, at: read, wire_octets: ready.frame.wire_octets });
-        let result = state.port.commit(ready.stage);
-        match result {
+        let state = self.ports[port].as_mut()?;
+        self.kicked = Some(Kicked { port, at: read, wire_octets: frame.wire_octets });
+        match state.port.commit(ready.stage) {
             Ok(()) => {
-                let class = ready.frame.class;
-                count(&state.stats.frames[usize::from(class.get())]);
-                if let Some(latest) = ready.latest {
+                count(&state.stats.frames[usize::from(frame.class.get())]);
+                if let Some(latest) = ready.due.latest {
                     let ended = self.env.tai();
                     // `latest` leaves room for the hand-over itself.
                     if ended > latest.saturating_add(state.hand_over.get())
                         && let Some(gates) = state.sched.time_aware()
                     {
-                        gates.overran(class);
-                        count(&state.stats.transmission_overrun[usize::from(class.get())]);
+                        gates.overran(frame.class);
+                        count(&state.stats.transmission_overrun[usize::from(frame.class.get())]);
                     }
                 }
                 self.count_sent(ready, error);
-                if let Some(copies) = ready.copies {
-                    return self.sent_copy(&ready.frame, copies, stamp);
+                match ready.copies {
+                    Some(copies) => self.sent_copy(frame, copies, stamp),
+                    None => self.release(frame.id, End::Sent(stamp)),
                 }
-                self.release(ready.frame.id, End::Sent(stamp));
+                None
             }
-            Err(send_error) => {
-                let reason = match send_error {
-                    // It works again when the link does.
-                    SendError::LinkDown => DropReason::LinkDown,
-                    SendError::DeviceGone => {
-                        let now = self.env.monotonic();
-                        if now.since(state.failure_told_at) >= limits::NEWS_PAUSE {
-                            state.failure_told_at = now;
-                            self.inbox.give(Returned::PortFailed(PortIndex(port as u16)));
-                        }
-                        DropReason::LinkDown
-                    }
-                    SendError::TooLong => DropReason::TooLong,
-                    SendError::NotStaged => {
-                        count(&self.stats.bugs);
-                        DropReason::Bug
-                    }
-                    SendError::Busy | SendError::Dropped | SendError::Os { .. } => DropReason::PortError,
-                };
-                self.drop_frame(ready.frame.id, ready.frame.tenant, reason);
-            }
+            Err(send_error) => self.not_taken(port, frame, send_error),
         }
     }
 
+    /// The port did not take a frame: why it will later, if so; else the frame is dropped.
+    #[cold]
+    fn not_taken(&mut self, port: usize, frame: &Frame, error: SendError) -> Option<PortRefusal> {
+        let state = self.ports[port].as_mut()?;
+        let (why, reason) = match error {
+            SendError::Busy => (PortRefusal::Busy, None),
+            SendError::NoMemory => (PortRefusal::NoMemory, None),
+            // It works again when the link does.
+            SendError::LinkDown => (PortRefusal::LinkDown, Some(DropReason::LinkDown)),
+            SendError::DeviceGone => {
+                let now = self.env.monotonic();
+                if now.since(state.failure_told_at) >= limits::NEWS_PAUSE {
+                    state.failure_told_at = now;
+                    self.inbox.give(Returned::PortFailed(PortIndex(port as u16)));
+                }
+                (PortRefusal::DeviceGone, Some(DropReason::LinkDown))
+            }
+            SendError::TooLong => (PortRefusal::TooLong, Some(DropReason::TooLong)),
+            SendError::NotStaged => {
+                count(&self.stats.bugs);
+                (PortRefusal::Other, Some(DropReason::Bug))
+            }
+            SendError::Dropped => (PortRefusal::Dropped, Some(DropReason::PortError)),
+            SendError::Os { .. } => (PortRefusal::Other, Some(DropReason::PortError)),
+        };
+        let Some(reason) = reason else {
+            // Nothing was handed over: the link is as free as before.
+            self.kicked = None;
+            return Some(why);
+        };
+        count(&state.stats.refused[why as usize]);
+        self.drop_frame(frame.id, frame.tenant, reason);
+        None
+    }
+
     fn count_sent(&self, ready: &Ready, error: Nanos) {
-        let Some(Some(policy)) = self.attachments.get(ready.frame.tenant as usize) else { return };
+        let Some(Some(policy)) = self.attachments.get(ready.due.frame.tenant as usize) else { return };
         let stats = &policy.stats;
         add(&stats.sent_octets, ready.octets as u64);
         if ready.copies.is_some_and(|copies| copies.sent.is_some()) {
             return count(&stats.copies);
         }
         count(&stats.sent);
-        if ready.late {
+        if ready.due.late {
             count(&stats.late);
-        } else if ready.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO)) {
-            // Zero on MONOTONIC is fq's word for "at once": there is nothing to be late for.
+        } else if ready.due.is_on_time() {
             stats.transmit_error.record(error);
             if error > limits::OVERRUN_THRESHOLD {
                 count(&stats.overrun);
@@ -436,14 +359,35 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// The clock stepped back under a frame that was ready: it waits again.
     pub(super) fn put_back(&mut self, port: usize, ready: &Ready) {
+        self.abandon(port, ready);
+        self.queue_again(port, &ready.due.frame);
+    }
+
+    fn abandon(&mut self, port: usize, ready: &Ready) {
+        if let Some(state) = self.ports[port].as_mut() {
+            state.port.abandon(ready.stage);
+        }
+    }
+
+    /// Back to where it was chosen from, in front of those that it was chosen before.
+    pub(super) fn queue_again(&mut self, port: usize, frame: &Frame) {
         let now = self.env.now();
         let Some(state) = self.ports[port].as_mut() else { return };
-        state.port.abandon(ready.stage);
         // It was on time before, so it must not be judged late or beyond the horizon by the new clock.
-        let frame = Frame { horizon: Nanos::MAX, ..ready.frame };
+        let frame = Frame { horizon: Nanos::MAX, ..*frame };
         self.busy.insert(port);
-        if let Err(refused) = state.sched.offer(frame, now) {
+        if let Err(refused) = state.sched.put_back(frame, now) {
             self.drop_frame(frame.id, frame.tenant, refused.reason);
         }
+    }
+}
+
+/// The sooner of two, as the clocks stand at `now`.
+fn sooner(one: Option<Next>, other: Option<Next>, now: Now) -> Option<Next> {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            Some(if other.at.ahead_of(now) < one.at.ahead_of(now) { other } else { one })
+        }
+        (one, other) => one.or(other),
     }
 }

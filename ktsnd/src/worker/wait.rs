@@ -10,7 +10,8 @@ use ktsn_time::{Monotonic, Nanos, Now, Offset};
 use rustix::fd::AsFd;
 use rustix::net::{RecvFlags, recv};
 
-use super::transmit::{Moment, Next, Ready};
+use super::due::Moment;
+use super::transmit::{Next, Ready};
 use super::{Environment, Worker};
 use crate::limits;
 use crate::stats::{add, count};
@@ -186,8 +187,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// scheduler chose for `next.at` may be another one, on the other clock: its own time counts too.
     fn last_stretch(&mut self, next: Next, ready: &Ready) {
         loop {
-            match ready.moment(&mut self.env) {
-                Moment::Now { error, read } => return self.commit(next.port, ready, error, read),
+            match ready.due.moment(&mut self.env) {
+                Moment::Now { error, read } => {
+                    if let Some(why) = self.commit(next.port, ready, error, read) {
+                        self.hold(next.port, &ready.due, why, None);
+                    }
+                    return;
+                }
                 // More than that only after a step back: frames of the other clock may be due before this one now.
                 Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {}
                 Moment::Early(_) => return self.put_back(next.port, ready),

@@ -47,6 +47,7 @@ fn each_errno_has_its_word_and_frees_the_buffer() {
         (Errno::NXIO, true, SendError::DeviceGone),
         (Errno::MSGSIZE, true, SendError::TooLong),
         (Errno::AGAIN, true, SendError::Busy),
+        (Errno::NOMEM, true, SendError::NoMemory),
         (Errno::NOBUFS, true, SendError::Dropped),
         (Errno::NOBUFS, false, SendError::LinkDown),
         (Errno::PERM, true, SendError::Os { errno: libc::EPERM }),

@@ -12,14 +12,17 @@
 //! | 0, ring not empty | nothing: the device has fewer queues than when the socket was bound | as EAGAIN |
 //! | ENETDOWN, ENXIO | returned before it looked at the ring (down; removed) | take the fresh descriptors back: those frames never leave |
 //! | EBUSY | handed over some, then the device dropped one (no carrier, queue full); that one is consumed and completes; the rest stay | count one dropped, kick again |
-//! | EAGAIN | handed over some (32 at most in one call); the rest stay, unconsumed: budget used, send buffer full, or the device's queue stopped | kick again while it can help, else leave them queued: deferred |
-//! | ENOBUFS, ENOMEM, others | no memory for a copy; the rest stay, unconsumed | deferred |
+//! | EAGAIN | handed over some (32 at most in one call); the rest stay, unconsumed: budget used, send buffer full, or the device's queue stopped | kick again while it can help; else a lone frame is taken back (`Busy`), a batch's rest stays queued: deferred |
+//! | ENOBUFS, ENOMEM, others | no memory for a copy; the rest stay, unconsumed | the same (`NoMemory`) |
 //!
 //! A deferred frame stays queued while the link is down and would leave late once it is up again: a caller that
 //! gets `LinkDown` with frames deferred drops the port and opens it anew.
 //!
 //! The kernel reads the producer index only inside this call (we never poll the socket), so a descriptor can't
 //! leave before its commit, can be taken back as long as no call has looked, and is never handed over twice.
+//! Once a call has looked, the kernel remembers how many descriptors there were, and the next call may read as many
+//! whatever the index says by then. So a descriptor that it left can be taken back only if it was the only one: its place is
+//! written again before the next kick, and without a descriptor in the ring nobody kicks.
 
 use rustix::io::Errno;
 
@@ -59,6 +62,8 @@ struct Kicked {
     remaining_count: usize,
     /// The kernel never looked: the reason.
     untouched: Option<SendError>,
+    /// What it said last.
+    last: Option<Errno>,
 }
 
 impl<K: Kick> Engine<K> {
@@ -70,6 +75,7 @@ impl<K: Kick> Engine<K> {
         // Each EBUSY uses up a descriptor and each useful EAGAIN a whole budget: this many kicks are enough.
         let mut budget_kicks = queued / KICK_FRAMES;
         for round in 0..=queued + budget_kicks {
+            kicked.last = answer.err();
             match answer {
                 Ok(()) => {
                     kicked.remaining_count = self.remaining(kicked.remaining_count);
@@ -125,13 +131,15 @@ impl<K: Kick> Engine<K> {
         let older = self.pending_count;
         let kicked = self.settle(errno, older + fresh);
         if let Some(error) = kicked.untouched {
-            for _ in 0..fresh {
-                if let Some(address) = self.tx.take_back() {
-                    self.stages.withdraw(StageId((address as usize / self.chunk_octets) as u16));
-                }
-            }
+            (0..fresh).for_each(|_| self.take_back_one());
             self.stages.counters.failed_count += fresh as u64;
             return (fresh > 0).then_some((fresh, error));
+        }
+        if older == 0 && fresh == 1 && kicked.remaining_count == 1 && kicked.dropped_count == 0 {
+            self.take_back_one();
+            self.stages.counters.failed_count += 1;
+            let is_short = matches!(kicked.last, Some(Errno::NOBUFS | Errno::NOMEM));
+            return Some((1, if is_short { SendError::NoMemory } else { SendError::Busy }));
         }
         // Which one the device dropped is not told; the fresh ones answer for it first.
         let failed = kicked.dropped_count.min(fresh);
@@ -142,6 +150,13 @@ impl<K: Kick> Engine<K> {
         counters.failed_count += failed as u64;
         counters.deferred_count += kicked.remaining_count.min(fresh - failed) as u64;
         (failed > 0).then(|| (failed, LinkWatch::reason(self.kick.link_state())))
+    }
+
+    /// The newest descriptor leaves the ring, its buffer is free again.
+    fn take_back_one(&mut self) {
+        if let Some(address) = self.tx.take_back() {
+            self.stages.withdraw(StageId((address as usize / self.chunk_octets) as u16));
+        }
     }
 
     /// Publishes and kicks. Returns how many of the `fresh` descriptors failed, and why.

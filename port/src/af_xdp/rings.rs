@@ -98,7 +98,8 @@ impl TxRing {
     }
 
     /// Takes the newest descriptor back and returns its address. Only right while the kernel has not looked at
-    /// the ring since that descriptor was published.
+    /// the ring since that descriptor was published, or if it left that one alone: then another has to be written before it
+    /// looks again.
     pub(super) fn take_back(&mut self) -> Option<u64> {
         let index = self.head.wrapping_sub(1);
         let address = self.memory.word64(self.entry(index))?.load(Ordering::Relaxed);

@@ -49,6 +49,8 @@ struct Kernel {
     completion: RingMemory,
     consumed: u32,
     completed: u32,
+    /// The producer index as it was looked at last: the real one reads it again only after all of these were consumed.
+    known: u32,
     /// Whether consumption is reported at once or only before the next look (both kernels exist).
     lazy: bool,
     moods: VecDeque<Mood>,
@@ -78,7 +80,10 @@ impl Kernel {
     }
 
     fn next(&mut self) -> Option<(u64, u32)> {
-        if self.consumed == self.producer() {
+        if self.consumed == self.known {
+            self.known = self.producer();
+        }
+        if self.consumed == self.known {
             return None;
         }
         let at =
@@ -129,7 +134,10 @@ impl Kernel {
             }
             Mood::StopAfter(count, errno) => {
                 self.transmit(count);
-                if self.consumed == self.producer() { Ok(()) } else { Err(errno) }
+                if self.consumed == self.known {
+                    self.known = self.producer();
+                }
+                if self.consumed == self.known { Ok(()) } else { Err(errno) }
             }
         };
         // An empty ring is noticed by looking once more, which reports in either kernel.
@@ -159,6 +167,7 @@ fn engine(start: u32, lazy: bool) -> (Engine<Simulated>, Rc<RefCell<Kernel>>) {
         completion: completion.clone(),
         consumed: start,
         completed: start,
+        known: start,
         lazy,
         moods: VecDeque::new(),
         wire: Vec::new(),
@@ -277,31 +286,60 @@ fn a_dropped_frame_is_an_error_and_the_rest_goes_out() {
 }
 
 #[test]
+fn a_lone_frame_that_the_kernel_leaves_is_given_back_and_never_leaves_later() {
+    for (errno, word) in [
+        (Errno::AGAIN, SendError::Busy),
+        (Errno::NOBUFS, SendError::NoMemory),
+        (Errno::NOMEM, SendError::NoMemory),
+    ] {
+        let (mut engine, kernel) = engine(u32::MAX, true);
+        kernel.borrow_mut().moods.extend([Mood::StopAfter(0, errno), Mood::StopAfter(0, errno)]);
+        for octets in [60, 61] {
+            let stage = engine.stage_copy(&vec![1; octets]).unwrap();
+            assert_eq!(engine.commit(stage), Err(word));
+            assert_eq!((engine.counters().deferred_count, engine.occupancy().free), (0, 8));
+            assert_eq!((engine.reap(), engine.pending_count), (0, 0));
+        }
+        // Another one takes its place in the ring: the kernel knows that there is one, and reads what lies there now.
+        let stages = [62, 63].map(|octets| engine.stage_copy(&vec![2; octets]).unwrap());
+        for stage in stages {
+            assert_eq!(engine.commit(stage), Ok(()));
+        }
+        let sent = kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>();
+        assert_eq!(sent, [62, 63]);
+        assert_eq!((engine.reap(), engine.occupancy().free), (2, 8));
+    }
+}
+
+#[test]
 fn a_deferred_frame_goes_out_at_a_reap_before_anything_newer() {
     for errno in [Errno::AGAIN, Errno::NOBUFS] {
         let (mut engine, kernel) = engine(3, true);
         kernel.borrow_mut().moods.push_back(Mood::StopAfter(0, errno));
-        let first = engine.stage_copy(&[1; 60]).unwrap();
-        assert_eq!(engine.commit(first), Ok(()));
-        assert_eq!((engine.counters().deferred_count, engine.occupancy().in_flight), (1, 1));
+        let batch = [60, 61].map(|octets| engine.stage_copy(&vec![1; octets]).unwrap());
+        assert_eq!(engine.commit_many(&batch).taken_count, 2);
+        assert_eq!((engine.counters().deferred_count, engine.occupancy().in_flight), (2, 2));
         assert!(kernel.borrow().wire.is_empty());
         kernel.borrow_mut().moods.push_back(Mood::StopAfter(0, errno));
-        let second = engine.stage_copy(&[2; 61]).unwrap();
-        assert_eq!(engine.commit(second), Ok(()));
-        assert_eq!(engine.reap(), 2);
-        assert_eq!(kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>(), [60, 61]);
+        let second = engine.stage_copy(&[2; 62]).unwrap();
+        assert_eq!(engine.commit(second), Ok(()), "queued behind them");
+        assert_eq!(engine.reap(), 3);
+        let sent = kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>();
+        assert_eq!(sent, [60, 61, 62]);
     }
 }
 
 #[test]
 fn a_kernel_that_says_yes_and_takes_nothing_is_noticed() {
     let (mut engine, kernel) = engine(0, false);
-    kernel.borrow_mut().moods.push_back(Mood::Idle);
+    kernel.borrow_mut().moods.extend([Mood::Idle, Mood::Idle]);
     let stage = engine.stage_copy(&[1; 60]).unwrap();
-    assert_eq!(engine.commit(stage), Ok(()));
-    assert_eq!((engine.counters().deferred_count, engine.pending_count), (1, 1));
-    assert_eq!((engine.reap(), engine.pending_count), (1, 0));
-    assert_eq!(kernel.borrow().wire.len(), 1);
+    assert_eq!(engine.commit(stage), Err(SendError::Busy));
+    let stages = [61, 62].map(|octets| engine.stage_copy(&vec![1; octets]).unwrap());
+    assert_eq!(engine.commit_many(&stages).taken_count, 2);
+    assert_eq!((engine.counters().deferred_count, engine.pending_count), (2, 2));
+    assert_eq!((engine.reap(), engine.pending_count), (2, 0));
+    assert_eq!(kernel.borrow().wire.len(), 2);
 }
 
 #[test]

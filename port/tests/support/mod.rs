@@ -33,11 +33,12 @@ pub(crate) struct Bed {
     far: String,
 }
 
-/// Runs `ip` and panics with its complaint.
-pub(crate) fn ip(arguments: &str) {
+/// Runs `ip` and panics with its complaint; what it said.
+pub(crate) fn ip(arguments: &str) -> String {
     let output =
         Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Whether `ip` agrees to do it.
@@ -75,6 +76,11 @@ impl Bed {
     /// `ip` in the far namespace.
     pub(crate) fn far(&self, arguments: &str) {
         ip(&format!("-n {} {arguments}", self.far));
+    }
+
+    /// What any command in the far namespace says.
+    pub(crate) fn far_run(&self, command: &str) -> String {
+        ip(&format!("netns exec {} {command}", self.far))
     }
 
     /// Whether the far device still exists.

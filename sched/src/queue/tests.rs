@@ -45,7 +45,8 @@ fn spine(queues: &Two, queue: usize) -> u32 {
 }
 
 fn push(queues: &mut Two, queue: usize, due: u64, tenant: u32) -> bool {
-    queues.push(queue, due, false, true, &Frame { tenant, ..no_frame() })
+    let node = Node { due, queue: queue as u8, on_time: true, ..NO_NODE };
+    queues.insert(node, &Frame { tenant, ..no_frame() })
 }
 
 proptest! {
@@ -62,9 +63,20 @@ proptest! {
                     let full = queues.len == 40;
                     prop_assert_eq!(push(&mut queues, queue, due, tenant), !full);
                 }
-                8..11 => {
+                8..10 => {
                     let head = queues.head(queue).map(|node| (node.due, node.arrival));
                     prop_assert_eq!(queues.pop(queue).map(|(node, _)| (node.due, node.arrival)), head);
+                }
+                10 => {
+                    if let Some((node, frame)) = queues.pop(queue) {
+                        let again =
+                            Node { on_time: due < 20, due: node.due + u64::from(due >= 20), children: [NIL; 2], ..node };
+                        let is_in = queues.put_back(again, &frame);
+                        prop_assert!(is_in);
+                        check_all(&queues);
+                        let head = queues.pop(queue).unwrap().0;
+                        prop_assert!(head.arrival < FIRST_ARRIVAL, "another one came first");
+                    }
                 }
                 _ => queues.remove(&mut |frame| frame.tenant == tenant, &mut |_| ()),
             }

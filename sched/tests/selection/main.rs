@@ -6,6 +6,7 @@ mod events;
 mod flood;
 mod no_allocation;
 mod properties;
+mod put_back;
 mod reference;
 mod rules;
 mod sequences;

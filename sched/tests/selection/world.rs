@@ -48,7 +48,7 @@ pub(crate) fn has_come(tx_time: Option<TxTime>, now: Now) -> bool {
 }
 
 /// Everything that is decided at one instant, the final `WakeAt` or `Idle` included.
-pub(crate) fn decide_all(strategy: &mut impl Strategy, now: Now) -> Vec<Decision> {
+pub(crate) fn decide_all(strategy: &mut (impl Strategy + ?Sized), now: Now) -> Vec<Decision> {
     let mut decisions = Vec::new();
     loop {
         let decision = strategy.decide(now);

@@ -40,7 +40,7 @@ fn change(world: &World, admin: &AdminPort) {
 }
 
 /// A world with 1 Gbit/s whose class 6 is open from 300 µs to 400 µs of each millisecond, at the start of a cycle; TAI of that.
-fn gated() -> (World, u64) {
+pub(super) fn gated() -> (World, u64) {
     let mut world = World::with(800, World::time_aware(Some(1_000_000_000)));
     let patient = AttachmentPolicy { overrun_limit: Nanos::from_seconds(1), ..policy(&world.stats) };
     world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(patient))).unwrap();
@@ -57,7 +57,7 @@ fn push_tai(app: &App, at: u64, now: u64, text: &[u8]) {
 }
 
 /// Offset in the cycle of everything that was handed over, in µs.
-fn offsets(world: &World) -> Vec<u64> {
+pub(super) fn offsets(world: &World) -> Vec<u64> {
     world.sent().iter().map(|(_, tai, _)| tai % MS / US).collect()
 }
 

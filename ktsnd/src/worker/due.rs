@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a frame that left the scheduler may be handed over. In: a decision. Out: what the clocks say about it, as often as
+//! they are asked.
+
+use ktsn_model::LatePolicy;
+use ktsn_sched::{Frame, Window};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+
+use super::Environment;
+
+/// A decision to transmit.
+pub(super) struct Chosen<'a> {
+    pub frame: &'a Frame,
+    pub late: bool,
+    pub overrun: Nanos,
+    pub window: Option<Window>,
+    /// The instant that was decided for.
+    pub decided: Now,
+    /// Not before this either.
+    pub at: Option<TxTime>,
+}
+
+/// A frame that was chosen, and its instants.
+#[derive(Clone, Copy)]
+pub(super) struct Due {
+    pub frame: Frame,
+    pub late: bool,
+    /// No hand-over before these, by their own clocks: TxTime, opening of the gate, instant of the decision.
+    monotonic_at: Option<Monotonic>,
+    tai_at: Option<Tai>,
+    /// The latest instant of hand-over with which it still ends inside its window.
+    pub latest: Option<Tai>,
+    /// Where a gate had a say, the worker's lateness is counted from this instant.
+    ready_at: Tai,
+    /// Nothing but the TxTime, if there is one, has a say.
+    is_plain: bool,
+}
+
+/// What the clocks say about a frame that lies ready.
+pub(super) enum Moment {
+    /// It is too early by so much.
+    Early(Nanos),
+    /// It may go; so much has passed since it first could have.
+    Now { error: Nanos, read: Option<TxTime> },
+    /// Its window or its deadline has passed.
+    Gone,
+}
+
+impl Due {
+    #[inline]
+    pub(super) fn new(chosen: &Chosen<'_>) -> Self {
+        let frame = *chosen.frame;
+        let is_deadline = frame.late == LatePolicy::Deadline;
+        let due = if chosen.late { None } else { frame.not_before() };
+        let mut of = Self {
+            frame,
+            late: chosen.late,
+            monotonic_at: None,
+            tai_at: chosen.window.map(|window| window.opens_at),
+            latest: chosen.window.map(|window| window.latest),
+            ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
+            is_plain: chosen.window.is_none() && chosen.at.is_none() && !is_deadline,
+        };
+        if of.is_plain {
+            return of;
+        }
+        // A deadline is read from its own clock, whatever else is.
+        let deadline = frame.tx_time.filter(|_| is_deadline).map(|at| match at {
+            TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
+            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
+        });
+        for at in [due, deadline, chosen.at].into_iter().flatten() {
+            match at {
+                TxTime::Tai(at) => of.tai_at = Some(of.tai_at.map_or(at, |other| other.max(at))),
+                TxTime::Monotonic(at) => {
+                    of.monotonic_at = Some(of.monotonic_at.map_or(at, |other| other.max(at)));
+                }
+            }
+        }
+        of
+    }
+
+    /// Whether it has a TxTime to overrun. Zero on MONOTONIC is fq's word for "at once": there is nothing to be late for.
+    pub(super) fn is_on_time(&self) -> bool {
+        !self.late && self.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO))
+    }
+
+    /// Whether `error` is more than a frame on time may be late.
+    pub(super) fn is_overrun(&self, error: Nanos) -> bool {
+        self.is_on_time() && error > self.frame.overrun_limit.max(Nanos::ZERO)
+    }
+
+    /// Reads the clocks that matter, TAI last: it is what gates are held against.
+    #[inline]
+    pub(super) fn moment(&self, env: &mut impl Environment) -> Moment {
+        if self.is_plain { self.own_moment(env) } else { self.gated_moment(env) }
+    }
+
+    #[inline]
+    fn own_moment(&self, env: &mut impl Environment) -> Moment {
+        let (error, read) = match self.frame.tx_time.filter(|_| !self.late) {
+            None => return Moment::Now { error: Nanos::ZERO, read: None },
+            Some(TxTime::Tai(at)) => {
+                let now = env.tai();
+                (now.since(at), TxTime::Tai(now))
+            }
+            Some(TxTime::Monotonic(at)) => {
+                let now = env.monotonic();
+                (now.since(at), TxTime::Monotonic(now))
+            }
+        };
+        if error < Nanos::ZERO {
+            return Moment::Early(Nanos::ZERO.saturating_sub(error));
+        }
+        Moment::Now { error, read: Some(read) }
+    }
+
+    fn gated_moment(&self, env: &mut impl Environment) -> Moment {
+        let monotonic = self.monotonic_at.map(|at| (at, env.monotonic()));
+        let tai = self.tai_at.map(|at| (at, env.tai()));
+        let early_by_monotonic = monotonic.map_or(Nanos::ZERO, |(at, now)| at.since(now));
+        let early_by_tai = tai.map_or(Nanos::ZERO, |(at, now)| at.since(now));
+        let early = early_by_monotonic.max(early_by_tai);
+        if early > Nanos::ZERO {
+            return Moment::Early(early);
+        }
+        if let (Some(latest), Some((_, now))) = (self.latest, tai) {
+            if now > latest || self.is_past_deadline(monotonic, tai) {
+                return Moment::Gone;
+            }
+            return Moment::Now { error: now.since(self.ready_at), read: Some(TxTime::Tai(now)) };
+        }
+        if self.is_past_deadline(monotonic, tai) {
+            return Moment::Gone;
+        }
+        let error = match (self.frame.tx_time, monotonic, tai) {
+            (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now.since(at),
+            (Some(TxTime::Tai(at)), _, Some((_, now))) => now.since(at),
+            _ => Nanos::ZERO,
+        };
+        let read = match (monotonic, tai) {
+            (_, Some((_, now))) => Some(TxTime::Tai(now)),
+            (Some((_, now)), None) => Some(TxTime::Monotonic(now)),
+            (None, None) => None,
+        };
+        Moment::Now { error, read }
+    }
+
+    fn is_past_deadline(&self, monotonic: Option<(Monotonic, Monotonic)>, tai: Option<(Tai, Tai)>) -> bool {
+        self.frame.late == LatePolicy::Deadline
+            && match (self.frame.tx_time, monotonic, tai) {
+                (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now > at,
+                (Some(TxTime::Tai(at)), _, Some((_, now))) => now > at,
+                _ => false,
+            }
+    }
+}
