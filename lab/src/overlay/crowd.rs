@@ -123,7 +123,7 @@ impl Phases {
 /// What was measured, for the results.
 pub(super) fn describe(attachments: usize) -> String {
     format!(
-        "{attachments} pods, each with an attachment of its own at one ktsnd and one unmodified talker (ordinary process, CPU 0, \
+        "{attachments} pods of IPv4 alone, each with an attachment of its own at one ktsnd and one unmodified talker (ordinary process, CPU 0, \
          100 Hz, sends 10 to 20 ms ahead). ktsn-many: transmit times 20 µs apart in one burst each 10 ms, as a TSN planner lays \
          them, so that the worker's spin duty stays below its cap; ktsn-many-random: anywhere in the 10 ms, for \
          information. The far host drops the frames behind the tap: its receive path would run inside our hand-over here. \

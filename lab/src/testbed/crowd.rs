@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Many more pods on host A. In: a testbed, how many. Out: pods on its bridge, as the first one; removed on drop.
 //!
+//! They have IPv4 alone. Their IPv6 would speak by multicast, each word copied to every port of the bridge: thousands of frames in one
+//! instant fill the backlog of the CPU (`net.core.netdev_max_backlog`), which the uplink's frames pass here too, as the
+//! link between the hosts is a veth; the kernel then throws some of them away (`port_error`, at the port `dropped`).
+//!
 //! Host B's kernel then drops the overlay's frames behind the tap: on two machines its receive path would not run inside
 //! the sender's system call, where with this many frames it would be all that is measured.
 
 use super::{OVERLAY_MTU, POD_INTERFACE, Testbed, UPLINK, VXLAN_PORT, namespace_path};
 use crate::command::run;
 use crate::error::LabError;
+use crate::sys::within;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -49,6 +54,9 @@ impl Crowd {
             lines
         };
         batch(None, &each(&|pod, _| format!("netns add {pod}")))?;
+        for name in crowd.namespaces.iter().chain([&host.namespace]) {
+            within(name, no_more_ipv6)?;
+        }
         let veth = |pod: &str, index: usize| {
             format!(
                 "link add vethpod{index} mtu {OVERLAY_MTU} type veth peer name {POD_INTERFACE} netns {pod}\n\
@@ -79,6 +87,15 @@ impl Crowd {
     }
 }
 
+/// Devices that come from now on have no IPv6.
+fn no_more_ipv6() -> std::io::Result<()> {
+    match std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1") {
+        // A kernel without IPv6.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}
+
 impl Drop for Crowd {
     fn drop(&mut self) {
         for name in &self.namespaces {
@@ -105,7 +122,12 @@ mod tests {
         for pod in &names {
             let way = output(Some(pod), &format!("ip route get {}", testbed.b.pod_address)).unwrap();
             assert!(way.contains("via 10.244.0.1 dev eth0 src 10.244.0.2"), "{way}");
+            let speaks = output(Some(pod), "ip -6 addr show dev eth0").unwrap();
+            assert_eq!(speaks, "", "no multicast of its own");
         }
+        let speaks =
+            output(None, &format!("ip -n {} -6 addr show dev vethpod0", testbed.a.namespace)).unwrap();
+        assert_eq!(speaks, "");
         let ports = output(None, &format!("bridge -n {} link show", testbed.a.namespace)).unwrap();
         assert_eq!(ports.matches("master cni0").count(), 4, "{ports}");
         drop(crowd);
