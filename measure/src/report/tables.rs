@@ -330,7 +330,7 @@ pub(super) fn checks(document: &Document) -> String {
         return rows;
     }
     format!(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Check</th><th scope=\"col\" class=\"text\">Outcome</th>\
+        "<div class=\"scroll\"><table class=\"words\"><thead><tr><th scope=\"col\">Check</th><th scope=\"col\" class=\"text\">Outcome</th>\
          <th scope=\"col\" class=\"text\">Reason</th></tr></thead><tbody>\n{rows}</tbody></table></div>"
     )
 }
