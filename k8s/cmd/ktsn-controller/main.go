@@ -71,7 +71,7 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	set.StringVar(&c.identity, "identity", or("POD_NAME", fmt.Sprintf("%s_%d", host, os.Getpid())), "who this is in the lease (POD_NAME)")
 	set.DurationVar(&c.work.Rollouts.CheckMax, "check-timeout", c.work.Rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
 	set.DurationVar(&c.work.Rollouts.Margin, "rollout-margin", c.work.Rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
-	set.DurationVar(&c.work.HandOver, "hand-over", 10*time.Microsecond, "kept free in front of the frames of each window when Streams are judged")
+	set.DurationVar(&c.work.HandOver, "hand-over", controller.HandOverLeast, "kept free in front of the frames of each window when Streams are judged")
 	set.StringVar(&c.listen, "listen", ":9189", "`address` of /metrics, /readyz and /livez; empty: none")
 	var err error
 	if c.work.Log, err = set.Read(arguments); err != nil {
@@ -89,8 +89,8 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	if c.work.Rollouts.Margin < 2*time.Second || c.work.Rollouts.Margin > time.Hour {
 		return c, fmt.Errorf("--rollout-margin: found %s, expected 2s to 1h", c.work.Rollouts.Margin)
 	}
-	if c.work.HandOver < 0 || c.work.HandOver > time.Second {
-		return c, fmt.Errorf("--hand-over: found %s, expected 0s to 1s", c.work.HandOver)
+	if c.work.HandOver < controller.HandOverLeast || c.work.HandOver > time.Second {
+		return c, fmt.Errorf("--hand-over: found %s, expected %s (ktsnd's own guess before it has measured) to 1s", c.work.HandOver, controller.HandOverLeast)
 	}
 	return c, c.work.Prefixes.Check()
 }

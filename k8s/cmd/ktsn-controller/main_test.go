@@ -32,6 +32,7 @@ func TestFlags(t *testing.T) {
 	for argument, text := range map[string]string{
 		"--tsn-cidr=10.99.0.1/16": "--tsn-cidr: found", "--rollout-margin=1s": "--rollout-margin: found", "--check-timeout=1ms": "--check-timeout: found",
 		"--hand-over=2s":   "--hand-over: found",
+		"--hand-over=19us": "--hand-over: found",
 		"--log-level=loud": "--log-level: found", "word": "unexpected argument", "--unknown": "not defined",
 	} {
 		if _, err := parse([]string{argument}, none, io.Discard); err == nil || !strings.Contains(err.Error(), text) {

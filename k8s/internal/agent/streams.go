@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"math/bits"
 	"net/netip"
 	"reflect"
 	"time"
@@ -30,6 +29,7 @@ const streamRetry = time.Second
 const (
 	vxlanIPv4 = 14 + 8 + 8 + 20
 	vxlanIPv6 = 14 + 8 + 8 + 40
+	vlanTag   = 4
 )
 
 // streamLoop reports the interfaces of this node's talkers. It decides nothing.
@@ -208,19 +208,20 @@ func (l *streamLook) port(device string) stream.PortReport {
 	return found
 }
 
-// rounded up to a power of two µs; 0 stays.
+// rounded up to 10 µs, so that it changes seldom; 0 stays.
 func rounded(span uint64) int64 {
-	if span == 0 {
-		return 0
-	}
-	const micro = 1000
-	return micro << min(bits.Len64((span-1)/micro), 30)
+	const step = 10_000
+	return int64(min((span+step-1)/step, 100_000) * step)
 }
 
-// overheadOf an attachment's overlay. The tunnel is IPv4 unless its own end says otherwise.
+// overheadOf an attachment's overlay, or of the tag that its frames get. The tunnel is IPv4 unless its own end says otherwise.
 func overheadOf(state *nodeapi.AttachmentState) int64 {
-	vxlan := state.GetAttachment().GetVxlan()
-	if vxlan == nil {
+	attachment := state.GetAttachment()
+	vxlan := attachment.GetVxlan()
+	switch {
+	case vxlan == nil && (attachment.Vlan != nil || attachment.Pcp != nil):
+		return vlanTag
+	case vxlan == nil:
 		return 0
 	}
 	for _, local := range []string{state.GetOverlay().GetLocal(), vxlan.GetLocal()} {

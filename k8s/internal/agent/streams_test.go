@@ -73,7 +73,7 @@ func TestTalkersAreReported(t *testing.T) {
 		}}},
 	}
 	want := stream.Report{
-		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, HandOver: 16_000, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
+		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, HandOver: 10_000, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
 		Talkers: []stream.TalkerReport{
 			{Namespace: "plant", Pod: "v4", UID: "u1", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
 				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
@@ -174,7 +174,7 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 }
 
 func TestHandOversAreRounded(t *testing.T) {
-	for span, want := range map[uint64]int64{0: 0, 1: 1000, 1000: 1000, 1001: 2000, 2001: 4000, 9100: 16_000, 16_000: 16_000, 1 << 63: 1000 << 30} {
+	for span, want := range map[uint64]int64{0: 0, 1: 10_000, 10_000: 10_000, 20_000: 20_000, 20_001: 30_000, 1 << 62: 1_000_000_000} {
 		if got := rounded(span); got != want {
 			t.Errorf("%d: %d, expected %d", span, got, want)
 		}
@@ -185,6 +185,17 @@ func TestCountersAreSeldomInALargeCluster(t *testing.T) {
 	for nodes, want := range map[int]time.Duration{1: 10 * time.Second, 20: 10 * time.Second, 200: 100 * time.Second, 1000: 500 * time.Second} {
 		if got := countersEvery(nodes); got != want {
 			t.Errorf("%d nodes: %s", nodes, got)
+		}
+	}
+}
+
+func TestTheTagCounts(t *testing.T) {
+	vid := uint32(5)
+	for want, attachment := range map[int64]*nodeapi.Attachment{
+		0: {}, 4: {Vlan: &vid}, 50: {Vlan: &vid, Vxlan: &nodeapi.Vxlan{}},
+	} {
+		if got := overheadOf(&nodeapi.AttachmentState{Attachment: attachment}); got != want {
+			t.Errorf("%d, expected %d", got, want)
 		}
 	}
 }

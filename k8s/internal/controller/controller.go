@@ -64,8 +64,8 @@ type Controller struct {
 	store cache.Store
 
 	mutex  sync.Mutex
-	faults map[string]error // by part
-	looked time.Time        // while it leads: when the last look ended
+	faults map[string]error     // by part
+	looked map[string]time.Time // while it leads: when the last look ended, by part
 }
 
 // Config is what the command line says.
@@ -77,6 +77,10 @@ type Config struct {
 	Log      *slog.Logger
 }
 
+// HandOverLeast is what ktsnd reckons with before it has measured (AT_START in its worker/hand_over.rs): with less, a window could be called
+// long enough in which ktsnd never sends.
+const HandOverLeast = 20 * time.Microsecond
+
 // partObjects: whether the objects were seen.
 const partObjects = "objects"
 
@@ -84,7 +88,7 @@ const partObjects = "objects"
 func New(kube kubernetes.Interface, custom, slow dynamic.Interface, config Config) *Controller {
 	return &Controller{
 		kube: kube, dynamic: custom, slow: slow, prefixes: config.Prefixes, rollouts: config.Rollouts, handOver: config.HandOver,
-		log: config.Log, now: time.Now, metrics: newMetrics(),
+		log: config.Log, now: time.Now, metrics: newMetrics(), looked: map[string]time.Time{},
 		faults: map[string]error{partObjects: errors.New("the API server's objects were not seen yet")},
 	}
 }
@@ -121,8 +125,8 @@ func (c *Controller) Follow(ctx context.Context, changed func()) bool {
 func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	c.metrics.leader.Set(1)
 	defer c.metrics.leader.Set(0)
-	c.look(time.Now())
-	defer c.look(time.Time{})
+	c.look(partSchedules, time.Now())
+	defer c.look(partSchedules, time.Time{})
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Add(1)
@@ -134,7 +138,7 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	defer ticker.Stop()
 	for {
 		c.set(partSchedules, c.Reconcile(ctx))
-		c.look(time.Now())
+		c.look(partSchedules, time.Now())
 		select {
 		case <-ctx.Done():
 			return
@@ -144,10 +148,10 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	}
 }
 
-func (c *Controller) look(at time.Time) {
+func (c *Controller) look(part string, at time.Time) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.looked = at
+	c.looked[part] = at
 }
 
 // stuckAfter is much longer than any look with all its deadlines.
@@ -157,8 +161,10 @@ const stuckAfter = 5 * time.Minute
 func (c *Controller) Stuck() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if since := c.now().Sub(c.looked); !c.looked.IsZero() && since > stuckAfter {
-		return fmt.Errorf("the last look at everything ended %s ago", since)
+	for part, at := range c.looked {
+		if since := time.Since(at); !at.IsZero() && since > stuckAfter {
+			return fmt.Errorf("%s: the last look ended %s ago", part, since)
+		}
 	}
 	return nil
 }

@@ -54,9 +54,11 @@ func (c *Controller) LeadStreams(ctx context.Context) {
 		case <-time.After(resourceEvery):
 		}
 	}
+	defer c.look(partStreams, time.Time{})
 	ticker := time.NewTicker(streamsEvery)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
+		c.look(partStreams, time.Now())
 		c.set(partStreams, c.metrics.timed(partStreams, func() error { return c.Streams(ctx) }))
 		select {
 		case <-ctx.Done():

@@ -364,7 +364,7 @@ func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
 		t.Error("leads no more")
 	}
 	for at, want := range map[time.Time]bool{{}: false, time.Now().Add(-time.Minute): false, time.Now().Add(-stuckAfter - time.Second): true} {
-		b.look(at)
+		b.Controller.look(partStreams, at)
 		if err := b.Stuck(); (err != nil) != want {
 			t.Errorf("%s: %v", at, err)
 		}

@@ -17,8 +17,8 @@ import (
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
 
-// streamsMax bounds the streams of one port: what one look costs grows with their square.
-const streamsMax = 256
+// streamsMax bounds the streams of one port: what a look costs grows with their third power.
+const streamsMax = 64
 
 // podsShown in a status.
 const podsShown = 16
@@ -98,6 +98,7 @@ func (w *World) index() {
 	if w.Memo == nil {
 		w.Memo = NewMemo()
 	}
+	w.Memo.turn()
 	w.nodes, w.talkers = map[string]*Node{}, map[talkerKey][]TalkerReport{}
 	for index := range w.Nodes {
 		node := &w.Nodes[index]
@@ -207,7 +208,7 @@ func (w *World) try(book *ledger, p *place) {
 
 // disturbed says what is wrong with a demand beside those that are held: its own fault, or that of one that it would disturb.
 func (w *World) disturbed(p *place, port *Port, before *held, own Demand) *Fault {
-	faults, _ := w.Memo.judge(port, append(slices.Clone(before.demands), own))
+	faults, _ := w.Memo.judge(port, append(slices.Clone(before.demands), own), false)
 	if fault := faults[len(before.demands)]; fault != nil {
 		return fault
 	}
@@ -237,7 +238,7 @@ func (w *World) latencies(book *ledger, all [][]*place) {
 			if found[key] == nil {
 				found[key] = map[types.UID]int64{}
 				on := p.on(w.HandOver)
-				_, spans := w.Memo.judge(&on, port.demands)
+				_, spans := w.Memo.judge(&on, port.demands, true)
 				for index, stream := range port.streams {
 					found[key][stream.UID] = spans[index]
 				}

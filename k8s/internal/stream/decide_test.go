@@ -422,3 +422,29 @@ func TestManyStreamsOfOnePortAreBounded(t *testing.T) {
 		t.Errorf("nothing is remembered: %s, then %s", first, again)
 	}
 }
+
+// A port full of streams of three classes with frames of several lengths, in a schedule of many windows; nothing remembered.
+func BenchmarkDecide(b *testing.B) {
+	for _, windows := range []int{1, 16, 128} {
+		w := cluster()
+		one := w.schedule(1, "a")
+		table := &one.Status.Accepted.Spec.GateParameterTable
+		table.AdminControlList = nil
+		for range windows {
+			for _, states := range []int32{16, 32, 64, 143} {
+				table.AdminControlList = append(table.AdminControlList, v1alpha1.GateControlEntry{GateStatesValue: states, TimeIntervalValue: 250_000})
+			}
+		}
+		for index := range streamsMax {
+			w.stream(fmt.Sprint("s", index), func(s *v1alpha1.StreamSpec) {
+				s.Priority, s.TrafficSpecification.MaxFrameSize = int32(4+index%3), int32(92+index%7)
+			})
+		}
+		b.Run(fmt.Sprint(windows), func(b *testing.B) {
+			for b.Loop() {
+				w.Memo = nil
+				w.Decide(epoch)
+			}
+		})
+	}
+}

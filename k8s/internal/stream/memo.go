@@ -11,7 +11,8 @@ import (
 // Memo remembers what was judged: a look costs much, and mostly nothing has changed since the last one.
 type Memo struct {
 	seed   maphash.Seed
-	known  map[uint64]judged
+	known  map[uint64]judged // in this look
+	before map[uint64]judged // in the one before
 	booked map[bookKey]booking
 }
 
@@ -33,16 +34,19 @@ type judged struct {
 }
 
 // NewMemo is empty.
-func NewMemo() *Memo { return &Memo{maphash.MakeSeed(), map[uint64]judged{}, map[bookKey]booking{}} }
+func NewMemo() *Memo {
+	return &Memo{maphash.MakeSeed(), map[uint64]judged{}, nil, map[bookKey]booking{}}
+}
 
-// memoMax bounds it.
-const memoMax = 1 << 14
+// turn begins a look: what the last one did not ask is forgotten.
+func (m *Memo) turn() { m.before, m.known = m.known, map[uint64]judged{} }
 
-func (m *Memo) judge(p *Port, demands []Demand) ([]*Fault, []int64) {
+func (m *Memo) judge(p *Port, demands []Demand, asks bool) ([]*Fault, []int64) {
 	var hash maphash.Hash
 	hash.SetSeed(m.seed)
 	maphash.WriteComparable(&hash, [4]int64{p.LinkSpeed, p.HandOver, p.Gates.Cycle, int64(p.Gates.Always)})
 	maphash.WriteComparable(&hash, p.Gates.with)
+	maphash.WriteComparable(&hash, asks)
 	for class := range Classes {
 		maphash.WriteComparable(&hash, len(p.Gates.Open[class]))
 		for _, span := range p.Gates.Open[class] {
@@ -55,9 +59,8 @@ func (m *Memo) judge(p *Port, demands []Demand) ([]*Fault, []int64) {
 	key := hash.Sum64()
 	found, has := m.known[key]
 	if !has {
-		found.faults, found.latency = p.Judge(demands)
-		if len(m.known) >= memoMax {
-			clear(m.known)
+		if found, has = m.before[key]; !has {
+			found.faults, found.latency = p.Judge(demands, asks)
 		}
 		m.known[key] = found
 	}

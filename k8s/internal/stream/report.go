@@ -38,7 +38,7 @@ type Report struct {
 type PortReport struct {
 	// LinkSpeed in bit/s; 0: not known.
 	LinkSpeed int64 `json:"linkSpeed,omitempty"`
-	// HandOver that ktsnd measures, rounded up to a power of two µs, so that it seldom changes; 0: not known.
+	// HandOver that ktsnd reckons with, rounded up to 10 µs, so that it seldom changes; 0: not known.
 	HandOver int64 `json:"handOver,omitempty"`
 	// Schedule is the name of the gate schedule it has.
 	Schedule string `json:"schedule,omitempty"`

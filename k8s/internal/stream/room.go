@@ -80,8 +80,9 @@ func (d *Demand) each(span int64) int64 {
 }
 
 // Judge looks at all demands of a port together. `faults` says for each what is wrong (nil: nothing), `latency` how long its
-// frames take up to the wire at worst: since their transmit time, or, time-aware, since the interval's begin.
-func (p *Port) Judge(demands []Demand) (faults []*Fault, latency []int64) {
+// frames take up to the wire at worst: since their transmit time, or, time-aware, since the interval's begin. Where nobody `asks` for it,
+// it is reckoned for those alone that have a bound.
+func (p *Port) Judge(demands []Demand, asks bool) (faults []*Fault, latency []int64) {
 	faults, latency = make([]*Fault, len(demands)), make([]int64, len(demands))
 	overload := p.link(demands)
 	offsets := p.offsets(demands)
@@ -94,7 +95,7 @@ func (p *Port) Judge(demands []Demand) (faults []*Fault, latency []int64) {
 			latency[index] = plus(d.Latest, offsets[index])
 			faults[index] = p.timeAware(d, offsets[index])
 		default:
-			faults[index], latency[index] = p.anyTime(d, demands)
+			faults[index], latency[index] = p.anyTime(d, demands, asks || d.MaxLatency > 0)
 		}
 		if faults[index] == nil && d.MaxLatency > 0 && latency[index] > d.MaxLatency {
 			faults[index] = &Fault{"MaxLatency", CodeLatency, fmt.Sprintf(
@@ -252,12 +253,15 @@ func (g *Gates) text(class int) string {
 }
 
 // anyTime: the windows of one cycle have room for all that can be asked for in a cycle.
-func (p *Port) anyTime(d *Demand, demands []Demand) (*Fault, int64) {
+func (p *Port) anyTime(d *Demand, demands []Demand, asks bool) (*Fault, int64) {
 	if p.Gates.IsNever(d.Class) {
 		return p.never(d), 0
 	}
 	together := p.together(d.Class, demands)
 	if p.Gates.IsAlways(d.Class) {
+		if !asks {
+			return nil, 0
+		}
 		return nil, p.busy(together)
 	}
 	windows := p.windows(d.Class, together)
@@ -270,6 +274,9 @@ func (p *Port) anyTime(d *Demand, demands []Demand) (*Fault, int64) {
 			"the windows of traffic class %d hold %d ns of frames each cycle of %d ns (open %s, each less %d ns hand-over and what the longest frame, "+
 				"%d ns, may leave empty); this and the accepted streams that share them ask for up to %s",
 			d.Class, windows.room, p.Gates.Cycle, p.Gates.text(d.Class), p.HandOver, windows.longest, nanoseconds(demand))}, 0
+	}
+	if !asks {
+		return nil, 0
 	}
 	return nil, windows.wait(d, together)
 }

@@ -214,7 +214,7 @@ func TestWhatIsAcceptedIsKept(t *testing.T) {
 		var latency []int64
 		for range 1 + r.IntN(4) {
 			tried := append(slices.Clone(demands), randomDemand(r, p.Gates.Cycle))
-			faults, found := p.Judge(tried)
+			faults, found := p.Judge(tried, true)
 			if !slices.ContainsFunc(faults, func(f *Fault) bool { return f != nil }) {
 				demands, latency = tried, found
 			}
@@ -282,7 +282,7 @@ func TestTheBoundIsExact(t *testing.T) {
 					{GateStatesValue: 64, TimeIntervalValue: c.need - less}, {GateStatesValue: 63, TimeIntervalValue: 1_000_000 - c.need + less},
 				},
 			})}
-			faults, latency := p.Judge([]Demand{c.demand})
+			faults, latency := p.Judge([]Demand{c.demand}, true)
 			if (faults[0] == nil) != (less == 0) {
 				t.Errorf("%s, %d ns less: %+v", c.name, less, faults[0])
 			}
@@ -300,17 +300,17 @@ func TestWithoutAScheduleTheLinkIsTheBound(t *testing.T) {
 	p := Port{LinkSpeed: 100_000_000, Gates: OpenGates()}
 	frame := WireTime(WireOctets(1500, 0), p.LinkSpeed)
 	d := Demand{Interval: 1_000_000, Frames: 4, Frame: frame}
-	if faults, latency := p.Judge([]Demand{d, d}); faults[0] != nil || faults[1] != nil || latency[0] != 8*frame {
+	if faults, latency := p.Judge([]Demand{d, d}, true); faults[0] != nil || faults[1] != nil || latency[0] != 8*frame {
 		t.Errorf("%v, %v", faults, latency)
 	}
-	faults, _ := p.Judge([]Demand{d, d, d})
+	faults, _ := p.Judge([]Demand{d, d, d}, true)
 	for _, fault := range faults {
 		if fault == nil || fault.Code != CodeBandwidth {
 			t.Errorf("%+v", fault)
 		}
 	}
 	d.MaxLatency = 4*frame - 1
-	if faults, _ := p.Judge([]Demand{d}); faults[0] == nil || faults[0].Code != CodeLatency {
+	if faults, _ := p.Judge([]Demand{d}, true); faults[0] == nil || faults[0].Code != CodeLatency {
 		t.Errorf("%+v", faults[0])
 	}
 }
@@ -324,7 +324,7 @@ func TestNoSumOverflows(t *testing.T) {
 			{GateStatesValue: 1, TimeIntervalValue: 5_000_000_000}, {GateStatesValue: 2, TimeIntervalValue: 5_000_000_000},
 		}}} {
 			p := Port{LinkSpeed: 1, HandOver: 10_000, Gates: GatesOf(table)}
-			faults, latency := p.Judge(slices.Repeat([]Demand{d}, 300))
+			faults, latency := p.Judge(slices.Repeat([]Demand{d}, 300), true)
 			for index, fault := range faults {
 				if fault == nil || latency[index] < 0 {
 					t.Fatalf("%+v: %v, %d", d, fault, latency[index])
@@ -343,7 +343,7 @@ func BenchmarkJudge(b *testing.B) {
 		}
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			for b.Loop() {
-				p.Judge(demands)
+				p.Judge(demands, true)
 			}
 		})
 	}
