@@ -51,19 +51,19 @@ impl Node {
         let (uplink_port, new_worker) = self.uplink_worker(&uplink)?;
         let opened = if is_own_device(&attachment, &uplink) {
             // The host's own programs: what leaves by the uplink's device leaves through the uplink's gates.
-            Ok(uplink_port)
+            Ok((uplink_port, None))
         } else {
             self.open_interface(&attachment, &uplink)
         };
-        let interface_port = match opened {
-            Ok(port) => port,
+        let (interface_port, entered) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 self.undo_worker(&uplink, uplink_port, new_worker);
                 return Err(error);
             }
         };
         let spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
-        let added = match self.manager.add(spec).await {
+        let added = match self.manager.add_entered(spec, entered).await {
             Ok(added) => added,
             Err(error) => {
                 self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
@@ -268,14 +268,18 @@ impl Node {
         self.undo_worker(uplink, uplink_port, new);
     }
 
-    fn open_interface(&mut self, attachment: &Attachment, uplink: &str) -> Result<PortIndex, NodeError> {
+    fn open_interface(
+        &mut self,
+        attachment: &Attachment,
+        uplink: &str,
+    ) -> Result<(PortIndex, Option<tables::Entered>), NodeError> {
         let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
         // Entering a namespace takes a thread: once for all.
         let inside = in_namespace(Some(&attachment.netns), || {
             let device = Device { ifname: &attachment.interface, netns: None };
-            Ok((AfPacket::open(&device, &options)?, link_speed(&device)))
+            Ok((AfPacket::open(&device, &options)?, link_speed(&device), tables::Entered::here().ok()))
         });
-        let (port, speed) = inside.map_err(|e| not_opened("attachment.interface", &e))?;
+        let (port, speed, entered) = inside.map_err(|e| not_opened("attachment.interface", &e))?;
         let port = AnyPort::from(port);
         let index = self.free_port();
         let netns = attachment.netns.display().to_string();
@@ -290,7 +294,7 @@ impl Node {
         let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
         let new = NewPort { port, priority_map, selection, policing: None, stats };
         self.workers[uplink].send(Command::AddPort(index, new));
-        Ok(index)
+        Ok((index, entered))
     }
 
     fn close_port(&mut self, uplink: &str, index: PortIndex) {

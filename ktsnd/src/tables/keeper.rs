@@ -18,7 +18,7 @@ use std::task::Poll;
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
 
 use super::manager::PeersOf;
-use super::namespace::{self, Identity};
+use super::namespace::{self, Entered, Identity};
 use super::netlink::Netlink;
 use super::watch::Watch;
 use super::xfrm::Policies;
@@ -297,11 +297,15 @@ impl Keeper {
     }
 
     /// See [`super::Manager::add`].
-    pub(super) fn add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+    pub(super) fn add(
+        &mut self,
+        spec: AttachmentSpec,
+        entered: Option<Entered>,
+    ) -> Result<Added, TablesError> {
         let before = self.attached.remove(&spec.index.0);
         self.overlays.forget(spec.index.0);
         self.filter.forget(spec.index.0);
-        let added = self.try_add(spec);
+        let added = self.try_add(spec, entered);
         self.release();
         if added.is_err() {
             // What was read on the way is the others' too.
@@ -313,7 +317,7 @@ impl Keeper {
         added
     }
 
-    fn try_add(&mut self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+    fn try_add(&mut self, spec: AttachmentSpec, entered: Option<Entered>) -> Result<Added, TablesError> {
         self.look_at(&spec.netns);
         let learnt = overlays::names(self.specs().chain([&spec]));
         let learns_more = learnt != self.host.learnt;
@@ -323,7 +327,7 @@ impl Keeper {
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         build::check_devices(&spec, &self.host.snapshot)?;
-        let pod = open_pod(&mut self.pods, &spec.netns)?;
+        let pod = open_pod(&mut self.pods, &spec.netns, entered)?;
         let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
         let Some((interface, device)) = found else {
             let place = spec.netns.display().to_string();
@@ -443,11 +447,18 @@ impl Keeper {
     }
 }
 
-/// The namespace at `path` as it is now, opened unless it is held already.
-fn open_pod<'a>(pods: &'a mut BTreeMap<PathBuf, Pod>, path: &Path) -> Result<&'a mut Pod, TablesError> {
+/// The namespace at `path` as it is now, opened unless it is held or was entered already.
+fn open_pod<'a>(
+    pods: &'a mut BTreeMap<PathBuf, Pod>,
+    path: &Path,
+    entered: Option<Entered>,
+) -> Result<&'a mut Pod, TablesError> {
     if !pods.contains_key(path) {
-        let (identity, netlink, cookie) = namespace::open(path)
-            .map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
+        // The path may lead elsewhere by now.
+        let found = entered.filter(|entered| Identity::of(path).ok() == Some(entered.identity));
+        let opened = found.map_or_else(|| namespace::open(path), Ok);
+        let Entered { identity, netlink, cookie } =
+            opened.map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
         pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie, number: None });
     }
     let pod = pods.get_mut(path).ok_or(TablesError::Ended)?;

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::keeper::{Keeper, Wake};
+use super::namespace::Entered;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
 use crate::config::VxlanPeer;
 use crate::policy;
@@ -34,7 +35,7 @@ pub enum PeersOf {
 }
 
 enum Command {
-    Add(Box<AttachmentSpec>, oneshot::Sender<Result<Added, TablesError>>),
+    Add(Box<AttachmentSpec>, Option<Entered>, oneshot::Sender<Result<Added, TablesError>>),
     Remove(AttachmentIndex, oneshot::Sender<()>),
     Neighbour(AttachmentIndex, NextHop),
     Peers(PeersOf, Vec<VxlanPeer>, oneshot::Sender<Vec<OverlayNews>>),
@@ -72,8 +73,17 @@ impl Manager {
     /// # Errors
     /// [`TablesError`] naming the field at fault; nothing is held then.
     pub async fn add(&self, spec: AttachmentSpec) -> Result<Added, TablesError> {
+        self.add_entered(spec, None).await
+    }
+
+    /// The same, where somebody has been in the pod's namespace already.
+    pub(crate) async fn add_entered(
+        &self,
+        spec: AttachmentSpec,
+        entered: Option<Entered>,
+    ) -> Result<Added, TablesError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Command::Add(Box::new(spec), answer));
+        self.send(Command::Add(Box::new(spec), entered, answer));
         answered.await.unwrap_or(Err(TablesError::Ended))
     }
 
@@ -138,8 +148,8 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mu
 fn execute(keeper: &mut Keeper, command: Command) {
     // Who asked may have gone; then nobody reads the answer.
     match command {
-        Command::Add(spec, answer) => {
-            let _ = answer.send(keeper.add(*spec));
+        Command::Add(spec, entered, answer) => {
+            let _ = answer.send(keeper.add(*spec, entered));
         }
         Command::Remove(index, answer) => {
             keeper.remove(index);

@@ -45,6 +45,7 @@ use ktsn_resolve::{AttachmentIndex, Bridged, PortIndex, TableError, Tables};
 
 pub(crate) use host_end::host_end;
 pub use manager::{Manager, PeersOf};
+pub(crate) use namespace::Entered;
 pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;

@@ -29,19 +29,33 @@ impl Identity {
     }
 }
 
+/// A namespace that a thread is in, with what tables need of it.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(super) identity: Identity,
+    pub(super) netlink: Netlink,
+    pub(super) cookie: u64,
+}
+
+impl Entered {
+    /// That of the calling thread.
+    pub(crate) fn here() -> io::Result<Self> {
+        let identity = Identity::of(Path::new("/proc/thread-self/ns/net"))?;
+        let netlink = Netlink::open()?;
+        let cookie = sys::netns_cookie(netlink.as_fd())?;
+        Ok(Self { identity, netlink, cookie })
+    }
+}
+
 /// Opens a netlink socket inside of the namespace at `path`; tells which one that was.
-pub(super) fn open(path: &Path) -> io::Result<(Identity, Netlink, u64)> {
+pub(super) fn open(path: &Path) -> io::Result<Entered> {
     let file = File::open(path)?;
-    let stat = rustix::fs::fstat(&file)?;
-    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
     let entered = std::thread::scope(|scope| {
         let inside = || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Netlink::open()
+            Entered::here()
         };
         scope.spawn(inside).join()
     });
-    let netlink = entered.unwrap_or_else(|_| Err(io::Error::other("the thread that entered it panicked")))?;
-    let cookie = sys::netns_cookie(netlink.as_fd())?;
-    Ok((identity, netlink, cookie))
+    entered.unwrap_or_else(|_| Err(io::Error::other("the thread that entered it panicked")))
 }

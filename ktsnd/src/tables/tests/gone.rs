@@ -124,3 +124,17 @@ fn removing_an_attachment_lets_its_namespace_go() {
         assert!(seen.attachment().is_none());
     });
 }
+
+#[test]
+fn a_namespace_that_the_path_does_not_lead_to_is_not_used() {
+    Place::run(async |place, seen: Seen| {
+        // The node's own, where the pod's interface is not.
+        let elsewhere = crate::tables::Entered::here().unwrap();
+        let expected = super::super::namespace::open(&path_of(&place.pod)).unwrap();
+        let added = seen.manager.add_entered(place.spec(), Some(elsewhere)).await.unwrap();
+        assert_eq!(added.netns_cookie, expected.cookie);
+        seen.manager.remove(place.spec().index).await;
+        let added = seen.manager.add_entered(place.spec(), Some(expected)).await.unwrap();
+        assert!(added.tables.attachment(place.spec().index).is_some());
+    });
+}
