@@ -131,24 +131,3 @@ pub(crate) fn advance(now: &mut Now, span: u64) {
 pub(crate) fn step_tai(now: &mut Now, span: i64) {
     now.tai = now.tai.saturating_add(Nanos::new(span));
 }
-
-/// What is no offer and no decision; `queued` is what the strategy holds.
-pub(crate) fn happen(event: &Event, s: &mut dyn ktsn_sched::Strategy, at: &mut Now, queued: &mut Vec<Frame>) {
-    match event {
-        Event::Remove { tenant } => {
-            s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-            queued.retain(|q| q.tenant != *tenant);
-        }
-        Event::Advance(span) => advance(at, *span),
-        Event::StepTai(span) => step_tai(at, *span),
-        Event::Offer(_) | Event::Decide => unreachable!("the caller's matter"),
-    }
-}
-
-/// Takes out all that is left, in the order of their numbers.
-pub(crate) fn rest(s: &mut dyn ktsn_sched::Strategy) -> Vec<Frame> {
-    let mut rest = Vec::new();
-    s.remove(&mut |_| true, &mut |f| rest.push(f));
-    rest.sort_by_key(|f| f.id.0);
-    rest
-}

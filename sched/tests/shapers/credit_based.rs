@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The credit-based strategy, 802.1Q-2022 8.6.8.2: against the reference in every nanosecond, and the share of the link.
 
-use crate::events::{Asks, Event, Sent, advance, event, happen, rest, step_tai};
+use crate::events::{Asks, Event, Sent, advance, event, step_tai};
+use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, transmitted};
 use ktsn_sched::{

@@ -9,6 +9,7 @@ mod credit_based;
 mod events;
 #[path = "../selection/flood.rs"]
 mod flood;
+mod happen;
 mod no_allocation;
 mod reference;
 mod strict_priority;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Strict priority, 802.1Q-2022 8.6.8.1.
 
-use crate::events::{Event, advance, begin, event, forward_event, happen, rest, step_tai};
+use crate::events::{Event, advance, begin, event, forward_event, step_tai};
+use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, tai, transmitted};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, StrictPriority};
