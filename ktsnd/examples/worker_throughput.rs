@@ -55,7 +55,10 @@ impl Environment for Awake {
         tai_now()
     }
     fn sleep(&mut self, _: Monotonic, woken: &mut Woken) {
-        woken.doorbells.clear();
+        woken.clear();
+    }
+    fn news(&mut self, _: usize, woken: &mut Woken) {
+        woken.clear();
     }
     fn watch(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<(), rustix::io::Errno> {
         Ok(())

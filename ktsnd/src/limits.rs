@@ -20,6 +20,13 @@ pub const INTAKE_BUDGET: usize = 32;
 pub const LOOKS_A_PASS: usize = 16;
 /// A ring that was empty for so long is not looked at any more until its client rings.
 pub const QUIET_AFTER: Nanos = Nanos::from_millis(500);
+/// A worker that does not sleep hears doorbells so often, where somebody's ring is not looked at: a system call of some
+/// 300 ns.
+pub const LISTEN_AFTER: Nanos = Nanos::from_micros(100);
+/// The same where a frame is always due right away.
+pub const LISTEN_AFTER_ALL: Nanos = Nanos::from_micros(500);
+/// Of those that have rung it hears so many at once.
+pub const HEARD_AT_ONCE: usize = 4;
 /// While the worker is awake for long, what it promised is made young again when it is older than this.
 pub const PROMISE_AGE: Nanos = Nanos::from_millis(1);
 /// Frames that one port hands over before the next port's turn.

@@ -123,6 +123,8 @@ pub struct Worker<P, E> {
     muted_count: usize,
     second_began: Monotonic,
     tended_at: Monotonic,
+    /// When doorbells were heard last.
+    heard_at: Monotonic,
     draining: bool,
     /// What was waited for last: intake stops short of it.
     next: Option<transmit::Next>,
@@ -181,6 +183,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             muted_count: 0,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
+            heard_at: Monotonic::ZERO,
             draining: false,
             next: None,
             kicked: None,
@@ -202,6 +205,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub fn pass(&mut self) -> bool {
         let more_commands = self.apply_commands();
         let now = self.tend();
+        self.listen(now);
         self.intake_all(now);
         self.intake_all_captured();
         let next = self.transmit_due();

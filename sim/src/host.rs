@@ -57,8 +57,16 @@ impl VirtualHost {
         }
     }
 
-    /// Whether there is news for a sleeper.
-    fn news(&self) -> bool {
+    /// Tells what happened.
+    fn tell(&self, most: usize, woken: &mut Woken) {
+        woken.doorbells.extend(self.ringing().into_iter().take(most));
+        let mut world = self.world.borrow_mut();
+        woken.command = std::mem::take(&mut world.news.command);
+        woken.clock_set = std::mem::take(&mut world.news.clock_set);
+    }
+
+    /// Whether there is news.
+    fn is_news(&self) -> bool {
         let mut world = self.world.borrow_mut();
         if world.news.command || world.news.clock_set {
             return true;
@@ -90,20 +98,22 @@ impl Environment for VirtualHost {
 
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
         let until = until.as_nanos();
-        woken.doorbells.clear();
-        woken.command = false;
-        woken.clock_set = false;
-        let mut news = self.news();
+        woken.clear();
+        let mut news = self.is_news();
         while !news && self.world.borrow_mut().one_event_until(until) {
-            news = self.news();
+            news = self.is_news();
         }
         self.world.borrow_mut().wake(until, news);
         woken.timed_out = !news;
         if news {
-            woken.doorbells.extend(self.ringing());
-            let mut world = self.world.borrow_mut();
-            woken.command = std::mem::take(&mut world.news.command);
-            woken.clock_set = std::mem::take(&mut world.news.clock_set);
+            self.tell(BELLS_A_WAKE, woken);
+        }
+    }
+
+    fn news(&mut self, most: usize, woken: &mut Woken) {
+        woken.clear();
+        if self.is_news() {
+            self.tell(most, woken);
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! In: doorbells, frames taken, instants. Out: promises in the clients' regions, and whether the worker may sleep. A pass
 //! costs what the clients cost that send: whose ring was empty for [`limits::QUIET_AFTER`] is told that nobody will look
-//! ([`NEVER`]), so that its next frame rings whatever its transmit time is, and is left alone until it does. Should a doorbell be
-//! lost, the look at everybody a few times a second ([`limits::SLEEP_MAX`]) finds the frame.
+//! ([`NEVER`]), so that its next frame rings whatever its transmit time is, and is left alone until it does. Doorbells are heard
+//! after each sleep, and by a worker that does not sleep each [`limits::LISTEN_AFTER`]. Should one be lost, the look at everybody a few times a second ([`limits::SLEEP_MAX`]) finds the frame.
 //!
 //! ```text
 //!            frame taken                 QUIET_AFTER without one
@@ -73,6 +73,30 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// The client at this place is no more.
     pub(super) fn forget_active(&mut self, index: usize) {
         self.active.retain(|active| usize::from(*active) != index);
+    }
+
+    /// Whether somebody may have rung whom nobody has heard for long: nobody looks at every ring, and the worker does not sleep.
+    pub(super) fn is_to_listen(&self, now: Monotonic) -> bool {
+        self.clients_count > self.active.len() && now.since(self.heard_at) >= limits::LISTEN_AFTER
+    }
+
+    /// A worker that has not slept for a while hears who rang, not too many at once; a frame that is due right away comes
+    /// first, but not for ever.
+    pub(super) fn listen(&mut self, now: Monotonic) {
+        if !self.is_to_listen(now) {
+            return;
+        }
+        let now = self.env.now();
+        let ahead = self.next.map(|next| next.at.ahead_of(now));
+        let is_close = ahead.is_some_and(|ahead| ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS);
+        if is_close && now.monotonic.since(self.heard_at) < limits::LISTEN_AFTER_ALL {
+            return;
+        }
+        self.heard_at = now.monotonic;
+        let mut woken = std::mem::take(&mut self.woken);
+        self.env.news(limits::HEARD_AT_ONCE, &mut woken);
+        self.hear_doorbells(&woken.doorbells, now);
+        self.woken = woken;
     }
 
     /// A few times a second, everybody: a doorbell may have been lost, a promise may be missing.

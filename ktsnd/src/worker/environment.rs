@@ -27,6 +27,16 @@ pub struct Woken {
     pub timed_out: bool,
 }
 
+impl Woken {
+    /// Nothing happened.
+    pub fn clear(&mut self) {
+        self.doorbells.clear();
+        self.command = false;
+        self.clock_set = false;
+        self.timed_out = false;
+    }
+}
+
 /// Events taken in one go.
 pub(super) const EVENTS: usize = 64;
 const TOKEN_COMMAND: u64 = u64::MAX;
@@ -48,6 +58,8 @@ pub trait Environment {
     }
     /// Sleeps until `until` or until something happens; fills `woken`.
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken);
+    /// What happened by now, without sleeping: fills `woken`, at most `most` doorbells.
+    fn news(&mut self, most: usize, woken: &mut Woken);
     /// Begins to watch a doorbell.
     ///
     /// # Errors
@@ -112,10 +124,11 @@ impl Host {
         );
     }
 
-    fn drain(&self, woken: &mut Woken) {
+    fn drain(&self, most: usize, woken: &mut Woken) {
         let mut space = [const { MaybeUninit::uninit() }; EVENTS];
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&zero)) else { return };
+        let space = &mut space[..most.clamp(1, EVENTS)];
+        let Ok((events, _)) = epoll::wait(&self.epoll, space, Some(&zero)) else { return };
         let mut word = [0u8; 8];
         for event in events {
             match event.data.u64() {
@@ -149,9 +162,7 @@ impl Environment for Host {
     }
 
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
-        woken.doorbells.clear();
-        woken.command = false;
-        woken.clock_set = false;
+        woken.clear();
         let span = until.since(self.monotonic()).max(Nanos::ZERO).get();
         let timeout = Timespec { tv_sec: span / 1_000_000_000, tv_nsec: span % 1_000_000_000 };
         // ppoll takes nanoseconds on every kernel; epoll_wait only where epoll_pwait2 exists.
@@ -159,8 +170,13 @@ impl Environment for Host {
         let ready = poll(&mut [PollFd::from_borrowed_fd(epoll, PollFlags::IN)], Some(&timeout));
         woken.timed_out = matches!(ready, Ok(0));
         if !woken.timed_out {
-            self.drain(woken);
+            self.drain(EVENTS, woken);
         }
+    }
+
+    fn news(&mut self, most: usize, woken: &mut Woken) {
+        woken.clear();
+        self.drain(most, woken);
     }
 
     fn watch(&mut self, doorbell: BorrowedFd<'_>, number: u64) -> Result<(), Errno> {

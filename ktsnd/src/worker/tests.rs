@@ -2,6 +2,7 @@
 //! The shipped loop on virtual clocks: never early, conservation, the late rules, ends of every kind.
 #![allow(clippy::cast_possible_truncation)]
 
+mod attention;
 mod captured;
 mod copies;
 mod flood;

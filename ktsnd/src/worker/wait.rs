@@ -71,6 +71,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             self.hear_doorbells(&woken.doorbells, awake);
             self.woken = woken;
+            self.heard_at = awake.monotonic;
             self.watch_for_steps(awake);
         }
     }
@@ -98,7 +99,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.offset = Some(offset);
     }
 
-    fn hear_doorbells(&mut self, numbers: &[u64], now: Now) {
+    pub(super) fn hear_doorbells(&mut self, numbers: &[u64], now: Now) {
         for number in numbers {
             let index = *number as usize;
             // Awake, it looks at who rang: more of the same ring for nothing.
@@ -145,6 +146,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return;
             }
             nearest = nearest.min(ahead);
+            if self.is_to_listen(now.monotonic) && ahead >= limits::INTAKE_STOPS {
+                self.spent_spinning(began, now);
+                return;
+            }
             // As many as surely fit before the frame is due.
             let budget = usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
             if self.look_once(now, budget) {

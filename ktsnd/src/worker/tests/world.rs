@@ -50,6 +50,8 @@ pub(super) struct Clocks {
     pub stall: Arc<AtomicU64>,
     /// So long a port's system call takes.
     pub hand_over: Arc<AtomicU64>,
+    /// Places of clients that have rung.
+    pub ringing: Arc<Mutex<Vec<u64>>>,
     /// Nothing can be waited for.
     pub refuses_watch: Arc<AtomicBool>,
 }
@@ -91,10 +93,18 @@ impl Environment for Clocks {
         Tai::from_nanos(self.tai_now())
     }
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
-        woken.doorbells.clear();
-        woken.timed_out = true;
-        let until = until.as_nanos() + self.lateness.load(SeqCst);
-        self.monotonic.fetch_max(until, SeqCst);
+        self.news(usize::MAX, woken);
+        woken.timed_out = woken.doorbells.is_empty();
+        if woken.timed_out {
+            let until = until.as_nanos() + self.lateness.load(SeqCst);
+            self.monotonic.fetch_max(until, SeqCst);
+        }
+    }
+    fn news(&mut self, most: usize, woken: &mut Woken) {
+        woken.clear();
+        let mut ringing = self.ringing.lock().unwrap();
+        let most = ringing.len().min(most);
+        woken.doorbells.extend(ringing.drain(..most));
     }
     fn watch(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
         if self.refuses_watch.load(SeqCst) { Err(Errno::NOSPC) } else { Ok(()) }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients that were quiet are heard beside those that keep the worker awake.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use ktsn_ring::ClockId;
+
+use super::world::{App, World};
+use super::{MS, US, payload};
+
+/// Pushes a frame, and rings where the ring asks for it; whether it did.
+fn send(world: &World, app: &App, place: u64, tx_time: u64, text: &[u8]) -> bool {
+    let now = world.clocks.at();
+    assert!(app.push(ClockId::Monotonic, tx_time, now, text));
+    let bell = app.producer.bell(ClockId::Monotonic, tx_time, now);
+    if let Some(bell) = bell {
+        world.clocks.ringing.lock().unwrap().push(place);
+        app.producer.rung(bell);
+    }
+    bell.is_some()
+}
+
+/// After a silence, a stream with a frame each `period`, always queued ahead; into it a program that was silent for longer
+/// sends one frame, a millisecond ahead. None of either leaves after its time. How often the worker slept meanwhile.
+fn quiet_beside_stream(period: u64) -> u64 {
+    let mut world = World::new(1000);
+    let (stream, quiet) = (world.client(1024), world.client(64));
+    let mut slept = 0;
+    for round in 0..5u64 {
+        let silent_until = world.clocks.at() + 700 * MS;
+        while world.clocks.at() < silent_until {
+            world.worker.pass();
+        }
+        let began = world.clocks.at();
+        let (mut next, mut due) = (began + MS, began + 10 * MS + round * 37 * US);
+        let wake_ups = world.worker_stats.wake_ups.load(SeqCst);
+        while world.clocks.at() < began + 20 * MS {
+            let now = world.clocks.at();
+            while next < now + 2 * MS {
+                send(&world, &stream, 0, next, b"stream");
+                next += period;
+            }
+            if now >= due {
+                assert!(
+                    send(&world, &quiet, 1, now + MS, &(now + MS).to_be_bytes()),
+                    "nobody looks: it has to ring"
+                );
+                due = u64::MAX;
+            }
+            world.worker.pass();
+        }
+        slept += world.worker_stats.wake_ups.load(SeqCst) - wake_ups;
+    }
+    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
+    let late: Vec<u64> = world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect();
+    assert_eq!(late.len(), 5);
+    assert!(late.iter().all(|late| *late < 2 * US), "ns after their times: {late:?}");
+    assert_eq!(world.stats.late.load(SeqCst), 0);
+    let errors = world.stats.transmit_error.snapshot();
+    assert!(errors.max() < 2 * US, "{} ns late", errors.max());
+    slept
+}
+
+#[test]
+fn a_quiet_client_is_heard_while_the_worker_spins_for_a_stream() {
+    // The margin is 60 µs: at 20 kHz it does not sleep, at 10 kHz it does between frames.
+    assert!(quiet_beside_stream(50 * US) < 30);
+    assert!(quiet_beside_stream(100 * US) > 900);
+}
+
+/// A frame that is always due right away comes before doorbells, but not for ever.
+#[test]
+fn a_quiet_client_is_heard_where_a_frame_is_always_close() {
+    assert!(quiet_beside_stream(10 * US) < 30);
+}
