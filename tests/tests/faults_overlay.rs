@@ -192,12 +192,16 @@ fn a_device_that_comes_later_is_waited_for() {
     bed.run(&flannel(&bed, "02:00:00:00:01:01"));
     eventually("it is learnt", SOON, || (overlay(&daemon).fault.is_empty()).then_some(()));
     let tap = Tap::open(&bed.host_b, UPLINK);
-    // Until the program's table is the new one, the kernel sends them.
-    eventually("frames are taken", SOON, || {
-        talk(&daemon, &bed.pod_a, POD_B, 2, "count=1");
-        (daemon.control().counters(NAME).sent >= 1).then_some(())
+    // Until the program's table is the new one, the kernel sends them, at once.
+    let mut sender = 1;
+    let taken = eventually("a frame is taken", SOON, || {
+        sender += 1;
+        let before = daemon.control().counters(NAME).taken;
+        talk(&daemon, &bed.pod_a, POD_B, sender, "count=1");
+        (daemon.control().counters(NAME).taken > before).then_some(sender)
     });
-    assert!(!tap.wait(2, 1, SOON).is_empty() && tap.early().is_empty());
+    assert_eq!(tap.wait(taken, 1, SOON).len(), 1);
+    assert!(tap.early().iter().all(|arrival| arrival.sender != taken), "{:?}", tap.early());
 }
 
 fn peer(prefix: &str, vtep: &str, mac: &str) -> v1::VxlanPeer {
