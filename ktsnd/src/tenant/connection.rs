@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use super::examiner::Examine;
+use super::socket::facts_without_lock;
 use super::sys;
 
 /// A message is one struct of at most this many octets; a longer one is no message of ours.
@@ -143,7 +144,10 @@ pub(super) fn shut(connection: &OwnedFd) {
 pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
     while let Read::Message(message) = read(connection.as_fd()) {
         for descriptor in message.descriptors {
-            let _ = examine(descriptor);
+            // Most can be closed without waiting for whoever holds their lock.
+            if !facts_without_lock(&descriptor).is_ok_and(|facts| facts.closes_at_once()) {
+                let _ = examine(descriptor);
+            }
         }
     }
 }

@@ -27,11 +27,21 @@ pub(super) enum Job {
     End(Arc<OwnedFd>),
 }
 
+/// A socket that hangs: who passed it, and its namespace; 0 = nobody knows.
+struct Hanging {
+    pid: u32,
+    netns_cookie: u64,
+    hang: Hang,
+}
+
+/// Sockets of one namespace that may hang at a time: a program that forks has as many processes as it likes.
+const HANGING_MAX: usize = 4;
+
 /// The registrar's examiner.
 pub(super) struct Examiner {
     helper: Helper<Job, Facts>,
-    /// Processes whose sockets hang.
-    hanging: Vec<(u32, Hang)>,
+    /// Whose sockets hang.
+    hanging: Vec<Hanging>,
     /// Connections that are over, while nothing can be closed.
     waiting: Vec<Arc<OwnedFd>>,
 }
@@ -94,14 +104,20 @@ impl Examiner {
     }
 
     /// Remembers whose socket hangs.
-    pub(super) fn hangs(&mut self, pid: u32, behind: Behind<Job>) {
-        self.hanging.push((pid, behind.into_hang()));
+    pub(super) fn hangs(&mut self, pid: u32, netns_cookie: u64, behind: Behind<Job>) {
+        self.hanging.push(Hanging { pid, netns_cookie, hang: behind.into_hang() });
     }
 
     /// Whether a socket of this process hangs.
     pub(super) fn is_hanging(&mut self, pid: u32) -> bool {
-        self.hanging.retain(|(_, hang)| !hang.is_over());
-        pid != 0 && self.hanging.iter().any(|(of, _)| *of == pid)
+        self.hanging.retain(|hanging| !hanging.hang.is_over());
+        pid != 0 && self.hanging.iter().any(|hanging| hanging.pid == pid)
+    }
+
+    /// Whether so many sockets of this namespace hang that no more are looked at.
+    pub(super) fn is_full_of(&mut self, netns_cookie: u64) -> bool {
+        self.hanging.retain(|hanging| !hanging.hang.is_over());
+        self.hanging.iter().filter(|hanging| hanging.netns_cookie == netns_cookie).count() >= HANGING_MAX
     }
 }
 

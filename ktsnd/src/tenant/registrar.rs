@@ -286,14 +286,7 @@ impl<P: Send + 'static> Service<P> {
 
     /// Handles one message; false ends the connection.
     fn handle(&mut self, number: u64, mut message: Received) -> bool {
-        let facts = match self.examiner.look(std::mem::take(&mut message.descriptors)) {
-            Ok(facts) => facts,
-            Err(behind) => {
-                let pid = self.connections.get(&number).map_or(0, |c| c.pid);
-                self.leave(number, pid, behind);
-                return false;
-            }
-        };
+        let Ok(facts) = self.look(number, std::mem::take(&mut message.descriptors)) else { return false };
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),

@@ -61,8 +61,10 @@ pub enum NotASocket {
 pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     match facts(&fd) {
         Ok(facts) => {
-            // Closing a socket that lingers would wait for its peer.
-            let _ = sockopt::set_socket_linger(&fd, None);
+            // Closing a socket that lingers would wait for its peer; asking needs no lock.
+            if !facts.closes_at_once() && !matches!(sockopt::socket_linger(&fd), Ok(None)) {
+                let _ = sockopt::set_socket_linger(&fd, None);
+            }
             drop(fd);
             Ok(facts)
         }
@@ -78,7 +80,9 @@ pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     }
 }
 
-fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
+/// What the kernel tells without waiting for the socket's lock: all but addresses.
+pub(super) fn facts_without_lock(fd: impl AsFd) -> Result<SocketFacts, Errno> {
+    let fd = fd.as_fd();
     let domain = sockopt::socket_domain(fd)?;
     let kind = sockopt::socket_type(fd)?;
     let datagram = kind == SocketType::DGRAM;
@@ -95,11 +99,27 @@ fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
         },
         cookie: sockopt::socket_cookie(fd)?,
         netns_cookie: sys::netns_cookie(fd).map_err(kernel)?,
-        local: if inet { address(getsockname(fd)?).unwrap_or(none) } else { none },
-        peer: if inet { getpeername(fd).ok().and_then(|a| address(a?)) } else { None },
+        local: none,
+        peer: None,
         interface: sys::bound_interface(fd).unwrap_or(0),
         mark: sys::mark(fd).unwrap_or(0),
     })
+}
+
+fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
+    let mut facts = facts_without_lock(fd)?;
+    if facts.udp {
+        facts.local = address(getsockname(fd)?).unwrap_or(facts.local);
+        facts.peer = getpeername(fd).ok().and_then(|a| address(a?));
+    }
+    Ok(facts)
+}
+
+impl SocketFacts {
+    /// Whether closing it waits for nobody: SO_LINGER means nothing to it. Who holds its lock holds it open, too.
+    pub(super) fn closes_at_once(&self) -> bool {
+        self.udp || self.link.is_some()
+    }
 }
 
 fn address(any: SocketAddrAny) -> Option<SocketAddr> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hostile connections against a real registrar: it answers or ends them, and goes on serving.
 
+mod crowds;
+
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};

@@ -13,9 +13,13 @@ use tracing::{debug, warn};
 
 use super::{Connection, STRANGER_PATIENCE, Service};
 use crate::tenant::connection::{shut, unwatch, watch};
-use crate::tenant::examiner::Job;
+use crate::tenant::examiner::{Facts, Job};
 use crate::tenant::helper::Behind;
+use crate::tenant::socket::facts_without_lock;
 use crate::worker::Command;
+
+/// What a message brought is not looked at: its connection ends.
+pub(super) struct Refused;
 
 impl<P: Send + 'static> Service<P> {
     /// A connection is not heard for the rest of its window.
@@ -90,13 +94,39 @@ impl<P: Send + 'static> Service<P> {
     pub(super) fn close(&mut self, pid: u32, connection: Arc<OwnedFd>) {
         shut(&connection);
         if let Err(behind) = self.examiner.end(connection) {
-            self.leave(0, pid, behind);
+            self.leave(0, pid, 0, behind);
         }
+    }
+
+    /// What came with a message. Only sockets of namespaces that are served are asked for what may take as long as a program
+    /// likes, and of each of these namespaces a few may hang.
+    pub(super) fn look(&mut self, number: u64, mut descriptors: Vec<OwnedFd>) -> Result<Facts, Refused> {
+        let mut netns_cookie = 0;
+        if let [descriptor] = &descriptors[..]
+            && let Ok(facts) = facts_without_lock(descriptor)
+            && facts.closes_at_once()
+        {
+            if !self.directory.lock().served.iter().any(|served| served.netns_cookie == facts.netns_cookie) {
+                return Ok(Some(Ok(facts)));
+            }
+            if self.examiner.is_full_of(facts.netns_cookie) {
+                return Err(Refused);
+            }
+            netns_cookie = facts.netns_cookie;
+        } else if descriptors.len() > 1 {
+            // No message of ours: what can be closed without waiting is not looked at.
+            descriptors.retain(|each| !facts_without_lock(each).is_ok_and(|facts| facts.closes_at_once()));
+        }
+        self.examiner.look(descriptors).map_err(|behind| {
+            let pid = self.connections.get(&number).map_or(0, |c| c.pid);
+            self.leave(number, pid, netns_cookie, behind);
+            Refused
+        })
     }
 
     /// A socket that came by this connection hangs: its process is not heard any more. What else it passed is closed
     /// by whom it holds, so that it holds no second one.
-    pub(super) fn leave(&mut self, number: u64, pid: u32, behind: Option<Behind<Job>>) {
+    fn leave(&mut self, number: u64, pid: u32, netns_cookie: u64, behind: Option<Behind<Job>>) {
         let Some(behind) = behind else { return };
         if self.quiet.may() {
             warn!(pid, "a program holds the lock of a socket that it passed: its connection ends");
@@ -109,6 +139,6 @@ impl<P: Send + 'static> Service<P> {
                 behind.give(Job::End(connection.fd));
             }
         }
-        self.examiner.hangs(pid, behind);
+        self.examiner.hangs(pid, netns_cookie, behind);
     }
 }

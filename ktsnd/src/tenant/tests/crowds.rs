@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many who hold the registrar up, each within what one may do: who comes in between is served.
+
+use std::io::{BufRead as _, Write as _};
+
+use super::*;
+
+/// Forty processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here.
+const HOLDERS: &str = r#"
+import os, socket, sys
+held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+held.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+print(int.from_bytes(held.getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder), flush=True)
+sys.stdin.readline()
+for _ in range(40):
+    if os.fork() == 0:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.connect(sys.argv[1])
+        try:
+            socket.send_fds(s, [b"KTSN"], [held.fileno()])
+            s.recv(64)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        os._exit(0)
+for _ in range(40):
+    os.wait()
+print("ended", flush=True)
+"#;
+
+fn examine_a_held_datagram_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_broadcast(&fd) == Ok(true) {
+        std::thread::sleep(Duration::from_secs(20));
+    }
+    examine(fd)
+}
+
+/// A program that forks has as many processes as it likes; its namespace's sockets are held against it all the same.
+#[test]
+fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
+    let running = start_with(8, examine_a_held_datagram_socket);
+    let mut holders = std::process::Command::new("unshare")
+        .args(["-rn", "python3", "-c", HOLDERS, running.path.to_str().unwrap()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = std::io::BufReader::new(holders.stdout.take().unwrap()).lines();
+    let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
+    let theirs = {
+        let known = running.directory.lock();
+        Served { index: AttachmentIndex(1), netns_cookie, ..known.served[0].clone() }
+    };
+    running.directory.serve(theirs);
+    holders.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let began = Instant::now();
+    assert_eq!(says.next().unwrap().unwrap(), "ended");
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(holders.wait().unwrap().success());
+}
+
+/// One connection, as libktsn makes it: where the queue of callers is full it tries again a moment later.
+fn call(path: &std::path::Path) -> OwnedFd {
+    loop {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        match connect(&fd, &SocketAddrUnix::new(path).unwrap()) {
+            Ok(()) => return fd,
+            Err(error) => assert_eq!(error, rustix::io::Errno::AGAIN),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// More silent connections than are kept, and a new one for each that is ended, as fast as they can be made.
+#[test]
+fn silent_connections_that_come_again_at_once_hold_up_nobody() {
+    let running = start(4);
+    let stop = AtomicBool::new(false);
+    let path = &running.path;
+    let silent = || {
+        let mut connections = std::collections::VecDeque::new();
+        while !stop.load(SeqCst) {
+            let fd =
+                socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+            if connect(&fd, &SocketAddrUnix::new(path).unwrap()).is_ok() {
+                connections.push_back(fd);
+            }
+            if connections.len() > 100 {
+                connections.pop_front();
+            }
+        }
+    };
+    let attached = || {
+        // They are at it.
+        std::thread::sleep(Duration::from_millis(200));
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();
+        [(); 3].map(|()| {
+            let began = Instant::now();
+            let mut took = Duration::MAX;
+            while took == Duration::MAX && began.elapsed() < Duration::from_secs(4) {
+                let fd = call(path);
+                let _ = write(&fd, hello.as_slice(), &[udp.as_fd()]);
+                let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                let most = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+                let _ = rustix::event::poll(&mut poll, Some(&most));
+                if recv(&fd, &mut [0u8; 64][..], RecvFlags::empty()).is_ok_and(|(count, _)| count > 0) {
+                    took = began.elapsed();
+                }
+            }
+            took
+        })
+    };
+    let took = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(silent);
+        }
+        let took = scope.spawn(attached).join();
+        stop.store(true, SeqCst);
+        took
+    });
+    let took = took.unwrap();
+    assert!(took.iter().all(|took| *took < Duration::from_secs(2)), "{took:?}");
+}
