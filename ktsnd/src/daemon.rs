@@ -53,6 +53,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         .await
         .context("netlink")?
     };
+    crate::sys::give_memory_back();
     let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
     let (kept, damage) = run_dir.load();
     let mlock = config.daemon.mlock;

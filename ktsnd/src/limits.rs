@@ -9,8 +9,8 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const ATTACHMENTS_MAX: usize = 1024;
 /// Frames queued in one port at most.
 pub const QUEUE_MAX: usize = 32_768;
-/// Frames queued in a pod interface at most: as many as a client has slots by default. It is made for each attachment,
-/// about 130 octets a frame.
+/// Frames queued in a pod interface at most: as many as a client has slots by default. It is reserved for each attachment,
+/// about 130 octets a frame, and its pages come with the first frames that need them.
 pub const INTERFACE_QUEUE_MAX: usize = 1024;
 /// Streams a client can register.
 pub const STREAMS_MAX: u32 = 1024;

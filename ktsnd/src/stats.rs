@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters that a worker writes and anybody reads: relaxed atomics, no lock, fixed size.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ktsn_model::{BypassReason, DropReason, TrafficClass};
@@ -14,15 +15,17 @@ const SUBS: usize = 1 << SUB_BITS;
 const VALUE_BITS: u32 = 34;
 const BUCKETS: usize = SUBS * (VALUE_BITS - SUB_BITS + 1) as usize;
 
-/// A distribution of spans, in nanoseconds, written by one thread and read by others at any time.
+/// A distribution of spans, in nanoseconds, written by one thread and read by others at any time. Its room is 28 KiB.
 pub struct Spans {
-    buckets: Box<[AtomicU64]>,
+    buckets: OnceLock<Box<[AtomicU64]>>,
     max: AtomicU64,
 }
 
 impl Default for Spans {
     fn default() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+        let spans = Self::without_room();
+        spans.make_room();
+        spans
     }
 }
 
@@ -48,10 +51,28 @@ fn lowest_of(bucket: usize) -> u64 {
 }
 
 impl Spans {
+    /// None can be recorded before [`Self::make_room`].
+    fn without_room() -> Self {
+        Self { buckets: OnceLock::new(), max: AtomicU64::new(0) }
+    }
+
+    /// Allocates, where that was not done yet: not for the thread that records.
+    pub fn make_room(&self) {
+        self.buckets.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    fn buckets(&self) -> &[AtomicU64] {
+        self.buckets.get().map_or(&[], |buckets| buckets)
+    }
+
     /// Adds one span; negative ones count as zero.
     pub fn record(&self, span: Nanos) {
         let value = u64::try_from(span.get()).unwrap_or(0);
-        count(&self.buckets[bucket_of(value)]);
+        let bucket = self.buckets().get(bucket_of(value));
+        debug_assert!(bucket.is_some(), "recorded without room");
+        if let Some(bucket) = bucket {
+            count(bucket);
+        }
         if value > self.max.load(Relaxed) {
             self.max.store(value, Relaxed);
         }
@@ -59,7 +80,10 @@ impl Spans {
 
     /// Adds what others were recorded in.
     fn join(&self, other: &Self) {
-        for (own, more) in self.buckets.iter().zip(&other.buckets) {
+        if !other.buckets().is_empty() {
+            self.make_room();
+        }
+        for (own, more) in self.buckets().iter().zip(other.buckets()) {
             add(own, more.load(Relaxed));
         }
         self.max.store(self.max.load(Relaxed).max(other.max.load(Relaxed)), Relaxed);
@@ -70,7 +94,7 @@ impl Spans {
     pub fn snapshot(&self) -> hdrhistogram::Histogram<u64> {
         let mut histogram = hdrhistogram::Histogram::<u64>::new(3).expect("3 digits are allowed");
         let max = self.max.load(Relaxed);
-        for (bucket, count) in self.buckets.iter().enumerate() {
+        for (bucket, count) in self.buckets().iter().enumerate() {
             let count = count.load(Relaxed);
             if count > 0 {
                 // The middle of the bucket, never above the greatest value seen.
@@ -116,6 +140,12 @@ pub struct AttachmentStats {
 }
 
 impl AttachmentStats {
+    /// Of an attachment that may never have a frame: [`Spans::make_room`] comes before its first one.
+    pub(crate) fn without_room() -> Self {
+        let (capture_lag, transmit_error) = (Spans::without_room(), Spans::without_room());
+        Self { capture_lag, transmit_error, ..Self::default() }
+    }
+
     /// Adds all that another one counted.
     pub(crate) fn join(&self, other: &Self) {
         let counters = |of: &Self| {
@@ -338,6 +368,20 @@ mod tests {
             let width = lowest_of(bucket + 1) - lowest_of(bucket);
             prop_assert!(width == 1 || width * 128 <= value);
         }
+    }
+
+    #[test]
+    fn an_attachment_without_frames_has_no_distributions() {
+        let (idle, sums) = (AttachmentStats::without_room(), AttachmentStats::without_room());
+        assert!(idle.transmit_error.snapshot().is_empty() && idle.transmit_error.buckets().is_empty());
+        sums.join(&idle);
+        assert!(sums.transmit_error.buckets().is_empty());
+        idle.transmit_error.make_room();
+        idle.transmit_error.record(Nanos::new(500));
+        idle.transmit_error.make_room();
+        sums.join(&idle);
+        assert_eq!(sums.transmit_error.snapshot().len(), 1);
+        assert!(sums.capture_lag.buckets().is_empty());
     }
 
     #[test]

@@ -38,6 +38,16 @@ pub(crate) fn lock_memory() -> io::Result<()> {
     }
 }
 
+/// Larger allocations (a client's payloads, a capture's) are the kernel's again when they are freed, and zeros cost no page
+/// before they are written. glibc would learn from the first one that is freed to keep its like, and to write their zeros.
+pub(crate) fn give_memory_back() {
+    // SAFETY: mallopt takes two numbers; where it refuses, nothing has changed.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
 /// The kernel's clock discipline: whether it is synchronised, and TAI − UTC in seconds as the kernel knows it.
 pub(crate) fn clock_state() -> (bool, i32) {
     // SAFETY: all-zero is a valid `timex`, and a call without modes only fills it.

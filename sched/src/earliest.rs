@@ -73,6 +73,11 @@ impl EarliestTxTime {
         Self { queues: Queues::new(capacity) }
     }
 
+    /// Writes all of its room once, so that no frame waits for memory: for a port that many use.
+    pub fn touch(&mut self) {
+        self.queues.touch();
+    }
+
     /// The queue of `class` whose head has been due longest, if any is due; else `soonest` is kept current.
     fn due_in(&self, class: usize, now: [u64; CLOCKS], soonest: &mut Option<Soonest>) -> Option<usize> {
         let mut best: Option<(u64, u64, usize)> = None;

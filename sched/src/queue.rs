@@ -3,7 +3,7 @@
 //!
 //! In: a frame, the number of its queue and its due instant. Out: per queue, the frame that is due first,
 //! equal instants in the order of insertion; where a queue's frames are said to go by arrival, the one that was inserted
-//! first. Nothing is allocated after `new`.
+//! first. Nothing is allocated after `new`; a slot's memory is first written when a frame needs it, unless [`Queues::touch`] did.
 //!
 //! The queues are weight-biased leftist heaps whose links are slot indices: sixteen queues share `capacity`
 //! slots, where sixteen array heaps would each need room for all (the daemon's memory is locked, so unused
@@ -12,8 +12,7 @@
 //! call, not an average.
 
 use crate::frame::{Frame, FrameId};
-use alloc::boxed::Box;
-use alloc::vec;
+use alloc::vec::Vec;
 use ktsn_model::{LatePolicy, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, TxTime};
 
@@ -108,12 +107,12 @@ fn no_frame() -> Frame {
 /// `QUEUES` priority queues in one store.
 #[derive(Debug)]
 pub(crate) struct Queues<const QUEUES: usize> {
-    nodes: Box<[Node]>,
-    frames: Box<[Frame]>,
+    /// Made for `capacity` and never grown beyond; as long as slots were ever used.
+    nodes: Vec<Node>,
+    frames: Vec<Frame>,
+    capacity: usize,
     roots: [u32; QUEUES],
     free: u32,
-    /// Slots from here on were never used.
-    used: usize,
     len: usize,
     arrivals: u64,
     /// The number of the next one that was taken out and comes back: before all that have arrived.
@@ -125,11 +124,11 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         const { assert!(QUEUES <= 1 << u8::BITS) };
         let capacity = capacity.min(NIL as usize);
         Self {
-            nodes: vec![NO_NODE; capacity].into_boxed_slice(),
-            frames: vec![no_frame(); capacity].into_boxed_slice(),
+            nodes: Vec::with_capacity(capacity),
+            frames: Vec::with_capacity(capacity),
+            capacity,
             roots: [NIL; QUEUES],
             free: NIL,
-            used: 0,
             len: 0,
             arrivals: FIRST_ARRIVAL,
             front: FIRST_ARRIVAL - 1,
@@ -141,7 +140,16 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.nodes.len()
+        self.capacity
+    }
+
+    /// Writes every slot once, so that its memory is there before a frame needs it.
+    pub(crate) fn touch(&mut self) {
+        let used = self.nodes.len();
+        self.nodes.resize(self.capacity, NO_NODE);
+        self.frames.resize(self.capacity, no_frame());
+        self.nodes.truncate(used);
+        self.frames.truncate(used);
     }
 
     /// Queue `frame` with the queue and its order in `node`; `false`, and nothing has changed, when every slot is taken.
@@ -165,20 +173,22 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     }
 
     fn insert_as(&mut self, arrival: u64, node: Node, frame: &Frame) -> bool {
+        let queue = usize::from(node.queue);
+        let node = Node { arrival, weight: 1, ..node };
         let slot = if self.free != NIL {
             let slot = self.free;
             self.free = self.nodes[slot as usize].children[LEFT];
+            self.frames[slot as usize] = *frame;
+            self.nodes[slot as usize] = node;
             slot
-        } else if self.used < self.nodes.len() {
-            self.used += 1;
-            (self.used - 1) as u32
+        } else if self.nodes.len() < self.capacity {
+            self.frames.push(*frame);
+            self.nodes.push(node);
+            (self.nodes.len() - 1) as u32
         } else {
             return false;
         };
         self.len += 1;
-        self.frames[slot as usize] = *frame;
-        let queue = usize::from(node.queue);
-        self.nodes[slot as usize] = Node { arrival, weight: 1, ..node };
         self.roots[queue] = self.merge(self.roots[queue], slot);
         true
     }
@@ -208,7 +218,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     pub(crate) fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
         // Emptied first: should the caller's code unwind, no queue holds a released slot.
         self.roots = [NIL; QUEUES];
-        for slot in 0..self.used {
+        for slot in 0..self.nodes.len() {
             if self.nodes[slot].weight == VACANT {
                 continue;
             }
@@ -227,7 +237,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     /// Ask `place` to put every frame in its queue anew. One visit per slot that was ever used, and one insertion per frame.
     pub(crate) fn rearrange(&mut self, place: &mut dyn FnMut(&mut Node, &Frame)) {
         self.roots = [NIL; QUEUES];
-        for slot in 0..self.used {
+        for slot in 0..self.nodes.len() {
             let node = &mut self.nodes[slot];
             if node.weight == VACANT {
                 continue;

@@ -128,6 +128,11 @@ impl TimeAware {
         }
     }
 
+    /// Writes all of its room once, so that no frame waits for memory: for a port that many use.
+    pub fn touch(&mut self) {
+        self.queues.touch();
+    }
+
     /// Configure `program` at `now` (8.6.9.3): it takes over at its config change time, or at once if it is disabled or has no entries.
     /// Gives back the pending program that it displaces, to be freed elsewhere; where there is none, perhaps one
     /// that a change replaced and nobody [took](Self::take_retired).

@@ -27,7 +27,7 @@ use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Sele
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
-const INTERFACE_STAGES: u16 = 16;
+const INTERFACE_STAGES: u16 = 4;
 /// A device that is gone is looked for at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -113,7 +113,7 @@ impl Node {
         uplink: &str,
         added: tables::Added,
     ) -> Arc<AttachmentStats> {
-        let stats = Arc::new(AttachmentStats::default());
+        let stats = Arc::new(AttachmentStats::without_room());
         let policy = AttachmentPolicy {
             classes: attachment.classes,
             late: attachment.late,
@@ -139,6 +139,7 @@ impl Node {
             clients_max: attachment.clients_max,
             allow_tai: attachment.allow_tai,
             take_from: attachment.take_from,
+            stats: stats.clone(),
             worker: worker.outbox.clone(),
         });
         // The namespace's other clients hear of it.

@@ -50,6 +50,8 @@ impl Node {
         let Some(attached) = self.attached.get_mut(usize::from(index.0)).and_then(Option::as_mut) else {
             return Ok(());
         };
+        attached.stats.capture_lag.make_room();
+        attached.stats.transmit_error.make_room();
         if let Some(worker) = self.workers.get(&attached.uplink) {
             worker.send(Command::AddCaptured(captured));
         }

@@ -55,7 +55,7 @@ impl Node {
             check_fits(config, schedule, speed)?;
         }
         let program = schedule.map(|schedule| compile(name_of(schedule), &schedule.admin)).transpose()?;
-        let selection = match config.selection {
+        let mut selection = Box::new(match config.selection {
             SelectionChoice::EarliestTxTime => Selection::EarliestTxTime(EarliestTxTime::new(capacity)),
             SelectionChoice::StrictPriority => Selection::StrictPriority(StrictPriority::new(capacity)),
             SelectionChoice::CreditBased => Selection::CreditBased(CreditBased::new(CreditBasedOptions {
@@ -70,8 +70,9 @@ impl Node {
                 hand_over: HAND_OVER_AT_START,
                 classes: class_options(config, schedule),
             })),
-        };
-        Ok((Box::new(selection), program))
+        });
+        selection.touch();
+        Ok((selection, program))
     }
 
     /// Priority → traffic class of a device: what its port says, else its schedule, else identity.

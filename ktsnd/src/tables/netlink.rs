@@ -5,6 +5,7 @@
 //! messages, and [`Hints`] of what changed. Messages that do not come from the kernel are ignored: a pod's root may
 //! write to sockets of its namespace.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -25,6 +26,10 @@ use rustix::net::{AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFla
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24;
 /// The kernel fills at most 32 KiB at once.
 const BUFFER_OCTETS: usize = 64 * 1024;
+thread_local! {
+    /// Where messages are received: the namespaces of many pods take turns in one thread.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_OCTETS].into());
+}
 /// Room for notifications while nobody reads.
 const SOCKET_BUFFER_OCTETS: usize = 1 << 20;
 /// How long the kernel may take for the next part of a dump.
@@ -80,7 +85,6 @@ pub(super) struct Netlink {
     socket: OwnedFd,
     port: u32,
     sequence: u32,
-    buffer: Vec<u8>,
     hints: Hints,
     /// Devices whose forwarding tables matter.
     learnt: Vec<u32>,
@@ -111,14 +115,7 @@ impl Netlink {
         }
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
         let name = SocketAddrNetlink::try_from(rustix::net::getsockname(&socket)?)?;
-        Ok(Self {
-            socket,
-            port: name.pid(),
-            sequence: 0,
-            buffer: vec![0; BUFFER_OCTETS],
-            hints: Hints::default(),
-            learnt: Vec::new(),
-        })
+        Ok(Self { socket, port: name.pid(), sequence: 0, hints: Hints::default(), learnt: Vec::new() })
     }
 
     /// Devices whose forwarding tables matter from now on.
@@ -228,10 +225,18 @@ impl Netlink {
     /// One receive call: its messages go to `take` when they answer, into the hints when they notify.
     fn receive(
         &mut self,
+        take: impl FnMut(&NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>),
+    ) -> io::Result<Read> {
+        BUFFER.with_borrow_mut(|buffer| self.receive_in(buffer, take))
+    }
+
+    fn receive_in(
+        &mut self,
+        buffer: &mut [u8],
         mut take: impl FnMut(&NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>),
     ) -> io::Result<Read> {
         let flags = RecvFlags::DONTWAIT;
-        let (octets, sender) = match rustix::net::recvfrom(&self.socket, &mut self.buffer[..], flags) {
+        let (octets, sender) = match rustix::net::recvfrom(&self.socket, &mut *buffer, flags) {
             Ok((octets, _, sender)) => (octets, sender),
             Err(Errno::AGAIN) => return Ok(Read::Nothing),
             Err(Errno::INTR) => return Ok(Read::Some),
@@ -247,7 +252,7 @@ impl Netlink {
         if !from_kernel {
             return Ok(Read::Some);
         }
-        let mut rest = &self.buffer[..octets.min(BUFFER_OCTETS)];
+        let mut rest = &buffer[..octets.min(BUFFER_OCTETS)];
         while let Some((message, behind)) = first_message(rest) {
             rest = behind;
             // Answers carry our port and number; the rest announces what somebody changed.

@@ -192,6 +192,7 @@ mod tests {
                 clients_max: 1,
                 allow_tai: true,
                 take_from: None,
+                stats: std::sync::Arc::default(),
                 worker,
             };
             let layout = layout_for(&served).unwrap();

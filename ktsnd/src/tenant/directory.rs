@@ -12,6 +12,7 @@ use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
 
 use super::notifier::{self, Process, Processes};
+use crate::stats::AttachmentStats;
 use crate::worker::{ClientKey, Notice, Outbox};
 
 /// An attachment as the registrar needs it.
@@ -37,13 +38,16 @@ pub struct Served<P> {
     pub allow_tai: bool,
     /// From which priority on datagrams without transmit time are taken; `None` = never.
     pub take_from: Option<u8>,
+    /// Where its clients' frames are counted.
+    pub stats: Arc<AttachmentStats>,
     /// The worker that takes its clients' frames.
     pub worker: Outbox<P>,
 }
 
 impl<P> Clone for Served<P> {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), worker: self.worker.clone(), ..*self }
+        let (name, stats, worker) = (self.name.clone(), self.stats.clone(), self.worker.clone());
+        Self { name, stats, worker, ..*self }
     }
 }
 

@@ -365,6 +365,7 @@ impl<P: Send + 'static> Service<P> {
         let client = client.on_interface(served.interface_index);
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         self.directory.reach(key, connection.process.as_ref(), attention);
+        served.stats.transmit_error.make_room();
         served.worker.send(Command::AddClient(Box::new(client)))?;
         connection.client = Some(Registered {
             key,

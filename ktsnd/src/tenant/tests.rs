@@ -86,6 +86,7 @@ fn start_with(clients_max: u32, look: examiner::Examine) -> Running {
         clients_max,
         allow_tai: true,
         take_from: None,
+        stats: Arc::default(),
         worker,
     });
     let registrar = Registrar::start_with(&path, directory.clone(), look).unwrap();

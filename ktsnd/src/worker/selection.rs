@@ -33,6 +33,15 @@ macro_rules! each {
 }
 
 impl Selection {
+    /// Memory for all of its frames is there from now on. Those in order of arrival need little of it while their queues are short.
+    pub(crate) fn touch(&mut self) {
+        match self {
+            Self::TimeAware(strategy) => strategy.touch(),
+            Self::EarliestTxTime(strategy) => strategy.touch(),
+            Self::StrictPriority(_) | Self::CreditBased(_) => {}
+        }
+    }
+
     /// The one with gates, if it is that one.
     pub(super) fn time_aware(&mut self) -> Option<&mut TimeAware> {
         match self {

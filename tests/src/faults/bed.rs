@@ -68,8 +68,8 @@ pub fn path(namespace: &str) -> String {
     format!("/run/netns/{namespace}")
 }
 
-/// Runs a shell script; false when it failed.
-fn script(text: &str) -> Result<(), String> {
+/// Runs a shell script; its complaint when it failed.
+pub(super) fn script(text: &str) -> Result<(), String> {
     let mut shell = Command::new("sh")
         .arg("-e")
         .stdin(Stdio::piped())

@@ -251,11 +251,20 @@ impl Daemon {
     /// When it does not run.
     #[must_use]
     pub fn links(&self) -> Vec<u32> {
+        self.bpf_numbers("link_id:")
+    }
+
+    /// Numbers of the bpf objects that it holds, of the kind that this field of fdinfo names.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn bpf_numbers(&self, field: &str) -> Vec<u32> {
         let entries = std::fs::read_dir(format!("/proc/{}/fdinfo", self.pid())).expect("descriptors");
         let texts = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-        let link =
-            |text: &str| text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok());
-        texts.filter_map(|text| link(&text)).collect()
+        let number =
+            |text: String| text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok());
+        texts.filter_map(number).collect()
     }
 
     /// What its descriptors are, for a message.

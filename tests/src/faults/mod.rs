@@ -6,6 +6,7 @@
 
 pub mod bed;
 pub mod control;
+pub mod crowd;
 pub mod daemon;
 mod ear;
 pub mod frames;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many more pods on host A: a namespace and a veth each.
+//!
+//! In: a bed, how many. Out: their names, and their attachments as the control API takes them. Removed on drop. Nothing
+//! can be sent between them: their host ends are ports of no bridge.
+
+use std::fmt::Write as _;
+
+use ktsn_proto::v1::{self, VxlanPeer};
+
+use super::bed::{Bed, PODS_B, UPLINK, path, script};
+
+/// The first of their addresses within the host's pods.
+const FIRST: usize = 20;
+
+/// The pods.
+#[derive(Debug)]
+pub struct Crowd {
+    names: Vec<String>,
+}
+
+/// How `ip` is given many commands.
+fn batch(namespace: &str, lines: &str) -> String {
+    format!("ip {namespace} -batch - <<'END'\n{lines}END\n")
+}
+
+impl Crowd {
+    /// Sets `count` pods up, 230 at most.
+    ///
+    /// # Panics
+    /// When a command fails.
+    #[must_use]
+    pub fn new(bed: &Bed, count: usize) -> Self {
+        let crowd = Self { names: (0..count).map(|index| format!("{}c{index}", bed.pod_a)).collect() };
+        let (mut spaces, mut links, mut insides) = (String::new(), String::new(), String::new());
+        for (index, pod) in crowd.names.iter().enumerate() {
+            let _ = writeln!(spaces, "netns add {pod}");
+            let host_end = Self::host_end(index);
+            let _ = writeln!(
+                links,
+                "link add {host_end} mtu 1450 type veth peer name eth0 netns {pod}\nlink set {host_end} up"
+            );
+            let inside = format!(
+                "link set eth0 up\naddr add 10.244.0.{}/24 brd + dev eth0\nroute add default via 10.244.0.1\n",
+                FIRST + index
+            );
+            insides += &batch(&format!("-n {pod}"), &inside);
+        }
+        let links = batch(&format!("-n {}", bed.host_a), &links);
+        if let Err(error) = script(&format!("{}{links}{insides}", batch("", &spaces))) {
+            panic!("pods: {error}");
+        }
+        crowd
+    }
+
+    /// The pods' namespaces.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The host's end of a pod's interface.
+    #[must_use]
+    pub fn host_end(index: usize) -> String {
+        format!("crowd{index}")
+    }
+
+    /// A pod's attachment, its frames to pod B by VXLAN.
+    #[must_use]
+    pub fn attachment(&self, index: usize) -> v1::Attachment {
+        let peer = VxlanPeer {
+            prefix: PODS_B.to_owned(),
+            vtep: "192.168.50.2".to_owned(),
+            mac: "02:00:00:00:01:02".to_owned(),
+        };
+        v1::Attachment {
+            name: format!("crowd-{index}"),
+            netns: path(&self.names[index]),
+            interface: "eth0".to_owned(),
+            uplink: UPLINK.to_owned(),
+            vxlan: Some(v1::Vxlan {
+                local: "192.168.50.1".to_owned(),
+                peers: vec![peer],
+                ..v1::Vxlan::default()
+            }),
+            ..v1::Attachment::default()
+        }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        let left = self.names.iter().filter(|name| std::path::Path::new(&path(name)).exists());
+        let lines: String = left.map(|name| format!("netns del {name}\n")).collect();
+        let _ = script(&batch("", &lines));
+    }
+}
