@@ -2,6 +2,7 @@
 //! Starts a worker on a thread of its own, with what the machine allows.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 
 use ktsn_port::AnyPort;
@@ -57,20 +58,17 @@ impl WorkerThread {
             .name("ktsn-notifier".into())
             .stack_size(256 << 10)
             .spawn(move || told.notify(&notices))?;
-        // Frees what the worker hands back, and passes news on.
-        std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
-            for item in returned {
-                match item {
-                    Returned::Client(client) => directory.over(client.key),
-                    Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
-                    news => {
-                        if events.send(Event::Worker(number, news)).is_err() {
-                            return;
-                        }
-                    }
-                }
-            }
-        })?;
+        let (freed, bin) = std::sync::mpsc::channel();
+        let news = events.clone();
+        // Both end with the worker: each when the sender before it is gone.
+        std::thread::Builder::new()
+            .name("ktsn-returned".into())
+            .stack_size(256 << 10)
+            .spawn(move || pass_on(number, returned, &freed, &news))?;
+        std::thread::Builder::new()
+            .name("ktsn-freed".into())
+            .stack_size(256 << 10)
+            .spawn(move || free(number, bin, &directory, &events))?;
         Ok(Self { outbox, stats, ended: false, number, thread: Some(thread) })
     }
 
@@ -84,6 +82,47 @@ impl WorkerThread {
         self.ended = true;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Empties the worker's queue at once: what is freed may take the kernel long (a packet socket waits until no CPU
+/// uses it, tens of milliseconds), and a full queue would have the worker free it.
+fn pass_on(
+    number: u64,
+    returned: Receiver<Returned<AnyPort>>,
+    freed: &Sender<Returned<AnyPort>>,
+    events: &mpsc::UnboundedSender<Event>,
+) {
+    for item in returned {
+        let is_passed = match item {
+            Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
+            // Who hears these opens the device anew: not before the old port is closed.
+            | Returned::PortFailed(_) | Returned::Ended => freed.send(item).is_ok(),
+            news => events.send(Event::Worker(number, news)).is_ok(),
+        };
+        if !is_passed {
+            return;
+        }
+    }
+}
+
+/// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
+fn free(
+    number: u64,
+    bin: Receiver<Returned<AnyPort>>,
+    directory: &Directory<AnyPort>,
+    events: &mpsc::UnboundedSender<Event>,
+) {
+    for item in bin {
+        match item {
+            Returned::Client(client) => directory.over(client.key),
+            Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
+            news => {
+                if events.send(Event::Worker(number, news)).is_err() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -109,5 +148,53 @@ fn prepare(cpu: Option<u32>, priority: u32, device: &str) {
             "the worker runs as an ordinary thread: expect late frames under load. \
              Needed: CAP_SYS_NICE and, in a cgroup v1 child, cpu.rt_runtime_us > 0"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::GateView;
+    use ktsn_resolve::PortIndex;
+
+    /// As slow to close as the test wants.
+    struct Slow(Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[test]
+    fn answers_do_not_wait_for_what_is_freed_before_them_but_a_closed_port_does() {
+        let (worker, returned) = std::sync::mpsc::channel();
+        let (freed, bin) = std::sync::mpsc::channel();
+        let (events, mut heard) = mpsc::unbounded_channel();
+        let (close, closing) = std::sync::mpsc::channel();
+        let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
+        let news = events.clone();
+        let passes = std::thread::spawn(move || pass_on(7, returned, &freed, &news));
+        let frees = std::thread::spawn(move || free(7, bin, &directory, &events));
+        worker.send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
+        worker.send(Returned::PortFailed(PortIndex(3))).unwrap();
+        worker.send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)), true)).unwrap();
+        let first = soon(&mut heard);
+        assert!(matches!(first, Some(Event::Worker(7, Returned::Gates(..)))), "{first:?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(heard.try_recv().is_err(), "the port is not closed yet");
+        close.send(()).unwrap();
+        let second = soon(&mut heard);
+        assert!(matches!(second, Some(Event::Worker(7, Returned::PortFailed(PortIndex(3))))), "{second:?}");
+        drop(worker);
+        passes.join().unwrap();
+        frees.join().unwrap();
+    }
+
+    fn soon(heard: &mut mpsc::UnboundedReceiver<Event>) -> Option<Event> {
+        (0..2000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            heard.try_recv().ok()
+        })
     }
 }
