@@ -103,8 +103,8 @@ func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, e
 }
 
 // The name under which host-local keeps the leases of a node's prefixes. It keeps them by the network's: two networks with the same prefixes
-// would give out the same addresses.
-const leaseName = "ktsn"
+// would give out the same addresses. No network has this name by accident.
+const leaseName = "ktsn.io-node"
 
 // WithRanges gives host-local these prefixes, and a name for their leases; the rest stays.
 func withRanges(stdin []byte, ipam json.RawMessage, name string, prefixes []string) ([]byte, error) {

@@ -167,7 +167,12 @@ func (l *ledger) port(p *place) *held {
 }
 
 func sentBy(p *place, talker TalkerReport) sent {
-	return sent{talkerKey{p.node.Name, talker.Namespace, talker.Pod}, talker.Interface, p.stream.Spec.DataFrameSpecification}
+	to := p.stream.Spec.DataFrameSpecification
+	// One address has several spellings in IPv6.
+	if address, err := netip.ParseAddr(to.DestinationIPAddress); err == nil {
+		to.DestinationIPAddress = address.Unmap().String()
+	}
+	return sent{talkerKey{p.node.Name, talker.Namespace, talker.Pod}, talker.Interface, to}
 }
 
 // try looks whether a stream fits beside what is accepted on its port.

@@ -325,6 +325,10 @@ var wrongs = map[string]struct {
 		w.stream("again", nil).Spec.DataFrameSpecification = w.Streams[0].Spec.DataFrameSpecification
 		w.Streams[0], w.Streams[1] = w.Streams[1], w.Streams[0]
 	}, "failed", "DestinationInUse", 5, "Stream s is for the same pod talker-a and destination 10.99.1.2 port 5000 already"},
+	"the same in other letters": {func(w *World) {
+		w.stream("again", nil).Spec.DataFrameSpecification = v1alpha1.DataFrameSpecification{DestinationIPAddress: "::ffff:10.99.1.2", DestinationPort: 5000}
+		w.Streams[0], w.Streams[1] = w.Streams[1], w.Streams[0]
+	}, "failed", "DestinationInUse", 5, "Stream s is for the same pod talker-a and destination"},
 }
 
 func TestWhatIsWrongIsSaid(t *testing.T) {
