@@ -15,7 +15,11 @@ mod frames;
 mod ingress;
 mod layout;
 mod program;
-
+mod signals {
+    #[allow(unsafe_code)]
+    mod sys;
+    pub(crate) use sys::NoSignals;
+}
 #[allow(unsafe_code)]
 mod sys;
 
@@ -29,7 +33,7 @@ pub use layout::{Clock, Counted, FRAME_OCTETS_MAX};
 mod test_run {
     #[allow(unsafe_code)]
     mod sys;
-    pub(crate) use sys::{own_network, run};
+    pub(crate) use sys::{disturbed, own_network, run};
 
     /// Fields of an IPv4 header to try.
     pub(crate) struct Ipv4Fields<'a> {

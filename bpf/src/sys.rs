@@ -208,6 +208,9 @@ struct ProgLoad {
     expected_attach_type: u32,
 }
 
+/// The verifier gives up where the thread has something else to see to, a freezing control group for example (EAGAIN).
+const LOAD_TRIES: usize = 5;
+
 /// Loads a TCX program; on refusal the end of the verifier's log comes along.
 pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
     let mut attributes = ProgLoad {
@@ -224,10 +227,20 @@ pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, 
         ifindex: 0,
         expected_attach_type: TCX_INGRESS,
     };
+    let _undisturbed = crate::signals::NoSignals::new();
     // SAFETY: this is what BPF_PROG_LOAD takes: instructions with their count, a licence with its zero, no log.
-    if let Ok(program) = unsafe { bpf(PROG_LOAD, &mut attributes) } {
-        return Ok(owned(program));
+    let mut load = || unsafe { bpf(PROG_LOAD, &mut attributes) };
+    let mut loaded = load();
+    for _ in 1..LOAD_TRIES {
+        if !loaded.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+            break;
+        }
+        loaded = load();
     }
+    let refusal = match loaded {
+        Ok(program) => return Ok(owned(program)),
+        Err(error) => error,
+    };
     let mut log = vec![0_u8; LOG_OCTETS];
     attributes.log_level = 1;
     attributes.log_octets = LOG_OCTETS as u32;
@@ -235,9 +248,10 @@ pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, 
     // SAFETY: as before, and the log is valid for writes of its length and lives through the call.
     match unsafe { bpf(PROG_LOAD, &mut attributes) } {
         Ok(program) => Ok(owned(program)),
-        Err(error) => {
+        // Its own error may be the log's: ENOSPC, where that is longer than the room for it.
+        Err(_) => {
             let end = log.iter().position(|octet| *octet == 0).unwrap_or(log.len());
-            Err((error, String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned()))
+            Err((refusal, String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned()))
         }
     }
 }

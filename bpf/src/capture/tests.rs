@@ -374,3 +374,9 @@ fn the_shipped_program_loads_and_its_place_is_known() {
     };
     std::thread::scope(|scope| scope.spawn(inside).join().expect("it ran"));
 }
+
+/// A daemon's children end, a timer rings: the kernel's verifier gives up at each signal that it sees.
+#[test]
+fn signals_do_not_keep_a_program_from_loading() {
+    test_run::disturbed(|| Capture::load(&Options::default()).map(drop)).unwrap();
+}

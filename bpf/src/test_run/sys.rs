@@ -56,3 +56,34 @@ pub(crate) fn run(program: &OwnedFd, frame: &[u8], context: &[u32], out: &mut Ve
     out.truncate(attributes.octets_out as usize);
     Ok(attributes.result as i32)
 }
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// What `work` gives, while SIGURG comes to its thread again and again.
+pub(crate) fn disturbed<T>(work: impl FnOnce() -> T) -> T {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    // SAFETY: the handler does nothing, so it may run at any instant; calls that it meets go on (SA_RESTART).
+    let thread = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()), 0);
+        libc::pthread_self()
+    };
+    let (over, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                // SAFETY: that thread waits for this one before it ends.
+                unsafe { libc::pthread_kill(thread, libc::SIGURG) };
+                begun.store(true, Ordering::Release);
+            }
+        });
+        while !begun.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let done = work();
+        over.store(true, Ordering::Release);
+        done
+    })
+}

@@ -39,7 +39,7 @@ fn examine_a_held_datagram_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket
 fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
     let running = start_with(8, examine_a_held_datagram_socket);
     let mut holders = std::process::Command::new("unshare")
-        .args(["-rn", "python3", "-c", HOLDERS, running.path.to_str().unwrap()])
+        .args(["-n", "python3", "-c", HOLDERS, running.path.to_str().unwrap()])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
