@@ -49,9 +49,17 @@ func (w *world) talk(from, to, address, attachment string) {
 	if err := listener.Wait(); err != nil {
 		w.t.Errorf("listen: %v: %s", err, heard)
 	}
-	reply, err := w.api().Statistics(within(w.t, 5*time.Second), &nodeapi.StatisticsRequest{Attachment: attachment})
-	if err != nil || len(reply.GetAttachments()) != 1 {
-		w.t.Fatalf("%v, %v", reply, err)
+	// What has arrived is counted a moment later.
+	var reply *nodeapi.StatisticsReply
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		var err error
+		reply, err = w.api().Statistics(within(w.t, 5*time.Second), &nodeapi.StatisticsRequest{Attachment: attachment})
+		if err != nil || len(reply.GetAttachments()) != 1 {
+			w.t.Fatalf("%v, %v", reply, err)
+		}
+		if reply.GetAttachments()[0].GetSent() == 50 || time.Now().After(deadline) {
+			break
+		}
 	}
 	if sent := reply.GetAttachments()[0].GetSent(); sent != 50 {
 		w.t.Errorf("ktsnd sent %d of 50: %v\n%s", sent, reply.GetAttachments()[0], said)
