@@ -292,14 +292,23 @@ func TestOfTwoControllersOneStreamStatusCounts(t *testing.T) {
 	}
 }
 
-// One look writes few; decisions go first, then whose counters are the oldest, so that all have their turn.
-func TestWritesAreFewAndAllHaveTheirTurn(t *testing.T) {
+// ManyStreams are s00, s01, …, each to a port of its own.
+func manyStreams(t *testing.T, count int) []runtime.Object {
+	t.Helper()
 	var objects []runtime.Object
-	for index := range 4 * streamWritesMax {
+	for index := range count {
 		one := streamObject(t, fmt.Sprintf("s%02d", index))
-		_ = unstructured.SetNestedField(one.Object, int64(5000+index), "spec", "data-frame-specification", "destination-port")
+		if err := unstructured.SetNestedField(one.Object, int64(5000+index), "spec", "data-frame-specification", "destination-port"); err != nil {
+			t.Fatal(err)
+		}
 		objects = append(objects, one)
 	}
+	return objects
+}
+
+// One look writes few; decisions go first, then whose counters are the oldest, so that all have their turn.
+func TestWritesAreFewAndAllHaveTheirTurn(t *testing.T) {
+	objects := manyStreams(t, 4*streamWritesMax)
 	b := newStreamBench(t, objects...)
 	for round := range 4 {
 		b.look()
@@ -319,12 +328,7 @@ func TestWritesAreFewAndAllHaveTheirTurn(t *testing.T) {
 
 // Streams whose write is refused each time, or whose decision changes each time, keep no other from its turn.
 func TestWhoIsRefusedHoldsNobodyUp(t *testing.T) {
-	var objects []runtime.Object
-	for index := range 2 * streamWritesMax {
-		one := streamObject(t, fmt.Sprintf("s%02d", index))
-		_ = unstructured.SetNestedField(one.Object, int64(5000+index), "spec", "data-frame-specification", "destination-port")
-		objects = append(objects, one)
-	}
+	objects := manyStreams(t, 2*streamWritesMax)
 	b := newStreamBench(t, objects...)
 	b.dynamic.PrependReactor("update", "streams", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.UpdateAction).GetObject().(*unstructured.Unstructured).GetName()
