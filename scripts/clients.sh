@@ -9,12 +9,11 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "test-clients: it makes network namespaces and SCHED_FIFO threads: run 'make test-clients' as root" >&2
     exit 2
 fi
-# Ctrl-C ends the tests before they can remove their namespaces.
-trap scripts/leftovers.sh EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+# shellcheck source=scripts/leftovers.sh
+. scripts/leftovers.sh
 mkdir -p out/test
 "${CARGO:-cargo}" test --locked -q -p ktsn-tests --test clients -- "$@" 2>&1 </dev/null | tee out/test/clients.out
 status=${PIPESTATUS[0]}
+leftovers >&2 || status=1
 tail -n 1 out/test/clients.out >out/test/clients.txt
 exit "$status"

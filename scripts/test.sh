@@ -10,20 +10,22 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "test: the tests make network namespaces and SCHED_FIFO threads: run 'make test' as root" >&2
     exit 2
 fi
-# Ctrl-C ends the tests before they can remove their namespaces.
-trap scripts/leftovers.sh EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+# shellcheck source=scripts/leftovers.sh
+. scripts/leftovers.sh
 rm -rf out/test
 mkdir -p out/test
 
-# suite NAME COMMAND…: runs it, keeps its log and its exit status for the tally.
+# suite NAME COMMAND…: runs it, keeps its log and its exit status for the tally. One that leaves something behind has failed.
 suite() {
-    local name=$1 status
+    local name=$1 status left
     shift
     echo "== $name: $*"
     "$@" 2>&1 </dev/null | tee "out/test/$name.log"
     status=${PIPESTATUS[0]}
+    if ! left=$(leftovers); then
+        echo "$left" | tee -a "out/test/$name.log"
+        [ "$status" -ne 0 ] || status=1
+    fi
     echo "$status" >"out/test/$name.status"
 }
 

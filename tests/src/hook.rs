@@ -23,7 +23,7 @@ pub fn library() -> &'static Path {
         if library.ancestors().skip(1).all(may_be_entered_by_all) {
             return library;
         }
-        let copy = open_directory().keep().join("libktsn.so");
+        let copy = lasting_directory().join("libktsn.so");
         std::fs::copy(&library, &copy).expect("copy of the library");
         copy
     })
@@ -56,13 +56,13 @@ pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
 /// # Panics
 /// When it does not compile.
 pub fn compiled(name: &str) -> &'static Path {
-    static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     static PATHS: Mutex<BTreeMap<String, &'static Path>> = Mutex::new(BTreeMap::new());
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = paths.get(name) {
         return path;
     }
-    let path = DIRECTORY.get_or_init(open_directory).path().join(name);
+    let path = DIRECTORY.get_or_init(lasting_directory).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
     let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
     let done = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
@@ -89,12 +89,12 @@ pub const LIBCS: [Libc; 2] = [Libc::Gnu, Libc::Musl];
 /// # Panics
 /// When it does not compile.
 pub fn sender(libc: Libc) -> &'static Path {
-    static SENDERS: OnceLock<(tempfile::TempDir, [PathBuf; 2])> = OnceLock::new();
-    let (_, senders) = SENDERS.get_or_init(|| {
-        let directory = open_directory();
+    static SENDERS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    let senders = SENDERS.get_or_init(|| {
+        let directory = lasting_directory();
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-        let paths = ["gcc", "musl-gcc"].map(|compiler| {
-            let program = directory.path().join(format!("sender-{compiler}"));
+        ["gcc", "musl-gcc"].map(|compiler| {
+            let program = directory.join(format!("sender-{compiler}"));
             let compiled = Command::new(compiler)
                 .args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
                 .arg(&program)
@@ -103,8 +103,7 @@ pub fn sender(libc: Libc) -> &'static Path {
                 .expect(compiler);
             assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
             program
-        });
-        (directory, paths)
+        })
     });
     &senders[usize::from(libc == Libc::Musl)]
 }
@@ -131,6 +130,24 @@ pub fn open_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("temporary directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).expect("permissions");
+    directory
+}
+
+/// An [`open_directory`] that lasts as long as this process, for what all its tests share: nothing is dropped at the end of
+/// a process, so a shell waits for that end and removes it.
+///
+/// # Panics
+/// When it cannot be made.
+#[must_use]
+pub fn lasting_directory() -> PathBuf {
+    let directory = open_directory().keep();
+    let mut shell = Command::new("sh");
+    // Ctrl-C is sent to the shell, too. No child of ours gets the pipe's writing end.
+    shell
+        .args(["-c", "trap '' INT TERM HUP; read -r _; rm -rf \"$1\"", "sh"])
+        .arg(&directory)
+        .stdin(Stdio::piped());
+    std::mem::forget(shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("sh"));
     directory
 }
 

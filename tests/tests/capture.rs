@@ -21,11 +21,11 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// The programs, statically linked, built once.
 fn programs() -> &'static (PathBuf, PathBuf) {
-    static PROGRAMS: OnceLock<(tempfile::TempDir, (PathBuf, PathBuf))> = OnceLock::new();
-    let (_, paths) = PROGRAMS.get_or_init(|| {
-        let directory = hook::open_directory();
+    static PROGRAMS: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let directory = hook::lasting_directory();
         let source = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name);
-        let (go, c) = (directory.path().join("capture_talker"), directory.path().join("static_talker"));
+        let (go, c) = (directory.join("capture_talker"), directory.join("static_talker"));
         let build = |command: &mut Command| {
             let output = command.output().expect("the compiler");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -44,9 +44,8 @@ fn programs() -> &'static (PathBuf, PathBuf) {
                 .arg(&c)
                 .arg(source("faults_talker.c")),
         );
-        (directory, (go, c))
-    });
-    paths
+        (go, c)
+    })
 }
 
 fn go() -> &'static Path {

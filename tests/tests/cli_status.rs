@@ -60,8 +60,7 @@ fn a_stranger_is_sent_to_root() {
     let listener = UnixListener::bind(dir.path().join("ktsnd.sock")).unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     // Not root's identity, but a binary that a stranger may read.
-    let copy = tempfile::Builder::new().prefix("ktsn-cli").tempdir_in("/tmp").unwrap();
-    std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = ktsn_tests::hook::open_directory();
     let binary = copy.path().join("ktsn");
     std::fs::copy(folder().join("ktsn"), &binary).unwrap();
     let output = Command::new("setpriv")

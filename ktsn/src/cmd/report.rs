@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn status_tells_whose_fault_it_is() {
-        let directory = std::env::temp_dir().join(format!("ktsn-report-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
         let (file, page) = (directory.join("r.json"), directory.join("r.html"));
         std::fs::write(&file, "{\"schema\": \"ktsn.results/1\", \"experiment\": \"x\"}").unwrap();
         let same = |a: ExitCode, b: u8| assert_eq!(format!("{a:?}"), format!("{:?}", ExitCode::from(b)));
@@ -90,6 +90,5 @@ mod tests {
         same(status(&[&directory.join("none.json")], &page), 2);
         std::fs::write(&file, "{\"schema\": \"other\"}").unwrap();
         same(status(&[&file], &page), 2);
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -43,6 +43,7 @@ impl Browser {
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
             .env("HOME", profile.path())
+            .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
