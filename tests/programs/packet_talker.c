@@ -2,7 +2,7 @@
 // An ordinary program with timed packet sockets (AF_PACKET, SO_TXTIME). It knows nothing of KTSN.
 //
 // packet_talker IFACE DESTINATION frames KIND COUNT LEAD_US GAP_US   frames that a listener can check
-// packet_talker IFACE DESTINATION cost                               nanoseconds of a call, median
+// packet_talker IFACE DESTINATION cost                               nanoseconds of a call, mean; few_calls.h
 // packet_talker IFACE DESTINATION errnos                             what each odd call answers
 //
 // A frame's payload: "KTSP", kind u32, number u64, TxTime u64 (CLOCK_MONOTONIC, ns), then octets that follow from the
@@ -18,9 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "few_calls.h"
 
 #ifndef SO_TXTIME
 #define SO_TXTIME 61
@@ -194,12 +197,20 @@ static long send_split(int fd, const uint8_t *frame, size_t octets, uint64_t at)
 	return answer < 0 ? -errno : answer;
 }
 
+// How often this thread gave its CPU away to wait; being preempted does not count.
+static long waited(void)
+{
+	struct rusage usage;
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_nvcsw;
+}
+
 static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
 {
 	int fd = timed(kind == DGRAM ? SOCK_DGRAM : SOCK_RAW, 0);
 	struct sockaddr_ll to = name(kind == DGRAM ? 0x22f0 : 0);
-	uint64_t at = now() + lead, worst = 0;
-	long sent = 0, failed = 0, last = 0;
+	uint64_t at = now() + lead;
+	long sent = 0, failed = 0, last = 0, waits = 0;
 
 	if (kind == BOUND && bind(fd, (struct sockaddr *)&to, sizeof(to)))
 		last = -errno;
@@ -208,15 +219,13 @@ static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
 	for (uint64_t number = 0; number < count; number += kind == MANY ? 8 : 1, at += gap) {
 		uint8_t frame[64 + PAYLOAD];
 		size_t octets = kind == DGRAM ? 0 : headers(frame, kind);
-		uint64_t before = now();
-		long answer;
+		long answer, waited_before;
 
-		if (before + lead < at) {
+		if (now() + lead < at)
 			rest_until(at - lead); // paced where the gap is longer than the work
-			before = now();
-		}
 		fill(frame + octets, kind, number, at);
 		octets += PAYLOAD;
+		waited_before = waited();
 		if (kind == MANY) {
 			answer = send_many(fd, number, at, gap);
 			at += 7 * gap;
@@ -225,7 +234,7 @@ static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
 		} else {
 			answer = send_to(fd, frame, octets, kind == BOUND ? NULL : &to, kind == BOUND ? 0 : sizeof(to), at);
 		}
-		worst = now() - before > worst ? now() - before : worst;
+		waits += number > 0 && waited() > waited_before; // the first one attaches
 		if (answer == (kind == MANY ? 8 : (long)octets))
 			sent += kind == MANY ? 8 : 1;
 		else
@@ -234,33 +243,38 @@ static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
 	say("sent", sent);
 	say("failed", failed);
 	say("last", last);
-	say("worst-us", (long)(worst / 1000));
+	say("waits", waits);
 }
 
-static int by_value(const void *one, const void *other)
+// How long a send takes, the mean of `count`.
+static long sends(int fd, int type, const struct sockaddr_ll *to, int count)
 {
-	return *(const int *)one - *(const int *)other;
-}
-
-static void cost(const char *what, int type)
-{
-	static int took[450];
-	struct sockaddr_ll to = name(0x22f0);
-	int fd = timed(type, 0);
+	uint64_t took = 0;
 	uint8_t frame[64 + PAYLOAD];
 	size_t octets = type == SOCK_RAW ? headers(frame, RAW) : 0;
 
 	fill(frame + octets, 98, 0, 0);
 	octets += PAYLOAD;
-	for (int i = 0; i < 450; i++) {
+	for (int i = 0; i < count; i++) {
 		uint64_t start = now();
 
-		if (send_to(fd, frame, octets, &to, sizeof(to), start + 2000000000) != (long)octets)
+		if (send_to(fd, frame, octets, to, sizeof(*to), start + 2000000000) != (long)octets)
 			exit(5);
-		took[i] = (int)(now() - start);
+		took += now() - start;
 	}
-	qsort(took, 450, sizeof(took[0]), by_value);
-	say(what, took[225]);
+	return (long)took / count;
+}
+
+static void cost(void)
+{
+	struct sockaddr_ll to = name(0x22f0);
+	int raw = timed(SOCK_RAW, 0), dgram = timed(SOCK_DGRAM, 0);
+
+	sends(raw, SOCK_RAW, &to, 1); // the first one attaches
+	sends(dgram, SOCK_DGRAM, &to, 1);
+	only_few_calls();
+	say("raw-ns", sends(raw, SOCK_RAW, &to, 449));
+	say("dgram-ns", sends(dgram, SOCK_DGRAM, &to, 449));
 }
 
 static void odd_name(int fd, const uint8_t *frame, size_t octets)
@@ -396,7 +410,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[3], "errnos"))
 		errnos(argv[1]);
 	else if (!strcmp(argv[3], "cost"))
-		cost("raw-ns", SOCK_RAW), cost("dgram-ns", SOCK_DGRAM);
+		cost();
 	else if (!strcmp(argv[3], "frames") && argc == 8)
 		frames((enum kind)atoi(argv[4]), strtoull(argv[5], NULL, 10), strtoull(argv[6], NULL, 10) * 1000,
 		       strtoull(argv[7], NULL, 10) * 1000);

@@ -183,7 +183,7 @@ fn a_burst_into_a_full_ring() {
     assert!(peer.wait(Duration::from_secs(2), |events| events.frames.len() == 64 + 70 + 5));
 }
 
-/// A frame of a burst is some hundred nanoseconds; the bound only tells it from a system call on a busy machine.
+/// The program dies at a system call that is no doorbell; how long it takes is said, and not judged here.
 #[test]
 fn a_burst_costs_no_system_call() {
     let run_dir = hook::open_directory();
@@ -193,5 +193,4 @@ fn a_burst_costs_no_system_call() {
     let values = hook::values(&output);
     println!("a frame of 64 octets in a burst of 64: {} ns", values["frame-ns"]);
     assert!(peer.wait(Duration::from_secs(2), |events| events.counters[0][18] == 61 * 64));
-    assert!(values["frame-ns"] < 1_000, "{values:?}");
 }

@@ -9,9 +9,6 @@ use ktsn_ring::control::HelloStatus;
 use ktsn_tests::hook::{self, Libc};
 use ktsn_tests::peer::{Behaviour, Peer};
 
-/// A send must never wait for a daemon that is gone; the bound is generous because the machine is shared.
-const WORST_US: i64 = 5_000;
-
 fn number(text: &str) -> usize {
     text[1..].parse().expect("a frame's number")
 }
@@ -34,7 +31,7 @@ fn the_daemon_is_killed_and_returns() {
     let attached_after = back.elapsed();
     let values = hook::values(&child.wait_with_output().expect("program"));
     assert_eq!(values["failed"], 0);
-    assert!(values["worst-us"] < WORST_US, "{values:?}");
+    assert_eq!(values["waits"], 0, "a send waits for no daemon that is gone");
     let numbers: Vec<usize> = second.texts().iter().map(|text| number(text)).collect();
     assert!(numbers.is_sorted() && numbers.last() == Some(&2499), "{attached_after:?}");
     // From its first frame on nothing is missing, and what was lost before it was counted.
@@ -58,7 +55,7 @@ fn the_attachment_goes_away_under_a_program() {
         Peer::start(run_dir.path(), Behaviour { hello: HelloStatus::NotAttached, ..Behaviour::default() });
     let values = hook::values(&child.wait_with_output().expect("program"));
     assert_eq!(values["failed"], 0);
-    assert!(values["worst-us"] < WORST_US, "{values:?}");
+    assert_eq!(values["waits"], 0, "a send waits for no daemon that is gone");
     assert!(second.events().frames.is_empty());
     // Once attached, nothing goes to the kernel behind the schedule's back.
     assert!(receiver.recv(&mut [0; 16]).is_err());
@@ -119,11 +116,13 @@ fn a_slow_registrar() {
         let peer = Peer::start(run_dir.path(), slow);
         let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
         let values = hook::values(&command.args(["300", "1000"]).args(more).output().expect("program"));
-        // Only the first send waits, for the port that it made the socket bind.
-        assert!(values["worst-us"] < 25_000, "{values:?}");
+        // The first send waits, for the port that it made the socket bind, and perhaps one more for the answer; not each.
+        assert!(values["waits"] <= 1, "{values:?}");
         let texts = peer.texts();
-        assert_eq!(peer.events().counters[0][16], 0, "absent");
-        assert_eq!(texts.len() as i64 + values["failed"], 300);
+        // A peer that is itself held up for too long while a send waits is nobody to wait for: that one is counted.
+        let absent = peer.events().counters[0][16] as i64;
+        assert!(absent <= 1, "absent {absent}");
+        assert_eq!(texts.len() as i64 + values["failed"] + absent, 300);
         let refused = if more.is_some() { 1..150 } else { 0..1 };
         assert!(refused.contains(&values["failed"]), "{more:?} {values:?}");
     }

@@ -198,14 +198,13 @@ fn a_full_ring() {
     assert!(peer.wait(Duration::from_secs(2), |events| events.frames.len() == 65));
 }
 
-/// A send is a few hundred nanoseconds; the bound only tells it from a system call on a busy machine.
+/// The program dies at a system call that is no doorbell; how long it takes is said, and not judged here.
 #[test]
 fn a_send_costs_no_system_call() {
     let silent = Behaviour { slots: 4096, takes: false, ..Behaviour::default() };
     let (values, _, counters, _) = run(Libc::Gnu, "cost", silent);
     println!("an intercepted sendmsg of 64 octets: {} ns", values["send-ns"]);
     assert_eq!((counters[18], counters[16]), (4001, 0));
-    assert!(values["send-ns"] < 2_000, "{values:?}");
 }
 
 fn python(run_dir: &Path, program: &str, arguments: &[&str]) -> String {
