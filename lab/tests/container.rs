@@ -39,7 +39,7 @@ fn plan(directory: &FilePath) -> Plan {
         frames: FRAMES,
         period: Nanos::from_millis(1),
         tools: tools().clone(),
-        lock: directory.join("out/.measure.lock"),
+        lock: Some(directory.join("out/.measure.lock")),
         command: vec!["test".to_owned()],
         functional: true,
     }

@@ -30,7 +30,7 @@ fn plan(directory: &FilePath, paths: &[Path]) -> Plan {
         frames: FRAMES,
         period: Nanos::from_millis(2),
         tools: tools().clone(),
-        lock: directory.join("out/.measure.lock"),
+        lock: Some(directory.join("out/.measure.lock")),
         command: vec!["test".to_owned()],
         functional: true,
     };

@@ -204,7 +204,7 @@ impl ContainerArgs {
             frames: frames(self.seconds, self.period, self.rounds),
             period: self.period,
             tools: Tools::beside(&std::env::current_exe()?),
-            lock: PathBuf::from(LOCK),
+            lock: Some(PathBuf::from(LOCK)),
             command: command(),
             functional: self.keep.functional,
         })

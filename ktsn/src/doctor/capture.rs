@@ -2,7 +2,7 @@
 //! How much earlier a program has to send that kernel capture serves.
 //!
 //! In: the programs beside this one. Out: one finding, from a second of traffic in namespaces of its own, which are gone
-//! when it ends. Unlike `ktsn bench capture` it does not wait for a quiet machine: the figure is of the machine as it is.
+//! when it ends. Unlike `ktsn bench capture` it does not wait for a quiet machine or for other measurements: the figure is of the machine as it is.
 
 use ktsn_lab::Tools;
 use ktsn_lab::container::{self, Load, Path, Plan, bars};
@@ -61,7 +61,7 @@ fn plan() -> Result<Plan, String> {
         frames: FRAMES,
         period: Nanos::from_millis(1),
         tools: Tools::beside(&own),
-        lock: std::env::temp_dir().join("ktsn-doctor.lock"),
+        lock: None,
         command: ["ktsn", "doctor", "--capture"].map(str::to_owned).to_vec(),
         functional: true,
     })

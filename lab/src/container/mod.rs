@@ -60,8 +60,8 @@ pub struct Plan {
     pub period: Nanos,
     /// The programs.
     pub tools: Tools,
-    /// The machine's measuring lock.
-    pub lock: PathBuf,
+    /// The machine's measuring lock; without one it runs beside other measurements.
+    pub lock: Option<PathBuf>,
     /// The command that repeats it.
     pub command: Vec<String>,
     /// Measures without SCHED_FIFO, CPU pinning and waiting for a quiet machine: for functional tests, whose times mean
@@ -175,7 +175,8 @@ pub(crate) fn prepared(
     if !plan.functional {
         check_machine()?;
     }
-    let _lock = MeasureLock::take(&plan.lock, || watch(Event::WaitingForLock))?;
+    let lock = plan.lock.as_deref();
+    let _lock = lock.map(|lock| MeasureLock::take(lock, || watch(Event::WaitingForLock))).transpose()?;
     let mut outcome = measured(plan, watch)?;
     then(&mut outcome.document, watch)?;
     Ok(outcome)

@@ -13,7 +13,7 @@ fn plan() -> Plan {
         frames: 10,
         period: Nanos::from_millis(1),
         tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
-        lock: PathBuf::from("/nowhere/lock"),
+        lock: None,
         command: Vec::new(),
         functional: true,
     }
