@@ -230,3 +230,20 @@ fn python_sends_too() {
     assert_eq!((frame.tx_time, frame.clock, frame.port), (at.parse().expect("time"), 1, 4321));
     assert!(frame.pushed_at < frame.tx_time && frame.pushed_at > frame.tx_time - 100_000_000);
 }
+
+/// The program that README and guide begin with: each of its datagrams is taken, a millisecond apart.
+#[test]
+fn the_example_is_served() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/send.py");
+    let output = hook::hooked("python3", run_dir.path())
+        .arg(example)
+        .args(["127.0.0.1", "4321", "20"])
+        .output()
+        .expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(peer.texts(), (0..20).map(|number| number.to_string()).collect::<Vec<String>>());
+    let times: Vec<u64> = peer.events().frames.iter().map(|frame| frame.frame.tx_time).collect();
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 1_000_000), "{times:?}");
+}
