@@ -26,11 +26,12 @@ import (
 )
 
 // How long a verb waits: for another run of the same interface, for ktsnd's version or its list (it answers these whatever else it does),
-// for an attachment (many pods at once wait for each other). Runtimes give a plugin two minutes and more.
+// for an attachment (many pods at once wait for each other), for CHECK's looks. Runtimes give a plugin two minutes and more.
 const (
 	lockPatience    = 30 * time.Second
 	versionPatience = 3 * time.Second
 	attachPatience  = 60 * time.Second
+	checkPatience   = 30 * time.Second
 )
 
 // An ADD on its way.
@@ -63,14 +64,23 @@ func add(args *skel.CmdArgs) error {
 		return printUntouched(conf)
 	}
 	a := &addition{args: args, conf: conf, directory: cnistate.Open(conf.StateDir)}
-	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
-	defer cancel()
-	unlock, err := a.directory.Lock(ctx, args.ContainerID, args.IfName)
+	unlock, err := locked(a.directory, args)
 	if err != nil {
-		return stateFault(a.directory, err)
+		return err
 	}
 	defer unlock()
 	return a.run(context.Background())
+}
+
+// Locked keeps other runs of the same interface away, until what it returns is called.
+func locked(directory cnistate.Directory, args *skel.CmdArgs) (func(), error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	unlock, err := directory.Lock(ctx, args.ContainerID, args.IfName)
+	if err != nil {
+		return nil, stateFault(directory, err)
+	}
+	return unlock, nil
 }
 
 func stateFault(directory cnistate.Directory, err error) error {

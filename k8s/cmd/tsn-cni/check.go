@@ -28,13 +28,13 @@ func check(args *skel.CmdArgs) error {
 		return err
 	}
 	directory := cnistate.Open(conf.StateDir)
-	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
-	defer cancel()
-	unlock, err := directory.Lock(ctx, args.ContainerID, args.IfName)
+	unlock, err := locked(directory, args)
 	if err != nil {
-		return stateFault(directory, err)
+		return err
 	}
 	defer unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), checkPatience)
+	defer cancel()
 	state, err := directory.Load(args.ContainerID, args.IfName)
 	if err != nil {
 		return stateFault(directory, err)

@@ -48,11 +48,9 @@ func loosely(args *skel.CmdArgs) loose {
 func del(args *skel.CmdArgs) error {
 	given := loosely(args)
 	directory := cnistate.Open(given.StateDir)
-	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
-	defer cancel()
-	unlock, err := directory.Lock(ctx, args.ContainerID, args.IfName)
+	unlock, err := locked(directory, args)
 	if err != nil {
-		return stateFault(directory, err)
+		return err
 	}
 	defer unlock()
 	state, err := directory.Load(args.ContainerID, args.IfName)
