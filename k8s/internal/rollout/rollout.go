@@ -109,7 +109,9 @@ func (c Config) idle(status *v1alpha1.GateScheduleStatus, schedule *v1alpha1.Gat
 			return
 		}
 	}
-	if rejected := status.Rejected; rejected != nil && rejected.Generation == schedule.Generation && now.Before(rejected.RetryAt.Time) {
+	other := conflict(schedule, others, selected)
+	if rejected := status.Rejected; rejected != nil && rejected.Generation == schedule.Generation && now.Before(rejected.RetryAt.Time) &&
+		!hasPassed(rejected.Reason, len(selected) > 0, other == "") {
 		status.Phase = v1alpha1.PhaseRejected
 		return
 	}
@@ -117,12 +119,17 @@ func (c Config) idle(status *v1alpha1.GateScheduleStatus, schedule *v1alpha1.Gat
 		c.reject(status, schedule.Generation, status.Attempts, ReasonNoNode, "no Node has the labels of nodeSelector", now)
 		return
 	}
-	if other := conflict(schedule, others, selected); other != "" {
+	if other != "" {
 		c.reject(status, schedule.Generation, status.Attempts, ReasonConflict,
 			fmt.Sprintf("GateSchedule %s is older and is for the same uplink of the same nodes: change its nodeSelector or uplink, or delete one", other), now)
 		return
 	}
 	c.begin(status, schedule, selected, now)
+}
+
+// hasPassed: the cause of a rejection is seen to be gone, so nothing has to be waited for.
+func hasPassed(reason string, hasNode, isAlone bool) bool {
+	return hasNode && (reason == ReasonNoNode || reason == ReasonConflict && isAlone)
 }
 
 func (c Config) begin(status *v1alpha1.GateScheduleStatus, schedule *v1alpha1.GateSchedule, selected []string, now time.Time) {
