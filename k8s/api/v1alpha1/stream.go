@@ -122,10 +122,12 @@ type StreamStatus struct {
 	NodesAccepted string `json:"nodesAccepted,omitempty"`
 	NodesApplied  string `json:"nodesApplied,omitempty"`
 	// Frames and Late are the sums of the nodes' counters.
-	Frames     int64              `json:"frames,omitempty"`
-	Late       int64              `json:"late,omitempty"`
-	Nodes      []StreamNode       `json:"nodes,omitempty"`
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	Frames int64 `json:"frames,omitempty"`
+	Late   int64 `json:"late,omitempty"`
+	// Nodes with talkers, at most 100. NodesLeftOut is how many more there are: those where it is applied are left out first.
+	Nodes        []StreamNode       `json:"nodes,omitempty"`
+	NodesLeftOut int32              `json:"nodesLeftOut,omitempty"`
+	Conditions   []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // StatusInfo: 802.1Q-2022 46.2.5.1. There is no listener-status: listeners are not known.

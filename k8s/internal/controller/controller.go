@@ -54,6 +54,8 @@ type Controller struct {
 	metrics  metrics
 	work     *streamWork
 
+	noStreams string // why they could not be listed, as it was said last
+
 	assigned map[string]given   // to Nodes, written and not seen again yet
 	services []overlaynet.Claim // ranges of Services
 

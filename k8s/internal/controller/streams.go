@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -70,7 +72,7 @@ func (c *Controller) LeadStreams(ctx context.Context) {
 // followStreams starts the informers and waits until all was seen once. A cluster whose CRDs are older has no Streams.
 func (c *Controller) followStreams(ctx context.Context) error {
 	if _, err := c.slow.Resource(v1alpha1.Streams).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		c.log.Debug("no streams", "error", err)
+		c.sayNoStreams(err)
 		return err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim))
@@ -85,6 +87,15 @@ func (c *Controller) followStreams(ctx context.Context) error {
 	}
 	c.work = work
 	return nil
+}
+
+// sayNoStreams: a cluster without the resource is as it should be; anything else, such as a missing right, is said once.
+func (c *Controller) sayNoStreams(err error) {
+	level := slog.LevelDebug
+	if text := err.Error(); !apierrors.IsNotFound(err) && text != c.noStreams {
+		level, c.noStreams = slog.LevelWarn, text
+	}
+	c.log.Log(context.Background(), level, "Streams cannot be listed: none is decided about", "error", err)
 }
 
 // slim keeps of a Pod what makes it a talker.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -372,6 +373,29 @@ func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
 		if err := b.Stuck(); (err != nil) != want {
 			t.Errorf("%s: %v", at, err)
 		}
+	}
+}
+
+// Without the right to list Streams none is decided about: that is said once, not at each try.
+func TestAMissingRightIsSaidOnce(t *testing.T) {
+	b := newBench(t)
+	var said strings.Builder
+	b.log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	refuse := func(err error) {
+		b.dynamic.PrependReactor("list", "streams", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+		for range 3 {
+			if b.followStreams(context.Background()) == nil {
+				t.Error("followed")
+			}
+		}
+	}
+	refuse(apierrors.NewNotFound(v1alpha1.Streams.GroupResource(), ""))
+	if said.Len() != 0 {
+		t.Errorf("a cluster without the resource: %s", said.String())
+	}
+	refuse(apierrors.NewForbidden(v1alpha1.Streams.GroupResource(), "", errors.New("no such right")))
+	if text := said.String(); strings.Count(text, "level=WARN") != 1 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such right") {
+		t.Errorf("%q", text)
 	}
 }
 

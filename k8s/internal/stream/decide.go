@@ -4,10 +4,10 @@ package stream
 
 import (
 	"fmt"
-	"slices"
-	"time"
-
 	"net/netip"
+	"slices"
+	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +20,14 @@ import (
 // streamsMax bounds the streams of one port: what a look costs grows with their third power.
 const streamsMax = 64
 
-// podsShown in a status.
-const podsShown = 16
+// podsShown of one node in a status, and nodesShown: an object has to fit into etcd.
+const (
+	podsShown  = 16
+	nodesShown = 100
+)
+
+// placeKept is how long a stream that has no pod on a node any more keeps its place there: its pods are being made anew.
+const placeKept = 30 * time.Second
 
 // World is all that a decision depends on.
 type World struct {
@@ -64,6 +70,9 @@ type ledger struct {
 	ports  map[portKey]*held
 	sent   map[sent]string
 	booked map[bookKey]booking
+	// left are the nodes where a stream was accepted a moment ago and has no pod now.
+	left map[types.UID][]*Node
+	now  time.Time
 }
 
 // Decide makes the next status of every stream, by the object's UID. Streams are looked at in order (rank, age, name); one that is
@@ -72,7 +81,12 @@ func (w *World) Decide(now time.Time) map[types.UID]v1alpha1.StreamStatus {
 	w.index()
 	streams := slices.Clone(w.Streams)
 	slices.SortFunc(streams, v1alpha1.CompareStreams)
-	book := &ledger{ports: map[portKey]*held{}, sent: map[sent]string{}, booked: map[bookKey]booking{}}
+	book := &ledger{ports: map[portKey]*held{}, sent: map[sent]string{}, booked: map[bookKey]booking{}, left: map[types.UID][]*Node{}, now: now}
+	for key, before := range w.Memo.booked {
+		if node := w.nodes[key.node]; node != nil && now.Sub(before.seen) < placeKept {
+			book.left[key.stream] = append(book.left[key.stream], node)
+		}
+	}
 	all := make([][]*place, len(streams))
 	for index, stream := range streams {
 		all[index] = w.places(stream)
@@ -131,9 +145,14 @@ func (w *World) accept(book *ledger, stream *v1alpha1.Stream, places []*place) {
 		if one.isLocal {
 			continue
 		}
-		book.booked[bookKey{stream.UID, one.node.Name}] = booking{stream.Generation, one.port, one.speed, one.packet}
+		book.booked[bookKey{stream.UID, one.node.Name}] = booking{stream.Generation, one.port, one.speed, one.packet, one.pods, book.now}
 		port := book.port(one)
 		port.streams, port.demands = append(port.streams, stream), append(port.demands, one.demand())
+	}
+	for _, node := range book.left[stream.UID] {
+		if !slices.ContainsFunc(places, func(p *place) bool { return p.node == node }) {
+			w.keep(book, &place{stream: stream, node: node})
+		}
 	}
 }
 
@@ -145,8 +164,11 @@ func (w *World) keep(book *ledger, p *place) {
 	if !has || before.generation != p.stream.Generation {
 		return
 	}
+	if len(p.pods) > 0 {
+		before.pods, before.seen = p.pods, book.now
+	}
 	waits := p.waits
-	p.port, p.speed, p.packet = before.port, before.speed, before.packet
+	p.port, p.speed, p.packet, p.pods = before.port, before.speed, before.packet, before.pods
 	w.gates(p)
 	p.waits = waits
 	port, held := p.on(w.HandOver), book.port(p)
@@ -285,6 +307,7 @@ func status(stream *v1alpha1.Stream, places []*place, now time.Time) v1alpha1.St
 			behind = node
 		}
 	}
+	next.Nodes, next.NodesLeftOut = bounded(next.Nodes)
 	next.NodesAccepted, next.NodesApplied = fmt.Sprintf("%d/%d", accepted, len(places)), fmt.Sprintf("%d/%d", applied, len(places))
 	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&next.Conditions, metav1.Condition{
@@ -320,6 +343,20 @@ func status(stream *v1alpha1.Stream, places []*place, now time.Time) v1alpha1.St
 	}
 	set("Applied", metav1.ConditionTrue, "AllApplied", fmt.Sprintf("%d nodes", len(places)))
 	return next
+}
+
+// bounded leaves out nodes that would make the object too large, those where all is well before others, and says how many.
+func bounded(nodes []v1alpha1.StreamNode) ([]v1alpha1.StreamNode, int32) {
+	if len(nodes) <= nodesShown {
+		return nodes, 0
+	}
+	shown := slices.Clone(nodes)
+	slices.SortStableFunc(shown, func(a, b v1alpha1.StreamNode) int {
+		return map[bool]int{true: 1}[a.Applied] - map[bool]int{true: 1}[b.Applied]
+	})
+	shown = shown[:nodesShown]
+	slices.SortFunc(shown, func(a, b v1alpha1.StreamNode) int { return strings.Compare(a.Name, b.Name) })
+	return shown, int32(len(nodes) - nodesShown)
 }
 
 // status of a stream on one node. `isRefused`: it is, on this node or another.

@@ -345,41 +345,6 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	}
 }
 
-// While the pods of a stream are made anew its place is kept; without pods, or with another generation, it is not.
-func TestAPlaceIsKeptWhilePodsAreMadeAnew(t *testing.T) {
-	w := cluster()
-	w.Memo = NewMemo()
-	w.schedule(10_000+WireTime(WireOctets(92, 50), 1e9), "a")
-	older, younger := w.stream("older", nil), w.stream("younger", func(s *v1alpha1.StreamSpec) { s.Talker.PodSelector = map[string]string{"app": "two"} })
-	w.Pods = append(w.Pods, Pod{"plant", "two", "a", "", map[string]string{"app": "two"}})
-	second := w.Nodes[0].Report.Talkers[0]
-	second.Pod = "two"
-	talkers := append(w.Nodes[0].Report.Talkers, second)
-	says := func(want string) {
-		t.Helper()
-		got := w.Decide(epoch)
-		if text := got[older.UID].NodesAccepted + " " + got[younger.UID].NodesAccepted; text != want {
-			t.Errorf("%s, expected %s: %s; %s", text, want, got[older.UID].Message, got[younger.UID].Message)
-		}
-	}
-	w.Nodes[0].Report.Talkers = talkers
-	says("1/1 0/1")
-	for range 2 {
-		w.Nodes[0].Report.Talkers = talkers[1:]
-		says("0/1 0/1")
-	}
-	w.Nodes[0].Report.Talkers = talkers
-	says("1/1 0/1")
-	w.Nodes[0].Report.Talkers = talkers[1:]
-	older.Generation++
-	says("0/1 1/1")
-	older.Generation--
-	w.Nodes[0].Report.Talkers = talkers
-	says("1/1 0/1")
-	w.Pods = w.Pods[1:]
-	says("0/0 1/1")
-}
-
 func TestAListenerOnTheSameNodePassesNoGate(t *testing.T) {
 	w := cluster()
 	w.schedule(1, "a")

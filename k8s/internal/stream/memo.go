@@ -4,6 +4,7 @@ package stream
 
 import (
 	"hash/maphash"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -26,6 +27,8 @@ type booking struct {
 	generation    int64
 	port          string
 	speed, packet int64
+	pods          []string
+	seen          time.Time // when there were pods last
 }
 
 type judged struct {
