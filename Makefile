@@ -53,8 +53,8 @@ bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by t
 	@mkdir -p out/bench
 	@scripts/go.sh bench-cni $(BIN) out/bench/cni.json
 
-e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times
-	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick)
+e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times, CACHED=1 builds no Kubernetes
+	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick) $(if $(CACHED),--cached)
 
 clean: ## remove everything that the other targets made
 	$(CARGO) clean

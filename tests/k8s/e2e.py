@@ -27,19 +27,21 @@ from kit.schedules import Schedules  # noqa: E402
 
 QUICK_SECONDS = 1.0
 
-# In their order. What takes its minute is begun early and looked at last: kubelet tells the plugins once a minute what a
-# reboot left, the agent waits as long before it complains.
-CASES = (
-    (Faults, ("node_rebooted", "daemon_killed", "agent_restarted", "kubelet_restarted", "deleted_without_daemon")),
-    (Kinds, ("kinds_served", "dual_stack", "without_resource", "unserved_started")),
-    (Faults, ("addresses_spent", "wrong_definition", "policy_selects", "forwarding_denied", "agent_confined",
-              "capacity_exceeded", "many_at_once")),
-    (Schedules, ("schedule_applied", "schedule_refused", "schedule_for_joining", "controller_killed", "stream_judged")),
-    (Adversities, ("disk_full", "prefixes_doubled", "range_taken")),
-    (Kinds, ("unserved_told",)),
-    (Faults, ("rebooted_forgotten",)),
+# In their order; those of one line run side by side, for they only wait, and none of them touches what another looks at. What takes its
+# minute is begun early and looked at last: kubelet tells the plugins once a minute what a reboot left, the agent waits as long before it
+# complains.
+TURNS = (
+    ("node_rebooted",), ("daemon_killed",), ("agent_restarted",), ("kubelet_restarted",), ("deleted_without_daemon",), ("dual_stack",),
+    ("unserved_started",),
+    ("kinds_served", "without_resource", "addresses_spent", "wrong_definition", "policy_selects"),
+    ("disk_full", "stream_judged", "agent_confined", "capacity_exceeded"),
+    ("many_at_once", "forwarding_denied"), ("schedule_applied",), ("schedule_refused",), ("schedule_for_joining",), ("controller_killed",), ("stream_refused",),
+    ("prefixes_doubled",), ("range_taken",), ("unserved_told", "rebooted_forgotten"),
 )
-NAMES = tuple(name for _, names in CASES for name in names)
+# Nothing may be left on the nodes by the lines of these.
+CLEAN = ("kinds_served", "disk_full", "many_at_once")
+GROUPS = (Faults, Kinds, Schedules, Adversities)
+NAMES = tuple(name for names in TURNS for name in names)
 # Sizes beyond these are an accident: something went into an image that does not belong there.
 SIZES_MAX = {"node": 120_000_000, "controller": 80_000_000, "workload": 40_000_000, "pause": 4_000_000} | dict.fromkeys(images.KINDS, 10_000_000)
 
@@ -58,6 +60,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3, help="interleaved; the median counts")
     parser.add_argument("--only", type=chosen, default=NAMES, help="these cases (all)", metavar="A,B")
     parser.add_argument("--quick", action="store_true", help="a short experiment that counts frames and judges no times: for a busy machine")
+    parser.add_argument("--cached", action="store_true", help="a skip where Kubernetes would have to be built first")
     parser.add_argument("--without-experiment", action="store_true", help="the cases alone")
     parser.add_argument("--strict-bars", action="store_true", help="a ratio above its bar fails")
     parser.add_argument("--stay", action="store_true", help="then wait for Ctrl-C: the cluster is yours until then")
@@ -107,6 +110,24 @@ def measured(run, experiment, args):
     return document
 
 
+def turn(run, groups, names, looks):
+    """Cases side by side; where one `looks`, also what they left."""
+    methods = [next(getattr(group, name) for group in groups if hasattr(group, name)) for name in names]
+    nodes = groups[0].cluster.nodes
+    before = [groups[0].leavings(node) for node in nodes] if looks else []
+    if len(methods) == 1:  # a daemon that a case starts would end with the thread that started it
+        run.step(told(methods[0]), methods[0])
+    else:
+        run.together([(told(method), method) for method in methods])
+    for node, had in zip(nodes, before):
+        run.step(f"nothing is left on {node.name} of {', '.join(names)}", groups[0].same, node, had, 60)
+
+
+def told(method):
+    """A case's name and what must hold."""
+    return f"{method.__name__}: {method.__doc__.splitlines()[0]}"
+
+
 def bars(document):
     """The line that tells how many bars were met and names the others; none where nothing was measured."""
     held = document.get("comparisons", [])
@@ -119,11 +140,11 @@ def bars(document):
 def whole(run, args):
     """All steps in their order; the experiment's document."""
     run.step("the test's own tools find their faults", selftest.run)
-    path = run.step("cluster programs are here", build.everything)
+    path = run.step("cluster programs are here", build.everything, not args.cached)
     if path is None:
         return None
-    run.step("the double of Multus passes its tests", double_tested)
-    made = run.step("images are made offline", images.make, args.programs, args.out / "images")
+    _, made = run.together([("the double of Multus passes its tests", double_tested),
+                            ("images are made offline", lambda: images.make(args.programs, args.out / "images"))])
     if made is None:
         return None
     run.step("images are small", sizes, made)
@@ -138,13 +159,13 @@ def whole(run, args):
         if run.count("failed") == 0:
             run.step("talker and listener get both networks", experiment.prepare)
         if run.count("failed") == 0:
-            groups = {group: group(ktsn, args.programs, experiment.listener) for group, _ in CASES}
-            run.step("timed frames flow between nodes", groups[Faults].traffic)
+            groups = [group(ktsn, args.programs, experiment.listener) for group in GROUPS]
+            run.step("timed frames flow between nodes", groups[0].traffic)
             if not args.without_experiment:
                 document = run.step("the paper's experiment in the cluster", measured, run, experiment, args)
-            for group, names in CASES:
-                for method in (getattr(groups[group], name) for name in names if name in args.only):
-                    run.step(f"{method.__name__}: {method.__doc__.splitlines()[0]}", method)
+            for names in TURNS:
+                if asked := [name for name in names if name in args.only]:
+                    turn(run, groups, asked, set(names) & set(CLEAN))
         if args.stay:
             print("\n" + " ".join(cluster.kubectl_words()) + "\nCtrl-C ends the cluster", flush=True)
             try:

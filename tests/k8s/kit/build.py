@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import time
 
+from .checks import Skip
+
 HERE = pathlib.Path(__file__).resolve().parent.parent
 REPOSITORY = HERE.parent.parent
 CACHE = pathlib.Path(os.environ.get("KTSN_K8S_CACHE") or pathlib.Path.home() / ".cache/ktsn/k8s")
@@ -86,7 +88,7 @@ def go_version():
     return found.stdout.strip()
 
 
-def go_programs(module, names, *ldflags):
+def go_programs(module, names, *ldflags, may_build=True):
     """Builds the commands of the Go module tests/k8s/MODULE by one call, so that they share what they are made of; their directory.
 
     The module's own package is the command of its name, others lie in folders of theirs.
@@ -97,6 +99,8 @@ def go_programs(module, names, *ldflags):
     flags = " ".join(["-s -w", *ldflags])
 
     def make():
+        if not may_build:
+            raise Skip("cluster_programs_missing", f"{', '.join(names)} would have to be built into {programs} first")
         print(f"e2e-k8s: building {', '.join(names)} (once; minutes)", flush=True)
         # Into a directory of their own: a running cluster keeps the programs that it has.
         shutil.rmtree(fresh, ignore_errors=True)
@@ -114,15 +118,15 @@ def go_programs(module, names, *ldflags):
     return programs
 
 
-def kubernetes():
-    """Builds Kubernetes and Flannel; the directory with one link for each component."""
+def kubernetes(may_build=True):
+    """Builds Kubernetes and Flannel; the directory with one link for each component. It takes minutes, so it may be skipped instead."""
     wanted = [line.split() for line in (HERE / "kube/go.mod").read_text().splitlines()]
     version = next(words[1] for words in wanted if words[:1] == ["k8s.io/kubernetes"])
     major, minor, _ = version.removeprefix("v").split(".")
     package = "k8s.io/component-base/version"
     facts = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean",
              "gitCommit": "0" * 40, "buildDate": "2026-01-01T00:00:00Z"}
-    programs = go_programs("kube", ["kube", "flannel"], *(f"-X {package}.{k}={v}" for k, v in facts.items()))
+    programs = go_programs("kube", ["kube", "flannel"], *(f"-X {package}.{k}={v}" for k, v in facts.items()), may_build=may_build)
     for name in COMPONENTS:
         link = programs / name
         if not link.is_symlink():
@@ -130,10 +134,10 @@ def kubernetes():
     return programs
 
 
-def everything():
+def everything(may_build=True):
     """Everything that the cluster needs, at once; the value of PATH that finds it."""
     with concurrent.futures.ThreadPoolExecutor() as at_once:
-        root, programs = at_once.submit(debian), at_once.submit(kubernetes)
+        root, programs = at_once.submit(debian), at_once.submit(kubernetes, may_build)
         at_once.submit(go_programs, "multinet", ["multinet"]).result()
         directories = [programs.result(), *(root.result() / at for at in ("usr/bin", "usr/sbin", "bin"))]
     return ":".join(dict.fromkeys(map(str, directories)))

@@ -8,9 +8,13 @@ the cluster as it found it.
 
 import csv
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
+import threading
+import time
 
 from . import build
 from .cluster import condition
@@ -18,10 +22,21 @@ from .ktsn import addresses, outside
 from .space import Failed, until
 
 PERIOD = 0.001
+# Cases that run side by side take turns.
+STREAMING = threading.Lock()
 PORT = 7100
+# After the talker's end every frame is there by then.
+ARRIVED = 2
 # Names of KTSN's own programs as the kernel keeps them: 15 octets.
 PROGRAMS = {name[:15] for file in (build.REPOSITORY / "bpf/programs").glob("*.bpf.c")
             for name in re.findall(r"^int (\w+)\(", file.read_text(), re.M)}
+
+# What is counted on a node, by commands that write a line for each.
+COUNTED = {"namespaces": "ls /run/netns", "links": "ip -o link",
+           # Each device's own link-local and group routes come seconds after it.
+           "routes": "ip -4 route show table all", "IPv6 routes": "ip -6 route show table all | grep -v 'fe80:\\|ff00:'",
+           "neighbours": "ip neigh show nud permanent", "state files": "find /var/lib/cni/ktsn -name '*.json'",
+           "pinned": "find /sys/fs/bpf -type f"}
 
 
 def expect(true, what):
@@ -30,12 +45,12 @@ def expect(true, what):
 
 
 class Stream:
-    """A talker and a listener that run while something breaks; then, what arrived and when."""
+    """A talker and a listener that run while something breaks; then, what arrived and when. One at a time: there is one pair of them."""
 
-    def __init__(self, cluster, seconds, to=None):
-        self.cluster, self.frames, self.rows = cluster, round(seconds / PERIOD), []
-        self.pods = {name: cluster.get("pod", name) for name in ("talker", "listener")}
-        self.far = outside(cluster.nodes[1], self.pods["listener"])
+    def __init__(self, ktsn, seconds, to=None):
+        self.ktsn, self.cluster, self.frames, self.rows = ktsn, ktsn.cluster, round(seconds / PERIOD), []
+        self.pods = {name: self.cluster.api.get("Pod", name) for name in ("talker", "listener")}
+        self.far = outside(self.cluster.nodes[1], self.pods["listener"])
         to = to or addresses(self.pods["listener"])["net1"]
         to = f"[{to}]" if ":" in to else to
         self.listener = self._run("listener", "listen", f"{to}:{PORT}", "--count", self.frames, "--timeout", "5s",
@@ -44,6 +59,7 @@ class Stream:
         self.talker = self._run("talker", "talk", f"{to}:{PORT}", "--count", self.frames, "--period", "1ms", "--lead", "2ms",
                                 "--json", "/out/talked.json", "--ready-fd", "1")
         self.talker.stdout.readline()
+        self.planned = time.monotonic() + seconds
 
     def _run(self, pod, *argv):
         words = [*self.cluster.kubectl_words(), "exec", pod, "--", "/usr/local/bin/ktsn", *map(str, argv)]
@@ -52,11 +68,18 @@ class Stream:
 
     def end(self):
         """(frames lost, longest silence in seconds), the silence at the end included."""
-        said = {name: process.communicate(timeout=60)[1] for name, process in (("talker", self.talker), ("listener", self.listener))}
-        expect(self.talker.returncode == 0, f"the talker ended with {self.talker.returncode}: {said['talker']}")
+        talked = self.talker.communicate(timeout=60)[1]
+        try:
+            # Not before the planned end: where kubelet was stopped, `kubectl exec` ends before what it runs.
+            heard = self.listener.communicate(timeout=max(0, self.planned - time.monotonic()) + ARRIVED)[1]
+        except subprocess.TimeoutExpired:  # frames are missing: it need not wait for its silence
+            for pid in self.ktsn.processes(self.cluster.nodes[1], "ktsn", self.pods["listener"]):
+                os.kill(pid, signal.SIGTERM)
+            heard = self.listener.communicate(timeout=60)[1]
+        expect(self.talker.returncode == 0, f"the talker ended with {self.talker.returncode}: {talked}")
         with (self.far / "stream.csv").open() as file:
             self.rows = rows = list(csv.DictReader(file))
-        expect(rows, f"nothing arrived: {said['listener']}")
+        expect(rows, f"nothing arrived: {heard}")
         sequences = {int(row["sequence"]) for row in rows}
         first = min(rows, key=lambda row: int(row["sequence"]))
         start = int(first["tx_time"]) - int(first["sequence"]) * round(PERIOD * 1e9)
@@ -65,7 +88,7 @@ class Stream:
         # A stream that never goes on is silent until its planned end.
         silent.append(start + self.frames * round(PERIOD * 1e9) - arrived[-1])
         lost = self.frames - len(sequences)
-        expect(lost > 0 or self.listener.returncode == 0, f"the listener ended with {self.listener.returncode}: {said['listener']}")
+        expect(lost > 0 or self.listener.returncode == 0, f"the listener ended with {self.listener.returncode}: {heard}")
         return lost, max(silent) / 1e9
 
 
@@ -78,34 +101,29 @@ class Cases:
     def ready(self, names, seconds=60):
         """Until these pods are Ready; the pods."""
         def found():
-            pods = [self.cluster.get("pod", name, missing_ok=True) for name in names]
+            pods = [self.cluster.api.get("Pod", name, missing_ok=True) for name in names]
             return pods if all(condition(pod, "Ready") for pod in pods) else None
-        return until(found, seconds, lambda: f"{names} Ready: " + self.cluster.kubectl("get", "events")[-1500:], 0.3)
+        return until(found, seconds, lambda: f"{names} Ready: " + self.cluster.kubectl("get", "events")[-1500:])
 
     def gone(self, *names, seconds=40):
         """Deletes pods and waits until the API has forgotten them."""
-        self.cluster.kubectl("delete", "pod", *names, "--wait=true", f"--timeout={seconds}s", "--ignore-not-found", seconds=seconds + 20)
+        self.cluster.api.delete("Pod", *names, seconds=seconds)
 
     def event(self, name, *words, seconds=30):
         """Until an event about this pod says all of these words; its message."""
         def said():
-            events = self.cluster.get("events", "--field-selector", f"involvedObject.name={name}")["items"]
+            events = self.cluster.api.list("Event", fields=f"involvedObject.name={name}")
             return next((e["message"] for e in events if all(word in e["message"] for word in words)), None)
         return until(said, seconds, lambda: f"event of {name} with {words}; there are: " + self.cluster.kubectl(
-            "get", "events", "--field-selector", f"involvedObject.name={name}")[-1500:], 0.5)
+            "get", "events", "--field-selector", f"involvedObject.name={name}")[-1500:])
 
     def leavings(self, node):
         """Everything on a node that a TSN pod brings along: what is more afterwards has leaked."""
         run = node.space.run
-        count = lambda command: int(run("sh", "-c", f"({command}) 2>/dev/null | wc -l"))  # noqa: E731
-        status = self.ktsn.attachments(node, self.programs)
-        found = {"namespaces": count("ls /run/netns"), "links": len(json.loads(run("ip", "-json", "link"))),
-                 # Each device's own link-local and group routes come seconds after it.
-                 "routes": count("ip -4 route show table all"), "IPv6 routes": count("ip -6 route show table all | grep -v 'fe80:\\|ff00:'"),
-                 "neighbours": count("ip neigh show nud permanent"),
-                 "state files": count("find /var/lib/cni/ktsn -name '*.json'"),
-                 "attachments": len(status["attachments"]), "bpf programs": len(self.bpf_programs(node)),
-                 "pinned": count("find /sys/fs/bpf -type f")}
+        counts = run("sh", "-c", "\n".join(f"({command}) 2>/dev/null | wc -l" for command in COUNTED.values())).split()
+        found = dict(zip(COUNTED, map(int, counts), strict=True))
+        found["attachments"] = len(self.ktsn.attachments(node, self.programs)["attachments"])
+        found["bpf programs"] = len(self.bpf_programs(node))
         # host-local's leases: a directory for each network, a file for each address.
         for line in run("sh", "-c", "cd /var/lib/cni/networks && find . -mindepth 2 -type f").split():
             network, _, lease = line.removeprefix("./").partition("/")
@@ -140,7 +158,8 @@ class Cases:
 
     def traffic(self, seconds=1.0, to=None):
         """Timed frames flow from end to end without a loss."""
-        lost, gap = Stream(self.cluster, seconds, to).end()
+        with STREAMING:
+            lost, gap = Stream(self.ktsn, seconds, to).end()
         expect(lost == 0, f"{lost} frames lost, longest gap {gap:.3f} s; " + self.dropped())
 
     def dropped(self):

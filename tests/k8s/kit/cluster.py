@@ -7,7 +7,6 @@ It must never: touch an interface of this machine, or a process that it has not 
 """
 
 import concurrent.futures
-import json
 import os
 import pathlib
 import shutil
@@ -18,6 +17,7 @@ import tempfile
 import time
 
 from . import pki
+from .api import Api
 from .node import POD_RANGE, SERVICE_RANGE, Node, remove_cgroups
 from .space import Failed, Space, until
 
@@ -59,6 +59,7 @@ class Cluster:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
         self.guarded = guard(self.name, self.directory)
         self.control_address, self.nodes, self.control = CONTROL_ADDRESS, [], None
+        self.api = Api(self.directory / "api.sock")
 
     def __enter__(self):
         return self
@@ -76,26 +77,29 @@ class Cluster:
         # A switch asks no packet filter; Linux's bridge does unless it is told not to, and every path would be slower by it.
         for family in ("ip", "ip6", "arp"):
             self.control.run("sh", "-c", f"f=/proc/sys/net/bridge/bridge-nf-call-{family}tables; [ ! -e $f ] || echo 0 >$f")
-        self._start_control_plane()
+        self._start_store()
         self.nodes = [Node(self, index) for index in (1, 2)]
         for node in self.nodes:
             node.start_runtime()
         # Daemons are started by this thread alone: with the thread that started them they would be killed.
         with concurrent.futures.ThreadPoolExecutor() as at_once:
-            for imported in [at_once.submit(node.import_images, images) for node in self.nodes]:
+            imports = [at_once.submit(node.import_images, images) for node in self.nodes]
+            self._start_control_plane()
+            self.kubectl("apply", "-f", pathlib.Path(__file__).parent.parent / "manifests/networks.yaml")
+            for imported in imports:
                 imported.result()
         for node in self.nodes:
             node.start_kubelet()
         for node in self.nodes:
-            until(lambda: self.get("node", node.name, missing_ok=True).get("spec", {}).get("podCIDR"), 30,
-                  lambda: f"{node.name} has no range of pod addresses: {node.kubelet().tail()}", 0.1)
+            until(lambda: self.api.get("Node", node.name, missing_ok=True).get("spec", {}).get("podCIDR"), 30,
+                  lambda: f"{node.name} has no range of pod addresses: {node.kubelet().tail()}")
             node.start_network()
             node.install_multinet()
-        self.apply((pathlib.Path(__file__).parent.parent / "manifests/networks.yaml").read_text())
         self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.wait_nodes()
 
-    def _start_control_plane(self):
+    def _start_store(self):
+        """etcd and the API server."""
         keys = self.directory / "pki"
         start = self.control.start
         start("etcd", "etcd", "--data-dir", self.directory / "etcd", "--listen-client-urls", ETCD, "--advertise-client-urls",
@@ -111,8 +115,12 @@ class Cluster:
               "--service-account-issuer=https://kubernetes.default.svc",
               f"--service-account-key-file={keys}/accounts.pub",
               f"--service-account-signing-key-file={keys}/accounts.key")
-        until(lambda: self.kubectl("get", "--raw", "/readyz", check=False).returncode == 0, 60,
-              lambda: f"API server: {self.control.programs['apiserver'].tail()}", 0.2)
+
+    def _start_control_plane(self):
+        """Everything else, once the API server is ready."""
+        keys, start = self.directory / "pki", self.control.start
+        start("proxy", "kubectl", "--kubeconfig", keys / "admin.conf", "proxy", "--unix-socket", self.api.path)
+        until(lambda: self.api.text("/readyz"), 60, lambda: f"API server: {self.control.programs['apiserver'].tail()}")
         start("controllers", "kube-controller-manager", f"--kubeconfig={keys}/controllers.conf",
               f"--service-account-private-key-file={keys}/accounts.key", f"--root-ca-file={keys}/ca.crt",
               "--use-service-account-credentials", "--allocate-node-cidrs", f"--cluster-cidr={POD_RANGE}",
@@ -132,32 +140,12 @@ class Cluster:
             raise Failed(f"kubectl {' '.join(map(str, arguments))}: {done.stderr.strip()}")
         return done.stdout if check else done
 
-    def watch(self, kind, path):
-        """A process that writes what this JSONPath gives, at each change of an object of this kind."""
-        environment = self.control.environment | {"HOME": str(self.directory)}
-        return subprocess.Popen([*self.kubectl_words(), "get", kind, "--watch", "-o", f"jsonpath={path}"], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
-
-    def get(self, *arguments, missing_ok=False):
-        """An object, or a list of objects."""
-        done = self.kubectl("get", "-o", "json", *arguments, check=False)
-        if done.returncode != 0:
-            if missing_ok:
-                return {}
-            raise Failed(f"kubectl get {' '.join(arguments)}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
-
-    def apply(self, *objects):
-        """Creates or changes objects, given as dictionaries or as YAML."""
-        texts = [thing if isinstance(thing, str) else json.dumps(thing) for thing in objects]
-        return self.kubectl("apply", "-f", "-", input="\n---\n".join(texts))
-
     def wait_nodes(self, seconds=60):
         """Until both nodes are Ready."""
         def ready():
-            items = self.get("nodes").get("items", [])
+            items = self.api.list("Node")
             return len(items) == 2 and all(condition(item, "Ready") for item in items)
-        until(ready, seconds, lambda: "nodes Ready: " + self.kubectl("describe", "nodes")[-2000:], 0.2)
+        until(ready, seconds, lambda: "nodes Ready: " + self.kubectl("describe", "nodes")[-2000:])
 
     def down(self):
         """Ends everything; what is left of it is an error."""

@@ -32,18 +32,18 @@ class Experiment:
         for node, container, share in ((self.cluster.nodes[0], "ktsnd", DAEMON_SHARE),):
             self.ktsn.allow_real_time(node, self.ktsn.pods()[node.name], container, share)
         # As on the other paths: a late frame is sent and counted, however long a busy machine kept its talker waiting.
-        self.cluster.apply(network(late="send", overrun_limit="5s"))
+        self.cluster.api.apply(network(late="send", overrun_limit="5s"))
         near, far = self.cluster.nodes
-        self.cluster.apply(
+        self.cluster.api.apply(
             workload("talker", near.name, rights=RIGHTS), self.listener(),
             workload("host-talker", near.name, None, 0, True, RIGHTS), workload("host-listener", far.name, None, 0, True, RIGHTS))
         names = ("talker", "listener", "host-talker", "host-listener")
 
         def ready():
-            self.pods = {name: self.cluster.get("pod", name) for name in names}
+            self.pods = {name: self.cluster.api.get("Pod", name) for name in names}
             return all(condition(pod, "Ready") for pod in self.pods.values())
 
-        until(ready, 60, lambda: self.cluster.kubectl("describe", "pods")[-3000:], 0.3)
+        until(ready, 60, lambda: self.cluster.kubectl("describe", "pods")[-3000:])
         for name, pod in self.pods.items():
             self.ktsn.allow_real_time(far if "listener" in name else near, pod, "main", TALKER_SHARE)
         if not is_real_time(self.ktsn.daemon(near)):

@@ -10,12 +10,15 @@ import hashlib
 import io
 import json
 import pathlib
+import platform
 import re
 import shlex
 import subprocess
 import tarfile
 
 EPOCH = "1970-01-01T00:00:00Z"
+# As the image format calls this machine.
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}.get(platform.machine(), platform.machine())
 DIRECTORIES = ("dev", "etc", "proc", "run", "sys", "tmp", "var")
 
 
@@ -117,7 +120,7 @@ def build(containerfile, context, reference, archive):
     """Builds an image into `archive`; its size in octets."""
     layer, config = follow(containerfile, context)
     digest = hashlib.sha256(layer).hexdigest()
-    described = json.dumps({"architecture": "amd64", "os": "linux", "created": EPOCH, "config": config,
+    described = json.dumps({"architecture": ARCHITECTURE, "os": "linux", "created": EPOCH, "config": config,
                             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
                             "history": [{"created": EPOCH, "created_by": containerfile.name}]}).encode()
     name = f"{hashlib.sha256(described).hexdigest()}.json"

@@ -7,6 +7,7 @@ the shared libraries that the loader would give them here, so an image runs what
 
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 
@@ -14,6 +15,9 @@ from . import build, image
 
 IMAGES = build.REPOSITORY / "k8s/deploy/images"
 REGISTRY = "localhost/ktsn"
+MACHINE = platform.machine()
+# Where Debian has the libraries of this machine.
+LIBRARIES = f"usr/lib/{MACHINE}-linux-gnu"
 # The node's packet filter is read by these (docs/guide/policy.md); both generations of iptables stand in Debian's tools.
 FILTER = ("xtables-nft-multi", "xtables-legacy-multi", "nft")
 LINKS = {"iptables-save": "xtables-nft-multi", "ip6tables-save": "xtables-nft-multi",
@@ -67,7 +71,7 @@ def node(context, programs):
         context.program(found, f"filter/usr/sbin/{name}", own=False)
     for name, target in LINKS.items():
         context.link(f"filter/usr/sbin/{name}", target)
-    modules = pathlib.Path("/usr/lib/x86_64-linux-gnu/xtables")
+    modules = pathlib.Path("/", LIBRARIES, "xtables")
     for module in sorted(modules.glob("*.so")):
         context.file(module, f"filter{module}")
 
@@ -94,13 +98,14 @@ def compiled(context, *words, **environment):
 def musl(context, _):
     """As Alpine's: another C library, which reads no /etc/ld.so.preload."""
     compiled(context, "musl-gcc", "-O2", "faults_talker.c")
-    context.file(pathlib.Path("/lib/ld-musl-x86_64.so.1"), "lib/ld-musl-x86_64.so.1")
+    loader = f"lib/ld-musl-{MACHINE}.so.1"
+    context.file(pathlib.Path("/", loader), loader)
 
 
 def jemalloc(context, _):
     """Its image preloads a library of its own."""
     compiled(context, "gcc", "-O2", "faults_talker.c")
-    library = build.CACHE / "debian/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library = build.CACHE / "debian" / LIBRARIES / "libjemalloc.so.2"
     context.file(library, "libraries/usr/lib/libjemalloc.so.2")
     for needed in {*image.libraries(context.directory / "talker"), *image.libraries(library)}:
         context.file(needed, f"libraries{needed}")

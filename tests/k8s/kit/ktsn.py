@@ -19,6 +19,8 @@ NAMESPACE = "kube-system"
 HOST = "kubernetes.io/hostname"
 PORT = '\n    [[port]]\n    device = "eth0"\n    cpu = 1\n    priority = 50\n'
 RUN_DIR = 'run_dir = "/run/ktsn"\n'
+# Process 1 ends on SIGTERM only if it asks for it; kubelet would wait two seconds for each pod.
+ENDLESS = "trap exit TERM; sleep 2147483647 & wait"
 RANGE, RANGES = "--tsn-cidr=10.99.0.0/16\n", "--tsn-cidr=10.99.0.0/16,fd99::/48\n"
 
 
@@ -41,14 +43,17 @@ class Ktsn:
         parts = documents(text.replace(RUN_DIR, RUN_DIR + PORT).replace(RANGE, RANGES))
         crds = [part for part in parts if "kind: CustomResourceDefinition" in part]
         if crds:
-            self.cluster.apply(*crds)
+            self.apply(crds)
             self.cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        self.cluster.apply(*(part for part in parts if part not in crds))
+        self.apply(part for part in parts if part not in crds)
         self.wait_ready()
+
+    def apply(self, parts):
+        self.cluster.kubectl("apply", "-f", "-", input="\n---\n".join(parts))
 
     def pods(self, component="node"):
         """{node: pod} of a component."""
-        found = self.cluster.get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={component}")["items"]
+        found = self.cluster.api.list("Pod", NAMESPACE, f"app.kubernetes.io/component={component}")
         return {pod["spec"].get("nodeName"): pod for pod in found}
 
     def wait_ready(self, seconds=90):
@@ -56,7 +61,7 @@ class Ktsn:
             pods = self.pods()
             nodes = all(node.name in pods and condition(pods[node.name], "Ready") for node in self.cluster.nodes)
             return nodes and any(condition(pod, "Ready") for pod in self.pods("controller").values())
-        until(ready, seconds, lambda: "KTSN ready on both nodes: " + self.why(), 0.3)
+        until(ready, seconds, lambda: "KTSN ready on both nodes: " + self.why())
 
     def why(self):
         """What the parts say, for an error."""
@@ -70,13 +75,14 @@ class Ktsn:
         events = self.cluster.kubectl("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp", check=False).stdout
         return "\n".join([*told, *events.splitlines()[-12:]])
 
-    def processes(self, node, name):
-        """Process numbers, seen from outside, of a program in the node's pods."""
+    def processes(self, node, name, pod=None):
+        """Process numbers, seen from outside, of a program in the node's pods, or in one of them."""
+        place = f"/pod{pod['metadata']['uid']}/" if pod else "/kubepods"
         found = []
         for directory in pathlib.Path("/proc").iterdir():
             try:
                 if directory.name.isdigit() and (directory / "comm").read_text().strip() == name \
-                        and f"{node.cgroup}/kubepods" in (directory / "cgroup").read_text():
+                        and any(node.cgroup in line and place in line for line in (directory / "cgroup").read_text().splitlines()):
                     found.append(int(directory.name))
             except OSError:  # it has ended meanwhile
                 continue
@@ -95,9 +101,14 @@ class Ktsn:
         text = node.space.run(programs / "ktsn", "status", "--run-dir", "/run/ktsn", "--json")
         return json.loads(text)
 
+    def controllers(self):
+        """The metrics of all controllers, as Prometheus reads them."""
+        pods = self.cluster.api.list("Pod", NAMESPACE, "app.kubernetes.io/component=controller")
+        return [self.cluster.api.text(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:9189/proxy/metrics") for pod in pods]
+
     def restarts(self):
         """How often any container of any pod in the default namespace and of ours was started again."""
-        items = self.cluster.get("pods", "-A")["items"]
+        items = self.cluster.api.list("Pod", None)
         return {(pod["metadata"]["name"], status["name"]): status["restartCount"]
                 for pod in items for status in pod.get("status", {}).get("containerStatuses", [])}
 
@@ -142,14 +153,15 @@ def workload(name, node=None, networks="tsn", resource=1, host_network=False, ri
     """A pod of the workload image that waits to be told what to run."""
     user = {"runAsUser": 0} if rights else {}
     container = {"name": "main", "image": "localhost/ktsn-workload:dev", "imagePullPolicy": "Never",
-                 "command": ["/bin/busybox", "sleep", "2147483647"],
+                 "command": ["/bin/busybox", "sh", "-c", ENDLESS],
                  "volumeMounts": [{"name": "out", "mountPath": "/out"}],
                  "securityContext": user | {"capabilities": {"drop": ["ALL"], "add": list(rights)}}}
     if resource:
         container["resources"] = {"limits": {"ktsn.io/tsn": resource}}
     annotations = {"k8s.v1.cni.cncf.io/networks": networks} if networks else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations, "labels": {"test": "e2e"}},
-            "spec": {"terminationGracePeriodSeconds": 0, "hostNetwork": host_network, "containers": [container],
+            "spec": {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "enableServiceLinks": False,
+                     "hostNetwork": host_network, "containers": [container],
                      "volumes": [{"name": "out", "emptyDir": {}}]} | ({"nodeSelector": {HOST: node}} if node else {}) | spec}
 
 
@@ -157,7 +169,7 @@ def deployment(name, node):
     """One such pod that is made anew when it is lost."""
     pod = workload(name, node)
     pod["metadata"]["labels"] = {"test": "e2e", "app": name}
-    del pod["spec"]["terminationGracePeriodSeconds"]
+    pod["spec"]["terminationGracePeriodSeconds"] = 1
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
             "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}},
                      "template": {"metadata": {k: pod["metadata"][k] for k in ("annotations", "labels")}, "spec": pod["spec"]}}}

@@ -21,6 +21,10 @@ def refuses(text, word):
     return False
 
 
+def raises(name):
+    raise checks.Skip(name, "why")
+
+
 def image_holds_what_it_says():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -48,4 +52,5 @@ def run():
     counted = checks.Checks()
     counted.done = [{"outcome": outcome} for outcome in ("passed", "failed", "skipped")]
     assert counted.closing() == "1 passed, 1 failed, 1 skipped"
+    assert [checks.tried(raises, name)[1] for name in ("cluster_programs_missing", "no_such_skip")] == ["skipped", "failed"]
     assert len(ktsn.documents("# only\n# words\n---\na: 1\n---\nb: 2")) == 2
