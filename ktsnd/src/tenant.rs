@@ -6,6 +6,7 @@ mod connection;
 mod directory;
 mod examiner;
 mod granted;
+mod hangs;
 mod helper;
 mod marker;
 mod notifier;

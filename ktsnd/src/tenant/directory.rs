@@ -148,9 +148,15 @@ impl<P> Directory<P> {
     }
 
     /// A client's sockets can be reached for telling it what it asked for; without a process they can't.
-    pub(super) fn reach(&self, key: ClientKey, process: Option<&OwnedFd>, attention: Attention) {
+    pub(super) fn reach(
+        &self,
+        key: ClientKey,
+        process: Option<&OwnedFd>,
+        netns_cookie: u64,
+        attention: Attention,
+    ) {
         if let Some(pidfd) = process.and_then(|process| process.try_clone().ok()) {
-            self.1.insert(key, Process::new(pidfd, attention));
+            self.1.insert(key, Process::new(pidfd, netns_cookie, attention));
         }
     }
 

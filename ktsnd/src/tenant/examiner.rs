@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::connection;
-use super::helper::{Behind, Hang, Helper};
+use super::hangs::Hangs;
+use super::helper::{Behind, Helper};
 use super::socket::{NotASocket, SocketFacts};
 
 /// How a descriptor is looked at, and closed: [`super::socket::examine`].
@@ -27,21 +28,11 @@ pub(super) enum Job {
     End(Arc<OwnedFd>),
 }
 
-/// A socket that hangs: who passed it, and its namespace; 0 = nobody knows.
-struct Hanging {
-    pid: u32,
-    netns_cookie: u64,
-    hang: Hang,
-}
-
-/// Sockets of one namespace that may hang at a time: a program that forks has as many processes as it likes.
-const HANGING_MAX: usize = 4;
-
 /// The registrar's examiner.
 pub(super) struct Examiner {
     helper: Helper<Job, Facts>,
     /// Whose sockets hang.
-    hanging: Vec<Hanging>,
+    hangs: Hangs,
     /// Connections that are over, while nothing can be closed.
     waiting: Vec<Arc<OwnedFd>>,
 }
@@ -62,7 +53,7 @@ impl Examiner {
                 None
             }
         };
-        Self { helper: Helper::new("ktsn-examiner", work), hanging: Vec::new(), waiting: Vec::new() }
+        Self { helper: Helper::new("ktsn-examiner", work), hangs: Hangs::default(), waiting: Vec::new() }
     }
 
     /// Whether a message may be read: what came with it could be closed.
@@ -105,19 +96,17 @@ impl Examiner {
 
     /// Remembers whose socket hangs.
     pub(super) fn hangs(&mut self, pid: u32, netns_cookie: u64, behind: Behind<Job>) {
-        self.hanging.push(Hanging { pid, netns_cookie, hang: behind.into_hang() });
+        self.hangs.add(pid, netns_cookie, behind);
     }
 
     /// Whether a socket of this process hangs.
     pub(super) fn is_hanging(&mut self, pid: u32) -> bool {
-        self.hanging.retain(|hanging| !hanging.hang.is_over());
-        pid != 0 && self.hanging.iter().any(|hanging| hanging.pid == pid)
+        self.hangs.has_of(pid)
     }
 
     /// Whether so many sockets of this namespace hang that no more are looked at.
     pub(super) fn is_full_of(&mut self, netns_cookie: u64) -> bool {
-        self.hanging.retain(|hanging| !hanging.hang.is_over());
-        self.hanging.iter().filter(|hanging| hanging.netns_cookie == netns_cookie).count() >= HANGING_MAX
+        self.hangs.is_full_of(netns_cookie)
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! In: jobs, one at a time, which are system calls on programs' sockets: a program may hold the lock of a socket for
 //! ever (a page that faults slowly under its `sendmsg`). Out: the answer, or word that there is none yet; then this
-//! thread is left to itself and the next job gets a fresh one. Those left behind count as closers that hang: there is
-//! a most. The asker never waits longer than that.
+//! thread is left to itself and the next job gets a fresh one. Those left behind count as closers that hang, of which there
+//! is a most, unless the asker counts them itself. The asker never waits longer than that.
 
 use std::io;
 use std::sync::Arc;
@@ -38,8 +38,18 @@ struct Thread<J, A> {
 #[derive(Default)]
 struct State {
     has_begun: AtomicBool,
-    is_left: AtomicBool,
+    /// It was left behind, and counts as a closer.
+    is_closer: AtomicBool,
     is_over: AtomicBool,
+}
+
+impl State {
+    /// It counts as a closer no more.
+    fn is_no_closer(&self) {
+        if self.is_closer.swap(false, SeqCst) {
+            one_hangs_no_more();
+        }
+    }
 }
 
 /// A thread that was left behind: it does what it is given once it goes on, and ends after that.
@@ -59,6 +69,12 @@ impl<J> Behind<J> {
     pub(super) fn into_hang(self) -> Hang {
         Hang(self.state)
     }
+
+    /// The same, where the asker has a bound of its own for such threads: it counts as a closer no more.
+    pub(super) fn into_bounded_hang(self) -> Hang {
+        self.state.is_no_closer();
+        self.into_hang()
+    }
 }
 
 /// Whether a thread that was left behind still hangs.
@@ -76,9 +92,7 @@ struct AtEnd(Arc<State>);
 impl Drop for AtEnd {
     fn drop(&mut self) {
         self.0.is_over.store(true, SeqCst);
-        if self.0.is_left.load(SeqCst) {
-            one_hangs_no_more();
-        }
+        self.0.is_no_closer();
     }
 }
 
@@ -120,7 +134,7 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
                 Err(RecvTimeoutError::Timeout) => {
                     if thread.state.has_begun.load(SeqCst) || asked.elapsed() > BEGIN_PATIENCE {
                         one_hangs();
-                        thread.state.is_left.store(true, SeqCst);
+                        thread.state.is_closer.store(true, SeqCst);
                         return Err(Some(Behind { jobs: thread.jobs, state: thread.state }));
                     }
                 }

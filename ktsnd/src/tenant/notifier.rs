@@ -18,6 +18,7 @@ use ktsn_ring::marker::Marker;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use tracing::warn;
 
+use super::hangs::Hangs;
 use super::helper::Helper;
 use super::marker::Target;
 use super::quiet::Quiet;
@@ -32,6 +33,8 @@ const MARKERS_A_HOLD: usize = 16;
 pub(super) struct Process {
     /// The process.
     pub pidfd: OwnedFd,
+    /// SO_NETNS_COOKIE of its attachment's namespace.
+    netns_cookie: u64,
     /// Its region's words for closing streams.
     pub attention: Attention,
     /// How often its descriptors were wrong, lately.
@@ -53,8 +56,8 @@ const WRONG_WEIGHT: u32 = 16;
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {
-    pub(super) fn new(pidfd: OwnedFd, attention: Attention) -> Self {
-        Self { pidfd, attention, wrong: AtomicU32::new(0) }
+    pub(super) fn new(pidfd: OwnedFd, netns_cookie: u64, attention: Attention) -> Self {
+        Self { pidfd, netns_cookie, attention, wrong: AtomicU32::new(0) }
     }
 
     /// Whether it is told further. A program that uses its numbers again in the wrong instant is now and then wrong.
@@ -99,7 +102,7 @@ type Job = (Arc<Process>, Vec<Notice>);
 pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
     // A program that holds its socket's lock holds who marks it.
     let mut helper = Helper::new("ktsn-marker", |(process, batch): Job| notify(&process, &batch));
-    let mut quiet = Quiet::default();
+    let (mut hangs, mut quiet) = (Hangs::default(), Quiet::default());
     let mut next = notices.recv().ok();
     while let Some(first) = next.take() {
         let process = processes.get(first.client);
@@ -113,11 +116,17 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
         }
         // What lies under the number may have to be closed elsewhere.
         if let Some(process) = process
+            && !hangs.is_full_of(process.netns_cookie)
             && helper.is_ready()
         {
             let is_served = match helper.ask((process.clone(), batch)) {
                 Ok(found) => process.may_go_on(found),
-                Err(_) => false,
+                Err(behind) => {
+                    if let Some(behind) = behind {
+                        hangs.add(0, process.netns_cookie, behind);
+                    }
+                    false
+                }
             };
             if !is_served {
                 processes.remove(first.client);

@@ -364,7 +364,7 @@ impl<P: Send + 'static> Service<P> {
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
         let client = client.on_interface(served.interface_index);
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-        self.directory.reach(key, connection.process.as_ref(), attention);
+        self.directory.reach(key, connection.process.as_ref(), served.netns_cookie, attention);
         served.stats.transmit_error.make_room();
         served.worker.send(Command::AddClient(Box::new(client)))?;
         connection.client = Some(Registered {

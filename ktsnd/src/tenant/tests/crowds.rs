@@ -5,14 +5,14 @@ use std::io::{BufRead as _, Write as _};
 
 use super::*;
 
-/// Forty processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here.
+/// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here.
 const HOLDERS: &str = r#"
 import os, socket, sys
 held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 held.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 print(int.from_bytes(held.getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder), flush=True)
 sys.stdin.readline()
-for _ in range(40):
+for _ in range(int(sys.argv[2])):
     if os.fork() == 0:
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         s.connect(sys.argv[1])
@@ -22,7 +22,7 @@ for _ in range(40):
         except (BrokenPipeError, ConnectionResetError):
             pass
         os._exit(0)
-for _ in range(40):
+for _ in range(int(sys.argv[2])):
     os.wait()
 print("ended", flush=True)
 "#;
@@ -34,29 +34,65 @@ fn examine_a_held_datagram_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket
     examine(fd)
 }
 
+/// A network namespace whose program holds its socket.
+struct Holders {
+    program: std::process::Child,
+    says: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Holders {
+    /// Begins: a namespace with an attachment of its own, whose program waits.
+    fn start(running: &Running, index: u16, processes: usize) -> Self {
+        let mut program = std::process::Command::new("unshare")
+            .args(["-n", "python3", "-c", HOLDERS, running.path.to_str().unwrap(), &processes.to_string()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut says = std::io::BufReader::new(program.stdout.take().unwrap()).lines();
+        let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
+        let theirs = {
+            let known = running.directory.lock();
+            Served { index: AttachmentIndex(index), netns_cookie, ..known.served[0].clone() }
+        };
+        running.directory.serve(theirs);
+        Self { program, says }
+    }
+
+    /// Its processes pass the socket.
+    fn go(&mut self) {
+        self.program.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    /// None of them is heard any more.
+    fn end(mut self) {
+        assert_eq!(self.says.next().unwrap().unwrap(), "ended");
+        assert!(self.program.wait().unwrap().success());
+    }
+}
+
 /// A program that forks has as many processes as it likes; its namespace's sockets are held against it all the same.
 #[test]
 fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
     let running = start_with(8, examine_a_held_datagram_socket);
-    let mut holders = std::process::Command::new("unshare")
-        .args(["-n", "python3", "-c", HOLDERS, running.path.to_str().unwrap()])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut says = std::io::BufReader::new(holders.stdout.take().unwrap()).lines();
-    let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
-    let theirs = {
-        let known = running.directory.lock();
-        Served { index: AttachmentIndex(1), netns_cookie, ..known.served[0].clone() }
-    };
-    running.directory.serve(theirs);
-    holders.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mut holders = Holders::start(&running, 1, 40);
     let began = Instant::now();
-    assert_eq!(says.next().unwrap().unwrap(), "ended");
+    holders.go();
+    holders.end();
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert!(holders.wait().unwrap().success());
+}
+
+/// More namespaces together than it takes for all closers there are.
+#[test]
+fn ten_namespaces_together_hold_up_nobody_else() {
+    let running = start_with(8, examine_a_held_datagram_socket);
+    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5)).collect();
+    let began = Instant::now();
+    all.iter_mut().for_each(Holders::go);
+    all.into_iter().for_each(Holders::end);
+    assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 /// One connection, as libktsn makes it: where the queue of callers is full it tries again a moment later.
