@@ -225,9 +225,9 @@ impl Batch {
         };
         let is_unheard = bell.is_some_and(|bell| !ring(held, bell));
         if is_unheard || producer.state() != RegionState::Attached {
+            held.region().count_absent(count);
             held.give_up(self.page);
             self.let_go();
-            attach::count_absent(count);
         }
     }
 

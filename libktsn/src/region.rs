@@ -23,10 +23,11 @@ use core::sync::atomic::{
 };
 
 use ktsn_ring::Producer;
-use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use crate::page::Page;
-use crate::sys;
+use crate::{attach, sys};
 
 /// How many regions a process can know at a time: a bound on what threads that never come back can leave mapped.
 const REGIONS_COUNT: usize = 8;
@@ -69,6 +70,15 @@ impl Descriptor {
         self.fd.load(Relaxed) == fd && self.get().is_some()
     }
 
+    /// Whether the other end is closed. Only of a socket.
+    fn is_hung_up(&self) -> bool {
+        let Some(fd) = self.get() else { return false };
+        // SAFETY: not negative; borrowed for one call, and a descriptor that is closed meanwhile is an event of its own.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mut asked = [PollFd::new(&fd, PollFlags::empty())];
+        poll(&mut asked, Some(&Timespec::default())) == Ok(1) && asked[0].revents().contains(PollFlags::HUP)
+    }
+
     fn close(&self) {
         let is_ours = self.get().is_some();
         let fd = self.fd.swap(-1, Relaxed);
@@ -89,6 +99,8 @@ pub(crate) struct Region {
     octets: AtomicUsize,
     /// The attachment's interface in this namespace.
     interface_index: AtomicU32,
+    /// Frames that were counted as absent and lie in it all the same.
+    absent: AtomicU64,
     /// The connection for registrations.
     pub(crate) control: Descriptor,
     /// The connection that wakes the worker.
@@ -108,6 +120,7 @@ static REGIONS: [Region; REGIONS_COUNT] = [const {
         base: AtomicUsize::new(0),
         octets: AtomicUsize::new(0),
         interface_index: AtomicU32::new(0),
+        absent: AtomicU64::new(0),
         control: Descriptor::none(),
         doorbell: Descriptor::none(),
         producer: UnsafeCell::new(MaybeUninit::uninit()),
@@ -220,6 +233,26 @@ impl Region {
         self.interface_index.store(index, Relaxed);
     }
 
+    /// Counts frames in the region that nobody takes any more. The caller holds it.
+    pub(crate) fn count_absent(&self, frames: u64) {
+        self.absent.fetch_add(frames, Relaxed);
+        attach::count_absent(frames);
+    }
+
+    /// Counts the frames that a daemon took along that is gone: their slots never came back. One that ends well, or has
+    /// been told that the client is over, closes the doorbell after the last of them. Only under the lock, without users,
+    /// before the doorbell is closed.
+    fn settle(&self) {
+        if !self.doorbell.is_hung_up() {
+            return;
+        }
+        let mut left = 0_u64;
+        // SAFETY: the region was in use, so this was written; it is written again only after `release`.
+        unsafe { (*self.producer.get()).assume_init_ref() }
+            .for_each_queued(|_, _| left = left.saturating_add(1));
+        attach::count_absent(left.saturating_sub(self.absent.load(Relaxed)));
+    }
+
     /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].
     pub(crate) fn install(
         &self,
@@ -236,6 +269,7 @@ impl Region {
         unsafe { (*self.producer.get()).write(producer) };
         self.base.store(base.as_ptr() as usize, Relaxed);
         self.octets.store(octets, Relaxed);
+        self.absent.store(0, Relaxed);
         self.doorbell.set(doorbell);
         let epoch = EPOCHS.fetch_add(1, Relaxed).wrapping_add(1);
         self.epoch.store(epoch.max(1), Relaxed);
@@ -281,8 +315,12 @@ impl Region {
 pub(crate) fn sweep(page: &Page) {
     for (number, region) in (1..).zip(&REGIONS) {
         match region.state.load(Acquire) {
-            DRAINING if region.in_use.load(SeqCst) == 0 => region.release(),
+            DRAINING if region.in_use.load(SeqCst) == 0 => {
+                region.settle();
+                region.release();
+            }
             LEFT if region.in_use.load(SeqCst) == 0 => {
+                region.settle();
                 // Who holds it from here on reads its tables.
                 region.control.close();
                 region.doorbell.close();

@@ -15,14 +15,14 @@ const ATTACHED_AGAIN: Duration = Duration::from_secs(1);
 /// A send may not wait for a daemon.
 const BLOCKED_US: i64 = 20_000;
 
-/// The program neither blocks nor dies, no frame is early, it is attached again within a second, and what was lost
-/// meanwhile is counted as `daemon_absent`.
+/// The program neither blocks nor dies, no frame is early, it is attached again within a second, and what was lost is
+/// counted as `daemon_absent`: what the daemon took along, too.
 #[test]
 fn killed_and_started_again() {
     let bed = Bed::new();
     let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
-    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=4000 lead_us=5000");
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=4000 lead_us=100000");
     eventually("traffic", SOON, || (tap.of(1).len() > 500).then_some(()));
     daemon.kill();
     std::thread::sleep(Duration::from_millis(50));
@@ -45,7 +45,11 @@ fn killed_and_started_again() {
     let counters = daemon.control().counters(NAME);
     let absent = reason(&counters.dropped, "daemon_absent");
     let lost = 4000 - arrived.len() as u64;
-    assert!(absent >= 300 && absent <= lost, "daemon_absent {absent} of {lost} lost: {counters:?}");
+    // Of the frame that it was just handing over nobody knows.
+    assert!(
+        lost >= 300 && (lost..=lost + 1).contains(&absent),
+        "daemon_absent {absent}, {lost} lost: {counters:?}"
+    );
 }
 
 /// Started after the program: the program was on the kernel, and the next one is served.
