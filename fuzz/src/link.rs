@@ -109,7 +109,7 @@ fn tables(vlan: Option<Tci>, is_listed: bool) -> Tables {
     };
     let attachment = AttachmentTables::new(Attachment {
         interface: link(1),
-        uplink: link(0),
+        uplink: link(0).into(),
         overlay: Overlay::None,
         destinations: Some(vec!["10.0.0.0/24".parse().expect("a prefix")]),
         own: vec![],

@@ -123,7 +123,7 @@ fn tables(plain: &Plain) -> Result<Tables, TableError> {
     };
     let mut attachment = AttachmentTables::new(Attachment {
         interface: LinkTable::new(plain.interface.clone())?,
-        uplink: LinkTable::new(plain.uplink.clone())?,
+        uplink: LinkTable::new(plain.uplink.clone())?.into(),
         overlay,
         destinations: Some(plain.destinations.clone()),
         own: plain.own.clone(),

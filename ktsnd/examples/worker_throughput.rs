@@ -118,7 +118,7 @@ fn tables(peers: u32) -> anyhow::Result<Tables> {
     let ends = (1..=peers).map(|number| Neighbour { address: end(number), mac: mac(number) }).collect();
     let attachment = Attachment {
         interface: link(1, pod(0).into(), 1450, "10.0.0.0/24", Vec::new())?,
-        uplink: link(0, end(0), 1500, "192.168.0.0/16", ends)?,
+        uplink: link(0, end(0), 1500, "192.168.0.0/16", ends)?.into(),
         overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
         destinations: None,
         own: Vec::new(),

@@ -147,7 +147,7 @@ fn without_overlay(allowed: &[&str], routes: &[&str]) -> AttachmentTables {
     };
     AttachmentTables::new(Attachment {
         interface: link(&[]),
-        uplink: link(routes),
+        uplink: link(routes).into(),
         overlay: Overlay::None,
         destinations: Some(allowed.iter().map(|prefix| prefix.parse().unwrap()).collect()),
         own: Vec::new(),

@@ -88,7 +88,7 @@ fn world(name: &'static str, peers: u32, is_bridged: bool) -> Result<World, Fail
     let stations = numbers().map(|number| Neighbour { address: pod(number), mac: mac(number) }).collect();
     let attachment = AttachmentTables::new(Attachment {
         interface: link(1, "10.0.0.5", "10.0.0.0/9", stations)?,
-        uplink: link(0, "10.128.0.1", "10.128.0.0/16", ends)?,
+        uplink: link(0, "10.128.0.1", "10.128.0.0/16", ends)?.into(),
         overlay,
         destinations: Some(vec!["10.0.0.0/9".parse()?]),
         own: Vec::new(),

@@ -72,8 +72,8 @@ impl TableError {
 pub struct Attachment {
     /// The pod's interface in the pod's namespace.
     pub interface: LinkTable,
-    /// The node's uplink.
-    pub uplink: LinkTable,
+    /// The node's uplink: one table for all attachments that use it.
+    pub uplink: Arc<LinkTable>,
     /// The overlay network.
     pub overlay: Overlay,
     /// Allowed destinations; `None`: the prefixes that the overlay names.
@@ -99,7 +99,7 @@ pub struct Forwarding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentTables {
     pub(crate) interface: LinkTable,
-    pub(crate) uplink: LinkTable,
+    pub(crate) uplink: Arc<LinkTable>,
     pub(crate) overlay: Overlay,
     pub(crate) allowed: PrefixMap<()>,
     pub(crate) own: Vec<IpAddr>,

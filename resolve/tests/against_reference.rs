@@ -233,7 +233,7 @@ fn overlay(plain: &Plain) -> Overlay {
 fn tables(plain: &Plain) -> Tables {
     let attachment = AttachmentTables::new(Attachment {
         interface: LinkTable::new(plain.interface.clone()).unwrap(),
-        uplink: LinkTable::new(plain.uplink.clone()).unwrap(),
+        uplink: LinkTable::new(plain.uplink.clone()).unwrap().into(),
         overlay: overlay(plain),
         destinations: Some(plain.destinations.clone()),
         own: plain.own.clone(),

@@ -76,7 +76,7 @@ fn topology(is_v4: bool) -> Tables {
     });
     let tables = AttachmentTables::new(Attachment {
         interface: interface.unwrap(),
-        uplink: uplink.unwrap(),
+        uplink: uplink.unwrap().into(),
         overlay: Overlay::VxlanRouted(overlay.unwrap()),
         destinations: Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]),
         own: vec![],

@@ -37,7 +37,7 @@ fn link(port: u16, mtu: u32) -> LinkTable {
 fn attachment(mtu: u32, vlan: Option<Tci>) -> AttachmentTables {
     AttachmentTables::new(Attachment {
         interface: link(1, mtu),
-        uplink: link(0, 1500),
+        uplink: link(0, 1500).into(),
         overlay: Overlay::None,
         destinations: Some(vec!["10.0.0.0/24".parse().unwrap()]),
         own: vec![],
@@ -169,7 +169,7 @@ fn every_refusal_has_a_reason() {
     assert_eq!(reason(&tables, &raw, &lldp), Some(DropReason::Policed));
     let down = AttachmentTables::new(Attachment {
         interface: link(1, 1500).with_state(false),
-        uplink: link(0, 1500),
+        uplink: link(0, 1500).into(),
         overlay: Overlay::None,
         destinations: None,
         own: vec![],
@@ -203,7 +203,7 @@ fn the_clients_table_has_room_for_macs() {
     let prefixes = (0..64u8).map(|third| format!("10.{third}.0.0/24").parse().unwrap()).collect();
     let attachment = AttachmentTables::new(Attachment {
         interface: link(1, 1500),
-        uplink: link(0, 1500),
+        uplink: link(0, 1500).into(),
         overlay: Overlay::None,
         destinations: Some(prefixes),
         own: vec![],
@@ -309,7 +309,7 @@ mod segment {
         });
         AttachmentTables::new(Attachment {
             interface: link(1, 1450),
-            uplink: LinkTable::new(uplink).unwrap(),
+            uplink: LinkTable::new(uplink).unwrap().into(),
             overlay: Overlay::VxlanBridged(overlay.unwrap()),
             destinations: None,
             own: vec![],
@@ -459,7 +459,7 @@ mod segment {
         narrow = segment(&["192.168.0.4"], false, &["192.168.0.4"]);
         let wide = AttachmentTables::new(Attachment {
             interface: link(1, 9000),
-            uplink: narrow.uplink().clone(),
+            uplink: narrow.uplink().clone().into(),
             overlay: narrow.overlay().clone(),
             destinations: None,
             own: vec![],

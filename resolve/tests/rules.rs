@@ -42,7 +42,7 @@ fn attachment(local: &str, vtep: &str) -> Attachment {
     let interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::Gateway(ip("10.244.0.1")))]);
     Attachment {
         interface: LinkTable::new(interface).unwrap(),
-        uplink: LinkTable::new(uplink).unwrap(),
+        uplink: LinkTable::new(uplink).unwrap().into(),
         overlay: Overlay::VxlanRouted(overlay.unwrap()),
         destinations: None,
         own: vec![],

@@ -152,7 +152,7 @@ fn tables(world: &World) -> Tables {
     let tag = Tci { pcp: Pcp::new(3).unwrap(), dei: false, vid: Vid::new(9).unwrap() };
     let attachment = AttachmentTables::new(Attachment {
         interface: interface(world),
-        uplink: uplink(world),
+        uplink: uplink(world).into(),
         overlay: overlay(world),
         destinations,
         own: vec![],

@@ -92,7 +92,7 @@ fn attachment(tenant: u16, known: bool) -> Result<AttachmentTables, Unmade> {
             vec![on_link("10.244.0.0/24")?, default],
             vec![neighbour(gateway, last)],
         )?,
-        uplink: link(0, 1, 1, UPLINK, 1_500, vec![on_link("192.168.50.0/24")?], vtep_known)?,
+        uplink: link(0, 1, 1, UPLINK, 1_500, vec![on_link("192.168.50.0/24")?], vtep_known)?.into(),
         overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
         destinations: None,
         own: Vec::new(),

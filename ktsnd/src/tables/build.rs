@@ -6,11 +6,13 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
-    Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Route, Side, Via, VxlanBridged,
+    Attachment, AttachmentTables, Bridged, Link, LinkTable, Overlay, Route, Side, TableError, Via,
+    VxlanBridged,
 };
 use ktsn_wire::MacAddress;
 
@@ -19,11 +21,20 @@ use super::overlay::{self, OverlayState, Told};
 use super::segment;
 use super::snapshot::Snapshot;
 use super::underlay::Underlay;
+use super::uplinks::Uplinks;
 use super::xfrm::Policies;
 use super::{AttachmentSpec, TablesError, router};
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
+
+/// The daemon's own namespace.
+pub(super) struct Node<'a> {
+    pub(super) host: &'a Snapshot,
+    /// Of the snapshot.
+    pub(super) revision: u64,
+    pub(super) uplinks: &'a mut Uplinks,
+}
 
 /// The tables of `spec`, whose interface has the number `interface` in the pod's namespace; and its overlay to show.
 /// `others` are the interfaces of that namespace's other attachments.
@@ -32,12 +43,13 @@ pub(super) fn attachment(
     interface: u32,
     others: &[u32],
     pod: &Snapshot,
-    host: &Snapshot,
+    node: &mut Node<'_>,
     namespace: Option<i32>,
     told: Told<'_>,
 ) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
     let missing =
         |field, device: &str, place: String| TablesError::Device { field, device: device.to_owned(), place };
+    let host = node.host;
     let mut link = pod
         .link(interface, spec.interface_port)
         .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
@@ -58,16 +70,11 @@ pub(super) fn attachment(
     // The kernel knows better: `not_allowed`. It stands before the pod's own route for the same prefix.
     let left = left.map(|peer| Route { prefix: peer.prefix, via: Via::Elsewhere, source: None });
     link.routes.splice(0..0, left.collect::<Vec<_>>());
-    let uplink = match host.device(&spec.uplink).and_then(|(index, _)| host.link(index, spec.uplink_port)) {
-        Some(uplink) if !is_away => {
-            for_tunnel_ends(straight(uplink, spec, host), state.as_ref(), segment.as_ref())
-        }
-        _ => unplugged(spec),
-    };
+    let uplink = uplink(spec, node, is_away, (state.as_ref(), segment.as_ref()))?;
     let (is_up, forwarding) = (pod.is_up(interface), router::forwarding(spec, &link, host, told.policies));
     let tables = AttachmentTables::new(Attachment {
         interface: LinkTable::new(link)?.with_state(is_up),
-        uplink: LinkTable::new(uplink)?,
+        uplink,
         overlay: match (&segment, &state) {
             (Some(segment), _) => Overlay::VxlanBridged(VxlanBridged::new(segment.clone())?),
             (None, Some(state)) if spec.overlay.is_some() => overlay::tables(state, host)?,
@@ -127,6 +134,26 @@ pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The uplink's table: that of all its attachments, but where it is too large.
+fn uplink(
+    spec: &AttachmentSpec,
+    node: &mut Node<'_>,
+    is_away: bool,
+    (overlay, segment): (Option<&OverlayState>, Option<&Bridged>),
+) -> Result<Arc<LinkTable>, TableError> {
+    let host = node.host;
+    let found = host.device(&spec.uplink).filter(|(_, device)| device.mac.is_some() && !is_away);
+    let Some((index, _)) = found else { return LinkTable::new(unplugged(spec)).map(Arc::new) };
+    let link = || {
+        let link = host.link(index, spec.uplink_port).unwrap_or_else(|| unplugged(spec));
+        straight(link, spec, host)
+    };
+    if host.routes().count() > ROUTES_MAX || host.resolved(index).count() > NEIGHBOURS_MAX {
+        return LinkTable::new(for_tunnel_ends(link(), overlay, segment)).map(Arc::new);
+    }
+    node.uplinks.of(spec, node.revision, link)
 }
 
 /// The uplink without what leads to tunnel devices instead, where the attachment wants that skipped.

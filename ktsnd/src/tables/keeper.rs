@@ -20,6 +20,7 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
 use super::manager::PeersOf;
 use super::namespace::{self, Entered, Identity};
 use super::netlink::Netlink;
+use super::uplinks::Uplinks;
 use super::watch::Watch;
 use super::xfrm::Policies;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end};
@@ -76,6 +77,9 @@ pub(super) struct Keeper {
     overlays: Overlays,
     policies: Policies,
     filter: Filter,
+    uplinks: Uplinks,
+    /// Others were attached, or could not be, while the host changed: its attachments are built anew in a moment.
+    is_stale: bool,
     watch: Option<Watch>,
     generation: u64,
 }
@@ -96,8 +100,21 @@ impl Keeper {
             )));
             Policies::unknown()
         });
-        let (filter, watch) = (Filter::default(), watch.ok());
-        Ok(Self { report, host, pods, attached, overlays, policies, filter, watch, generation: 0 })
+        let (filter, uplinks, watch) = (Filter::default(), Uplinks::default(), watch.ok());
+        let (is_stale, generation) = (false, 0);
+        Ok(Self {
+            report,
+            host,
+            pods,
+            attached,
+            overlays,
+            policies,
+            filter,
+            uplinks,
+            is_stale,
+            watch,
+            generation,
+        })
     }
 
     /// Waits until something changed somewhere.
@@ -118,9 +135,10 @@ impl Keeper {
         .await
     }
 
-    /// Whether something was announced that no dump has shown yet.
+    /// Whether something was announced that no dump, or not every table, has shown yet.
     pub(super) fn is_behind(&self) -> bool {
-        self.policies.is_behind()
+        self.is_stale
+            || self.policies.is_behind()
             || self.host.hints.any()
             || self.pods.values().any(|pod| pod.space.hints.any())
     }
@@ -152,6 +170,7 @@ impl Keeper {
             .iter_mut()
             .filter_map(|(path, pod)| refreshed(&mut pod.space).then(|| path.clone()))
             .collect();
+        let host_changed = host_changed | std::mem::take(&mut self.is_stale);
         if host_changed {
             self.learn();
         }
@@ -214,9 +233,11 @@ impl Keeper {
             }
             let pods = &pod.space.snapshot;
             let told = self.overlays.told(&attached.spec, &self.policies);
-            let (spec, host) = (&attached.spec, &self.host.snapshot);
+            let spec = &attached.spec;
+            let mut node = node(&self.host, &mut self.uplinks);
             let others = shared::others(&interfaces, pod.cookie, attached.interface);
-            let built = build::attachment(spec, attached.interface, &others, pods, host, pod.number, told);
+            let built =
+                build::attachment(spec, attached.interface, &others, pods, &mut node, pod.number, told);
             let built = built.and_then(|(tables, overlay)| Ok((self.filter.apply(spec, tables)?, overlay)));
             let built = built.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
             let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
@@ -265,6 +286,7 @@ impl Keeper {
     fn release(&mut self) {
         self.host.learnt = overlays::names(self.specs());
         self.learn();
+        self.uplinks.keep(&self.attached.values().map(|attached| &attached.spec));
         let needed: BTreeSet<&Path> =
             self.attached.values().map(|attached| attached.spec.netns.as_path()).collect();
         self.pods.retain(|path, _| needed.contains(path.as_path()));
@@ -309,7 +331,7 @@ impl Keeper {
         self.release();
         if added.is_err() {
             // What was read on the way is the others' too.
-            self.rebuild(|_| true);
+            self.is_stale = true;
         }
         if before.is_some() && added.is_err() {
             self.publish();
@@ -338,16 +360,19 @@ impl Keeper {
         let pod = self.pods.get_mut(&spec.netns).ok_or(TablesError::Ended)?;
         pod.find_number(&spec, &mut self.host);
         let told = self.overlays.told(&spec, &self.policies);
-        let (inside, host) = (&pod.space.snapshot, &self.host.snapshot);
-        let (tables, overlay) = build::attachment(&spec, interface, &others, inside, host, pod.number, told)?;
+        let (inside, mut node) = (&pod.space.snapshot, node(&self.host, &mut self.uplinks));
+        let built = build::attachment(&spec, interface, &others, inside, &mut node, pod.number, told);
+        let (tables, overlay) = built?;
         let tables = self.filter.apply(&spec, tables)?;
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
         self.filter.show(index.0, &spec.place(), &*self.report);
         let (tables, wanted, netns) = (Some(Arc::new(tables)), VecDeque::new(), spec.netns.clone());
         self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
-        // The host's refresh above may have changed the others' tables as well, and those of this namespace yield to it.
-        self.rebuild(|other| other.index != index && (host_changed || other.netns == netns));
+        // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
+        // attachments come one after the other, each with a device of its own.
+        self.is_stale |= host_changed;
+        self.rebuild(|other| other.index != index && other.netns == netns);
         self.probe_for(index);
         let tables = self.publish().ok_or(TablesError::Ended)?;
         let overlay = self.overlays.shown_of(index);
@@ -445,6 +470,10 @@ impl Keeper {
             }
         }
     }
+}
+
+fn node<'a>(host: &'a Space, uplinks: &'a mut Uplinks) -> build::Node<'a> {
+    build::Node { host: &host.snapshot, revision: host.revision, uplinks }
 }
 
 /// The namespace at `path` as it is now, opened unless it is held or was entered already.

@@ -32,6 +32,7 @@ mod snapshot;
 #[allow(unsafe_code)]
 mod sys;
 mod underlay;
+mod uplinks;
 mod vxlan_device;
 mod watch;
 mod xfrm;

@@ -173,7 +173,7 @@ mod tests {
         let attachment = || {
             AttachmentTables::new(Attachment {
                 interface: link(1).unwrap(),
-                uplink: link(0).unwrap(),
+                uplink: link(0).unwrap().into(),
                 overlay: Overlay::None,
                 destinations: Some(vec!["10.0.0.0/8".parse().unwrap()]),
                 own: Vec::new(),

@@ -22,6 +22,8 @@ pub(super) struct Space {
     /// A second descriptor of the same socket.
     ready: AsyncFd<OwnedFd>,
     pub(super) snapshot: Snapshot,
+    /// Of the snapshot: grows with each other one.
+    pub(super) revision: u64,
     pub(super) hints: Hints,
     /// VXLAN devices whose forwarding tables are learnt.
     pub(super) learnt: BTreeSet<String>,
@@ -43,7 +45,7 @@ impl Space {
         let ready = ready.map_err(|source| TablesError::Netlink { what: "socket", source })?;
         let snapshot = Snapshot::take(&mut netlink)?;
         let hints = netlink.take_hints();
-        Ok(Self { netlink, ready, snapshot, hints, learnt: BTreeSet::new(), is_own: false })
+        Ok(Self { netlink, ready, snapshot, revision: 0, hints, learnt: BTreeSet::new(), is_own: false })
     }
 
     /// Reads announcements; ready when the first one came that matters.
@@ -89,6 +91,7 @@ impl Space {
         }
         let changed = next != self.snapshot;
         self.snapshot = next;
+        self.revision += u64::from(changed);
         Ok(changed)
     }
 

@@ -50,7 +50,7 @@ fn segment(generation: u64, flood: &[u8], known: &[u8], flood_interface: bool) -
     });
     let attachment = Attachment {
         interface: link(1, 5, POD, 1450, Vec::new(), POD),
-        uplink: LinkTable::new(uplink).unwrap(),
+        uplink: LinkTable::new(uplink).unwrap().into(),
         overlay: Overlay::VxlanBridged(overlay.unwrap()),
         destinations: Some(vec!["0.0.0.0/0".parse().unwrap()]),
         ..attachment(true)

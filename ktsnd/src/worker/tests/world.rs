@@ -202,7 +202,8 @@ pub(super) fn attachment(with_neighbour: bool) -> Attachment {
             1500,
             vec![on_link("192.168.50.0/24")],
             Ipv4Addr::new(192, 168, 50, 2),
-        ),
+        )
+        .into(),
         overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan).unwrap()),
         destinations: None,
         own: Vec::new(),
