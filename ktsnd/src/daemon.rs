@@ -34,6 +34,7 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+    crate::cpus::keep_off(config.ports.iter().filter_map(|port| port.cpu));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(config, run_dir))
 }

@@ -7,6 +7,7 @@
 mod capture;
 pub mod config;
 pub mod control;
+mod cpus;
 pub mod daemon;
 mod ingress;
 pub mod limits;

@@ -39,6 +39,10 @@ pub const SHARE_OF_FREE: usize = 3;
 pub const CAPTURED_TENDED: usize = 16;
 /// Commands applied in one pass.
 pub const COMMANDS_A_PASS: usize = 16;
+/// So close before a transmit time no command is applied: most take less than this …
+pub const COMMANDS_STOP: Nanos = Nanos::from_micros(50);
+/// … but where a frame is always due so soon, no longer than this.
+pub const COMMANDS_PUT_OFF_MAX: Nanos = Nanos::from_micros(500);
 /// Commands that may wait for a worker.
 pub const COMMANDS_QUEUED: usize = 4096;
 /// Completions that may wait for the notifier; beyond, programs find them only when they look.

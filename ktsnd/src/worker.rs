@@ -128,6 +128,9 @@ pub struct Worker<P, E> {
     draining: bool,
     /// What was waited for last: intake stops short of it.
     next: Option<transmit::Next>,
+    /// A command that a frame comes before, and since when commands were put off.
+    put_off: Option<Command<P>>,
+    put_off_at: Option<Monotonic>,
     /// The last hand-over, until the clock is read after it.
     kicked: Option<transmit::Kicked>,
     /// The client whose turn it is in the next intake.
@@ -186,6 +189,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             heard_at: Monotonic::ZERO,
             draining: false,
             next: None,
+            put_off: None,
+            put_off_at: None,
             kicked: None,
             intake_turn: 0,
             identification: 0,

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::Event;
 use crate::config::Port as PortConfig;
+use crate::cpus;
 use crate::limits;
 use crate::stats::WorkerStats;
 use crate::sys;
@@ -137,7 +138,10 @@ fn prepare(cpu: Option<u32>, priority: u32, device: &str) {
         }
         if !fits || sched_setaffinity(None, &set).is_err() {
             warn!(device, cpu, "port.cpu: there is no such CPU here; the worker runs on any");
+            cpus::anywhere();
         }
+    } else {
+        cpus::anywhere();
     }
     if let Err(error) = sys::set_timer_slack() {
         warn!(device, %error, "timer slack stays at 50 µs: wake-ups are late by that much");

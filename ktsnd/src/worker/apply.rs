@@ -9,7 +9,7 @@ use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::RegionState;
 use ktsn_sched::{ClassOptions, Frame, GateProgram, Strategy};
-use ktsn_time::Monotonic;
+use ktsn_time::{Monotonic, Nanos};
 use rustix::fd::AsFd;
 
 use super::client::{Client, StreamInfo};
@@ -21,13 +21,36 @@ use crate::limits;
 use crate::stats::count;
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Applies what waits, a bounded number a pass; true when there may be more.
+    /// Applies what waits, a bounded number a pass; true when there may be more. A frame that is due before the next one would
+    /// be applied comes first, but not for ever.
     pub(super) fn apply_commands(&mut self) -> bool {
         for _ in 0..limits::COMMANDS_A_PASS {
-            let Some(command) = self.inbox.next() else { return false };
+            let Some(command) = self.put_off.take().or_else(|| self.inbox.next()) else {
+                self.put_off_at = None;
+                return false;
+            };
+            if self.is_to_put_off() {
+                self.put_off = Some(command);
+                return false;
+            }
             self.apply(command);
         }
+        self.put_off_at = None;
         true
+    }
+
+    /// Whether a frame is due so soon that a command would make it late, and commands were not put off for long.
+    fn is_to_put_off(&mut self) -> bool {
+        // What was waited for last may have left.
+        self.next = self.transmit_due();
+        let now = self.env.now();
+        let ahead = self.next.map(|next| next.at.ahead_of(now));
+        if ahead.is_none_or(|ahead| ahead <= Nanos::ZERO || ahead >= limits::COMMANDS_STOP) {
+            self.put_off_at = None;
+            return false;
+        }
+        let since = *self.put_off_at.get_or_insert(now.monotonic);
+        now.monotonic.since(since) < limits::COMMANDS_PUT_OFF_MAX
     }
 
     fn apply(&mut self, command: Command<P>) {
@@ -254,7 +277,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         }
         self.close_captured(index);
-        for port in 0..self.ports_end {
+        // A node may have a thousand ports, and frames of this attachment wait at two of them.
+        let mut from = 0;
+        while let Some(port) = self.busy.next(from) {
+            from = port + 1;
             self.remove_held(port, |whose| whose == tenant);
             let Some(mut state) = self.ports[port].take() else { continue };
             self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);

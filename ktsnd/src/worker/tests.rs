@@ -4,6 +4,7 @@
 
 mod attention;
 mod captured;
+mod commands;
 mod copies;
 mod flood;
 mod gates;

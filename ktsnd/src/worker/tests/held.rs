@@ -164,7 +164,8 @@ fn a_held_frame_goes_with_its_attachment_or_its_port() {
         refuse(&mut world, SendError::Busy, 1_000);
         world.run_until(100, |w| refused(w, PortRefusal::Busy) > 0);
         world.outbox.send(command()).unwrap();
-        world.run_until(3, |_| false);
+        // It is tried again so often that commands are put off for a moment.
+        world.run_until(100, |w| w.dropped(DropReason::Detached) > 0);
         assert_eq!(world.dropped(DropReason::Detached), 1);
         assert_eq!((world.sent().len(), world.worker_stats.bugs.load(SeqCst)), (0, 0));
     }
