@@ -83,6 +83,15 @@ impl Control {
         self.runtime.block_on(self.client.set_peers(request)).map(|_| ())
     }
 
+    /// The gates of all ports, as their workers see them.
+    ///
+    /// # Errors
+    /// The daemon's: a worker that does not answer.
+    pub fn gates(&mut self) -> Result<Vec<v1::ScheduleState>, Status> {
+        let request = v1::GetScheduleRequest { port: String::new() };
+        Ok(self.runtime.block_on(self.client.get_schedule(request))?.into_inner().ports)
+    }
+
     /// The overlay peers of an attachment.
     ///
     /// # Errors

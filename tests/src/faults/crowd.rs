@@ -12,6 +12,8 @@ use super::bed::{Bed, PODS_B, UPLINK, path, script};
 
 /// The first of their addresses within the host's pods.
 const FIRST: usize = 20;
+/// So many are in the host's prefix, and as many in each further one.
+const PREFIX_PODS: usize = 200;
 
 /// The pods.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ fn batch(namespace: &str, lines: &str) -> String {
 }
 
 impl Crowd {
-    /// Sets `count` pods up, 230 at most.
+    /// Sets `count` pods up, 1,000 at most.
     ///
     /// # Panics
     /// When a command fails.
@@ -40,9 +42,13 @@ impl Crowd {
                 links,
                 "link add {host_end} mtu 1450 type veth peer name eth0 netns {pod}\nlink set {host_end} up"
             );
+            let net = match index / PREFIX_PODS {
+                0 => "10.244.0".to_owned(),
+                further => format!("10.244.{}", 100 + further),
+            };
             let inside = format!(
-                "link set eth0 up\naddr add 10.244.0.{}/24 brd + dev eth0\nroute add default via 10.244.0.1\n",
-                FIRST + index
+                "link set eth0 up\naddr add {net}.{}/24 brd + dev eth0\nroute add default via {net}.1\n",
+                FIRST + index % PREFIX_PODS
             );
             insides += &batch(&format!("-n {pod}"), &inside);
         }
