@@ -77,6 +77,14 @@ fn form_of(state: &State) -> u64 {
     if state.peers.is_empty() { 1 } else { 2 }
 }
 
+/// The file's contents as they are written, at each attachment: nothing is copied for it.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u64,
+    #[serde(flatten)]
+    state: &'a State,
+}
+
 /// Why a state file is not used.
 #[derive(Debug, thiserror::Error)]
 enum StateError {
@@ -202,9 +210,7 @@ impl RunDir {
         let new = self.path.join("state.json.new");
         let written = (|| {
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            let mut value = serde_json::to_value(state)?;
-            value["version"] = form_of(state).into();
-            file.write_all(&serde_json::to_vec_pretty(&value)?)?;
+            file.write_all(&serde_json::to_vec_pretty(&Written { version: form_of(state), state })?)?;
             file.sync_all()?;
             fs::rename(&new, self.path.join("state.json"))
         })();
