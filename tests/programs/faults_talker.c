@@ -15,10 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "waited.h"
 
 #ifndef SO_TXTIME
 #define SO_TXTIME 61
@@ -94,14 +95,6 @@ static ssize_t send_at(int fd, struct sockaddr_storage *to, socklen_t to_octets,
 	if (value("untimed", 0))
 		message.msg_control = NULL, message.msg_controllen = 0;
 	return sendmsg(fd, &message, value("nonblock", 0) ? MSG_DONTWAIT : 0);
-}
-
-// How often this thread gave its CPU away to wait.
-static long waited(void)
-{
-	struct rusage usage;
-	getrusage(RUSAGE_THREAD, &usage);
-	return usage.ru_nvcsw;
 }
 
 static void say(const char *what, long number)

@@ -2,6 +2,7 @@
 // Scenarios of one process and one thread. Usage: hook_sender SCENARIO PORT [ARGUMENT…]; prints "what value" lines.
 #include "hook_sender.h"
 #include "few_calls.h"
+#include "waited.h"
 
 int port;
 
@@ -392,14 +393,6 @@ static void cost(void)
 		took += now(MONOTONIC) - start;
 	}
 	say("send-ns", (long)took / 4000);
-}
-
-// How often this thread gave its CPU away to wait; being preempted does not count.
-static long waited(void)
-{
-	struct rusage usage;
-	getrusage(RUSAGE_THREAD, &usage);
-	return usage.ru_nvcsw;
 }
 
 // hook_sender stream PORT COUNT PERIOD_US [nonblocking]: one frame a period, and how many sends after the first had to wait.

@@ -18,12 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "few_calls.h"
+#include "waited.h"
 
 #ifndef SO_TXTIME
 #define SO_TXTIME 61
@@ -195,14 +195,6 @@ static long send_split(int fd, const uint8_t *frame, size_t octets, uint64_t at)
 	header.msg_namelen = sizeof(to);
 	answer = sendmsg(fd, &header, 0);
 	return answer < 0 ? -errno : answer;
-}
-
-// How often this thread gave its CPU away to wait; being preempted does not count.
-static long waited(void)
-{
-	struct rusage usage;
-	getrusage(RUSAGE_THREAD, &usage);
-	return usage.ru_nvcsw;
 }
 
 static void frames(enum kind kind, uint64_t count, uint64_t lead, uint64_t gap)
