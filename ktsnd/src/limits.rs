@@ -16,6 +16,8 @@ pub const INTERFACE_QUEUE_MAX: usize = 1024;
 pub const STREAMS_MAX: u32 = 1024;
 /// Slots of one client taken over in one pass.
 pub const INTAKE_BUDGET: usize = 32;
+/// Taking over one slot takes no longer, unless something interrupts it: twice what it takes with cold caches.
+pub const INTAKE_FRAME: Nanos = Nanos::from_micros(2);
 /// Of many rings a pass looks at so many, where a frame is due soon.
 pub const LOOKS_A_PASS: usize = 16;
 /// A ring that was empty for so long is not looked at any more until its client rings.

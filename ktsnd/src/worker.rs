@@ -210,16 +210,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub fn pass(&mut self) -> bool {
         let more_commands = self.apply_commands();
         let now = self.tend();
+        // First what is due, so that everything else knows how long it may take.
+        self.next = self.transmit_due();
         self.listen(now);
-        self.intake_all(now);
-        self.intake_all_captured();
-        let next = self.transmit_due();
-        self.next = next;
-        if self.draining && self.is_drained(next) {
+        let has_taken = self.intake_all(now) | self.intake_all_captured();
+        if has_taken {
+            self.next = self.transmit_due();
+        }
+        if self.draining && self.is_drained(self.next) {
             return false;
         }
         if !more_commands {
-            self.wait(next);
+            self.wait(self.next);
         }
         true
     }

@@ -87,8 +87,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return;
         }
         let now = self.env.now();
-        let ahead = self.next.map(|next| next.at.ahead_of(now));
-        let is_close = ahead.is_some_and(|ahead| ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS);
+        let is_close = self.next.is_some_and(|next| next.at.ahead_of(now) < limits::INTAKE_STOPS);
         if is_close && now.monotonic.since(self.heard_at) < limits::LISTEN_AFTER_ALL {
             return;
         }

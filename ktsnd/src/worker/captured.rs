@@ -272,23 +272,21 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Takes over from every source in turn, by the same rules as from clients.
-    pub(super) fn intake_all_captured(&mut self) {
+    pub(super) fn intake_all_captured(&mut self) -> bool {
+        let mut has_taken = false;
         for _ in 0..self.captured_end {
             if self.captured_turn >= self.captured_end {
                 self.captured_turn = 0;
             }
             let at = self.captured_turn;
             if self.is_captured_waiting(at) {
-                if let Some(next) = self.next {
-                    let ahead = next.at.ahead_of(self.env.now());
-                    if ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS {
-                        return;
-                    }
-                }
-                self.intake_captured(at, limits::INTAKE_BUDGET);
+                let Some(budget) = self.time_for_intake() else { break };
+                self.intake_captured(at, budget);
+                has_taken = true;
             }
             self.captured_turn += 1;
         }
+        has_taken
     }
 
     /// Takes over at most `budget` datagrams of one source.

@@ -16,25 +16,37 @@ use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
 
+/// As many frames as are surely taken over within `ahead`, one at least.
+pub(super) fn intake_budget(ahead: Nanos) -> usize {
+    let fitting = ahead.get() / limits::INTAKE_FRAME.get();
+    usize::try_from(fitting).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET)
+}
+
 impl<P: Port, E: Environment> Worker<P, E> {
     /// Takes over from every client in turn, a bounded number each; stops short of the next frame that is due, so that
-    /// a flood of some clients can't make another one's frame late, and goes on there in the next pass.
-    pub(super) fn intake_all(&mut self, monotonic: Monotonic) {
+    /// a flood of some clients can't make another one's frame late, and goes on there in the next pass. Whether it took any.
+    pub(super) fn intake_all(&mut self, monotonic: Monotonic) -> bool {
+        let mut has_taken = false;
         for _ in 0..self.looks_a_pass() {
             let turn = self.intake_turn;
-            let Some(index) = self.next_turn(E::now, monotonic) else { return };
+            let Some(index) = self.next_turn(E::now, monotonic) else { break };
             if self.is_waiting(index) {
-                let now = self.env.now();
-                if let Some(next) = self.next {
-                    let ahead = next.at.ahead_of(now);
-                    if ahead > Nanos::ZERO && ahead < limits::INTAKE_STOPS {
-                        self.intake_turn = turn;
-                        return;
-                    }
-                }
-                self.intake(index, limits::INTAKE_BUDGET);
+                let Some(budget) = self.time_for_intake() else {
+                    self.intake_turn = turn;
+                    break;
+                };
+                has_taken |= self.intake(index, budget) > 0;
             }
         }
+        has_taken
+    }
+
+    /// How many frames surely can be taken over before the next one is due; `None`: it comes first. What `transmit_due` left
+    /// was not due, so that a frame whose time has come meanwhile waits for nothing.
+    pub(super) fn time_for_intake(&mut self) -> Option<usize> {
+        let Some(next) = self.next else { return Some(limits::INTAKE_BUDGET) };
+        let ahead = next.at.ahead_of(self.env.now());
+        (ahead >= limits::INTAKE_STOPS).then(|| intake_budget(ahead))
     }
 
     /// Takes over from one client. Returns how many frames it took.

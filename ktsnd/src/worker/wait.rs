@@ -11,6 +11,7 @@ use rustix::fd::AsFd;
 use rustix::net::{RecvFlags, recv};
 
 use super::due::Moment;
+use super::intake::intake_budget;
 use super::transmit::{Next, Ready};
 use super::{Environment, Worker};
 use crate::limits;
@@ -150,9 +151,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.spent_spinning(began, now);
                 return;
             }
-            // As many as surely fit before the frame is due.
-            let budget = usize::try_from(ahead.get() / 1_000).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET);
-            if self.look_once(now, budget) {
+            if self.look_once(now, intake_budget(ahead)) {
                 self.spent_spinning(began, now);
                 return;
             }

@@ -73,3 +73,34 @@ fn a_quiet_client_is_heard_while_the_worker_spins_for_a_stream() {
 fn a_quiet_client_is_heard_where_a_frame_is_always_close() {
     assert!(quiet_beside_stream(10 * US) < 30);
 }
+
+/// Forty programs send while a frame leaves; the next one is due soon after it, long before all of them could be taken over.
+#[test]
+fn what_comes_while_a_frame_leaves_does_not_delay_the_next_one() {
+    let mut world = World::new(1000);
+    let stream = world.client(64);
+    let others: Vec<App> = (0..40).map(|_| world.client(64)).collect();
+    let first = world.clocks.at() + MS;
+    let second = first + 30 * US;
+    for due in [first, second] {
+        send(&world, &stream, 0, due, &due.to_be_bytes());
+    }
+    // Taking a frame over reads the clock four times.
+    world.clocks.slowness.store(US / 2, SeqCst);
+    while world.sent().is_empty() {
+        world.worker.pass();
+    }
+    for (place, app) in (1..).zip(&others) {
+        send(&world, app, place, second + 5 * MS, b"later");
+    }
+    while world.sent().len() < 2 {
+        world.worker.pass();
+    }
+    let (at, _, frame) = &world.sent()[1];
+    assert_eq!(payload(frame), second.to_be_bytes());
+    assert!(at - second < 5 * US, "{} ns late", at - second);
+    while world.sent().len() < 2 + others.len() {
+        world.worker.pass();
+    }
+    assert!(world.sent()[2..].iter().all(|(_, _, frame)| payload(frame) == b"later"));
+}

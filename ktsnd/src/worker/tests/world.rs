@@ -48,6 +48,8 @@ pub(super) struct Clocks {
     /// The first reading of any clock from this instant on comes `stall` later; 0 = never.
     pub stall_at: Arc<AtomicU64>,
     pub stall: Arc<AtomicU64>,
+    /// So much longer every reading takes: all that is done costs more.
+    pub slowness: Arc<AtomicU64>,
     /// So long a port's system call takes.
     pub hand_over: Arc<AtomicU64>,
     /// Places of clients that have rung.
@@ -68,6 +70,12 @@ impl Clocks {
 }
 
 impl Clocks {
+    /// MONOTONIC after a reading.
+    fn read(&self) -> u64 {
+        let takes = READ + self.slowness.load(SeqCst);
+        self.monotonic.fetch_add(takes, SeqCst) + takes
+    }
+
     fn stall(&self) {
         let at = self.stall_at.load(SeqCst);
         if at != 0 && self.at() >= at {
@@ -85,11 +93,11 @@ impl Environment for Clocks {
             self.gap_at.store(0, SeqCst);
             self.monotonic.fetch_add(2_900, SeqCst);
         }
-        Monotonic::from_nanos(self.monotonic.fetch_add(READ, SeqCst) + READ)
+        Monotonic::from_nanos(self.read())
     }
     fn tai(&mut self) -> Tai {
         self.stall();
-        self.monotonic.fetch_add(READ, SeqCst);
+        self.read();
         Tai::from_nanos(self.tai_now())
     }
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
