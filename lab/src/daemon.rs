@@ -253,7 +253,8 @@ impl Daemon {
             .ok_or_else(|| LabError::Contents { path, problem: "expected a line VmRSS".to_owned() })
     }
 
-    fn ask<T, F>(&self, question: impl FnOnce(NodeClient<Channel>) -> F) -> Result<T, LabError>
+    /// Asks its control API.
+    pub(crate) fn ask<T, F>(&self, question: impl FnOnce(NodeClient<Channel>) -> F) -> Result<T, LabError>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {

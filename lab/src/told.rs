@@ -12,6 +12,7 @@ use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
 use ktsn_measure::series::{Facts, WireSource, untapped};
 use ktsn_measure::{listener, talker, tap};
+use ktsn_time::Tai;
 
 /// What the three observers wrote.
 pub(crate) struct Told {
@@ -72,6 +73,23 @@ impl Told {
             tap: tap.json("tap")?,
             tapped: tap.records("tap", records::load_arrivals)?,
         })
+    }
+
+    /// The part of it that is about frames with such a transmit time.
+    pub(crate) fn part(&self, is_in: impl Fn(Tai) -> bool) -> Self {
+        let arrived = |all: &[ArrivalRecord]| {
+            all.iter().filter(|record| is_in(record.probe.tx_time)).copied().collect::<Vec<_>>()
+        };
+        let talked: Vec<TalkRecord> =
+            self.talked.iter().filter(|record| is_in(record.probe.tx_time)).copied().collect();
+        Self {
+            talk: talker::Summary { frames_intended: talked.len() as u64, ..self.talk.clone() },
+            talked,
+            listen: self.listen.clone(),
+            listened: arrived(&self.listened),
+            tap: self.tap.clone(),
+            tapped: arrived(&self.tapped),
+        }
     }
 
     /// The run's records and figures.

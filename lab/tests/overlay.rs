@@ -7,7 +7,7 @@ mod support;
 use ktsn_lab::container::{self, Load, Path};
 use ktsn_lab::overlay::{self, Phases, Plan, bars};
 use ktsn_lab::{LabError, Tools};
-use ktsn_measure::results::Round;
+use ktsn_measure::results::{CheckOutcome, Comparison, Round};
 use ktsn_time::Nanos;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Mutex;
@@ -57,6 +57,20 @@ fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
         // It flowed all the time, whatever the machine made of its rate.
         assert_eq!(all.load_bit_rate.map(|rate| rate > 1e6), (load != Load::Idle).then_some(true), "{name}");
     }
+    // By turns: both ways were taken, and nothing was lost while one became the other.
+    let by_turns = ["ktsn-turns", "ktsn-short-turns"];
+    for path in by_turns {
+        let all = document.all_rounds(path, PAYLOAD, Some(Load::Idle.name())).unwrap();
+        assert!(all.frames_received > Some(0) && all.latency_ns.is_some(), "{path}: {all:?}");
+    }
+    let arrived = document.checks.iter().find(|check| check.name.starts_with("no frame is lost")).unwrap();
+    assert_eq!(arrived.outcome, CheckOutcome::Passed, "{arrived:?}");
+    let judged = |c: &&Comparison| {
+        c.metric == "latency_ns.p50" && c.of == "ktsn-short" && c.to.as_deref() == Some("ktsn")
+    };
+    let one_after_the_other = document.comparisons.iter().filter(judged);
+    assert!(one_after_the_other.into_iter().all(|comparison| comparison.bar.is_none()));
+    assert!(document.comparisons.iter().any(|c| c.of == by_turns[1] && c.to.as_deref() == Some(by_turns[0])));
     for phases in Phases::ALL {
         let many = document.all_rounds(phases.path(), PAYLOAD, Some(Load::Idle.name())).unwrap();
         // 4 + 3 + 2 + 1 before the window, 200 in it and 20 after it for each.

@@ -30,8 +30,8 @@ use ktsn_measure::payload::check_size;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Document, Series};
 use ktsn_time::Nanos;
-pub(crate) use one_run::PRIORITY;
-use one_run::{Bench, Observed, Wish};
+pub(crate) use one_run::{Bench, PRIORITY};
+use one_run::{Observed, Wish};
 use std::path::PathBuf;
 
 /// A latency above this misses the deadline.

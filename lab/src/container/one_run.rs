@@ -24,11 +24,11 @@ const PORT: u16 = 7000;
 /// SO_PRIORITY of every talker, and so the traffic class.
 pub(crate) const PRIORITY: u8 = 6;
 /// What all runs share.
-pub(super) struct Bench<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) testbed: &'a Testbed,
-    pub(super) daemon: Option<Daemon>,
-    pub(super) directory: &'a FilePath,
+pub(crate) struct Bench<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) testbed: &'a Testbed,
+    pub(crate) daemon: Option<Daemon>,
+    pub(crate) directory: &'a FilePath,
 }
 
 /// Which run.
@@ -53,7 +53,7 @@ pub(super) struct Observed {
 }
 
 impl Bench<'_> {
-    fn observers(&self) -> Observers<'_> {
+    pub(crate) fn observers(&self) -> Observers<'_> {
         Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
     }
 
@@ -61,12 +61,12 @@ impl Bench<'_> {
         self.observers().program(verb, verb, self.plan.frames)
     }
 
-    fn tap(&self) -> Program {
+    pub(crate) fn tap(&self) -> Program {
         let port = PORT.to_string();
         self.observer("tap").args([UPLINK, "--port", &port]).within(&self.testbed.b.namespace)
     }
 
-    fn listener(&self, path: Path) -> Program {
+    pub(crate) fn listener(&self, path: Path) -> Program {
         let b = &self.testbed.b;
         let (address, namespace) =
             if path.in_pods() { (b.pod_address, &b.pod_namespace) } else { (b.address, &b.namespace) };
@@ -74,7 +74,7 @@ impl Bench<'_> {
         self.observers().placed(program, 0, Some(40))
     }
 
-    fn talker(&self, path: Path, payload: usize, first_sequence: u64) -> Program {
+    pub(crate) fn talker(&self, path: Path, payload: usize, first_sequence: u64) -> Program {
         let (a, b) = (&self.testbed.a, &self.testbed.b);
         let (to, namespace) =
             if path.in_pods() { (b.pod_address, &a.pod_namespace) } else { (b.address, &a.namespace) };

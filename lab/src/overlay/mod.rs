@@ -10,6 +10,7 @@ pub mod bars;
 mod crowd;
 mod paper;
 mod peers;
+mod turns;
 
 pub use crowd::{ATTACHMENTS, Phases};
 
@@ -30,19 +31,22 @@ pub struct Plan {
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
-    let mut many = Vec::new();
+    let (mut many, mut by_turns) = (Vec::new(), Vec::new());
     let paths = &plan.paths;
     let mut outcome = container::prepared(paths, watch, |document, watch| {
         if plan.attachments > 0 {
             many = crowd::measure(paths, plan.attachments, watch)?;
             document.parameters.insert("attachments".to_owned(), crowd::describe(plan.attachments).into());
         }
+        if turns::is_asked_for(paths) {
+            by_turns = turns::measure(paths, document, watch)?;
+        }
         if paths.paths.contains(&container::Path::Ktsn) {
             peers::measure(paths, document, watch)?;
         }
         Ok(())
     })?;
-    for rounds in many {
+    for rounds in by_turns.into_iter().chain(many) {
         let (series, runs): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
         outcome.document.add_rounds(series);
         outcome.runs.extend(runs);
