@@ -69,8 +69,10 @@ pub const SLEEP_MUTED: Nanos = Nanos::from_millis(1);
 pub const INTAKE_COST: Nanos = Nanos::from_micros(10);
 /// Sleeping is not worth it for less than margin + this.
 pub const SLEEP_MIN: Nanos = Nanos::from_micros(12);
-/// So close before a transmit time no further client's frames are taken over in a pass.
+/// So close before a transmit time no further client's frames are taken over in a pass …
 pub const INTAKE_STOPS: Nanos = Nanos::from_micros(20);
+/// … but one frame, where none was taken over for so long.
+pub const INTAKE_AFTER: Nanos = Nanos::from_micros(20);
 /// From here on before a transmit time nothing but the clock is looked at.
 pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
 /// A transmit error above this counts as an overrun.

@@ -123,6 +123,8 @@ pub struct Worker<P, E> {
     muted_count: usize,
     second_began: Monotonic,
     tended_at: Monotonic,
+    /// When a frame was taken over last.
+    taken_at: Monotonic,
     /// When doorbells were heard last.
     heard_at: Monotonic,
     draining: bool,
@@ -186,6 +188,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             muted_count: 0,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
+            taken_at: Monotonic::ZERO,
             heard_at: Monotonic::ZERO,
             draining: false,
             next: None,

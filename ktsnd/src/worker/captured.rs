@@ -299,6 +299,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             let Some(piece) = captured.next() else { return };
             let now = *now.get_or_insert_with(|| self.env.now());
+            self.taken_at = now.monotonic;
             let attachment = captured.attachment;
             match piece {
                 Ok(piece) => self.take_over_captured(at, &piece, now),

@@ -41,12 +41,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
         has_taken
     }
 
-    /// How many frames surely can be taken over before the next one is due; `None`: it comes first. What `transmit_due` left
-    /// was not due, so that a frame whose time has come meanwhile waits for nothing.
+    /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But frames without transmit
+    /// time that wait for the link can wait, and where one with it is always due at once, a frame is taken over between two
+    /// of them now and then.
     pub(super) fn time_for_intake(&mut self) -> Option<usize> {
         let Some(next) = self.next else { return Some(limits::INTAKE_BUDGET) };
-        let ahead = next.at.ahead_of(self.env.now());
-        (ahead >= limits::INTAKE_STOPS).then(|| intake_budget(ahead))
+        let now = self.env.now();
+        let ahead = next.at.ahead_of(now);
+        if ahead >= limits::INTAKE_STOPS {
+            return Some(intake_budget(ahead));
+        }
+        if !self.is_timed_within(limits::INTAKE_STOPS, now) {
+            return Some(intake_budget(limits::INTAKE_STOPS));
+        }
+        (now.monotonic.since(self.taken_at) >= limits::INTAKE_AFTER).then_some(1)
     }
 
     /// Takes over from one client. Returns how many frames it took.
@@ -72,6 +80,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             taken += 1;
             let now = *now.get_or_insert_with(|| self.env.now());
             client.attended.busy_at = now.monotonic;
+            self.taken_at = now.monotonic;
             match next {
                 Ok(slot) => self.take_over(index, &slot, now),
                 Err(SlotError { slot, .. }) => self.refuse(index, slot, None, DropReason::PeerCorrupt),

@@ -104,3 +104,26 @@ fn what_comes_while_a_frame_leaves_does_not_delay_the_next_one() {
     }
     assert!(world.sent()[2..].iter().all(|(_, _, frame)| payload(frame) == b"later"));
 }
+
+/// A thousand frames are queued 4 µs apart; a stream sends one each 500 µs, 200 µs ahead.
+#[test]
+fn a_stream_is_heard_where_frames_are_always_due_at_once() {
+    let mut world = World::new(1000);
+    let (stream, dense) = (world.client(64), world.client(1024));
+    let first = world.clocks.at() + 2 * MS;
+    for number in 0..1000 {
+        send(&world, &dense, 1, first + number * 4 * US, b"dense");
+    }
+    let mut due = first + 500 * US;
+    while world.clocks.at() < first + 5 * MS {
+        if world.clocks.at() >= due - 200 * US {
+            send(&world, &stream, 0, due, &due.to_be_bytes());
+            due += 500 * US;
+        }
+        world.worker.pass();
+    }
+    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
+    let late: Vec<u64> = world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect();
+    assert!(late.len() >= 8, "{} frames", late.len());
+    assert!(late.iter().all(|late| *late < 5 * US), "ns after their times: {late:?}");
+}

@@ -81,3 +81,39 @@ fn attachments_that_flood_leave_room_in_the_queue_to_others() {
     world.run_until(1_000, |w| w.stats.sent.load(SeqCst) == 200);
     assert_eq!((world.stats.sent.load(SeqCst), world.dropped(DropReason::QueueFull)), (200, 0));
 }
+
+/// Twenty programs of other attachments send more than the link takes, each frame as soon as it can leave; a stream sends one
+/// each 500 µs, 200 µs ahead. It is heard in time, and waits for the frame on the wire alone.
+#[test]
+fn a_stream_is_heard_beside_a_flood_that_waits_for_the_link() {
+    const FLOODS: u16 = 4;
+    let mut world = World::with(1000, World::time_aware(Some(1_000_000_000)));
+    world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(FLOODS) + 1)))).unwrap();
+    let stats = Arc::new(AttachmentStats::default());
+    for index in 1..=FLOODS {
+        world.outbox.send(Command::SetAttachment(AttachmentIndex(index), Box::new(policy(&stats)))).unwrap();
+    }
+    world.worker.apply_commands();
+    let stream = world.client(64);
+    let flood: Vec<App> =
+        (0..20).map(|number| world.client_of(AttachmentIndex(1 + number % FLOODS), 256)).collect();
+    let began = world.clocks.at();
+    let mut due = began + MS;
+    while world.clocks.at() < began + 10 * MS {
+        let untimed =
+            ktsn_ring::Frame { priority: 0, ..App::frame(ClockId::Monotonic, 0, world.clocks.at()) };
+        for app in &flood {
+            while app.push_frame(&untimed, b"flood") {}
+        }
+        if world.clocks.at() >= due - 200 * US {
+            assert!(stream.push(ClockId::Monotonic, due, world.clocks.at(), b"stream"));
+            due += 500 * US;
+        }
+        world.worker.pass();
+    }
+    let errors = world.stats.transmit_error.snapshot();
+    assert!(errors.len() >= 17, "{} frames", errors.len());
+    assert_eq!(world.stats.late.load(SeqCst), 0);
+    assert!(errors.max() < 3 * US, "{} ns late", errors.max());
+    assert!(stats.sent.load(SeqCst) > 5_000, "{} frames of the flood", stats.sent.load(SeqCst));
+}
