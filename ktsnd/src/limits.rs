@@ -73,6 +73,8 @@ pub const SLEEP_MIN: Nanos = Nanos::from_micros(12);
 pub const INTAKE_STOPS: Nanos = Nanos::from_micros(20);
 /// … but one frame, where none was taken over for so long.
 pub const INTAKE_AFTER: Nanos = Nanos::from_micros(20);
+/// The same where what is due so soon has no transmit time.
+pub const INTAKE_AFTER_UNTIMED: Nanos = Nanos::from_micros(5);
 /// From here on before a transmit time nothing but the clock is looked at.
 pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
 /// A transmit error above this counts as an overrun.

@@ -123,8 +123,10 @@ pub struct Worker<P, E> {
     muted_count: usize,
     second_began: Monotonic,
     tended_at: Monotonic,
-    /// When a frame was taken over last.
+    /// When a frame was taken over from a client last.
     taken_at: Monotonic,
+    /// The same from a capture.
+    captured_at: Monotonic,
     /// When doorbells were heard last.
     heard_at: Monotonic,
     draining: bool,
@@ -189,6 +191,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
             taken_at: Monotonic::ZERO,
+            captured_at: Monotonic::ZERO,
             heard_at: Monotonic::ZERO,
             draining: false,
             next: None,
@@ -223,7 +226,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.draining && self.is_drained(self.next) {
             return false;
         }
-        if !more_commands {
+        if !more_commands && !self.is_put_off_for_nothing() {
             self.wait(self.next);
         }
         true

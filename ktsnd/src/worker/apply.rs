@@ -53,6 +53,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         now.monotonic.since(since) < limits::COMMANDS_PUT_OFF_MAX
     }
 
+    /// Whether a command was put off for a frame that has left meanwhile: nobody would wake the worker for it again.
+    pub(super) fn is_put_off_for_nothing(&mut self) -> bool {
+        self.put_off.is_some()
+            && self.next.is_none_or(|next| next.at.ahead_of(self.env.now()) >= limits::COMMANDS_STOP)
+    }
+
     fn apply(&mut self, command: Command<P>) {
         match command {
             Command::AddPort(index, new) => self.add_port(index, new),

@@ -280,7 +280,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             let at = self.captured_turn;
             if self.is_captured_waiting(at) {
-                let Some(budget) = self.time_for_intake() else { break };
+                let Some(budget) = self.time_for_intake(self.captured_at) else { break };
                 self.intake_captured(at, budget);
                 has_taken = true;
             }
@@ -299,7 +299,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             let Some(piece) = captured.next() else { return };
             let now = *now.get_or_insert_with(|| self.env.now());
-            self.taken_at = now.monotonic;
+            self.captured_at = now.monotonic;
             let attachment = captured.attachment;
             match piece {
                 Ok(piece) => self.take_over_captured(at, &piece, now),

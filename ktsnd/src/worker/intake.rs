@@ -31,7 +31,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let turn = self.intake_turn;
             let Some(index) = self.next_turn(E::now, monotonic) else { break };
             if self.is_waiting(index) {
-                let Some(budget) = self.time_for_intake() else {
+                let Some(budget) = self.time_for_intake(self.taken_at) else {
                     self.intake_turn = turn;
                     break;
                 };
@@ -41,20 +41,23 @@ impl<P: Port, E: Environment> Worker<P, E> {
         has_taken
     }
 
-    /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But frames without transmit
-    /// time that wait for the link can wait, and where one with it is always due at once, a frame is taken over between two
-    /// of them now and then.
-    pub(super) fn time_for_intake(&mut self) -> Option<usize> {
+    /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But where a frame is always
+    /// due at once, one is taken over between two of them now and then, and more often where they have no transmit time and
+    /// wait for the link or a gate: rings and captures each where none came from them since `taken_at`.
+    pub(super) fn time_for_intake(&mut self, taken_at: Monotonic) -> Option<usize> {
         let Some(next) = self.next else { return Some(limits::INTAKE_BUDGET) };
         let now = self.env.now();
         let ahead = next.at.ahead_of(now);
         if ahead >= limits::INTAKE_STOPS {
             return Some(intake_budget(ahead));
         }
-        if !self.is_timed_within(limits::INTAKE_STOPS, now) {
-            return Some(intake_budget(limits::INTAKE_STOPS));
+        let passed = now.monotonic.since(taken_at);
+        if passed < limits::INTAKE_AFTER_UNTIMED {
+            return None;
         }
-        (now.monotonic.since(self.taken_at) >= limits::INTAKE_AFTER).then_some(1)
+        let state = self.ports[next.port].as_mut();
+        let is_timed = state.is_some_and(|state| state.sched.is_timed_within(limits::INTAKE_STOPS, now));
+        (!is_timed || passed >= limits::INTAKE_AFTER).then_some(1)
     }
 
     /// Takes over from one client. Returns how many frames it took.

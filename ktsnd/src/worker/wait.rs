@@ -78,7 +78,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Whether a timed frame may leave within `span`.
-    pub(super) fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
+    fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
         let mut from = 0;
         while let Some(at) = self.busy.next(from) {
             if self.ports[at].as_mut().is_some_and(|port| port.sched.is_timed_within(span, now)) {

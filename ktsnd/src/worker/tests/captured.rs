@@ -300,3 +300,35 @@ fn clause_8_6_5_5_captured_frames_are_metered() {
     assert_eq!((world.sent().len(), world.dropped(DropReason::Policed)), (3, 7));
     assert_eq!((filters[0].counters().matching_frames, filters[0].counters().red_frames), (10, 7));
 }
+
+/// Frames 3.7 µs apart, all queued, and rings that are always full: what is captured is heard all the same.
+#[test]
+fn captured_frames_are_heard_where_frames_are_always_due_at_once() {
+    let mut world = World::new(1000);
+    let pod = Pod::of(&mut world, 64);
+    let (dense, full) = (world.client(1024), world.client(256));
+    let first = world.clocks.at() + 2 * MS;
+    for number in 0..1000 {
+        assert!(dense.push(ClockId::Monotonic, first + number * 3_700, world.clocks.at(), b"dense"));
+    }
+    let mut due = first + 500 * US;
+    while world.clocks.at() < first + 3_700 * US {
+        let now = world.clocks.at();
+        // Beyond the horizon: each is dropped as soon as it is taken over.
+        while full.push(ClockId::Monotonic, now + 20_000 * MS, now, b"full") {}
+        if now >= due - 200 * US {
+            pod.send(Clock::Monotonic, due, now, b"captured", 0);
+            due += 500 * US;
+        }
+        world.worker.pass();
+    }
+    let captured: Vec<u64> = world
+        .sent()
+        .iter()
+        .filter(|(_, _, frame)| payload(frame) == b"captured")
+        .map(|sent| sent.0)
+        .collect();
+    assert!(captured.len() >= 6, "{} frames", captured.len());
+    let late: Vec<u64> = captured.iter().map(|at| (at - first) % (500 * US)).collect();
+    assert!(late.iter().all(|late| *late < 5 * US), "ns after their times: {late:?}");
+}

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_ring::ClockId;
 
-use super::US;
 use super::world::{World, tables};
+use super::{MS, US};
 use crate::worker::{Command, Returned};
 
 /// How many of these tables were replaced.
@@ -57,4 +57,32 @@ fn commands_do_not_wait_for_ever() {
     assert!(count == 38 && took < 2_500 * US, "{count} after {took} ns");
     world.run_until(2_000, |world| world.sent().len() == 200);
     assert_eq!(world.sent().len(), 200);
+}
+
+/// The machine stalls between the look for which a command was put off and the frame's hand-over: nothing is left to wait for then,
+/// and nobody rings for the command again. At each instant of a pass in turn.
+#[test]
+fn a_command_is_not_slept_over() {
+    for stalls_after in (20..1_500).step_by(20) {
+        let mut world = World::new(800);
+        let app = world.client(64);
+        let at = world.clocks.at() + 200 * US;
+        assert!(app.push(ClockId::Monotonic, at, world.clocks.at(), b"soon"));
+        world.run_until(5, |world| world.clocks.at() > at - 100 * US);
+        world.clocks.monotonic.store(at - 2 * US, SeqCst);
+        world.clocks.stall.store(5 * US, SeqCst);
+        world.clocks.stall_at.store(at - 2 * US + stalls_after, SeqCst);
+        let _ = replaced(&world);
+        world.outbox.send(Command::Tables(Arc::new(tables(2, true)))).unwrap();
+        let mut passes = 0;
+        while replaced(&world) == 0 && passes < 5 {
+            assert!(
+                world.clocks.at() < at + MS,
+                "stalls after {stalls_after} ns: slept, and the command waits"
+            );
+            world.worker.pass();
+            passes += 1;
+        }
+        assert!(passes < 5 && world.sent().len() == 1, "stalls after {stalls_after} ns");
+    }
 }
