@@ -12,9 +12,9 @@ left_behind() {
     done
     for path in $(env -u TMPDIR grep -slzxF "TMPDIR=$TMPDIR" /proc/[0-9]*/environ); do
         path=${path%/environ}
-        echo "process ${path##*/} $(tr '\0' ' ' <"$path/cmdline" 2>/dev/null | cut -c1-120)"
+        echo "process ${path##*/} $(tr '\0\n' '  ' <"$path/cmdline" 2>/dev/null | cut -c1-120)"
     done
-    env -u TMPDIR find "$TMPDIR" -mindepth 1 -maxdepth 2 -printf 'file %p\n' 2>/dev/null
+    env -u TMPDIR find "$TMPDIR" -mindepth 1 -maxdepth 2 ! -name $'*\n*' -printf 'file %p\n' 2>/dev/null
 }
 
 # Removes it and names it. What is just ending has five seconds. Exit status 1 if there was anything.
@@ -33,8 +33,10 @@ leftovers() {
                 ;;
             process) kill -KILL "${name%% *}" 2>/dev/null ;;
             file)
-                umount -q "$name" 2>/dev/null
-                rm -rf --one-file-system "$name"
+                case $name in "$TMPDIR"/*) ;; *) continue ;; esac
+                umount -q --lazy "$name" 2>/dev/null
+                # Behind a mount lies what is not ours.
+                mountpoint -q "$name" || rm -rf --one-file-system --preserve-root=all "$name"
                 ;;
         esac
     done <<<"$left"
