@@ -227,7 +227,8 @@ fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, door
         sys::unmap(base.as_ptr() as usize, octets);
         return false;
     }
-    if let Some(held) = Use::current(page) {
+    // A region of another interface may be there from before, with a daemon that is gone.
+    if let Some(held) = Use::all(page).find(|held| held.is_of(number)) {
         held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, ABSENT.swap(0, Relaxed));
     }
     true

@@ -148,6 +148,11 @@ impl Use {
         Self::all(page).next()
     }
 
+    /// Whether it is the region of this number.
+    pub(crate) fn is_of(&self, number: u32) -> bool {
+        self.number == number
+    }
+
     /// All regions in use.
     pub(crate) fn all(page: &Page) -> impl Iterator<Item = Self> {
         (0..page.places_end.load(SeqCst) as usize).filter_map(|place| Self::at(page, place))
