@@ -20,6 +20,12 @@ fn send(world: &World, app: &App, place: u64, tx_time: u64, text: &[u8]) -> bool
     bell.is_some()
 }
 
+/// How late the frames left whose payload is their transmit time, in nanoseconds.
+fn lateness(world: &World) -> Vec<u64> {
+    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
+    world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect()
+}
+
 /// After a silence, a stream with a frame each `period`, always queued ahead; into it a program that was silent for longer
 /// sends one frame, a millisecond ahead. None of either leaves after its time. How often the worker slept meanwhile.
 fn quiet_beside_stream(period: u64) -> u64 {
@@ -51,8 +57,7 @@ fn quiet_beside_stream(period: u64) -> u64 {
         }
         slept += world.worker_stats.wake_ups.load(SeqCst) - wake_ups;
     }
-    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
-    let late: Vec<u64> = world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect();
+    let late = lateness(&world);
     assert_eq!(late.len(), 5);
     assert!(late.iter().all(|late| *late < 2 * US), "ns after their times: {late:?}");
     assert_eq!(world.stats.late.load(SeqCst), 0);
@@ -122,8 +127,7 @@ fn a_stream_is_heard_where_frames_are_always_due_at_once() {
         }
         world.worker.pass();
     }
-    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
-    let late: Vec<u64> = world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect();
+    let late = lateness(&world);
     assert!(late.len() >= 8, "{} frames", late.len());
     assert!(late.iter().all(|late| *late < 5 * US), "ns after their times: {late:?}");
 }

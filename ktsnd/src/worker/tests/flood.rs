@@ -15,6 +15,17 @@ use crate::limits;
 use crate::stats::AttachmentStats;
 use crate::worker::{Command, HAND_OVER_AT_START, Selection};
 
+/// Attachments 1 to `count` beside the world's own one; what all of them count.
+fn attach_floods(world: &mut World, count: u16) -> Arc<AttachmentStats> {
+    world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(count) + 1)))).unwrap();
+    let stats = Arc::new(AttachmentStats::default());
+    for index in 1..=count {
+        world.outbox.send(Command::SetAttachment(AttachmentIndex(index), Box::new(policy(&stats)))).unwrap();
+    }
+    world.worker.apply_commands();
+    stats
+}
+
 /// Frames without transmit time that wait for a link of 1 Gbit/s must not use up the time that timed frames are spun for.
 #[test]
 fn an_untimed_flood_leaves_the_spin_budget_to_timed_frames() {
@@ -54,12 +65,7 @@ fn attachments_that_flood_leave_room_in_the_queue_to_others() {
             classes: [ClassOptions::default(); 8],
         })),
     );
-    world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(FLOODS) + 1)))).unwrap();
-    let stats = Arc::new(AttachmentStats::default());
-    for index in 1..=FLOODS {
-        world.outbox.send(Command::SetAttachment(AttachmentIndex(index), Box::new(policy(&stats)))).unwrap();
-    }
-    world.worker.apply_commands();
+    let stats = attach_floods(&mut world, FLOODS);
     let ahead = |world: &World| world.clocks.at() + 9_000 * MS;
     for index in 1..=FLOODS {
         let apps = [(); 2].map(|()| world.client_of(AttachmentIndex(index), 4096));
@@ -88,12 +94,7 @@ fn attachments_that_flood_leave_room_in_the_queue_to_others() {
 fn a_stream_is_heard_beside_a_flood_that_waits_for_the_link() {
     const FLOODS: u16 = 4;
     let mut world = World::with(1000, World::time_aware(Some(1_000_000_000)));
-    world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(FLOODS) + 1)))).unwrap();
-    let stats = Arc::new(AttachmentStats::default());
-    for index in 1..=FLOODS {
-        world.outbox.send(Command::SetAttachment(AttachmentIndex(index), Box::new(policy(&stats)))).unwrap();
-    }
-    world.worker.apply_commands();
+    let stats = attach_floods(&mut world, FLOODS);
     let stream = world.client(64);
     let flood: Vec<App> =
         (0..20).map(|number| world.client_of(AttachmentIndex(1 + number % FLOODS), 256)).collect();
