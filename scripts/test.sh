@@ -15,12 +15,13 @@ fi
 rm -rf out/test
 mkdir -p out/test
 
-# suite NAME COMMAND…: runs it, keeps its log and its exit status for the tally. One that leaves something behind has failed.
+# suite NAME COMMAND…: runs it, shows its progress and its failures, keeps its whole log and its exit status for the tally. One
+# that leaves something behind has failed.
 suite() {
     local name=$1 status left
     shift
     echo "== $name: $*"
-    "$@" 2>&1 </dev/null | tee "out/test/$name.log"
+    "$@" 2>&1 </dev/null | tee -p "out/test/$name.log" | scripts/follow.py
     status=${PIPESTATUS[0]}
     if ! left=$(leftovers); then
         echo "$left" | tee -a "out/test/$name.log"
@@ -54,4 +55,5 @@ fi
 
 suite k8s scripts/go.sh test
 
+echo "all that the tests printed: out/test/*.log"
 python3 scripts/tally.py out/test tests/skips.toml
