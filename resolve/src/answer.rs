@@ -6,7 +6,7 @@
 use core::net::IpAddr;
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
-use ktsn_wire::HeaderTemplate;
+use ktsn_wire::{HeaderTemplate, MacAddress};
 
 use crate::datagram::{Datagram, Leaves};
 use crate::link::LinkTable;
@@ -116,6 +116,24 @@ pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
 /// # Errors
 /// Those of [`resolve`]; `no_route` for a copy that the tables know no more.
 pub fn resolve_replica(tables: &Tables, flow: &Flow, replica: Replica) -> Result<Resolved, Refusal> {
+    decide(tables, flow, replica, None)
+}
+
+/// What [`resolve`] will say once the MAC addresses are known for want of which it refuses with a [`NextHop`]: port, lengths,
+/// first copy. The template has zeros in their place, so no frame may be made of it.
+///
+/// # Errors
+/// Those of [`resolve`]; `no_neighbour` also where the MAC address is needed to know the port (bridged overlays).
+pub fn resolve_ahead(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
+    decide(tables, flow, Replica::First, Some(MacAddress::default()))
+}
+
+fn decide(
+    tables: &Tables,
+    flow: &Flow,
+    replica: Replica,
+    unknown: Option<MacAddress>,
+) -> Result<Resolved, Refusal> {
     let Some(tables) = tables.attachment(flow.attachment) else {
         return Err(Refusal::Bypass(BypassReason::NotAttached));
     };
@@ -128,7 +146,7 @@ pub fn resolve_replica(tables: &Tables, flow: &Flow, replica: Replica) -> Result
         return Err(NOT_ALLOWED);
     }
     let bound = bound_source(&tables.interface, flow.bound, destination)?;
-    let datagram = Datagram { tables, flow, destination, bound };
+    let datagram = Datagram { tables, flow, destination, bound, unknown };
     let leaves = match way {
         Way::Group => datagram.group(replica)?,
         Way::Unicast | Way::Bypass(_) => datagram.unicast(replica)?,

@@ -29,6 +29,8 @@ pub(crate) struct Datagram<'a> {
     pub(crate) destination: IpAddr,
     /// The socket's own address, which is the interface's.
     pub(crate) bound: Option<IpAddr>,
+    /// What stands for a MAC address that nobody knows yet; none: there is no answer without it.
+    pub(crate) unknown: Option<MacAddress>,
 }
 
 /// A frame of it.
@@ -110,7 +112,7 @@ impl Datagram<'_> {
             return Err(Refusal::Drop(DropReason::NoNeighbour, None));
         }
         let repr = TemplateRepr {
-            outer: Some(outer(&vxlan.tunnel, &self.tables.uplink, peer.vtep, &network)?),
+            outer: Some(self.outer(&vxlan.tunnel, peer.vtep, &network)?),
             ethernet: Ends { source: vxlan.device_mac, destination: peer.mac },
             vlan: None,
             network,
@@ -123,7 +125,8 @@ impl Datagram<'_> {
     pub(crate) fn forwarded(&self) -> Result<Leaves, Refusal> {
         let network = self.passed_on()?;
         let uplink = &self.tables.uplink;
-        let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, self.destination)?)?;
+        let hop = next_hop(uplink, self.destination)?;
+        let mac = neighbour(uplink, Side::Uplink, hop, self.unknown)?;
         let ethernet = Ends { source: uplink.mac(), destination: mac };
         let repr = TemplateRepr { outer: None, ethernet, vlan: None, network, udp: self.udp() };
         Ok(Leaves::one(Egress::Uplink, repr))
@@ -137,9 +140,9 @@ impl Datagram<'_> {
         hop: Option<IpAddr>,
         replica: Replica,
     ) -> Result<Leaves, Refusal> {
-        let (uplink, mac) = (&self.tables.uplink, inner.ethernet.destination);
+        let mac = inner.ethernet.destination;
         let placed = place(&self.tables.overlay, mac, hop, replica, |tunnel, vtep| {
-            outer(tunnel, uplink, vtep, &inner.network)
+            self.outer(tunnel, vtep, &inner.network)
         })?;
         let Placed { outer, replica, skipped } = placed;
         let egress = if outer.is_some() { Egress::Uplink } else { Egress::Interface };
@@ -156,9 +159,20 @@ impl Datagram<'_> {
             (next_hop(interface, self.destination)?, preferred)
         };
         let source = self.source(preferred, Some(hop))?;
-        let mac = neighbour(interface, Side::Interface, hop)?;
+        // On a segment the MAC address says by which port.
+        let unknown = self.unknown.filter(|_| self.tables.overlay.bridged().is_none());
+        let mac = neighbour(interface, Side::Interface, hop, unknown)?;
         let inner = self.by_interface(mac, self.network(source, self.hop_limit(HOP_LIMIT_UNICAST))?);
         self.on_segment(inner, Some(hop), replica)
+    }
+
+    /// The headers of the tunnel to `vtep` around a packet.
+    fn outer(&self, tunnel: &Tunnel, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
+        let (ttl, dont_fragment) = match *inner {
+            Network::V4 { ttl, dont_fragment, .. } => (ttl, dont_fragment),
+            Network::V6 { hop_limit, .. } => (hop_limit, true),
+        };
+        outer_around(tunnel, &self.tables.uplink, vtep, (ttl, dont_fragment), self.unknown)
     }
 }
 
@@ -217,24 +231,16 @@ pub(crate) fn place(
     }
 }
 
-/// The headers of the tunnel to `vtep` around a packet.
-fn outer(tunnel: &Tunnel, uplink: &LinkTable, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
-    let (ttl, dont_fragment) = match *inner {
-        Network::V4 { ttl, dont_fragment, .. } => (ttl, dont_fragment),
-        Network::V6 { hop_limit, .. } => (hop_limit, true),
-    };
-    outer_around(tunnel, uplink, vtep, ttl, dont_fragment)
-}
-
-/// The same around what has this TTL, and may not be fragmented or may.
+/// The headers of the tunnel to `vtep` around what has this TTL, and may not be fragmented or may. `unknown`: as
+/// [`Datagram::unknown`].
 pub(crate) fn outer_around(
     tunnel: &Tunnel,
     uplink: &LinkTable,
     vtep: IpAddr,
-    inner_ttl: u8,
-    inner_df: bool,
+    (inner_ttl, inner_df): (u8, bool),
+    unknown: Option<MacAddress>,
 ) -> Result<Outer, Refusal> {
-    let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, vtep)?)?;
+    let mac = neighbour(uplink, Side::Uplink, next_hop(uplink, vtep)?, unknown)?;
     let ttl = match tunnel.ttl {
         OuterTtl::Fixed(ttl) => ttl,
         OuterTtl::Inherit => inner_ttl,
@@ -267,10 +273,15 @@ fn next_hop(link: &LinkTable, destination: IpAddr) -> Result<IpAddr, Refusal> {
     }
 }
 
-/// Rule 6: the MAC address, or the request to resolve it.
-fn neighbour(link: &LinkTable, side: Side, address: IpAddr) -> Result<MacAddress, Refusal> {
+/// Rule 6: the MAC address, or what stands for an unknown one, or the request to resolve it.
+fn neighbour(
+    link: &LinkTable,
+    side: Side,
+    address: IpAddr,
+    unknown: Option<MacAddress>,
+) -> Result<MacAddress, Refusal> {
     let missing = Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address }));
-    link.neighbour(address).ok_or(missing)
+    link.neighbour(address).or(unknown).ok_or(missing)
 }
 
 /// Rule 3: RFC 1112 6.4 (IPv4), RFC 2464 7 (IPv6); `None` for what is no multicast.

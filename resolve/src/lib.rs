@@ -36,7 +36,8 @@ mod table;
 mod way;
 
 pub use answer::{
-    Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_replica,
+    Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_ahead,
+    resolve_replica,
 };
 pub use delivery::Delivery;
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};

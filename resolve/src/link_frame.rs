@@ -260,7 +260,7 @@ impl LinkResolved {
         let (uplink, inner) = (tables.uplink(), self.frame_octets);
         let placed =
             place(tables.overlay(), self.destination, address.filter(on_link), replica, |tunnel, vtep| {
-                outer_around(tunnel, uplink, vtep, ttl, df)
+                outer_around(tunnel, uplink, vtep, (ttl, df), None)
             })?;
         (self.replica, self.skipped) = (placed.replica, placed.skipped);
         let Some(outer) = placed.outer else { return Ok(()) };

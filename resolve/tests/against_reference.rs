@@ -5,13 +5,13 @@ mod reference;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ktsn_model::IpPrefix;
+use ktsn_model::{DropReason, IpPrefix};
 use ktsn_resolve::limits::DESTINATION_RULES_MAX;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Bridged, DestinationRule, Flow, Forwarding, Link,
-    LinkTable, Member, MemberAt, Neighbour, OuterDf, OuterDs, OuterTtl, Overlay, Peer, PortIndex, Refusal,
-    Resolved, Route, Tables, Tunnel, Verdict, Via, Vxlan, VxlanBridged, VxlanRouted, destination_table,
-    next_replica, resolve, resolve_replica,
+    LinkTable, Member, MemberAt, Neighbour, NextHop, OuterDf, OuterDs, OuterTtl, Overlay, Peer, PortIndex,
+    Refusal, Resolved, Route, Side, Tables, Tunnel, Verdict, Via, Vxlan, VxlanBridged, VxlanRouted,
+    destination_table, next_replica, resolve, resolve_ahead, resolve_replica,
 };
 use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Pcp, Tci, Vid, Vni};
 use proptest::collection::vec;
@@ -332,6 +332,38 @@ proptest! {
                     }
                 }
                 (ours, theirs) => prop_assert_eq!(ours.map(|_| ()), theirs.map(|_| ()), "{:?}", flow),
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_mac_address_will_leave_so(mut plain in plain(), flows in vec(any_flow(), 1..20)) {
+        for flow in flows {
+            let ahead = resolve_ahead(&tables(&plain), &flow);
+            let mut refused = None;
+            let now = loop {
+                match resolve(&tables(&plain), &flow) {
+                    Err(refusal @ Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address }))) => {
+                        refused.get_or_insert((refusal, side));
+                        let link = if side == Side::Uplink { &mut plain.uplink } else { &mut plain.interface };
+                        link.neighbours.push(Neighbour { address, mac: MacAddress([2, 0, 0, 0, 0, 99]) });
+                    }
+                    now => break now,
+                }
+            };
+            let Some((refusal, side)) = refused else { continue };
+            match (ahead, now) {
+                // Who it is decides where on the segment the frame goes.
+                (Err(ahead), _) if side == Side::Interface && matches!(plain.kind, Kind::Bridged(..)) => {
+                    prop_assert_eq!(ahead, refusal);
+                }
+                (Ok(ahead), Ok(now)) => {
+                    prop_assert_eq!((ahead.port, ahead.payload_max, ahead.egress), (now.port, now.payload_max, now.egress));
+                    prop_assert_eq!((ahead.replica, ahead.skipped), (now.replica, now.skipped));
+                    prop_assert_eq!(ahead.template.wire_octets(40), now.template.wire_octets(40));
+                    prop_assert_eq!(ahead.template.sdu_octets(40), now.template.sdu_octets(40));
+                }
+                (ahead, now) => prop_assert_eq!(ahead.map(|_| ()), now.map(|_| ()), "{:?}", flow),
             }
         }
     }

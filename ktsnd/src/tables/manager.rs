@@ -16,7 +16,9 @@ use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
 use crate::config::VxlanPeer;
 use crate::policy;
 
-/// Changes that come so close together make one new generation.
+/// A change after a quiet time waits so long for those that come with it: a frame may wait for its next hop's MAC address.
+const GATHER: Duration = Duration::from_millis(1);
+/// Where changes go on, generations are so far apart at least.
 const COALESCE: Duration = Duration::from_millis(20);
 /// How often namespaces' paths are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -119,7 +121,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mu
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut refresh_at: Option<Instant> = None;
+    let (mut refresh_at, mut not_before): (Option<Instant>, _) = (None, Instant::now());
     loop {
         let due = refresh_at.unwrap_or_else(Instant::now);
         tokio::select! {
@@ -133,6 +135,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mu
             },
             () = sleep_until(due), if refresh_at.is_some() => {
                 refresh_at = (!keeper.refresh()).then(|| Instant::now() + RETRY);
+                not_before = Instant::now() + COALESCE;
             }
             _ = look.tick() => keeper.look(),
             _ = probe.tick() => keeper.probe(),
@@ -140,7 +143,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mu
         }
         rules.want(keeper.wants_rules());
         if keeper.is_behind() {
-            refresh_at.get_or_insert_with(|| Instant::now() + COALESCE);
+            refresh_at.get_or_insert_with(|| not_before.max(Instant::now() + GATHER));
         }
     }
 }

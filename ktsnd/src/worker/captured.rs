@@ -353,7 +353,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         count(&policy.stats.taken);
         policy.stats.capture_lag.record(now.monotonic.since(piece.captured_at));
         let room = self.captured[at].as_ref().map_or(0, |c| c.payload_octets_max);
-        let way = self.routes.find(&self.tables, &piece.flow).map_err(Blocked::Route)?;
+        let found = self.routes.find_ahead(&self.tables, &piece.flow);
+        let (way, wanted) = found.map_err(Blocked::Route)?;
         if piece.octets > usize::from(way.payload_max).min(room) {
             return Err(Blocked::By(DropReason::TooLong));
         }
@@ -363,11 +364,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return Err(Blocked::By(DropReason::LinkDown));
         };
-        let judged = state.admit(policy.classes, asked, |policing| {
+        let judged = state.admit(policy.classes, asked, wanted, |policing| {
             let stream = self.routes.stream(&self.tables, &piece.flow, &policy.streams);
             policing.judge(stream, asked, sdu_octets, wire_octets, now)
         });
-        let class = judged.map_err(Blocked::By)?;
+        let class = judged.map_err(Blocked::Route)?;
         if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
             return Err(Blocked::By(DropReason::QueueFull));
         }
@@ -387,6 +388,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.busy.insert(usize::from(port.0));
         policy.queued += 1;
         self.count_lost(u32::from(attachment.0), u64::from(skipped));
+        self.want_neighbour(attachment, wanted);
         Ok((port, copies))
     }
 
@@ -396,9 +398,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             // The program's table may be older than ours.
             Blocked::Route(Refusal::Bypass(_)) => DropReason::NoRoute,
             Blocked::Route(Refusal::Drop(reason, wanted)) => {
-                if let Some(next_hop) = wanted {
-                    self.want_neighbour(attachment, next_hop);
-                }
+                self.want_neighbour(attachment, wanted);
                 reason
             }
             Blocked::By(DropReason::BeyondHorizon) => {

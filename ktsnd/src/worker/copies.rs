@@ -68,19 +68,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// After a copy, or instead of one that cannot leave: queues the next one that can. False when there is none; then the
+    /// After a copy, or instead of one that cannot leave: queues the next one that can. Else, how many there were; then the
     /// slot's life ends.
-    pub(super) fn offer_next_copy(&mut self, frame: &Frame, waiting: Waiting) -> bool {
+    pub(super) fn offer_next_copy(&mut self, frame: &Frame, waiting: Waiting) -> Result<(), u64> {
         let attachment = waiting.sending.attachment();
-        let mut copies = waiting.copies;
+        let (mut copies, mut lost) = (waiting.copies, 0);
         while let Some(replica) = next_replica(&self.tables, attachment, copies.replica) {
             copies.replica = replica;
             if self.offer_copy(frame, waiting.sending, copies) {
-                return true;
+                self.count_lost(frame.tenant, lost);
+                return Ok(());
             }
-            self.count_lost(frame.tenant, 1);
+            lost += 1;
         }
-        false
+        Err(lost)
     }
 
     fn offer_copy(&mut self, first: &Frame, sending: Sending, copies: Copies) -> bool {
@@ -126,8 +127,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn sent_copy(&mut self, frame: &Frame, copies: Copies, stamp: u64) {
         let sent = copies.sent.unwrap_or(stamp);
         let copies = Copies { sent: Some(sent), ..copies };
-        let waiting = self.waiting(frame.id).map(|waiting| Waiting { copies, ..waiting });
-        if !waiting.is_some_and(|waiting| self.offer_next_copy(frame, waiting)) {
+        let Some(waiting) = self.waiting(frame.id) else { return self.release(frame.id, End::Sent(sent)) };
+        if let Err(lost) = self.offer_next_copy(frame, Waiting { copies, ..waiting }) {
+            self.count_lost(frame.tenant, lost);
             self.release(frame.id, End::Sent(sent));
         }
     }
@@ -138,7 +140,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let has_no_way = matches!(reason, DropReason::NoRoute | DropReason::NoNeighbour);
         if has_no_way
             && let Some(waiting) = self.waiting(frame.id).filter(|waiting| waiting.copies.is_one_of_several())
-            && self.offer_next_copy(frame, waiting)
+            && self.offer_next_copy(frame, waiting).is_ok()
         {
             return self.count_lost(frame.tenant, 1);
         }

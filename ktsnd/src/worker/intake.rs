@@ -3,7 +3,7 @@
 
 use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, NextHop, Refusal, Replica};
+use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
@@ -20,6 +20,13 @@ use crate::stats::{add, count};
 pub(super) fn intake_budget(ahead: Nanos) -> usize {
     let fitting = ahead.get() / limits::INTAKE_FRAME.get();
     usize::try_from(fitting).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET)
+}
+
+fn tx_time_of(taken: &Taken) -> TxTime {
+    match taken.clock {
+        ClockId::Tai => TxTime::Tai(Tai::from_nanos(taken.frame.tx_time)),
+        ClockId::Monotonic => TxTime::Monotonic(Monotonic::from_nanos(taken.frame.tx_time)),
+    }
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -103,10 +110,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(sending) = Sending::of(stream, frame) else {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
-        let tx_time = match taken.clock {
-            ClockId::Tai => TxTime::Tai(Tai::from_nanos(frame.tx_time)),
-            ClockId::Monotonic => TxTime::Monotonic(Monotonic::from_nanos(frame.tx_time)),
-        };
+        let tx_time = tx_time_of(taken);
         let payload_octets = taken.payload_octets;
         client.keep_payload(slot, &self.scratch[..payload_octets]);
         let env = &mut self.env;
@@ -116,8 +120,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         count(&policy.stats.taken);
         let payload = &self.scratch[..payload_octets];
-        let way = match sending.way(&mut self.routes, &self.tables, payload, Replica::First) {
-            Ok(way) => way,
+        let (way, wanted) = match sending.way_ahead(&mut self.routes, &self.tables, payload) {
+            Ok(found) => found,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
         let (port, priority, (copies, skipped)) = (way.port(), way.priority(frame.priority), way.copies());
@@ -125,12 +129,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(Some(state)) = self.ports.get_mut(usize::from(port.0)) else {
             return self.refuse(index, slot, Some(attachment), DropReason::LinkDown);
         };
-        let class = match state.admit(policy.classes, priority, |policing| {
+        let class = match state.admit(policy.classes, priority, wanted, |policing| {
             let stream = sending.stream(&mut self.routes, &self.tables, payload, &policy.streams);
             policing.judge(stream, priority, sdu_octets, wire_octets, now)
         }) {
             Ok(class) => class,
-            Err(reason) => return self.refuse(index, slot, Some(attachment), reason),
+            Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
         if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
@@ -155,6 +159,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
                 client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
+                self.want_neighbour(attachment, wanted);
             }
             Err(refused) => {
                 if refused.reason == DropReason::BeyondHorizon {
@@ -170,9 +175,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             // The client should have known; its table may be older than ours.
             Refusal::Bypass(_) => DropReason::NoRoute,
             Refusal::Drop(reason, wanted) => {
-                if let Some(next_hop) = wanted {
-                    self.want_neighbour(attachment, next_hop);
-                }
+                self.want_neighbour(attachment, wanted);
                 reason
             }
         };
@@ -180,7 +183,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Told at most every 10 ms for each attachment: a flood of frames must not become a flood of news.
-    pub(super) fn want_neighbour(&mut self, attachment: AttachmentIndex, next_hop: NextHop) {
+    #[inline]
+    pub(super) fn want_neighbour(&mut self, attachment: AttachmentIndex, wanted: Option<NextHop>) {
+        let Some(next_hop) = wanted else { return };
         let now = self.env.monotonic();
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
         if now.since(policy.neighbour_told_at) >= limits::NEWS_PAUSE {
@@ -224,21 +229,26 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
 impl<P> PortState<P> {
     /// The class that a frame enters: that of the priority it asks for, which its attachment must have been granted, or, where
-    /// policing passes it with another priority (IPV), of that one.
+    /// policing passes it with another priority (IPV), of that one. A stream may be known by the MAC address that is `wanted`.
     #[inline]
     pub(super) fn admit(
         &mut self,
         granted: u8,
         asked: Priority,
+        wanted: Option<NextHop>,
         judge: impl FnOnce(&mut Policing) -> Result<Priority, DropReason>,
-    ) -> Result<TrafficClass, DropReason> {
+    ) -> Result<TrafficClass, Refusal> {
         let class = self.priority_map.class(asked);
         if granted & (1 << class.get()) == 0 {
-            return Err(DropReason::Policed);
+            return Err(Refusal::Drop(DropReason::Policed, None));
         }
         match &mut self.policing {
             None => Ok(class),
-            Some(policing) => judge(policing).map(|priority| self.priority_map.class(priority)),
+            Some(_) if wanted.is_some() => Err(Refusal::Drop(DropReason::NoNeighbour, wanted)),
+            Some(policing) => match judge(policing) {
+                Ok(priority) => Ok(self.priority_map.class(priority)),
+                Err(reason) => Err(Refusal::Drop(reason, None)),
+            },
         }
     }
 }

@@ -7,7 +7,10 @@
 
 use std::net::IpAddr;
 
-use ktsn_resolve::{AttachmentIndex, Flow, Refusal, Replica, Resolved, Tables, resolve_replica};
+use ktsn_model::DropReason;
+use ktsn_resolve::{
+    AttachmentIndex, Flow, NextHop, Refusal, Replica, Resolved, Tables, resolve_ahead, resolve_replica,
+};
 use ktsn_sched::policing::{StreamHandle, StreamIdentification};
 
 use super::policing::stream_of;
@@ -20,6 +23,8 @@ struct Entry {
     flow: Flow,
     replica: Replica,
     resolved: Resolved,
+    /// Set while its MAC address is not known: nothing leaves by it.
+    wanted: Option<NextHop>,
     /// Its stream, if there is one; `None` until it is asked for.
     stream: Option<Option<StreamHandle>>,
 }
@@ -79,14 +84,27 @@ impl Routes {
         self.find_replica(tables, flow, Replica::First)
     }
 
-    /// The same for one of the frames that it leaves as.
+    /// Where it will leave, if that is so as soon as a MAC address is known: whose. No frame may be made of it then.
+    pub(super) fn find_ahead(
+        &mut self,
+        tables: &Tables,
+        flow: &Flow,
+    ) -> Result<(&Resolved, Option<NextHop>), Refusal> {
+        self.entry(tables, flow, Replica::First).map(|entry| (&entry.resolved, entry.wanted))
+    }
+
+    /// As `find`, for one of the frames that it leaves as.
     pub(super) fn find_replica(
         &mut self,
         tables: &Tables,
         flow: &Flow,
         replica: Replica,
     ) -> Result<&Resolved, Refusal> {
-        self.entry(tables, flow, replica).map(|entry| &entry.resolved)
+        let entry = self.entry(tables, flow, replica)?;
+        match entry.wanted {
+            None => Ok(&entry.resolved),
+            wanted => Err(Refusal::Drop(DropReason::NoNeighbour, wanted)),
+        }
     }
 
     fn entry(&mut self, tables: &Tables, flow: &Flow, replica: Replica) -> Result<&mut Entry, Refusal> {
@@ -102,8 +120,16 @@ impl Routes {
         let at = match found {
             Some(at) if is_ready(at) => at,
             _ => {
-                let resolved = resolve_replica(tables, flow, replica)?;
-                let entry = Entry { generation, flow: *flow, replica, resolved, stream: None };
+                let (resolved, wanted) = match resolve_replica(tables, flow, replica) {
+                    Ok(resolved) => (resolved, None),
+                    Err(Refusal::Drop(DropReason::NoNeighbour, wanted @ Some(_)))
+                        if replica == Replica::First =>
+                    {
+                        (resolve_ahead(tables, flow)?, wanted)
+                    }
+                    Err(refusal) => return Err(refusal),
+                };
+                let entry = Entry { generation, flow: *flow, replica, resolved, wanted, stream: None };
                 let at = found.unwrap_or_else(|| {
                     let empty = ways.iter().position(|way| way.tag == 0);
                     let old = || ways.iter().position(|way| !is_ready(usize::from(way.at)));
@@ -123,7 +149,7 @@ impl Routes {
                 at
             }
         };
-        self.entries.get_mut(at).ok_or(Refusal::Drop(ktsn_model::DropReason::Bug, None))
+        self.entries.get_mut(at).ok_or(Refusal::Drop(DropReason::Bug, None))
     }
 
     /// The stream of `flow` by its attachment's table. That is visited once for each entry of the cache.
@@ -133,7 +159,10 @@ impl Routes {
         flow: &Flow,
         streams: &StreamIdentification,
     ) -> Option<StreamHandle> {
-        let Entry { resolved, stream, .. } = self.entry(tables, flow, Replica::First).ok()?;
+        let Entry { resolved, wanted: None, stream, .. } = self.entry(tables, flow, Replica::First).ok()?
+        else {
+            return None;
+        };
         *stream.get_or_insert_with(|| stream_of(streams, flow, resolved))
     }
 

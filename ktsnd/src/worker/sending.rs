@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use ktsn_model::{DropReason, Priority};
 use ktsn_resolve::{
-    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, PortIndex, Refusal, Replica, Resolved, Tables,
-    resolve_link, resolve_link_replica,
+    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, NextHop, PortIndex, Refusal, Replica, Resolved,
+    Tables, resolve_link, resolve_link_replica,
 };
 use ktsn_ring::{Frame as SlotFrame, SlotFlags};
 use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
@@ -140,15 +140,28 @@ impl Sending {
         payload: &[u8],
         replica: Replica,
     ) -> Result<Way<'a>, Refusal> {
-        let drop = |reason| Refusal::Drop(reason, None);
         match self {
-            Self::Datagram(flow) => {
-                let way = routes.find_replica(tables, flow, replica)?;
-                let fits = payload.len() <= usize::from(way.payload_max);
-                if fits { Ok(Way::Datagram(way)) } else { Err(drop(DropReason::TooLong)) }
-            }
+            Self::Datagram(flow) => Way::of(routes.find_replica(tables, flow, replica)?, payload),
             Self::Link(flow) => resolve_link_replica(tables, flow, payload, replica).map(Way::Link),
         }
+    }
+
+    /// Where the first frame of `payload` will leave; with whose MAC address, if that is not known yet. It is known in good time
+    /// perhaps: [`Self::way`] tells then.
+    ///
+    /// # Errors
+    /// As `way`; a packet socket's frame waits for nobody.
+    pub(super) fn way_ahead<'a>(
+        &self,
+        routes: &'a mut Routes,
+        tables: &Tables,
+        payload: &[u8],
+    ) -> Result<(Way<'a>, Option<NextHop>), Refusal> {
+        let Self::Datagram(flow) = self else {
+            return self.way(routes, tables, payload, Replica::First).map(|way| (way, None));
+        };
+        let (way, wanted) = routes.find_ahead(tables, flow)?;
+        Ok((Way::of(way, payload)?, wanted))
     }
 }
 
@@ -177,7 +190,12 @@ fn flow_key(ether_type: EtherType, packet: &[u8]) -> Option<FlowKey> {
     })
 }
 
-impl Way<'_> {
+impl<'a> Way<'a> {
+    fn of(resolved: &'a Resolved, payload: &[u8]) -> Result<Self, Refusal> {
+        let fits = payload.len() <= usize::from(resolved.payload_max);
+        if fits { Ok(Self::Datagram(resolved)) } else { Err(Refusal::Drop(DropReason::TooLong, None)) }
+    }
+
     /// The port to hand it to.
     pub(super) fn port(&self) -> PortIndex {
         match self {

@@ -10,6 +10,7 @@ mod flood;
 mod gates;
 mod held;
 mod link;
+mod neighbours;
 mod policing;
 mod reports;
 mod world;
@@ -172,18 +173,6 @@ fn draining_sends_what_is_queued_and_takes_nothing_new() {
     assert_eq!(world.sent().len(), 1);
     assert!(world.sent()[0].0 >= now + 50 * MS);
     assert_eq!(app.producer.state(), RegionState::Detached);
-}
-
-#[test]
-fn no_neighbour_is_a_named_drop_and_a_request() {
-    let mut world = World::new(800);
-    let app = world.client(64);
-    world.outbox.send(Command::Tables(Arc::new(tables(2, false)))).unwrap();
-    let now = world.clocks.at();
-    app.push(ClockId::Monotonic, now + MS, now, b"who has");
-    world.run_until(3, |_| false);
-    assert_eq!(world.dropped(DropReason::NoNeighbour), 1);
-    assert!(world.returned.try_iter().any(|r| matches!(r, Returned::NeighbourWanted(..))));
 }
 
 #[test]

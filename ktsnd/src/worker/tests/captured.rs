@@ -16,7 +16,7 @@ use ktsn_sched::policing::{
 use ktsn_wire::template::Ends;
 use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, dissect};
 
-use super::world::{AHEAD, POD, REMOTE, World, policy};
+use super::world::{AHEAD, POD, REMOTE, World, policy, tables};
 use super::{MS, US, payload};
 use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Returned, Source};
 
@@ -130,6 +130,26 @@ fn a_captured_frame_leaves_at_its_time_with_headers_of_its_way() {
         assert_eq!(world.port_stats.frames[5].load(SeqCst), 1, "DSCP 46 asks for priority 5");
         assert_eq!((world.stats.taken.load(SeqCst), world.stats.sent.load(SeqCst)), (1, 1));
     }
+}
+
+#[test]
+fn a_captured_frame_waits_for_its_next_hops_mac_address() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 64);
+    world.outbox.send(Command::Tables(Arc::new(tables(2, false)))).unwrap();
+    let now = world.clocks.at();
+    pod.send(Clock::Monotonic, now + 3 * MS, now, b"who has", 0);
+    world.run_until(50, |w| w.stats.taken.load(SeqCst) == 1);
+    assert!(world.returned.try_iter().any(|told| matches!(told, Returned::NeighbourWanted(..))));
+    world.outbox.send(Command::Tables(Arc::new(tables(3, true)))).unwrap();
+    world.run_until(50, |w| !w.sent().is_empty());
+    let (at, _, frame) = &world.sent()[0];
+    assert!((now + 3 * MS..now + 3 * MS + 100).contains(at));
+    assert_eq!(payload(frame), b"who has");
+    pod.send(Clock::Monotonic, world.clocks.at() + 3 * MS, now, b"gone", 0);
+    world.outbox.send(Command::Tables(Arc::new(tables(4, false)))).unwrap();
+    world.run_until(50, |w| w.dropped(DropReason::NoNeighbour) == 1);
+    assert_eq!((world.dropped(DropReason::NoNeighbour), world.sent().len()), (1, 1));
 }
 
 #[test]

@@ -228,6 +228,21 @@ fn an_attachment_that_goes_in_the_middle_leaves_nothing_behind() {
     assert_eq!(world.worker_stats.bugs.load(SeqCst), 0);
 }
 
+/// Each copy that does not leave is counted once, whether it was queued when its neighbour went or was not yet.
+#[test]
+fn copies_whose_neighbours_go_in_the_middle_are_counted_once() {
+    let (mut world, start) = gated(120);
+    let all: Vec<u8> = (2..9).collect();
+    set(&mut world, segment(2, &all, &all, false));
+    let app = world.client(64);
+    assert!(app.push_frame(&to_group(&world, start.saturating_add_signed(-AHEAD)), &[7; 1000]));
+    world.run_until(400, |w| w.sent().len() == 3);
+    set(&mut world, segment(3, &all, &[], false));
+    world.run_until(20, |_| false);
+    assert_eq!((world.sent().len(), counters(&world)), (3, [1, 1, 2, 4]));
+    assert_eq!(world.dropped(DropReason::NoNeighbour), 0, "it is told as sent: copies of it were");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
