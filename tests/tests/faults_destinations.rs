@@ -145,7 +145,8 @@ fn own_addresses() {
     assert_eq!(daemon.control().counters(NAME).taken, 0);
 }
 
-/// A pod on the same node is reached by the pod's own interface, on time.
+/// A pod on the same node is reached by the pod's own interface, on time. Nobody knows its MAC address at first: the frames
+/// wait for it.
 #[test]
 fn a_pod_on_the_same_node() {
     let bed = Bed::new();
@@ -154,10 +155,7 @@ fn a_pod_on_the_same_node() {
     let tap = Tap::open(&bed.pod_q, "eth0");
     for (sender, to) in [(1, POD_Q), (2, "fd10:244:0:0::6")] {
         let socket = listen(&bed.pod_q, to);
-        // The first datagrams may find no neighbour yet.
-        talk(&daemon, &bed.pod_a, to, 100 + sender, "count=1");
-        std::thread::sleep(Duration::from_millis(300));
-        talk(&daemon, &bed.pod_a, to, sender, "count=20");
+        talk(&daemon, &bed.pod_a, to, sender, "count=20 lead_us=500000");
         let arrived = tap.wait(sender, 20, SOON);
         assert_eq!(arrived.len(), 20, "{:?}", daemon.control().counters(NAME));
         assert!(arrived.iter().all(|a| !a.is_overlay), "{arrived:?}");
@@ -165,10 +163,13 @@ fn a_pod_on_the_same_node() {
     }
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     let counters = daemon.control().counters(NAME);
-    assert!(counters.sent >= 40 && counters.bypassed.is_empty(), "{counters:?}");
+    assert!(
+        counters.sent == 40 && counters.dropped.is_empty() && counters.bypassed.is_empty(),
+        "{counters:?}"
+    );
 }
 
-/// Nobody knows the other node's MAC address: frames are dropped by that name until the kernel has asked for it,
+/// Nobody knows the other node's MAC address: frames whose time comes are dropped by that name until the kernel has asked for it,
 /// without any help from a frame of the kernel's own; and again after it was forgotten.
 #[test]
 fn a_missing_neighbour_is_found() {
@@ -182,10 +183,13 @@ fn a_missing_neighbour_is_found() {
     bed.run(&format!("ip -n {} neigh flush dev {UPLINK}", bed.host_a));
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["sent"]), (0, 2000), "{errors}");
-    eventually("the last frame", SOON, || tap.of(1).last().filter(|a| a.sequence == 1999).cloned());
-    let counters = daemon.control().counters(NAME);
-    let missing = reason(&counters.dropped, "no_neighbour");
-    assert_eq!(counters.taken, counters.sent + missing, "{:?}", counters.dropped);
+    let counters = eventually("an end for every frame", SOON, || {
+        let counters = daemon.control().counters(NAME);
+        (counters.sent + counters.dropped.values().sum::<u64>() == 2000).then_some(counters)
+    });
+    let [missing, missed] = ["no_neighbour", "missed"].map(|name| reason(&counters.dropped, name));
+    // A busy machine makes some miss their time for other reasons.
+    assert_eq!(2000, counters.sent + missing + missed, "{:?}", counters.dropped);
     assert!(missing < 1000 && tap.early().is_empty(), "{missing} without a neighbour, {:?}", tap.early());
 }
 

@@ -18,7 +18,8 @@ use crate::policy;
 
 /// A change after a quiet time waits so long for those that come with it: a frame may wait for its next hop's MAC address.
 const GATHER: Duration = Duration::from_millis(1);
-/// Where changes go on, generations are so far apart at least.
+/// Where changes go on, a generation costs at most one part in so many of the time, but is never kept back for longer than this.
+const SHARE: u32 = 5;
 const COALESCE: Duration = Duration::from_millis(20);
 /// How often namespaces' paths are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -134,8 +135,11 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mu
                 Wake::PathGone => keeper.look(),
             },
             () = sleep_until(due), if refresh_at.is_some() => {
-                refresh_at = (!keeper.refresh()).then(|| Instant::now() + RETRY);
-                not_before = Instant::now() + COALESCE;
+                let begun = Instant::now();
+                let is_whole = keeper.refresh();
+                let now = Instant::now();
+                refresh_at = (!is_whole).then(|| now + RETRY);
+                not_before = now + ((now - begun) * (SHARE - 1)).min(COALESCE);
             }
             _ = look.tick() => keeper.look(),
             _ = probe.tick() => keeper.probe(),
