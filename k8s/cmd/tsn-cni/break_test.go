@@ -83,7 +83,7 @@ func reach(t *testing.T, from, to, address string) {
 			talker.Close()
 		}
 	})
-	listener.SetReadDeadline(time.Now().Add(3 * time.Second))
+	listener.SetReadDeadline(time.Now().Add(20 * time.Second))
 	buffer := make([]byte, 16)
 	_, _, err := listener.ReadFrom(buffer)
 	fail(err)

@@ -45,6 +45,22 @@ func (w *world) takes(least, most time.Duration, run func()) {
 	}
 }
 
+// AtOnce runs what waits for nobody: the fastest of several takes less than the shortest wait there is, which is two seconds. The
+// machine may stand still in one of them.
+func (w *world) atOnce(run func()) {
+	w.t.Helper()
+	const most = 1500 * time.Millisecond
+	fastest := time.Hour
+	for range 5 {
+		begin := time.Now()
+		run()
+		if fastest = min(fastest, time.Since(begin)); fastest < most {
+			return
+		}
+	}
+	w.t.Errorf("took %v at least, expected %v", fastest, most)
+}
+
 // A stopped ktsnd costs every verb a bounded time, and ADD takes back what it has made.
 func TestSilentDaemon(t *testing.T) {
 	w := newWorld(t)
@@ -63,7 +79,7 @@ func TestSilentDaemon(t *testing.T) {
 		}
 	}
 	gc := call{verb: "GC", stdin: w.conf(map[string]any{"cni.dev/valid-attachments": []string{}})}
-	w.takes(800*time.Millisecond, 2500*time.Millisecond, func() { w.must(gc) })
+	w.takes(800*time.Millisecond, 5*time.Second, func() { w.must(gc) })
 	if owed := directory.Owed(); len(owed) != 6 {
 		t.Errorf("owed: %v", owed)
 	}
@@ -88,14 +104,14 @@ func TestFullBacklog(t *testing.T) {
 func TestNobodyListens(t *testing.T) {
 	w := newWorld(t)
 	c := call{verb: "ADD", container: "c1", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}
-	w.takes(0, 1500*time.Millisecond, func() { w.refused(c, types.ErrTryAgainLater, "ktsnd is not running: no socket at "+w.runDir) })
+	w.atOnce(func() { w.refused(c, types.ErrTryAgainLater, "ktsnd is not running: no socket at "+w.runDir) })
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(w.runDir, nodecall.SocketName)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
-	w.takes(0, 1500*time.Millisecond, func() { w.refused(c, types.ErrTryAgainLater, "nobody answers at "+w.runDir, "start ktsnd") })
+	w.atOnce(func() { w.refused(c, types.ErrTryAgainLater, "nobody answers at "+w.runDir, "start ktsnd") })
 	w.nothingLeft()
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,12 +36,28 @@ func (w *world) program(namespace string, arguments ...string) (*exec.Cmd, *byte
 	return command, out
 }
 
+// Hears waits until a process, or another one of its namespace, has a UDP socket of IPv4 or IPv6 with this port.
+func (w *world) hears(pid, port int) {
+	w.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for _, table := range []string{"udp", "udp6"} {
+			sockets, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+			if err == nil && bytes.Contains(sockets, fmt.Appendf(nil, ":%04X ", port)) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("nobody has port %d", port)
+		}
+	}
+}
+
 // Talk sends timed datagrams from one namespace to another; all must arrive, and ktsnd must have sent them. None is held to its
 // time (overrun_limit): the machine may be busy with other tests.
 func (w *world) talk(from, to, address, attachment string) {
 	w.t.Helper()
 	listener, heard := w.program(to, "listen", address+":5000", "--count", "50", "--timeout", "20s")
-	time.Sleep(300 * time.Millisecond) // the listener's socket
+	w.hears(listener.Process.Pid, 5000)
 	talker, said := w.program(from, "run", "--run-dir", w.runDir, "--", builtProgram(w.t, "ktsn"), "talk", address+":5000",
 		"--count", "50", "--period", "5ms", "--lead", "3ms", "--clock", "monotonic")
 	if err := talker.Wait(); err != nil {
@@ -51,9 +68,9 @@ func (w *world) talk(from, to, address, attachment string) {
 	}
 	// What has arrived is counted a moment later.
 	var reply *nodeapi.StatisticsReply
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		var err error
-		reply, err = w.api().Statistics(within(w.t, 5*time.Second), &nodeapi.StatisticsRequest{Attachment: attachment})
+		reply, err = w.api().Statistics(within(w.t, 20*time.Second), &nodeapi.StatisticsRequest{Attachment: attachment})
 		if err != nil || len(reply.GetAttachments()) != 1 {
 			w.t.Fatalf("%v, %v", reply, err)
 		}

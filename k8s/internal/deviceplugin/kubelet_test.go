@@ -101,7 +101,7 @@ func (k *kubelet) count() int {
 // wantDevices waits for a list of so many devices with one health.
 func (k *kubelet) wantDevices(t *testing.T, count int, health string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(20 * time.Second)
 	for {
 		select {
 		case list := <-k.lists:
@@ -150,7 +150,7 @@ func startPlugin(t *testing.T, folder string, change func(*Config)) (*Plugin, *l
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(20 * time.Second):
 			t.Error("Run does not end")
 		}
 		retryEvery = before
@@ -171,7 +171,7 @@ func folderFor(t *testing.T) string {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if holds() {
 			return
 		}

@@ -51,7 +51,7 @@ func client(t *testing.T, directory string) *nodeapi.Daemon {
 
 func TestAbsentDaemonIsNamed(t *testing.T) {
 	directory := t.TempDir()
-	_, err := client(t, directory).List(nodetest.Within(t, 100*time.Millisecond), &nodeapi.ListRequest{})
+	_, err := client(t, directory).List(nodetest.Within(t, time.Second), &nodeapi.ListRequest{})
 	nodetest.WantError(t, err, codes.Unavailable, "ktsnd is not running: no socket at "+directory)
 	if !nodeapi.IsAbsent(err) {
 		t.Error("not taken for an absent daemon")
@@ -64,7 +64,7 @@ func TestAbsentDaemonIsNamed(t *testing.T) {
 	}
 	left.SetUnlinkOnClose(false)
 	left.Close()
-	_, err = client(t, directory).List(nodetest.Within(t, 100*time.Millisecond), &nodeapi.ListRequest{})
+	_, err = client(t, directory).List(nodetest.Within(t, time.Second), &nodeapi.ListRequest{})
 	nodetest.WantError(t, err, codes.Unavailable, "nobody answers at", "left over")
 }
 
@@ -73,7 +73,7 @@ func TestDaemonThatStartsMeanwhileIsFound(t *testing.T) {
 	c := client(t, directory)
 	d := &daemon{attach: func() error { return nil }}
 	time.AfterFunc(200*time.Millisecond, func() { nodetest.Serve(t, directory, d) })
-	if _, err := c.Attach(nodetest.Within(t, 10*time.Second), &nodeapi.AttachRequest{}); err != nil {
+	if _, err := c.Attach(nodetest.Within(t, 20*time.Second), &nodeapi.AttachRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -88,7 +88,7 @@ func TestUnavailableIsTriedAgain(t *testing.T) {
 		return nil
 	}
 	nodetest.Serve(t, directory, d)
-	if _, err := client(t, directory).Attach(nodetest.Within(t, 10*time.Second), &nodeapi.AttachRequest{}); err != nil {
+	if _, err := client(t, directory).Attach(nodetest.Within(t, 20*time.Second), &nodeapi.AttachRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if d.calls.Load() != 3 {
@@ -100,7 +100,7 @@ func TestRefusalIsNotTriedAgainAndKeepsItsWords(t *testing.T) {
 	directory := t.TempDir()
 	d := &daemon{attach: func() error { return status.Error(codes.InvalidArgument, "attachment.late: 'soon'; expected …") }}
 	nodetest.Serve(t, directory, d)
-	_, err := client(t, directory).Attach(nodetest.Within(t, 10*time.Second), &nodeapi.AttachRequest{})
+	_, err := client(t, directory).Attach(nodetest.Within(t, 20*time.Second), &nodeapi.AttachRequest{})
 	nodetest.WantError(t, err, codes.InvalidArgument, "Attach", "attachment.late: 'soon'")
 	if d.calls.Load() != 1 {
 		t.Errorf("%d calls", d.calls.Load())
@@ -110,7 +110,7 @@ func TestRefusalIsNotTriedAgainAndKeepsItsWords(t *testing.T) {
 func TestDeadlineIsSaid(t *testing.T) {
 	directory := t.TempDir()
 	nodetest.Serve(t, directory, &daemon{})
-	_, err := client(t, directory).Attach(nodetest.Within(t, 200*time.Millisecond), &nodeapi.AttachRequest{})
+	_, err := client(t, directory).Attach(nodetest.Within(t, time.Second), &nodeapi.AttachRequest{})
 	nodetest.WantError(t, err, codes.DeadlineExceeded, "did not answer Attach in time")
 	if !nodeapi.IsAbsent(err) {
 		t.Error("not taken for an absent daemon")
@@ -121,9 +121,9 @@ func TestOlderDaemonIsNamed(t *testing.T) {
 	directory := t.TempDir()
 	nodetest.Serve(t, directory, &daemon{version: "9.8.7"})
 	c := client(t, directory)
-	_, err := c.GetPeers(nodetest.Within(t, time.Second), &nodeapi.GetPeersRequest{})
+	_, err := c.GetPeers(nodetest.Within(t, 20*time.Second), &nodeapi.GetPeersRequest{})
 	nodetest.WantError(t, err, codes.Unimplemented, "GetPeers", "upgrade it")
-	nodetest.WantError(t, c.Compatible(nodetest.Within(t, time.Second)), codes.FailedPrecondition, "9.8.7", nodeapi.Version)
+	nodetest.WantError(t, c.Compatible(nodetest.Within(t, 20*time.Second)), codes.FailedPrecondition, "9.8.7", nodeapi.Version)
 }
 
 func TestVersionsOfOneSeriesAreCompatible(t *testing.T) {
@@ -133,7 +133,7 @@ func TestVersionsOfOneSeriesAreCompatible(t *testing.T) {
 	} {
 		directory := t.TempDir()
 		nodetest.Serve(t, directory, &daemon{version: version})
-		if err := client(t, directory).Compatible(nodetest.Within(t, time.Second)); (err == nil) != want {
+		if err := client(t, directory).Compatible(nodetest.Within(t, 20*time.Second)); (err == nil) != want {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}

@@ -87,7 +87,7 @@ func TestVersionIsAskedAhead(t *testing.T) {
 	directory := t.TempDir()
 	d := &daemon{attach: func(*nodepb.AttachRequest) error { return nil }}
 	nodetest.Serve(t, directory, d)
-	ctx := nodetest.Within(t, 10*time.Second)
+	ctx := nodetest.Within(t, 20*time.Second)
 	client := nodecall.New(directory)
 	defer client.Close()
 	client.AskVersion(ctx)
@@ -115,7 +115,7 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 	directory := t.TempDir()
 	client := nodecall.New(directory)
 	defer client.Close()
-	_, err := client.List(nodetest.Within(t, 100*time.Millisecond))
+	_, err := client.List(nodetest.Within(t, time.Second))
 	nodetest.WantError(t, err, codes.Unavailable, "ktsnd is not running: no socket at "+directory)
 	client.AskVersion(nodetest.Within(t, time.Second))
 	if client.Present() {
@@ -124,14 +124,14 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 
 	d := &daemon{}
 	server := nodetest.Serve(t, directory, d)
-	err = client.Attach(nodetest.Within(t, 200*time.Millisecond), &nodewire.Attachment{})
+	err = client.Attach(nodetest.Within(t, time.Second), &nodewire.Attachment{})
 	nodetest.WantError(t, err, codes.DeadlineExceeded, "did not answer Attach in time")
 	d.attach = func(*nodepb.AttachRequest) error {
 		return status.Error(codes.InvalidArgument, "attachment.late: “soon” 100%")
 	}
-	err = client.Attach(nodetest.Within(t, time.Second), &nodewire.Attachment{})
+	err = client.Attach(nodetest.Within(t, 20*time.Second), &nodewire.Attachment{})
 	nodetest.WantError(t, err, codes.InvalidArgument, "Attach", "attachment.late: “soon” 100%")
-	err = client.Detach(nodetest.Within(t, time.Second), "c1/net1")
+	err = client.Detach(nodetest.Within(t, 20*time.Second), "c1/net1")
 	nodetest.WantError(t, err, codes.Unimplemented, "Detach", "upgrade it")
 
 	// The connection breaks, and another daemon comes: the call goes there.
@@ -148,7 +148,7 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 		t.Cleanup(server.Stop)
 		go server.Serve(listener)
 	})
-	if err := client.Attach(nodetest.Within(t, 10*time.Second), &nodewire.Attachment{}); err != nil {
+	if err := client.Attach(nodetest.Within(t, 20*time.Second), &nodewire.Attachment{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -195,7 +195,7 @@ func talks(t *testing.T, from, to *space, address string) error {
 			if _, err = server.WriteTo([]byte("welcome"), sender); err != nil {
 				return err
 			}
-			_ = client.SetReadDeadline(time.Now().Add(2 * time.Second))
+			_ = client.SetReadDeadline(time.Now().Add(20 * time.Second))
 			_, err = client.Read(buffer)
 			return err
 		}

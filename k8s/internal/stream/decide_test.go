@@ -385,9 +385,14 @@ func TestManyStreamsOfOnePortAreBounded(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	first := time.Since(begin)
-	begin = time.Now()
-	w.decide()
-	if again := time.Since(begin); again > first/2 && again > 100*time.Millisecond {
+	// The fastest of several: the machine may stand still in one of them.
+	again := first
+	for range 5 {
+		begin = time.Now()
+		w.decide()
+		again = min(again, time.Since(begin))
+	}
+	if again > first/2 && again > 100*time.Millisecond {
 		t.Errorf("nothing is remembered: %s, then %s", first, again)
 	}
 }
