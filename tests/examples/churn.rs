@@ -45,7 +45,7 @@ const SOON: Duration = Duration::from_secs(10);
 fn start(bed: &Bed, ktsnd: &Path, files: &Path) -> Daemon {
     let of = Attachment { name: "lab".to_owned(), ..Attachment::pod_a(bed) };
     let port = format!("[[port]]\ndevice = \"{UPLINK}\"\ncpu = 1\npriority = 50\n");
-    let text = format!("{port}{}", of.with("late = \"send\"").toml());
+    let text = format!("{port}{}", of.toml());
     let mut daemon = Daemon::prepare(&bed.host_a, &text).of(ktsnd).at(files);
     daemon.spawn();
     daemon

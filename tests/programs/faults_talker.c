@@ -6,8 +6,9 @@
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
 //   untimed=1 no TxTime at all     priority=N  SO_PRIORITY
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
-// Prints "what value" lines: sent, failed, errno (last), port, worst-us (the longest send that waited for something,
-// but for the first; one that was merely preempted does not count).
+//   go=1      the others, and their TxTimes, wait for a line or the end of standard input
+// Prints "what value" lines: sent, failed, errno (last), port, waits (sends that waited for something, but for the
+// first; one that was merely preempted does not count).
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -131,7 +132,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage to = destination(argv[1], atoi(argv[2]), &to_octets), *name = &to;
 	clockid_t clock = (clockid_t)value("clock", 11);
 	uint64_t period = (uint64_t)value("period_us", 1000) * 1000, lead = (uint64_t)value("lead_us", 100000) * 1000;
-	long count = value("count", 1), sent = 0, failed = 0, error = 0, worst = 0;
+	long count = value("count", 1), sent = 0, failed = 0, error = 0, waits = 0;
 	size_t octets = (size_t)value("octets", 64);
 	int fd = timed_socket(to.ss_family, clock), burst = (int)value("burst", 0);
 	if (value("connect", 0)) {
@@ -152,24 +153,28 @@ int main(int argc, char **argv)
 		struct mark mark = {{'K', 'T', 'S', 'F'}, (uint32_t)value("sender", 0), (uint64_t)i, tx_time,
 				    (uint32_t)clock, 0};
 		memcpy(payload, &mark, sizeof(mark));
-		long waits = waited();
-		uint64_t before = now(CLOCK_MONOTONIC);
+		long before = waited();
 		ssize_t result = send_at(fd, name, to_octets, payload, octets, tx_time);
 		if (result == (ssize_t)octets)
 			sent++;
 		else
 			failed++, error = errno;
-		long took = (long)((now(CLOCK_MONOTONIC) - before) / 1000);
 		// The first send may attach the program; the others must not wait for anybody.
-		if (i > 0 && took > worst && waited() > waits)
-			worst = took;
+		if (i > 0 && waited() > before)
+			waits++;
 		if (i == 0)
 			usleep((useconds_t)value("settle_ms", 0) * 1000);
+		if (i == 0 && value("go", 0)) {
+			char octet;
+			if (read(0, &octet, 1) < 0)
+				return 5;
+			start = now(clock) + lead;
+		}
 	}
 	struct sockaddr_in6 local = {0};
 	socklen_t local_octets = sizeof(local);
 	getsockname(fd, (struct sockaddr *)&local, &local_octets);
-	say("sent", sent), say("failed", failed), say("errno", error), say("worst-us", worst);
+	say("sent", sent), say("failed", failed), say("errno", error), say("waits", waits);
 	say("port", ntohs(local.sin6_port));
 	usleep((useconds_t)value("hold_ms", 0) * 1000);
 	return 0;

@@ -291,7 +291,7 @@ static void no_calls(void)
 	int fd = timed_socket(AF_INET, TAI);
 	struct sigaction action = {.sa_handler = on_trap};
 	long failed = 0;
-	uint64_t at = now(TAI) + 200000000;
+	uint64_t at = now(TAI) + 5000000000;
 	struct sockaddr_in to = to4(port);
 	say("first", send_text(fd, "first"));
 	sigaction(SIGSYS, &action, NULL);

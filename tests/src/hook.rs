@@ -195,8 +195,22 @@ pub fn run(
     more: &[&str],
     check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
 ) -> Output {
+    run_with(Behaviour::default(), libc, name, more, check)
+}
+
+/// The same with a peer that behaves so.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with(
+    behaviour: Behaviour,
+    libc: Libc,
+    name: &str,
+    more: &[&str],
+    check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
+) -> Output {
     let run_dir = open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let peer = Peer::start(run_dir.path(), behaviour);
     let output = scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
     let printed = values(&output);
     let texts = peer.texts();

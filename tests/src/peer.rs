@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ use rustix::net::{
 
 /// How long the peer sleeps between two looks.
 const NAP: Duration = Duration::from_millis(1);
+/// A pass ends within this time, however busy the machine is.
+const PASS_MAX: Duration = Duration::from_secs(10);
 
 /// What the peer answers.
 #[derive(Clone, Debug)]
@@ -54,6 +56,9 @@ pub struct Behaviour {
     pub destinations: Vec<([u8; 16], u8)>,
     /// How long a registration takes.
     pub register_delay: Duration,
+    /// For how long ahead each pass promises the next one. A program rings for frames that are due before that, and waits for
+    /// no peer that has broken its promise. By default none is ever broken.
+    pub promise: Duration,
     /// Whether the destination table is for ever being written.
     pub is_writing: bool,
 }
@@ -76,8 +81,18 @@ impl Default for Behaviour {
             // 127.0.0.0/16: the rest of the loopback network stays the kernel's.
             destinations: vec![(loopback, 96 + 16), (one, 128)],
             register_delay: Duration::ZERO,
+            promise: Duration::from_secs(10),
             is_writing: false,
         }
+    }
+}
+
+impl Behaviour {
+    /// Promises as a busy worker does: nobody rings for a frame that is due later than that, and nobody waits for it once it is
+    /// dead, or was held up for as long as a send waits.
+    #[must_use]
+    pub fn prompt() -> Self {
+        Self { promise: Duration::from_millis(2), ..Self::default() }
     }
 }
 
@@ -131,6 +146,7 @@ pub struct Events {
 #[derive(Debug)]
 pub struct Peer {
     stop: Arc<AtomicBool>,
+    passes: Arc<AtomicU64>,
     events: Arc<Mutex<Events>>,
     behaviour: Arc<Mutex<Behaviour>>,
     thread: Option<JoinHandle<()>>,
@@ -159,18 +175,20 @@ impl Peer {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(&path, open).expect("permissions");
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Events::default())));
-        let behaviour = Arc::new(Mutex::new(behaviour));
+        let (behaviour, passes) = (Arc::new(Mutex::new(behaviour)), Arc::new(AtomicU64::new(0)));
         let thread = {
             let (stop, events, behaviour) = (Arc::clone(&stop), Arc::clone(&events), Arc::clone(&behaviour));
+            let passes = Arc::clone(&passes);
             std::thread::spawn(move || {
                 let mut daemon = Daemon { listener, events, behaviour, clients: Vec::new() };
                 while !stop.load(SeqCst) {
                     daemon.pass();
+                    passes.fetch_add(1, SeqCst);
                     std::thread::sleep(NAP);
                 }
             })
         };
-        Self { stop, events, behaviour, thread: Some(thread) }
+        Self { stop, passes, events, behaviour, thread: Some(thread) }
     }
 
     /// What has happened so far.
@@ -197,10 +215,17 @@ impl Peer {
     }
 
     /// The texts of all frames so far.
+    ///
+    /// # Panics
+    /// When the peer does not look any more.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
-        // Two passes: what was published before this call is taken by then.
-        std::thread::sleep(10 * NAP);
+        // Two more passes end: what was published before this call is taken by then.
+        let (start, before) = (Instant::now(), self.passes.load(SeqCst));
+        while self.passes.load(SeqCst) < before + 2 {
+            assert!(start.elapsed() < PASS_MAX, "the peer does not look");
+            std::thread::sleep(NAP);
+        }
         self.events().frames.iter().map(Received::text).collect()
     }
 }
@@ -408,8 +433,8 @@ impl Client {
             events.doorbells += 1;
         }
         events.counters[self.number] = ring.counters();
-        // The promise: two milliseconds from now at the latest.
-        ring.look_at(monotonic() + 2_000_000, tai() + 2_000_000);
+        let promise = u64::try_from(behaviour.promise.as_nanos()).unwrap_or(u64::MAX);
+        ring.look_at(monotonic().saturating_add(promise), tai().saturating_add(promise));
         if !behaviour.takes {
             return;
         }

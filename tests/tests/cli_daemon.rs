@@ -48,7 +48,7 @@ fn started(first: &str, script: &str) -> (Child, String, u32) {
 fn is_gone(pid: u32) -> bool {
     let begin = Instant::now();
     while Path::new(&format!("/proc/{pid}/exe")).exists() {
-        if begin.elapsed() > Duration::from_secs(5) {
+        if begin.elapsed() > Duration::from_secs(20) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::control::reason;
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, pinned_port};
 use ktsn_tests::faults::second::{self, FAR1};
 use ktsn_tests::faults::talker::{Talker, binary};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const COUNT: u64 = 3000;
 /// Best-effort datagrams, two a millisecond, and octets that go each way by TCP.
 const DATAGRAMS: u64 = 4000;
@@ -30,18 +30,14 @@ const PIECE: usize = 65_536;
 const PAUSE: Duration = Duration::from_millis(5);
 const PORTS: [u16; 2] = [9100, 9101];
 
-/// The uplink's table. The worker keeps to one CPU: what it sends through a veth from another one may overtake what it sent before.
-fn pinned() -> String {
-    format!("{}cpu = 1\n", port("auto"))
-}
-
 fn start(bed: &Bed) -> Daemon {
     let _ = binary();
     second::link(bed);
     // Attachments of one namespace say the same of what they may take.
-    let both = Attachment::pod_a(bed).to(&["10.244.1.0/24", "10.250.1.0/24"]).with("late = \"send\"");
+    let both = Attachment::pod_a(bed).to(&["10.244.1.0/24", "10.250.1.0/24"]);
     let net1 = second::attachment(&both);
-    let text = format!("{}{}{}{net1}", pinned(), pinned().replace(UPLINK, "up2"), both.toml());
+    let text =
+        format!("{}{}{}{net1}", pinned_port("auto"), pinned_port("auto").replace(UPLINK, "up2"), both.toml());
     let mut daemon = Daemon::prepare(&bed.host_a, &text);
     daemon.spawn();
     daemon
@@ -79,10 +75,10 @@ fn exchange(stream: &TcpStream, side: usize) -> bool {
     })
 }
 
-/// Datagrams at a steady pace; the numbers that arrived, in their order.
+/// Datagrams at a steady pace; the numbers that arrived.
 fn datagrams(bed: &Bed) -> Vec<u64> {
     let to = within(&bed.pod_b, || UdpSocket::bind((POD_B, PORTS[0])).expect("listener"));
-    to.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+    to.set_read_timeout(Some(SOON / 4)).expect("timeout");
     // The listener is an ordinary thread on a busy machine.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&to, 8 << 20).expect("a buffer");
     let from = within(&bed.pod_a, || UdpSocket::bind(("0.0.0.0", 0)).expect("sender"));
@@ -138,7 +134,9 @@ fn timed_streams_by_two_uplinks_beside_best_effort_traffic_of_the_same_pod() {
         (heard, [theirs, ours].map(|side| side.join().expect("one side")))
     });
     assert_eq!(is_right, [true, true], "TCP carries what was written");
-    assert_eq!(heard, (0..DATAGRAMS).collect::<Vec<_>>(), "best-effort datagrams");
+    let mut heard = heard;
+    heard.sort_unstable(); // their sender keeps to no CPU
+    assert_eq!(heard, (0..DATAGRAMS).collect::<Vec<_>>(), "best-effort datagrams, each once");
     for talker in talkers {
         let (values, errors) = talker.finish();
         assert_eq!((values["sent"], values["failed"]), (COUNT.cast_signed(), 0), "{errors}");

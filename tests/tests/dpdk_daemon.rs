@@ -12,7 +12,7 @@ use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, UPLINK};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::talk;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 /// ktsnd with the feature, in a folder of its own: the one beside the tests stays without it.
 fn ktsnd(folder: &Path) -> PathBuf {

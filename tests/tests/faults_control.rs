@@ -10,7 +10,7 @@ use ktsn_tests::faults::daemon::{Daemon, NAME, configuration};
 use ktsn_tests::faults::talker::talk;
 use tonic::Code;
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 fn attachment(bed: &Bed) -> v1::Attachment {
     v1::Attachment {

@@ -11,12 +11,12 @@ use ktsn_tests::faults::second::{self, FAR1, NET1};
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const COUNT: usize = 40;
 
 /// What the machine does to the program must not cost a frame: late ones are sent.
 fn first(bed: &Bed) -> Attachment {
-    Attachment::pod_a(bed).to(&["10.244.0.0/16", "10.250.0.0/16"]).with("late = \"send\"")
+    Attachment::pod_a(bed).to(&["10.244.0.0/16", "10.250.0.0/16"])
 }
 
 fn start(bed: &Bed) -> Daemon {

@@ -8,7 +8,7 @@ use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 const KILLS: u32 = 1000;
 /// What a daemon may keep more after 900 further clients: its allocator's caches, 18 KiB a client at most. One that is
 /// held keeps 2 MiB and two descriptors, and those are counted to the last one.

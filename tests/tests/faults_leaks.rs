@@ -13,7 +13,7 @@ use ktsn_tests::faults::daemon::{self, Daemon};
 use ktsn_tests::faults::talker::talk;
 use ktsn_tests::faults::{Tap, eventually, raw};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const PODS: usize = 100;
 /// What the daemon may have more after the second round than after the first: the allocator's, not an attachment's.
 const GROWTH_KIB: usize = 4096;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use ktsn_proto::v1::StreamFilterStatistics;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, configuration};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, configuration, pinned_port, port};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const BABBLER: &str = "pod-q";
 /// Octets on the wire of the talkers' frames: 64 of payload, 92 of headers, check sequence, preamble and gap.
 const WIRE: u64 = 64 + 92 + 24;
@@ -21,7 +21,7 @@ fn babbler(bed: &Bed) -> Attachment {
 
 /// ktsnd with both tenants and these lines after `[policing]`.
 fn start(bed: &Bed, babbler: Attachment, policing: &str) -> Daemon {
-    let text = configuration(&[Attachment::pod_a(bed), babbler]);
+    let text = configuration(&[Attachment::pod_a(bed), babbler]).replace(&port("auto"), &pinned_port("auto"));
     let mut daemon =
         Daemon::prepare(&bed.host_a, &format!("{text}\n[policing]\nports = [\"{UPLINK}\"]\n{policing}"));
     daemon.spawn();
@@ -104,8 +104,10 @@ fn a_stream_gate_moves_a_flow_to_another_class_and_stops_another_one() {
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=10 priority=6 lead_us=300000");
     talk(&daemon, &bed.pod_q, POD_B, 2, "count=10 priority=6 lead_us=300000");
     // The first datagram may find no neighbour yet.
-    talk(&daemon, &bed.pod_q, POD_A, 103, "count=1");
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("a neighbour", SOON, || {
+        talk(&daemon, &bed.pod_q, POD_A, 103, "count=1");
+        (!near.of(103).is_empty()).then_some(())
+    });
     talk(&daemon, &bed.pod_q, POD_A, 3, "count=10 priority=6 lead_us=300000");
     assert_eq!(tap.wait(1, 10, SOON).len(), 10);
     assert_eq!(near.wait(3, 10, SOON).len(), 10);

@@ -10,7 +10,7 @@ use ktsn_tests::faults::daemon::{Attachment, Daemon};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::tap::Arrival;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const MS: i64 = 1_000_000;
 /// A gate is open for so long, and then as long closed.
 const HALF: i64 = 200 * MS;

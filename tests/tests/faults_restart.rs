@@ -1,53 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon is killed and started again under traffic.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
-use ktsn_tests::faults::tap::Arrival;
-use ktsn_tests::faults::{Tap, eventually};
+use ktsn_tests::faults::tap::{Arrival, tai_now};
+use ktsn_tests::faults::{Stalls, Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
+/// What a running program may take until its frames are the daemon's again, or for the first time.
 const ATTACHED_AGAIN: Duration = Duration::from_secs(1);
-/// A send may not wait for a daemon.
-const BLOCKED_US: i64 = 20_000;
+const FOUND: Duration = Duration::from_secs(2);
+/// Frames that the dead daemon's last system call sent have arrived after so long.
+const ON_THE_WAY: i64 = 50_000_000;
+
+/// The same on a machine that stood still for so long meanwhile: what was under way then waits for its next turn.
+fn beside(limit: Duration, stalls: &Stalls) -> Duration {
+    limit + 2 * stalls.lost()
+}
+
+fn nanos(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).expect("a short time")
+}
 
 /// The program neither blocks nor dies, no frame is early, it is attached again within a second, and what was lost is
 /// counted as `daemon_absent`: what the daemon took along, too.
 #[test]
 fn killed_and_started_again() {
     let bed = Bed::new();
-    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let mut daemon = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
-    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=4000 lead_us=100000");
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=5000 lead_us=100000");
     eventually("traffic", SOON, || (tap.of(1).len() > 500).then_some(()));
     daemon.kill();
-    std::thread::sleep(Duration::from_millis(50));
-    let sent_before = tap.of(1).len();
-    std::thread::sleep(Duration::from_millis(450));
-    // Nothing leaves behind the schedule's back.
-    assert_eq!(tap.of(1).len(), sent_before);
+    let killed = tai_now();
+    std::thread::sleep(Duration::from_millis(500));
+    let restarted = tai_now();
     daemon.spawn();
-    let began = Instant::now();
-    let left = ATTACHED_AGAIN.saturating_sub(began.elapsed());
-    eventually("attached again", left, || (tap.of(1).len() > sent_before + 10).then_some(()));
+    let (stalls, serving) = (Stalls::watched(), tai_now());
+    let tenth = || tap.of(1).iter().map(Arrival::at).filter(|at| *at > serving).nth(10);
+    let took = eventually("attached again", SOON, tenth) - serving;
+    assert!(
+        took < nanos(beside(ATTACHED_AGAIN, &stalls)),
+        "{took} ns, the machine stood still for {:?}",
+        stalls.lost()
+    );
     let (values, errors) = talker.finish();
-    assert_eq!((values["failed"], values["sent"]), (0, 4000), "{errors}");
-    assert!(values["worst-us"] < BLOCKED_US, "{values:?}");
-    eventually("the last frame", SOON, || tap.of(1).last().filter(|a| a.sequence == 3999).cloned());
+    assert_eq!((values["failed"], values["sent"]), (0, 5000), "{errors}");
+    // A send may not wait for a daemon.
+    assert_eq!(values["waits"], 0, "{values:?}");
+    eventually("the last frame", SOON, || tap.of(1).last().filter(|a| a.sequence == 4999).cloned());
     let arrived = tap.of(1);
+    // Nothing leaves behind the schedule's back.
+    let behind = arrived.iter().filter(|a| (killed + ON_THE_WAY..restarted).contains(&a.at())).count();
+    assert_eq!(behind, 0);
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     assert!(arrived.is_sorted_by_key(|a| a.sequence), "reordered");
     assert!(arrived.windows(2).all(|pair| pair[0].sequence != pair[1].sequence), "duplicated");
     let counters = daemon.control().counters(NAME);
     let absent = reason(&counters.dropped, "daemon_absent");
-    let lost = 4000 - arrived.len() as u64;
+    let lost = 5000 - arrived.len() as u64;
     // Of the frame that it was just handing over nobody knows.
     assert!(
-        lost >= 300 && (lost..=lost + 1).contains(&absent),
+        lost > 0 && (lost..=lost + 1).contains(&absent),
         "daemon_absent {absent}, {lost} lost: {counters:?}"
     );
 }
@@ -82,16 +100,23 @@ fn a_program_is_found_by_a_later_daemon() {
     let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     daemon.kill();
-    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=400 period_us=10000 lead_us=50000");
+    let keys = "count=600 period_us=10000 lead_us=1000000";
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
     eventually("the kernel's frames", SOON, || (tap.of(1).len() > 5).then_some(()));
+    let stalls = Stalls::watched();
     daemon.spawn();
+    let serving = tai_now();
     let (values, errors) = talker.finish();
-    assert_eq!((values["failed"], values["sent"]), (0, 400), "{errors}");
-    let last = |a: &Vec<Arrival>| a.last().is_some_and(|a| a.sequence == 399);
+    let found_by = serving + nanos(beside(FOUND, &stalls));
+    assert_eq!((values["failed"], values["sent"]), (0, 600), "{errors}");
+    let last = |a: &Vec<Arrival>| a.last().is_some_and(|a| a.sequence == 599);
     let arrived = eventually("the last frame", SOON, || Some(tap.of(1)).filter(last));
-    let early: Vec<u64> = tap.early().iter().map(|a| a.sequence).collect();
-    assert!(early.len() > 5 && early == (0..early.len() as u64).collect::<Vec<_>>(), "{early:?}");
-    assert!(early.len() < 250, "{} frames by the kernel", early.len());
+    let early = tap.early();
+    let numbers: Vec<u64> = early.iter().map(|a| a.sequence).collect();
+    assert!(early.len() > 5 && numbers == (0..early.len() as u64).collect::<Vec<_>>(), "{numbers:?}");
+    // The kernel sends at once: they arrive when they were sent.
+    let latest = early.iter().map(Arrival::at).max().unwrap_or(0) - serving;
+    assert!(serving + latest < found_by, "a frame by the kernel {latest} ns after the daemon came");
     assert_eq!(daemon.control().counters(NAME).sent, (arrived.len() - early.len()) as u64);
 }
 
@@ -124,14 +149,14 @@ fn again_and_again() {
     let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000 lead_us=5000");
     for round in 0..10 {
         let before = tap.of(1).len();
-        eventually("traffic", Duration::from_secs(2), || (tap.of(1).len() > before + 20).then_some(()));
+        eventually("traffic", SOON, || (tap.of(1).len() > before + 20).then_some(()));
         daemon.kill();
         // Also within the time in which the program looks for it.
         std::thread::sleep(Duration::from_millis(round * 30));
         daemon.spawn();
     }
     let before = tap.of(1).len();
-    eventually("traffic", Duration::from_secs(2), || (tap.of(1).len() > before + 20).then_some(()));
+    eventually("traffic", SOON, || (tap.of(1).len() > before + 20).then_some(()));
     assert!(talker.child().try_wait().expect("talker").is_none(), "the program died");
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     assert_eq!(daemon.clients(), 1);

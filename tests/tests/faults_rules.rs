@@ -10,7 +10,7 @@ use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_rule_about_the_pod_refuses_its_attachment() {

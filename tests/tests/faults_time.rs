@@ -9,16 +9,16 @@ use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 /// How long a frame may take that is sent at once; generous, the worker is no real-time thread here.
-const AT_ONCE_NS: i64 = 1_000_000_000;
+const AT_ONCE_NS: i64 = 10_000_000_000;
 
 /// A MONOTONIC TxTime of zero or in the past is sent at once; a TAI one is dropped: `invalid_time`, `missed`.
 #[test]
 fn zero_and_past() {
     let bed = Bed::new();
-    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).by_clock()]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     talk(&daemon, &bed.pod_a, POD_B, 1, "clock=1 count=5 zero=1");
     talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 count=5 past=1 lead_us=20000");
@@ -84,9 +84,9 @@ fn nine_seconds_ahead_then_detached() {
 #[test]
 fn frames_outlive_their_program() {
     let bed = Bed::new();
-    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let daemon = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
-    talk(&daemon, &bed.pod_a, POD_B, 1, "count=10 burst=1 period_us=20000 lead_us=500000");
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=10 burst=1 period_us=20000 lead_us=3000000");
     assert!(tap.of(1).is_empty(), "the program ended before its first TxTime");
     let arrived = tap.wait(1, 10, SOON);
     assert_eq!(arrived.iter().map(|a| a.sequence).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
@@ -98,18 +98,18 @@ fn frames_outlive_their_program() {
 #[test]
 fn sigterm_drains() {
     let bed = Bed::new();
-    let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let mut daemon = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let talker = Talker::start(
         &daemon,
         &bed.pod_a,
         POD_B,
         1,
-        "count=20 burst=1 period_us=50000 lead_us=1000000 hold_ms=3000",
+        "count=20 burst=1 period_us=50000 lead_us=3000000 hold_ms=6000",
     );
     eventually("frames are taken", SOON, || (daemon.control().counters(NAME).taken == 20).then_some(()));
-    assert_eq!(daemon.terminate(Duration::from_secs(6)), Some(0), "{}", daemon.log());
-    let arrived = tap.wait(1, 20, Duration::from_millis(200));
+    assert_eq!(daemon.terminate(SOON), Some(0), "{}", daemon.log());
+    let arrived = tap.wait(1, 20, SOON);
     assert_eq!(arrived.iter().map(|a| a.sequence).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     let (values, errors) = talker.finish();

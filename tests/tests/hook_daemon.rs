@@ -6,8 +6,19 @@ use std::time::{Duration, Instant};
 
 use ktsn_ring::StreamCode;
 use ktsn_ring::control::HelloStatus;
+use ktsn_tests::faults::Stalls;
 use ktsn_tests::hook::{self, Libc};
 use ktsn_tests::peer::{Behaviour, Peer};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Within a second, but for what the machine stood still meanwhile.
+fn attached_again(peer: &Peer) {
+    let (stalls, back) = (Stalls::watched(), Instant::now());
+    assert!(peer.wait(SOON, |events| !events.frames.is_empty()), "never attached");
+    let (after, limit) = (back.elapsed(), Duration::from_secs(1) + 2 * stalls.lost());
+    assert!(after < limit, "not attached within a second: {after:?} of {limit:?}");
+}
 
 fn number(text: &str) -> usize {
     text[1..].parse().expect("a frame's number")
@@ -16,43 +27,38 @@ fn number(text: &str) -> usize {
 #[test]
 fn the_daemon_is_killed_and_returns() {
     let run_dir = hook::open_directory();
-    let first = Peer::start(run_dir.path(), Behaviour::default());
+    let first = Peer::start(run_dir.path(), Behaviour::prompt());
     let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
     let child = command.args(["2500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
-    assert!(first.wait(Duration::from_secs(5), |events| events.frames.len() > 200));
+    assert!(first.wait(SOON, |events| events.frames.len() > 200));
     drop(first);
     std::thread::sleep(Duration::from_millis(700));
-    let second = Peer::start(run_dir.path(), Behaviour::default());
-    let back = Instant::now();
-    assert!(
-        second.wait(Duration::from_secs(1), |events| !events.frames.is_empty()),
-        "not attached within a second"
-    );
-    let attached_after = back.elapsed();
+    let second = Peer::start(run_dir.path(), Behaviour::prompt());
+    attached_again(&second);
     let values = hook::values(&child.wait_with_output().expect("program"));
     assert_eq!(values["failed"], 0);
     assert_eq!(values["waits"], 0, "a send waits for no daemon that is gone");
     let numbers: Vec<usize> = second.texts().iter().map(|text| number(text)).collect();
-    assert!(numbers.is_sorted() && numbers.last() == Some(&2499), "{attached_after:?}");
+    assert!(numbers.is_sorted() && numbers.last() == Some(&2499), "{numbers:?}");
     // From its first frame on nothing is missing, and what was lost before it was counted.
     assert_eq!(numbers.len(), 2500 - numbers[0]);
     let absent = second.events().counters[0][16];
-    assert!(absent > 300 && absent as usize <= numbers[0], "{absent} of {}", numbers[0]);
+    assert!(absent > 100 && absent as usize <= numbers[0], "{absent} of {}", numbers[0]);
 }
 
 #[test]
 fn the_attachment_goes_away_under_a_program() {
     let run_dir = hook::open_directory();
-    let first = Peer::start(run_dir.path(), Behaviour::default());
+    let first = Peer::start(run_dir.path(), Behaviour::prompt());
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
     receiver.set_nonblocking(true).expect("non-blocking");
     let port = receiver.local_addr().expect("address").port();
     let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", port);
     let child = command.args(["1000", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
-    assert!(first.wait(Duration::from_secs(5), |events| events.frames.len() > 100));
+    assert!(first.wait(SOON, |events| events.frames.len() > 100));
     drop(first);
     let second =
-        Peer::start(run_dir.path(), Behaviour { hello: HelloStatus::NotAttached, ..Behaviour::default() });
+        Peer::start(run_dir.path(), Behaviour { hello: HelloStatus::NotAttached, ..Behaviour::prompt() });
     let values = hook::values(&child.wait_with_output().expect("program"));
     assert_eq!(values["failed"], 0);
     assert_eq!(values["waits"], 0, "a send waits for no daemon that is gone");
@@ -71,9 +77,9 @@ fn refusals_leave_the_program_with_the_kernel() {
     ];
     for (hello, expected) in said {
         let run_dir = hook::open_directory();
-        let _peer = Peer::start(run_dir.path(), Behaviour { hello, ..Behaviour::default() });
+        let _peer = Peer::start(run_dir.path(), Behaviour { hello, ..Behaviour::prompt() });
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
-        receiver.set_read_timeout(Some(Duration::from_secs(2))).expect("timeout");
+        receiver.set_read_timeout(Some(SOON)).expect("timeout");
         let port = receiver.local_addr().expect("address").port();
         let output =
             hook::scenario(Libc::Gnu, run_dir.path(), "stream", port).arg("2").output().expect("program");
@@ -89,7 +95,7 @@ fn refusals_leave_the_program_with_the_kernel() {
 fn a_socket_of_another_namespace() {
     let run_dir = hook::open_directory();
     let peer =
-        Peer::start(run_dir.path(), Behaviour { stream: StreamCode::NotAttached, ..Behaviour::default() });
+        Peer::start(run_dir.path(), Behaviour { stream: StreamCode::NotAttached, ..Behaviour::prompt() });
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
     receiver.set_nonblocking(true).expect("non-blocking");
     let port = receiver.local_addr().expect("address").port();
@@ -115,15 +121,13 @@ fn a_slow_registrar() {
         let slow = Behaviour { register_delay: Duration::from_millis(80), ..Behaviour::default() };
         let peer = Peer::start(run_dir.path(), slow);
         let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
-        let values = hook::values(&command.args(["300", "1000"]).args(more).output().expect("program"));
+        let values = hook::values(&command.args(["1000", "1000"]).args(more).output().expect("program"));
         // The first send waits, for the port that it made the socket bind, and perhaps one more for the answer; not each.
         assert!(values["waits"] <= 1, "{values:?}");
         let texts = peer.texts();
-        // A peer that is itself held up for too long while a send waits is nobody to wait for: that one is counted.
-        let absent = peer.events().counters[0][16] as i64;
-        assert!(absent <= 1, "absent {absent}");
-        assert_eq!(texts.len() as i64 + values["failed"] + absent, 300);
-        let refused = if more.is_some() { 1..150 } else { 0..1 };
+        assert_eq!(peer.events().counters[0][16], 0, "absent");
+        assert_eq!(texts.len() as i64 + values["failed"], 1000);
+        let refused = if more.is_some() { 1..1000 } else { 0..1 };
         assert!(refused.contains(&values["failed"]), "{more:?} {values:?}");
     }
 }
@@ -132,7 +136,7 @@ fn a_slow_registrar() {
 #[test]
 fn frames_outlive_their_program() {
     let run_dir = hook::open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour::default());
+    let peer = Peer::start(run_dir.path(), Behaviour::prompt());
     let output = hook::scenario(Libc::Musl, run_dir.path(), "stream", 4321).args(["10", "0"]).output();
     assert_eq!(hook::values(&output.expect("program"))["failed"], 0);
     assert_eq!(peer.texts().len(), 10);
@@ -146,24 +150,24 @@ fn killed_before_an_answer(first: Behaviour) {
     let child = command.args(["1500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
     let mut child = hook::Running(child);
     // The second registration is the first send's.
-    assert!(first.wait(Duration::from_secs(5), |events| events.registrations > 1));
+    assert!(first.wait(SOON, |events| events.registrations > 1));
     std::thread::sleep(Duration::from_millis(100));
     assert!(first.events().frames.is_empty());
     drop(first);
     std::thread::sleep(Duration::from_millis(200));
-    let second = Peer::start(run_dir.path(), Behaviour::default());
-    assert!(second.wait(Duration::from_secs(1), |events| !events.frames.is_empty()), "not within a second");
-    assert!(second.wait(Duration::from_secs(1), |events| events.counters[0][16] > 10));
+    let second = Peer::start(run_dir.path(), Behaviour::prompt());
+    attached_again(&second);
+    assert!(second.wait(SOON, |events| events.counters[0][16] > 10));
     assert!(child.0.wait().expect("program").success());
 }
 
 #[test]
 fn killed_between_a_registration_and_its_answer() {
-    let silent = Behaviour { register_delay: Duration::from_secs(60), ..Behaviour::default() };
+    let silent = Behaviour { register_delay: Duration::from_secs(60), ..Behaviour::prompt() };
     killed_before_an_answer(silent);
 }
 
 #[test]
 fn killed_while_it_wrote_the_destinations() {
-    killed_before_an_answer(Behaviour { is_writing: true, ..Behaviour::default() });
+    killed_before_an_answer(Behaviour { is_writing: true, ..Behaviour::prompt() });
 }

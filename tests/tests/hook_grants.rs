@@ -89,7 +89,7 @@ fn a_revoked_grant_is_as_one_never_given() {
         let peer = Peer::start(run_dir.path(), Behaviour::default());
         let mut command = hook::scenario(libc, run_dir.path(), "grant-change", 4321);
         let child = command.stdout(Stdio::piped()).spawn().expect("program");
-        assert!(peer.wait(Duration::from_secs(5), |events| events.frames.len() == 2));
+        assert!(peer.wait(Duration::from_secs(20), |events| events.frames.len() == 2));
         assert_eq!(peer.events().claims.values().copied().collect::<Vec<_>>(), [3]);
         peer.change(|behaviour| behaviour.grants_tai = false);
         let values = hook::values(&child.wait_with_output().expect("program"));

@@ -123,7 +123,7 @@ fn without_a_daemon() {
     let run_dir = hook::open_directory();
     for libc in LIBCS {
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
-        receiver.set_read_timeout(Some(std::time::Duration::from_secs(2))).expect("timeout");
+        receiver.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("timeout");
         let port = receiver.local_addr().expect("address").port();
         let stream = |policy: &str, log: &str| {
             let mut command = hook::scenario(libc, run_dir.path(), "stream", port);

@@ -14,7 +14,7 @@ use ktsn_tests::faults::frames::{Arrived, Frames, Kind, talker};
 use ktsn_tests::faults::talker::talk;
 use ktsn_tests::hook;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 /// Nobody's: the bridge floods it.
 const PEER: &str = "02:00:00:00:99:01";
 /// The host's end of pod A's interface.
@@ -259,24 +259,24 @@ fn a_killed_daemon_returns() {
     let bed = Bed::new();
     let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Frames::open(&bed.host_a, HOST_END);
-    let all = arguments(PEER, Kind::Raw, 3_000, 5_000, 1_000);
+    let all = arguments(PEER, Kind::Raw, 4_000, 5_000, 1_000);
     let child = daemon.program(&bed.pod_a, talker(), &all);
     eventually("frames leave", SOON, || (tap.arrived().len() > 200).then_some(()));
     daemon.kill();
     std::thread::sleep(Duration::from_millis(100));
-    let before = tap.arrived().len();
+    let before = tap.wait(0, SOON).len();
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(tap.arrived().len(), before, "nothing behind the schedule's back");
     daemon.spawn();
     let values = hook::values(&child.wait_with_output().expect("talker"));
-    assert_eq!((values["sent"], values["failed"]), (3_000, 0), "{values:?}");
+    assert_eq!((values["sent"], values["failed"]), (4_000, 0), "{values:?}");
     assert_eq!(values["waits"], 0, "a send waits for no daemon: {values:?}");
     let arrived = tap.wait(before + 1, SOON);
     assert!(arrived.iter().all(|a| a.after_ns >= 0), "early");
     let numbers = numbers(&arrived);
     assert!(numbers.is_sorted_by(|a, b| a < b), "each once");
-    assert_eq!(numbers.last(), Some(&2_999));
+    assert_eq!(numbers.last(), Some(&3_999));
     let counters = daemon.control().counters(NAME);
-    assert!(reason(&counters.dropped, "daemon_absent") > 300, "{counters:?}");
+    assert!(reason(&counters.dropped, "daemon_absent") > 0, "{counters:?}");
     assert_eq!(counters.sent, (arrived.len() - before) as u64);
 }

@@ -189,19 +189,21 @@ fn a_full_ring() {
     }
     assert_eq!((values["filled"], values["full"], values["nonblocking"]), (64, -11, -11)); // EAGAIN
     assert_eq!((values["timeout"], values["interrupted"]), (-11, -4)); // EAGAIN, EINTR
-    assert!((50..500).contains(&values["waited-ms"]), "{values:?}");
+    assert!((50..5000).contains(&values["waited-ms"]), "{values:?}");
     std::thread::sleep(Duration::from_millis(50));
     assert!(child.0.try_wait().expect("child").is_none(), "a blocking send must wait");
     peer.change(|behaviour| behaviour.takes = true);
     assert_eq!(lines.next().expect("a line").expect("text"), "released 4");
     assert!(child.0.wait().expect("child").success());
-    assert!(peer.wait(Duration::from_secs(2), |events| events.frames.len() == 65));
+    assert!(peer.wait(Duration::from_secs(20), |events| events.frames.len() == 65));
 }
 
 /// The program dies at a system call that is no doorbell; how long it takes is said, and not judged here.
 #[test]
 fn a_send_costs_no_system_call() {
-    let silent = Behaviour { slots: 4096, takes: false, ..Behaviour::default() };
+    // Frames that are due later are not rung for.
+    let promise = Duration::from_secs(1);
+    let silent = Behaviour { slots: 4096, takes: false, promise, ..Behaviour::default() };
     let (values, _, counters, _) = run(Libc::Gnu, "cost", silent);
     println!("an intercepted sendmsg of 64 octets: {} ns", values["send-ns"]);
     assert_eq!((counters[18], counters[16]), (4001, 0));

@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, POD_B6, PODS_B, UPLINK, within};
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, pinned_port};
 use ktsn_tests::faults::frames::{Arrived, Frames};
 use ktsn_tests::faults::talker::{PORT, Talker, binary, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 const PODS_B6: &str = "fd10:244:0:1::/64";
 
 /// Both hosts without an overlay; host B has a second device and address on the link between them.
@@ -54,20 +54,15 @@ ip -n {a} -6 route replace {PODS_B6} via fd50::2 dev {UPLINK}
     ));
 }
 
-/// The uplink's table. The worker keeps to one CPU: what it sends through a veth from another one may overtake what it sent before.
-fn pinned() -> String {
-    format!("{}cpu = 1\n", port("auto"))
-}
-
 /// ktsnd on host A, for pod A without an overlay. Late frames are sent all the same.
 fn start(bed: &Bed) -> Daemon {
     // The talker is compiled before anything is waited for.
     let _ = binary();
-    let Attachment { namespace, more, .. } = Attachment::pod_a(bed).with("late = \"send\"");
+    let Attachment { namespace, late, more, .. } = Attachment::pod_a(bed);
     let text = format!(
         "{}[[attachment]]\nname = \"{NAME}\"\nnetns = \"{namespace}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n\
-         destinations = [\"{PODS_B}\", \"{PODS_B6}\"]\n{more}\n",
-        pinned()
+         destinations = [\"{PODS_B}\", \"{PODS_B6}\"]\nlate = \"{late}\"\n{more}\n",
+        pinned_port("auto")
     );
     let mut daemon = Daemon::prepare(&bed.host_a, &text);
     daemon.spawn();

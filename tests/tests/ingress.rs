@@ -13,7 +13,7 @@ use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{PORT, Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 const POD: &str = "pod-b";
 
 /// The table of an attachment on host B.
@@ -50,12 +50,12 @@ fn number(payload: &[u8]) -> u64 {
 fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
     let socket = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
     // The talker and its library may have to be built first.
-    socket.set_read_timeout(Some(24 * SOON)).expect("timeout");
+    socket.set_read_timeout(Some(6 * SOON)).expect("timeout");
     std::thread::spawn(move || {
         let mut octets = [0; 9000];
         std::iter::from_fn(|| {
             socket.recv(&mut octets).ok()?;
-            socket.set_read_timeout(Some(2 * SOON)).ok()?;
+            socket.set_read_timeout(Some(SOON)).ok()?;
             Some(number(&octets))
         })
         .take(count)
@@ -63,11 +63,34 @@ fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
     })
 }
 
-/// All that the daemon of host A sent, once and in order. (What a program that overslept sends too late it does not send.)
+/// All that the daemon of host A sent, once and in order.
 fn assert_whole(heard: &[u64], sending: &Daemon) {
     assert!(heard.is_sorted_by(|a, b| a < b), "once, in order");
     let counters = sending.control().counters(NAME);
     assert_eq!(heard.len() as u64, counters.sent, "{counters:?}");
+}
+
+/// Waits until a frame to `to`, an address of pod B, is taken and arrives; how many are taken by then.
+fn until_taken(bed: &Bed, sending: &Daemon, receiving: &Daemon, to: &str) -> u64 {
+    let heard = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
+    heard.set_read_timeout(Some(SOON / 40)).expect("timeout");
+    eventually("the daemon follows", SOON, || {
+        let before = counted(receiving).taken;
+        let _ = talk(sending, &bed.pod_a, to, 77, "count=1 lead_us=1000");
+        heard.recv(&mut [0; 100]).ok()?;
+        let after = counted(receiving).taken;
+        (after > before).then_some(after)
+    })
+}
+
+/// Waits until none to `to` is taken any more; how many are taken by then.
+fn until_left(bed: &Bed, sending: &Daemon, receiving: &Daemon, to: &str) -> u64 {
+    eventually("the daemon follows", SOON, || {
+        let before = until_taken(bed, sending, receiving, POD_B);
+        let _ = talk(sending, &bed.pod_a, to, 78, "count=1 lead_us=1000");
+        let after = until_taken(bed, sending, receiving, POD_B);
+        (after == before + 1).then_some(after)
+    })
 }
 
 fn in_order(count: u64) -> Vec<u64> {
@@ -84,11 +107,11 @@ fn take_off(daemon: &Daemon) {
 fn frames_of_a_talker_arrive_once_in_order_and_whole() {
     let bed = Bed::new();
     let receiving = start(&bed);
-    let sending = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let sending = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     let mut before = 0;
     for (round, to) in [POD_B, POD_B6].into_iter().enumerate() {
         let socket = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
-        socket.set_read_timeout(Some(24 * SOON)).expect("timeout");
+        socket.set_read_timeout(Some(6 * SOON)).expect("timeout");
         // Packet sockets in the pod hear it too.
         let tap = Tap::open(&bed.pod_b, "eth0");
         let talker = Talker::start(
@@ -142,16 +165,14 @@ fn everything_else_is_the_kernels() {
 #[test]
 fn a_program_that_somebody_takes_off_is_put_there_again_and_nothing_is_lost() {
     let bed = Bed::new();
-    let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    let (receiving, sending) = (start(&bed), Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]));
     let heard = hear(&bed, POD_B, 3000);
     let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=3000 period_us=1000 lead_us=400000");
-    eventually("frames are taken", 24 * SOON, || (counted(&receiving).taken > 300).then_some(()));
+    eventually("frames are taken", 3 * SOON, || (counted(&receiving).taken > 300).then_some(()));
     take_off(&receiving);
     eventually("attached again", SOON, || (counted(&receiving).reattached == 1).then_some(()));
     let before = counted(&receiving).taken;
-    eventually("frames are taken again", 4 * SOON, || {
-        (counted(&receiving).taken > before + 300).then_some(())
-    });
+    eventually("frames are taken again", SOON, || (counted(&receiving).taken > before + 300).then_some(()));
     let heard = heard.join().expect("the listener");
     drop(talker);
     assert_whole(&heard, &sending);
@@ -162,13 +183,13 @@ fn a_program_that_somebody_takes_off_is_put_there_again_and_nothing_is_lost() {
 #[test]
 fn a_daemon_that_dies_or_ends_leaves_the_kernels_way_and_loses_nothing() {
     let bed = Bed::new();
-    let (mut receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    let (mut receiving, sending) = (start(&bed), Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]));
     let heard = hear(&bed, POD_B, 4000);
     let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=4000 period_us=1000 lead_us=400000");
-    eventually("frames are taken", 24 * SOON, || (counted(&receiving).taken > 300).then_some(()));
+    eventually("frames are taken", 3 * SOON, || (counted(&receiving).taken > 300).then_some(()));
     receiving.kill();
     receiving.spawn();
-    eventually("frames are taken again", 4 * SOON, || (counted(&receiving).taken > 300).then_some(()));
+    eventually("frames are taken again", SOON, || (counted(&receiving).taken > 300).then_some(()));
     assert_eq!(receiving.terminate(SOON), Some(0));
     let heard = heard.join().expect("the listener");
     drop(talker);
@@ -179,13 +200,13 @@ fn a_daemon_that_dies_or_ends_leaves_the_kernels_way_and_loses_nothing() {
 #[test]
 fn everything_is_let_go_with_the_pod_and_with_the_attachment() {
     let bed = Bed::new();
-    let (receiving, sending) = (start(&bed), Daemon::start(&bed, &[Attachment::pod_a(&bed)]));
+    let (receiving, sending) = (start(&bed), Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]));
     assert_eq!(receiving.links().len(), 1);
     let talker = Talker::start(&sending, &bed.pod_a, POD_B, 1, "count=500 period_us=1000 lead_us=400000");
-    eventually("frames are taken", 24 * SOON, || (counted(&receiving).taken > 100).then_some(()));
+    eventually("frames are taken", 3 * SOON, || (counted(&receiving).taken > 100).then_some(()));
     bed.delete(&bed.pod_b);
-    eventually("let go", Duration::from_secs(2), || receiving.links().is_empty().then_some(()));
-    eventually("no map or program is held", Duration::from_secs(1), || {
+    eventually("let go", SOON, || receiving.links().is_empty().then_some(()));
+    eventually("no map or program is held", SOON, || {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", receiving.pid())).expect("descriptors");
         let held = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
         held.into_iter().all(|target| !target.to_string_lossy().contains("bpf")).then_some(())
@@ -210,11 +231,12 @@ fn what_has_no_host_end_or_no_overlay_is_refused() {
     let bed = Bed::new();
     let receiving = start(&bed);
     bed.run(&format!("ip -n {} link add name br0 type bridge\nip -n {0} link set br0 up", bed.pod_b));
-    // Until the tables know of it.
-    std::thread::sleep(Duration::from_millis(300));
-    let bridge = v1::Attachment { interface: "br0".to_owned(), ..attachment("bridge", &bed.pod_b) };
-    let refused = receiving.control().attach(bridge).expect_err("no veth");
-    assert!(refused.message().contains("attachment.ingress: the interface is no veth"), "{refused:?}");
+    let bridge = || v1::Attachment { interface: "br0".to_owned(), ..attachment("bridge", &bed.pod_b) };
+    // Once the tables know of it.
+    eventually("refused as no veth", SOON, || {
+        let refused = receiving.control().attach(bridge()).expect_err("no veth");
+        refused.message().contains("attachment.ingress: the interface is no veth").then_some(())
+    });
     let none = v1::Attachment { vxlan: None, ..attachment("none", &bed.pod_b) };
     let refused = receiving.control().attach(none).expect_err("no overlay");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
@@ -230,26 +252,26 @@ fn what_has_no_host_end_or_no_overlay_is_refused() {
 fn the_pods_addresses_are_followed() {
     let bed = Bed::new();
     let receiving = start(&bed);
-    let sending = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let sending = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     const OTHER: &str = "10.244.1.77";
     bed.run(&format!("ip -n {} addr add {OTHER}/24 dev eth0", bed.pod_b));
+    let before = until_taken(&bed, &sending, &receiving, OTHER);
     let heard = hear(&bed, OTHER, 200);
-    std::thread::sleep(Duration::from_millis(300));
     let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
-    assert_eq!(counted(&receiving).taken, 200);
+    assert_eq!(counted(&receiving).taken, before + 200);
     // Another MAC address, and another bridge's.
     bed.run(&format!("ip -n {} link set eth0 address 02:00:00:00:09:09", bed.pod_b));
     bed.run(&format!("ip -n {} link set cni0 address 02:00:00:00:09:01", bed.host_b));
-    std::thread::sleep(Duration::from_millis(300));
+    let before = until_taken(&bed, &sending, &receiving, OTHER);
     let heard = hear(&bed, OTHER, 200);
     let _ = talk(&sending, &bed.pod_a, OTHER, 2, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
-    assert_eq!(counted(&receiving).taken, 400);
+    assert_eq!(counted(&receiving).taken, before + 200);
     bed.run(&format!("ip -n {} addr del {OTHER}/24 dev eth0", bed.pod_b));
-    std::thread::sleep(Duration::from_millis(300));
+    let before = until_left(&bed, &sending, &receiving, OTHER);
     let _ = talk(&sending, &bed.pod_a, OTHER, 3, "count=50 period_us=1000 lead_us=400000");
-    assert_eq!(counted(&receiving).taken, 400, "it is nobody's");
+    assert_eq!(counted(&receiving).taken, before, "it is nobody's");
 }
 
 #[test]
@@ -313,12 +335,12 @@ fn an_uplink_that_is_replaced_is_followed() {
         );
     }
     bed.run(&again);
-    let sending = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let sending = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
+    let before = until_taken(&bed, &sending, &receiving, POD_B);
     let heard = hear(&bed, POD_B, 200);
-    std::thread::sleep(Duration::from_millis(500));
     let _ = talk(&sending, &bed.pod_a, POD_B, 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
-    assert_eq!(counted(&receiving).taken, 200, "{:?}", counted(&receiving));
+    assert_eq!(counted(&receiving).taken, before + 200, "{:?}", counted(&receiving));
 }
 
 #[test]
@@ -385,7 +407,9 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let log = receiving.log();
     assert_eq!(log.matches("is claimed by several attachments").count(), 1, "said once: {log}");
     bed.run(&format!("ip -n {} addr del {POD_A}/32 dev eth0", bed.pod_q));
-    std::thread::sleep(Duration::from_millis(300));
-    send();
-    assert_eq!(seen(), before + 10, "it is pod A's again");
+    eventually("it is pod A's again", SOON, || {
+        let before = seen();
+        send();
+        (seen() == before + 10).then_some(())
+    });
 }

@@ -8,17 +8,12 @@ use std::time::Duration;
 
 use ktsn_proto::v1::{self, set_peers_request::Target};
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, pinned_port};
 use ktsn_tests::faults::eventually;
 use ktsn_tests::faults::frames::{Arrived, Frames};
 use ktsn_tests::faults::talker::{PORT, Talker, binary};
 
-const SOON: Duration = Duration::from_secs(10);
-
-/// The uplink's table. The worker keeps to one CPU: what it sends through a veth from another one may overtake what it sent before.
-fn pinned() -> String {
-    format!("{}cpu = 1\n", port("auto"))
-}
+const SOON: Duration = Duration::from_secs(20);
 
 /// ktsnd on host A with Flannel's peers; host B's tunnel end answers at two addresses.
 fn start(bed: &Bed) -> Daemon {
@@ -29,8 +24,8 @@ fn start(bed: &Bed) -> Daemon {
 ip -n {a} neigh replace 192.168.50.3 lladdr 02:00:00:00:00:02 dev {UPLINK} nud permanent
 "
     ));
-    let attachment = Attachment::pod_a(bed).with("late = \"send\"").learning_from("flannel.1");
-    let mut daemon = Daemon::prepare(a, &format!("{}{attachment}", pinned()));
+    let attachment = Attachment::pod_a(bed).learning_from("flannel.1");
+    let mut daemon = Daemon::prepare(a, &format!("{}{attachment}", pinned_port("auto")));
     daemon.spawn();
     daemon
 }

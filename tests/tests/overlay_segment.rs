@@ -17,7 +17,7 @@ use ktsn_tests::faults::frames::{Arrived, Frames, Kind, talker};
 use ktsn_tests::faults::talker::{PORT, talk};
 use ktsn_tests::{faults::eventually, hook};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 /// Pods A and B on the segment.
 const A: [&str; 2] = ["10.9.0.1", "fd09::1"];
 const B: [&str; 2] = ["10.9.0.2", "fd09::2"];

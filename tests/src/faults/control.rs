@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control API, one question at a time.
 //!
-//! In: a run directory. Out: answers, or the gRPC status. It waits at most three seconds for each.
+//! In: a run directory. Out: answers, or the gRPC status. It waits at most ten seconds for each.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use ktsn_proto::v1::{self, Attachment, AttachmentStatistics, HealthReply, ListRe
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-const ANSWER_MAX: Duration = Duration::from_secs(3);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A connection to one daemon.
 pub struct Control {

@@ -36,19 +36,22 @@ pub struct Attachment {
     pub namespace: String,
     /// Allowed prefixes; none = the peers'.
     pub destinations: Vec<&'static str>,
+    /// What becomes of a frame whose TxTime has passed when it is sent.
+    pub late: &'static str,
     /// More lines of its table.
     pub more: String,
 }
 
 impl Attachment {
-    /// Pod A, its frames to pod B by VXLAN. A worker that is not in real time may come late by any span: frames
-    /// are sent all the same.
+    /// Pod A, its frames to pod B by VXLAN. A worker or a program that is not in real time may come late by any span:
+    /// frames are sent all the same.
     #[must_use]
     pub fn pod_a(bed: &Bed) -> Self {
         Self {
             name: NAME.to_owned(),
             namespace: bed.pod_a.clone(),
             destinations: Vec::new(),
+            late: "send",
             more: "overrun_limit = \"10s\"".to_owned(),
         }
     }
@@ -58,6 +61,12 @@ impl Attachment {
     pub fn to(mut self, destinations: &[&'static str]) -> Self {
         self.destinations = destinations.to_vec();
         self
+    }
+
+    /// The same as a user has it who says nothing of late frames: on CLOCK_TAI they are dropped.
+    #[must_use]
+    pub fn by_clock(self) -> Self {
+        Self { late: "by-clock", ..self }
     }
 
     /// The same with one more line of TOML.
@@ -86,8 +95,8 @@ impl Attachment {
 
     fn head(&self) -> String {
         let mut text = format!(
-            "[[attachment]]\nname = \"{}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n{}\n",
-            self.name, self.namespace, self.more
+            "[[attachment]]\nname = \"{}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\nlate = \"{}\"\n{}\n",
+            self.name, self.namespace, self.late, self.more
         );
         if !self.destinations.is_empty() {
             text += &format!("destinations = {:?}\n", self.destinations);
@@ -100,6 +109,23 @@ impl Attachment {
 #[must_use]
 pub fn port(adapter: &str) -> String {
     format!("[[port]]\ndevice = \"{UPLINK}\"\npriority = 0\nadapter = \"{adapter}\"\n")
+}
+
+/// The last CPU that the tests may use: a worker that keeps to it sends a veth's frames in order. From another one they
+/// may overtake what was sent before.
+///
+/// # Panics
+/// When the kernel does not tell.
+#[must_use]
+pub fn worker_cpu() -> usize {
+    let all = rustix::thread::sched_getaffinity(None).expect("the CPUs");
+    (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)).expect("a CPU")
+}
+
+/// The same whose worker keeps to one CPU.
+#[must_use]
+pub fn pinned_port(adapter: &str) -> String {
+    format!("{}cpu = {}\n", port(adapter), worker_cpu())
 }
 
 /// A whole configuration.
@@ -127,6 +153,18 @@ impl Daemon {
     #[must_use]
     pub fn start(bed: &Bed, attachments: &[Attachment]) -> Self {
         let mut daemon = Self::prepare(&bed.host_a, &configuration(attachments));
+        daemon.spawn();
+        daemon
+    }
+
+    /// The same with a worker that keeps to one CPU, where the order of frames counts.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    #[must_use]
+    pub fn start_in_order(bed: &Bed, attachments: &[Attachment]) -> Self {
+        let tables: Vec<String> = attachments.iter().map(Attachment::toml).collect();
+        let mut daemon = Self::prepare(&bed.host_a, &format!("{}{}", pinned_port("auto"), tables.concat()));
         daemon.spawn();
         daemon
     }
@@ -181,14 +219,14 @@ impl Daemon {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(log);
         self.child = Some(within(&self.namespace, || command.spawn()).expect("ktsnd"));
-        eventually("ktsnd serves", Duration::from_secs(10), || {
+        eventually("ktsnd serves", Duration::from_secs(30), || {
             let ended = self.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
             assert!(ended.is_none(), "ktsnd ended: {}", self.log());
             Control::connect(&self.run_dir).ok()?.health().ok()
         });
     }
 
-    /// Runs it to its end, for a start that must fail. One that serves instead is killed after 10 s.
+    /// Runs it to its end, for a start that must fail. One that serves instead is killed after 30 s.
     ///
     /// # Panics
     /// When it does not end.
@@ -197,7 +235,7 @@ impl Daemon {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = within(&self.namespace, || command.spawn()).expect("ktsnd");
         let mut running = hook::Running(child);
-        eventually("ktsnd refuses to start", Duration::from_secs(10), || running.0.try_wait().ok().flatten());
+        eventually("ktsnd refuses to start", Duration::from_secs(30), || running.0.try_wait().ok().flatten());
         let output = take_output(&mut running);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
@@ -320,14 +358,15 @@ impl Daemon {
         self.control().list().attachments.iter().map(|a| a.clients.len()).sum()
     }
 
-    /// A program inside `namespace` with the library preloaded, for this daemon.
+    /// A program inside `namespace` with the library preloaded, for this daemon; its standard input is open until somebody
+    /// closes it.
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn program(&self, namespace: &str, program: &Path, arguments: &[String]) -> Child {
         let mut command = hook::hooked(program, &self.run_dir);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         within(namespace, || command.spawn()).expect("program")
     }
 }

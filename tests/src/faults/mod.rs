@@ -12,6 +12,7 @@ mod ear;
 pub mod frames;
 pub mod raw;
 pub mod second;
+pub mod stalls;
 pub mod talker;
 pub mod tap;
 
@@ -20,6 +21,7 @@ mod sys;
 
 pub use bed::Bed;
 pub use daemon::{Attachment, Daemon};
+pub use stalls::Stalls;
 pub use tap::Tap;
 
 use std::time::{Duration, Instant};

@@ -50,7 +50,7 @@ impl Raw {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::net::connect(&fd, &SocketAddrUnix::new(run_dir.join("client/ktsn.sock"))?)?;
-        set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(3)))?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(10)))?;
         rustix::io::ioctl_fionbio(&fd, false)?;
         Ok(Self(fd))
     }

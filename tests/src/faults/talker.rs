@@ -44,15 +44,20 @@ impl Talker {
         &mut self.0.0
     }
 
+    /// One with `go=1` sends the rest now.
+    pub fn go(&mut self) {
+        drop(self.child().stdin.take());
+    }
+
     /// Waits until it has ended; what it printed, and its standard error under the key of that text.
     ///
     /// # Panics
-    /// When it fails, or does not end within 30 s.
+    /// When it fails, or does not end within 60 s.
     #[must_use]
     pub fn finish(mut self) -> (BTreeMap<String, i64>, String) {
         use std::io::Read as _;
         let status =
-            eventually("the talker ends", Duration::from_secs(30), || self.child().try_wait().ok().flatten());
+            eventually("the talker ends", Duration::from_secs(60), || self.child().try_wait().ok().flatten());
         let (mut stdout, mut errors) = (Vec::new(), String::new());
         let _ = self.child().stdout.take().map(|mut pipe| pipe.read_to_end(&mut stdout));
         let _ = self.child().stderr.take().map(|mut pipe| pipe.read_to_string(&mut errors));

@@ -37,6 +37,14 @@ pub struct Arrival {
     pub is_fragment: bool,
 }
 
+impl Arrival {
+    /// When it arrived, on its TxTime's clock.
+    #[must_use]
+    pub fn at(&self) -> i64 {
+        self.tx_time + self.after_ns
+    }
+}
+
 /// A running tap.
 #[derive(Debug)]
 pub struct Tap(Ear<Arrival>);
