@@ -14,6 +14,10 @@ pub mod limits;
 pub mod node;
 mod policy;
 pub mod run_dir;
+#[cfg(test)]
+#[allow(unreachable_pub)]
+#[path = "../../tests/src/faults/stalls.rs"]
+mod stalls;
 pub mod stats;
 pub mod tables;
 pub mod tenant;

@@ -26,6 +26,11 @@ use super::connection::write;
 use super::*;
 use crate::worker::{Command, Inbox, queues};
 
+/// How long anything is waited for that comes at all.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a program holds its socket: longer than all that must happen meanwhile.
+const HELD: Duration = Duration::from_secs(20);
+
 struct Running {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
@@ -100,12 +105,8 @@ impl Running {
     fn connect(&self) -> OwnedFd {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&fd, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
-        rustix::net::sockopt::set_socket_timeout(
-            &fd,
-            rustix::net::sockopt::Timeout::Recv,
-            Some(Duration::from_secs(5)),
-        )
-        .unwrap();
+        rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))
+            .unwrap();
         fd
     }
 
@@ -138,7 +139,7 @@ impl Running {
         let began = Instant::now();
         // One that is ending counts until its worker is done with it.
         while self.directory.lock().clients.len() != count {
-            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", self.directory.clients());
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.directory.clients());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -153,7 +154,7 @@ impl Running {
 fn eventually(done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -168,7 +169,7 @@ fn a_client_attaches_registers_and_ends() {
     write(&fd, &Register::new(3, 9).encode(), &[udp.as_fd()]).unwrap();
     let began = Instant::now();
     while running.directory.clients()[0].streams.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < PATIENCE);
     }
     let client = running.directory.clients().remove(0);
     assert_eq!(client.pid, std::process::id());
@@ -271,7 +272,7 @@ fn silent_strangers_go_and_others_are_served_meanwhile() {
     for fd in &silent {
         assert!(running.ended(fd));
     }
-    assert!(began.elapsed() < Duration::from_secs(4));
+    assert!(began.elapsed() < PATIENCE / 2);
 }
 
 #[test]
@@ -297,10 +298,18 @@ fn a_flood_of_registrations_is_slowed_down() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let message = Register::new(0, 1).encode();
     let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(300) {
+    let mut written = 0;
+    while began.elapsed() < Duration::from_millis(300) || written < 500 {
+        assert!(began.elapsed() < PATIENCE, "{written} registrations");
         // A full queue is all that the sender sees of it.
-        if let Err(error) = write(&fd, &message, &[udp.as_fd()]) {
-            assert!(matches!(error, rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS), "{error}");
+        match write(&fd, &message, &[udp.as_fd()]) {
+            Ok(()) => written += 1,
+            Err(error) => {
+                assert!(
+                    matches!(error, rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS),
+                    "{error}"
+                );
+            }
         }
     }
     let windows = u32::try_from(began.elapsed().as_millis() / 10).unwrap() + 2;
@@ -314,7 +323,7 @@ fn a_flood_of_registrations_is_slowed_down() {
 /// A socket whose lock its program holds: a stream socket here.
 fn examine_a_held_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     if rustix::net::sockopt::socket_type(&fd) == Ok(SocketType::STREAM) {
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(HELD);
     }
     examine(fd)
 }
@@ -370,11 +379,10 @@ fn a_socket_that_hangs_ends_its_process_and_nothing_else() {
     // Meanwhile everybody else is served.
     let began = Instant::now();
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     write(&honest, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
     while running.directory.clients()[0].streams.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!(began.elapsed() < HELD / 2, "{:?}", began.elapsed());
     }
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());

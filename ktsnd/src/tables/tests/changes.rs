@@ -8,7 +8,7 @@ use ktsn_model::IpPrefix;
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables, Via};
 
 use super::super::{AttachmentSpec, Event};
-use super::place::{INDEX, Place, SOON, Seen, ip, ip_batch};
+use super::place::{INDEX, PATIENCE, Place, SOON, Seen, ip, ip_batch};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -167,7 +167,7 @@ fn a_stale_neighbour_is_probed() {
         let state = || ip(&format!("-n {} neigh show 192.168.77.2 dev up0", place.node));
         let began = Instant::now();
         while state().contains("STALE") {
-            assert!(began.elapsed() < Duration::from_secs(7), "{}", state());
+            assert!(began.elapsed() < PATIENCE, "{}", state());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
@@ -227,7 +227,8 @@ fn attachments_of_one_namespace_follow_its_routes() {
         let refused = seen.manager.add(again).await.unwrap_err().to_string();
         assert!(refused.contains("interface: \"net1\"") && refused.contains("one attachment"), "{refused}");
         seen.manager.remove(net1.index).await;
-        while seen.next(Duration::from_millis(100)).await.is_some() {}
-        assert!(takes(seen.latest.as_ref().unwrap(), INDEX, its));
+        while !seen.latest.as_ref().is_some_and(|tables| takes(tables, INDEX, its)) {
+            seen.next(PATIENCE).await.expect("news of the tables");
+        }
     });
 }

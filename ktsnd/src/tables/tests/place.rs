@@ -20,10 +20,30 @@ use tokio::sync::mpsc;
 
 use super::super::{AttachmentSpec, Event, Manager, OverlayState};
 use crate::config::{Vxlan, VxlanPeer};
+use crate::stalls::Stalls;
 
 pub(super) const INDEX: AttachmentIndex = AttachmentIndex(2);
-/// What the issue of a change may take to be seen.
+/// What the issue of a change may take to be seen, but for what the machine stands still meanwhile.
 pub(super) const SOON: Duration = Duration::from_millis(500);
+
+/// How long anything is waited for that comes at all.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long something takes, but for what the machine stands still meanwhile: what is under way then waits for its next turn.
+pub(super) struct Taken {
+    began: Instant,
+    stalls: Stalls,
+}
+
+impl Taken {
+    pub(super) fn from_now() -> Self {
+        Self { stalls: Stalls::watched(), began: Instant::now() }
+    }
+
+    pub(super) fn so_far(&self) -> Duration {
+        self.began.elapsed().saturating_sub(2 * self.stalls.lost())
+    }
+}
 
 /// The namespaces; removed whatever happens.
 pub(super) struct Place {
@@ -236,11 +256,11 @@ impl Seen {
 
     /// Waits until the attachment's tables are as wanted; how long that took.
     pub(super) async fn until(&mut self, what: &str, wanted: impl Fn(&AttachmentTables) -> bool) -> Duration {
-        let began = Instant::now();
+        let taken = Taken::from_now();
         while !self.attachment().is_some_and(&wanted) {
-            let left = Duration::from_secs(8).saturating_sub(began.elapsed());
+            let left = PATIENCE.saturating_sub(taken.began.elapsed());
             assert!(self.next(left).await.is_some(), "{what}: not seen; {:?}", self.attachment());
         }
-        began.elapsed()
+        taken.so_far()
     }
 }
