@@ -13,7 +13,6 @@ use ktsn_port::{
 };
 use support::{Bed, NEAR, frame, unsupported};
 
-const PATIENCE: Duration = Duration::from_millis(200);
 const STAGE_COUNT: u16 = 256;
 const ADAPTERS: [&str; 2] = ["af_xdp", "af_packet"];
 
@@ -48,7 +47,7 @@ fn each_adapter(test: impl Fn(&Bed, AnyPort)) {
 }
 
 fn reap_until_idle(port: &mut AnyPort) {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + Duration::from_secs(20);
     while port.occupancy().in_flight > 0 && Instant::now() < until {
         port.reap();
     }
@@ -64,6 +63,7 @@ fn a_thousand_frames_arrive_whole_and_in_order() {
         // Opened in another namespace by another thread, used from a third.
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                support::keep_to_one_cpu();
                 let mut rest = &frames[..];
                 // Single commits and batches in turn, some of them over what one kick sends.
                 for batch in [1, 1, 3, 100, 32, 33, 64, 250].into_iter().cycle() {
@@ -86,7 +86,7 @@ fn a_thousand_frames_arrive_whole_and_in_order() {
                 }
             });
         });
-        let arrived = receiver.drain(PATIENCE);
+        let arrived = receiver.drain(frames.len());
         assert_eq!(arrived.len(), frames.len());
         assert!(arrived == frames, "the octets and their order");
         let counters = port.counters();
@@ -102,16 +102,16 @@ fn a_staged_frame_never_leaves_without_its_commit() {
         let receiver = bed.receiver();
         let stages: Vec<_> = (0..4).map(|n| port.stage_copy(&frame(n, 64)).unwrap()).collect();
         port.reap();
-        assert!(receiver.drain(PATIENCE).is_empty());
+        assert!(receiver.drain(0).is_empty());
         port.commit(stages[2]).unwrap();
         port.abandon(stages[0]);
         port.reap();
-        assert_eq!(receiver.drain(PATIENCE), [frame(2, 64)]);
+        assert_eq!(receiver.drain(1), [frame(2, 64)]);
         assert_eq!(port.commit(stages[0]), Err(SendError::NotStaged), "abandoned");
         assert_eq!(port.commit(stages[2]), Err(SendError::NotStaged), "committed before");
         assert_eq!(port.occupancy(), Occupancy { free: 254, staged: 2, in_flight: 0 });
         drop(port);
-        assert!(receiver.drain(PATIENCE).is_empty());
+        assert!(receiver.drain(0).is_empty());
     });
 }
 
@@ -123,14 +123,14 @@ fn a_full_port_says_so_and_recovers() {
         assert_eq!(port.stage_copy(&frame(0, 64)), Err(StageError::Full));
         assert_eq!(port.commit_many(&stages).taken_count, 256);
         reap_until_idle(&mut port);
-        assert_eq!((port.occupancy(), receiver.drain(PATIENCE).len()), (ALL_FREE, 256));
+        assert_eq!((port.occupancy(), receiver.drain(256).len()), (ALL_FREE, 256));
         assert_eq!(port.stage(&mut |_| None), Err(StageError::NotBuilt));
         assert_eq!(port.stage(&mut |_| Some(13)), Err(StageError::TooShort { octets: 13 }));
         assert_eq!(port.occupancy(), ALL_FREE);
     });
 }
 
-/// A link beyond the veth takes 0.8 s for what is sent in one instant: the kernel keeps every frame, and its buffer, until it
+/// A link beyond the veth takes 3 s for what is sent in one instant: the kernel keeps every frame, and its buffer, until it
 /// has left there. Full is a state that passes; nothing is lost.
 #[test]
 fn buffers_that_a_slow_link_further_on_holds_come_back() {
@@ -144,7 +144,7 @@ fn buffers_that_a_slow_link_further_on_holds_come_back() {
     for device in [support::FAR, "out0"] {
         bed.far(&format!("link set {device} master br0"));
     }
-    bed.far_run("tc qdisc add dev out0 root tbf rate 2560kbit burst 2kb limit 1mb");
+    bed.far_run("tc qdisc add dev out0 root tbf rate 683kbit burst 2kb limit 1mb");
     sleep(Duration::from_millis(100)); // Until the bridge forwards.
     // To a station that the bridge does not know: what it also took itself it would copy.
     let to_station = |serial| {
@@ -160,7 +160,7 @@ fn buffers_that_a_slow_link_further_on_holds_come_back() {
         assert_eq!(commit(&mut port, serial), Ok(()));
     }
     let in_time = |what: &str, done: &mut dyn FnMut() -> bool| {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(20);
         while !done() {
             assert!(Instant::now() < until, "{what}");
             sleep(Duration::from_millis(1));
@@ -193,7 +193,7 @@ fn the_second_bind_of_a_queue_is_named_and_auto_falls_back() {
     let receiver = bed.receiver();
     let stage = second.port.stage_copy(&frame(1, 64)).unwrap();
     second.port.commit(stage).unwrap();
-    assert_eq!(receiver.drain(PATIENCE), [frame(1, 64)]);
+    assert_eq!(receiver.drain(1), [frame(1, 64)]);
     drop(first);
     let again = bed.with_device(|device| open(device, &Options::default())).unwrap();
     assert_eq!((again.port.capabilities().adapter, again.fallback), ("af_xdp", None));
@@ -226,7 +226,7 @@ fn a_link_that_is_down_refuses_and_nothing_stale_leaves_later() {
         bed.far(&format!("link set {} up", support::FAR));
         assert!(port.link_up());
         assert_eq!(commit(&mut port, 50), Ok(()));
-        assert_eq!(receiver.drain(PATIENCE), [frame(50, 64)]);
+        assert_eq!(receiver.drain(1), [frame(50, 64)]);
         reap_until_idle(&mut port);
         assert_eq!(port.occupancy(), ALL_FREE);
         assert_eq!((port.counters().failed_count, port.counters().committed_count), (48, 1));
@@ -259,7 +259,7 @@ fn a_removed_device_is_gone_and_can_be_opened_anew() {
         let mut port = try_open(adapter, bed).unwrap();
         let stage = port.stage_copy(&frame(5, 64)).unwrap();
         port.commit(stage).unwrap();
-        assert_eq!(receiver.drain(PATIENCE), [frame(5, 64)]);
+        assert_eq!(receiver.drain(1), [frame(5, 64)]);
     });
 }
 
@@ -281,7 +281,7 @@ fn the_mtu_bounds_a_frame() {
         tagged[16..18].copy_from_slice(&support::ETHERTYPE);
         let stage = port.stage_copy(&tagged).unwrap();
         port.commit(stage).unwrap();
-        let arrived = receiver.drain(PATIENCE);
+        let arrived = receiver.drain(2);
         assert_eq!(arrived.len(), 2);
         assert!(arrived[0] == longest);
         // The receiving kernel takes the tag off before taps see the frame.
@@ -292,7 +292,7 @@ fn the_mtu_bounds_a_frame() {
         let stage = port.stage_copy(&frame(4, 1514)).unwrap();
         let refused = port.commit(stage);
         assert!(matches!(refused, Err(SendError::TooLong | SendError::Dropped)), "{refused:?}");
-        assert!(receiver.drain(PATIENCE).is_empty());
+        assert!(receiver.drain(0).is_empty());
     });
 }
 
@@ -320,7 +320,7 @@ fn a_large_mtu_takes_larger_buffers_or_the_other_adapter() {
         let long = frame(1, mtu + 14);
         let stage = opened.port.stage_copy(&long).unwrap();
         opened.port.commit(stage).unwrap();
-        assert!(receiver.drain(PATIENCE) == [long], "MTU {mtu}");
+        assert!(receiver.drain(1) == [long], "MTU {mtu}");
     }
 }
 
@@ -331,9 +331,9 @@ fn a_dropped_port_lets_its_namespace_go() {
         sleep(Duration::from_millis(300));
         assert!(bed.far_exists(), "an open port holds its namespace: that is why it must be dropped");
         drop(port);
-        let until = Instant::now() + Duration::from_secs(1);
+        let until = Instant::now() + Duration::from_secs(20);
         while bed.far_exists() {
-            assert!(Instant::now() < until, "the namespace is still held a second after the port's end");
+            assert!(Instant::now() < until, "the namespace is still held after the port's end");
             sleep(Duration::from_millis(10));
         }
     });

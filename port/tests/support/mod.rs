@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use ktsn_port::{Device, OpenError, in_namespace};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// IEEE 802 local experimental EtherType 1: nobody else sends it.
 pub(crate) const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -123,6 +124,19 @@ impl Drop for Bed {
     }
 }
 
+/// How long a frame is waited for that must come, and one that must not.
+const PATIENCE: Duration = Duration::from_secs(20);
+const A_LITTLE: Duration = Duration::from_millis(200);
+
+/// The calling thread, and those that it starts, keep to one CPU: what is sent through a veth from another one may overtake
+/// what was sent before.
+pub(crate) fn keep_to_one_cpu() {
+    let all = sched_getaffinity(None).unwrap();
+    let mut only = CpuSet::new();
+    only.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+    sched_setaffinity(None, &only).unwrap();
+}
+
 /// A packet socket that keeps frames with [`ETHERTYPE`] or IPv4.
 pub(crate) struct Receiver {
     socket: OwnedFd,
@@ -148,14 +162,15 @@ impl Receiver {
         }
     }
 
-    /// Every frame until none has come for `patience`.
-    pub(crate) fn drain(&self, patience: Duration) -> Vec<Vec<u8>> {
+    /// So many frames, waited for, and every one that comes a little later.
+    pub(crate) fn drain(&self, expected: usize) -> Vec<Vec<u8>> {
         let mut buffer = vec![0; 65_536];
-        std::iter::from_fn(|| {
-            let (octets, _) = self.next_stamped(&mut buffer, patience)?;
-            Some(buffer[..octets].to_vec())
-        })
-        .collect()
+        let mut frames = Vec::new();
+        let patience = |count| if count < expected { PATIENCE } else { A_LITTLE };
+        while let Some((octets, _)) = self.next_stamped(&mut buffer, patience(frames.len())) {
+            frames.push(buffer[..octets].to_vec());
+        }
+        frames
     }
 }
 
