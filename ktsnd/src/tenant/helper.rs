@@ -8,7 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use super::socket::{can_close_unknown, one_hangs, one_hangs_no_more};
 
 /// How long a job may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a thread may wait for a CPU before it begins, which is nobody's fault.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take with what it waits for a CPU, before it begins or in its midst: that is nobody's fault.
+const CPU_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the threads have in common.
 type Work<J, A> = Arc<dyn Fn(J) -> A + Send + Sync>;
@@ -37,13 +37,22 @@ struct Thread<J, A> {
 
 #[derive(Default)]
 struct State {
-    has_begun: AtomicBool,
+    /// The thread that is at the job, or was last; 0 before it has begun.
+    at_it: AtomicI32,
     /// It was left behind, and counts as a closer.
     is_closer: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl State {
+    /// Whether its thread waits for somebody else, in the job: what runs, or could if there were a CPU, does not.
+    fn hangs(&self) -> bool {
+        let thread = self.at_it.load(SeqCst);
+        // `PID (NAME) STATE …`; one that cannot be read is taken for one that waits.
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        thread != 0 && !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+    }
+
     /// It counts as a closer no more.
     fn is_no_closer(&self) {
         if self.is_closer.swap(false, SeqCst) {
@@ -119,25 +128,29 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
     /// The thread, left behind with this job; `None` if it ended by itself.
     pub(super) fn ask(&mut self, job: J) -> Result<A, Option<Behind<J>>> {
         let Some(thread) = self.thread.take() else { return Err(None) };
-        thread.state.has_begun.store(false, SeqCst);
+        thread.state.at_it.store(0, SeqCst);
         if thread.jobs.send(job).is_err() {
             return Err(None);
         }
         let asked = Instant::now();
         loop {
-            match thread.answers.recv_timeout(PATIENCE) {
+            let is_late = match thread.answers.recv_timeout(PATIENCE) {
                 Ok(answer) => {
                     self.thread = Some(thread);
                     return Ok(answer);
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(None),
-                Err(RecvTimeoutError::Timeout) => {
-                    if thread.state.has_begun.load(SeqCst) || asked.elapsed() > BEGIN_PATIENCE {
-                        one_hangs();
-                        thread.state.is_closer.store(true, SeqCst);
-                        return Err(Some(Behind { jobs: thread.jobs, state: thread.state }));
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => thread.state.hangs() || asked.elapsed() > CPU_PATIENCE,
+            };
+            // One that has just answered waits, too: for its next job.
+            if is_late && let Ok(answer) = thread.answers.try_recv() {
+                self.thread = Some(thread);
+                return Ok(answer);
+            }
+            if is_late {
+                one_hangs();
+                thread.state.is_closer.store(true, SeqCst);
+                return Err(Some(Behind { jobs: thread.jobs, state: thread.state }));
             }
         }
     }
@@ -154,7 +167,7 @@ fn spawn<J: Send + 'static, A: Send + 'static>(
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
         let at_end = AtEnd(own);
         for job in given {
-            at_end.0.has_begun.store(true, SeqCst);
+            at_end.0.at_it.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
             // Nobody listens to one that was left behind.
             let _ = told.send(work(job));
         }
@@ -192,5 +205,21 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(5));
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Its thread has no CPU of its own: what it needs of one is not the program's doing.
+    #[test]
+    fn who_is_at_work_does_not_hang() {
+        let mut helper = Helper::new("ktsn-test", move |span: Duration| {
+            let began = Instant::now();
+            while began.elapsed() < span {
+                std::hint::black_box(());
+            }
+            span
+        });
+        assert!(helper.is_ready());
+        assert_eq!(helper.ask(3 * PATIENCE).ok(), Some(3 * PATIENCE));
+        assert!(helper.is_ready());
+        assert!(helper.ask(2 * CPU_PATIENCE).is_err(), "not for ever");
     }
 }
