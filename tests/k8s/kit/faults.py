@@ -12,6 +12,7 @@ from .cases import PERIOD, Cases, Stream, expect
 from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
 from .space import until
+from .stalls import Stalls
 
 
 class Faults(Cases):
@@ -26,11 +27,14 @@ class Faults(Cases):
         before = self.ktsn.restarts()
         stream = Stream(self.ktsn, 4)
         time.sleep(1)
-        kill(self.ktsn.daemon(self.cluster.nodes[0]))
-        lost, gap = stream.end()
+        # What was under way while the machine stood still waits for its next turn.
+        with Stalls() as stalls:
+            kill(self.ktsn.daemon(self.cluster.nodes[0]))
+            lost, gap = stream.end()
+        most = 1.0 + 2 * stalls.lost
         print(f"       longest gap {gap:.3f} s, {lost} of {stream.frames} frames lost", flush=True)
-        expect(gap <= 1.0, f"traffic stood still for {gap:.2f} s")
-        expect(lost * PERIOD <= 1.0, f"{lost} frames lost: more than a second of them")
+        expect(gap <= most, f"traffic stood still for {gap:.2f} s, the machine itself for {stalls.lost:.2f} s")
+        expect(lost * PERIOD <= most, f"{lost} frames lost: more than a second of them")
         expect(self.ktsn.restarts() == before, f"restarted: {set(self.ktsn.restarts().items()) - set(before.items())}")
         self.ktsn.wait_ready()
         return gap
