@@ -52,8 +52,10 @@ pub struct State {
 #[serde(deny_unknown_fields)]
 pub struct KeptPeers {
     /// The attachment's name; none: the VNI's.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attachment: Option<String>,
     /// The VNI, where no attachment is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// As they came.
     pub peers: Vec<RawVxlanPeer>,
@@ -224,6 +226,7 @@ impl RunDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{RawOverlay, RawVxlan};
 
     #[test]
     fn one_daemon_a_directory() {
@@ -268,6 +271,43 @@ mod tests {
             assert_eq!(fs::read(dir.path().join("state.json.damaged")).unwrap(), damaged);
             assert_eq!(run.load(), (State::default(), None));
         }
+    }
+
+    /// A network as tsn-cni attaches it: what nobody gave is not written, and a file that says `null` is read as before.
+    #[test]
+    fn two_hundred_attachments_are_written_without_what_is_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::take(dir.path()).unwrap();
+        let attachment = |number| RawAttachment {
+            name: Some(format!("default/talker-{number}/net1")),
+            netns: Some(format!("/run/netns/cni-{number}")),
+            interface: Some("net1".into()),
+            uplink: Some("eth1".into()),
+            overlay: Some(RawOverlay::Vxlan(Box::new(RawVxlan {
+                device: Some("flannel.1".into()),
+                peers: vec![RawVxlanPeer { prefix: Some("10.244.1.0/24".into()), ..RawVxlanPeer::default() }],
+                ..RawVxlan::default()
+            }))),
+            ..RawAttachment::default()
+        };
+        let state = State { attachments: (0..200).map(attachment).collect(), ..State::default() };
+        run.save(&state).unwrap();
+        let path = dir.path().join("state.json");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("null"), "{}", &text[..1000]);
+        assert_eq!(run.load(), (state.clone(), None));
+        let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for attachment in older["attachments"].as_array_mut().unwrap() {
+            for field in ["destinations", "classes", "take", "vlan", "octets_max"] {
+                attachment[field] = serde_json::Value::Null;
+            }
+            for field in ["mode", "vni", "flood", "ttl"] {
+                attachment["overlay"]["vxlan"][field] = serde_json::Value::Null;
+            }
+            attachment["overlay"]["vxlan"]["peers"][0]["mac"] = serde_json::Value::Null;
+        }
+        fs::write(&path, older.to_string()).unwrap();
+        assert_eq!(run.load(), (state, None));
     }
 
     /// Going back to an older ktsnd loses nothing in silence: the newer one's file stays, under another name.

@@ -62,26 +62,47 @@ pub(super) struct RawClass {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)] // the fields are documented once, in docs/interfaces.md
 pub struct RawAttachment {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub overlay: Option<RawOverlay>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub destinations: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<u8>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub overrun_limit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub horizon: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_tai: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_policy_bypass: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<RawTake>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pcp: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub capture_priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub clients_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub octets_max: Option<u64>,
 }
 
@@ -107,19 +128,31 @@ pub enum RawOverlay {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct RawVxlan {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub learn_from: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<RawVxlanPeer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub flood: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub flood_interface: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<RawOuter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tos: Option<RawOuter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub df: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_checksum: Option<bool>,
 }
 
@@ -145,7 +178,10 @@ impl std::fmt::Display for RawOuter {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct RawVxlanPeer {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vtep: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
 }

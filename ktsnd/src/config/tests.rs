@@ -213,6 +213,7 @@ mod hostile {
             };
             let first = Attachment::check("a", raw).unwrap();
             let text = serde_json::to_string(&first.raw).unwrap();
+            prop_assert!(!text.contains("null"), "{}", text);
             let again = Attachment::check("a", serde_json::from_str(&text).unwrap()).unwrap();
             prop_assert_eq!(first, again);
         }
