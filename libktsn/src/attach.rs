@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::abi::{EAGAIN, EBADF, EMFILE, EPROTO};
-use crate::page::{Locked, Page};
+use crate::page::{Locked, PLACES_COUNT, Page};
 use crate::region::{self, Region, Use};
 use crate::{clock, env, limit, streams, sys};
 
@@ -43,8 +43,8 @@ const REPLY_WAIT: u64 = 10_000_000_000;
 
 /// Whether this process or an ancestor was ever attached: then timed sends never go to the kernel unseen.
 static ONCE: AtomicBool = AtomicBool::new(false);
-/// Frames sent while no region was there to count them in.
-static ABSENT: AtomicU64 = AtomicU64::new(0);
+/// Frames sent while no region was there to count them in, of the attachment at each place.
+static ABSENT: [AtomicU64; PLACES_COUNT] = [const { AtomicU64::new(0) }; PLACES_COUNT];
 /// The daemon's last refusal, [`HelloStatus`] as a number; 0 = none, it was not there.
 static REFUSAL: AtomicU32 = AtomicU32::new(0);
 /// In its place: this program has no descriptor left for the two that are needed.
@@ -67,9 +67,11 @@ pub(crate) fn was_attached() -> bool {
     ONCE.load(Acquire)
 }
 
-/// Counts frames that found no daemon.
-pub(crate) fn count_absent(frames: u64) {
-    ABSENT.fetch_add(frames, Relaxed);
+/// Counts frames that found no daemon, of the attachment at this place.
+pub(crate) fn count_absent(place: usize, frames: u64) {
+    if let Some(absent) = ABSENT.get(place) {
+        absent.fetch_add(frames, Relaxed);
+    }
 }
 
 /// One step, if nobody else is at it; never blocks.
@@ -229,7 +231,8 @@ fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, door
     }
     // A region of another interface may be there from before, with a daemon that is gone.
     if let Some(held) = Use::all(page).find(|held| held.is_of(number)) {
-        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, ABSENT.swap(0, Relaxed));
+        let frames = ABSENT.get(held.place()).map_or(0, |absent| absent.swap(0, Relaxed));
+        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, frames);
     }
     true
 }

@@ -109,6 +109,11 @@ impl Batch {
         }
     }
 
+    /// Which attachment the messages are of.
+    pub(crate) const fn place(&self) -> usize {
+        self.place
+    }
+
     /// The region in use, if it is to be used. One that is not is given up.
     #[inline(always)]
     pub(crate) fn current(&mut self) -> Option<&Use> {
@@ -236,7 +241,7 @@ impl Batch {
     pub(crate) fn absent(&mut self, octets: usize) -> Verdict {
         self.publish();
         let Some(held) = &self.held else {
-            attach::count_absent(1);
+            attach::count_absent(self.place, 1);
             return Verdict::Taken(octets);
         };
         let producer = held.producer();
@@ -244,7 +249,7 @@ impl Batch {
         if producer.state() != RegionState::Attached || bell.is_some_and(|bell| !ring(held, bell)) {
             held.give_up(self.page);
             self.let_go();
-            attach::count_absent(1); // nobody reads this region's counters any more
+            attach::count_absent(self.place, 1); // nobody reads this region's counters any more
         } else {
             producer.count(counter::DAEMON_ABSENT);
         }

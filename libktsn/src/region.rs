@@ -99,6 +99,8 @@ pub(crate) struct Region {
     octets: AtomicUsize,
     /// The attachment's interface in this namespace.
     interface_index: AtomicU32,
+    /// Where it is, or was, named.
+    place: AtomicUsize,
     /// Frames that were counted as absent and lie in it all the same.
     absent: AtomicU64,
     /// The connection for registrations.
@@ -120,6 +122,7 @@ static REGIONS: [Region; REGIONS_COUNT] = [const {
         base: AtomicUsize::new(0),
         octets: AtomicUsize::new(0),
         interface_index: AtomicU32::new(0),
+        place: AtomicUsize::new(0),
         absent: AtomicU64::new(0),
         control: Descriptor::none(),
         doorbell: Descriptor::none(),
@@ -241,7 +244,7 @@ impl Region {
     /// Counts frames in the region that nobody takes any more. The caller holds it.
     pub(crate) fn count_absent(&self, frames: u64) {
         self.absent.fetch_add(frames, Relaxed);
-        attach::count_absent(frames);
+        attach::count_absent(self.place.load(Relaxed), frames);
     }
 
     /// Counts the frames that a daemon took along that is gone: their slots never came back. One that ends well, or has
@@ -255,7 +258,8 @@ impl Region {
         // SAFETY: the region was in use, so this was written; it is written again only after `release`.
         unsafe { (*self.producer.get()).assume_init_ref() }
             .for_each_queued(|_, _| left = left.saturating_add(1));
-        attach::count_absent(left.saturating_sub(self.absent.load(Relaxed)));
+        let place = self.place.load(Relaxed);
+        attach::count_absent(place, left.saturating_sub(self.absent.load(Relaxed)));
     }
 
     /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].
@@ -275,6 +279,7 @@ impl Region {
         self.base.store(base.as_ptr() as usize, Relaxed);
         self.octets.store(octets, Relaxed);
         self.absent.store(0, Relaxed);
+        self.place.store(place, Relaxed);
         self.doorbell.set(doorbell);
         let epoch = EPOCHS.fetch_add(1, Relaxed).wrapping_add(1);
         self.epoch.store(epoch.max(1), Relaxed);

@@ -169,7 +169,7 @@ impl Send {
         }
         choice::choose(self, &frame, batch);
         if batch.region(self.fd).is_none() {
-            return self.without_region(message);
+            return self.without_region(message, batch);
         }
         if USUAL {
             self.into_region(message, control, clock, frame, batch)
@@ -273,10 +273,10 @@ impl Send {
     /// No daemon: before the first attachment the kernel sends (or nobody, if the policy says so); after it, the
     /// datagram is lost as on a link without carrier, and counted. What has no way, or is a broadcast without
     /// SO_BROADCAST, has the kernel's errno; the daemon's table would have left it to the kernel.
-    fn without_region(self, message: &Message<'_>) -> Verdict {
+    fn without_region(self, message: &Message<'_>, batch: &Batch) -> Verdict {
         if attach::was_attached() {
             return self.refusal(message).unwrap_or_else(|| {
-                attach::count_absent(1);
+                attach::count_absent(batch.place(), 1);
                 Verdict::Taken(message.octets)
             });
         }
@@ -324,7 +324,7 @@ impl Send {
             return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
         let status = match self.registration(batch) {
-            None => return self.without_region(message),
+            None => return self.without_region(message, batch),
             Some(Registration::Known(status)) => status,
             Some(Registration::NoRoom) => return leave(stream, BypassReason::UnsupportedOption),
             Some(Registration::Unknown) => {
@@ -332,7 +332,7 @@ impl Send {
             }
             Some(Registration::Late) => return self.refusal(message).unwrap_or(Verdict::Fail(EAGAIN)),
         };
-        let Some(held) = batch.current() else { return self.without_region(message) };
+        let Some(held) = batch.current() else { return self.without_region(message, batch) };
         match status.code {
             // As if SO_TXTIME had never been set: the kernel has the errno.
             StreamCode::Registered if stream.is_revoked(&status) => {

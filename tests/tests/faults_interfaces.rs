@@ -6,6 +6,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
+use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
 use ktsn_tests::faults::second::{self, FAR1, NET1};
 use ktsn_tests::faults::{Tap, eventually};
@@ -170,4 +171,32 @@ fn one_attachment_goes_and_comes_back_beside_the_other() {
     let came: Vec<u64> = second.of(2).iter().map(|a| a.sequence).collect();
     assert!(came.is_sorted() && came.last() == Some(&1499) && came.len() < 1500, "{}", came.len());
     assert!(kernels.of(2).is_empty() && first.early().is_empty() && second.early().is_empty());
+}
+
+/// The daemon is killed under a program that sends by both: what was lost is counted at the attachment whose it was.
+#[test]
+fn what_a_killed_daemon_took_along_is_counted_at_its_own_attachment() {
+    let bed = Bed::new();
+    let mut daemon = start(&bed);
+    let (first, second) = (Tap::open(&bed.host_b, UPLINK), Tap::open(&bed.host_b, "up2"));
+    let child = program(&daemon, &bed, "alternate", 3000, &[]);
+    eventually("traffic on both", SOON, || {
+        (second.of(2).len() > 100 && first.of(1).len() > 100).then_some(())
+    });
+    daemon.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = [first.of(1).len(), second.of(2).len()];
+    daemon.spawn();
+    eventually("traffic on both again", SOON, || {
+        (first.of(1).len() > before[0] + 100 && second.of(2).len() > before[1] + 100).then_some(())
+    });
+    assert_eq!(hook::values(&child.wait_with_output().expect("python3"))["failed"], 0);
+    let is_last = |tap: &Tap, sender| tap.of(sender).iter().any(|a| a.sequence == 2999);
+    eventually("the last frames", SOON, || (is_last(&first, 1) && is_last(&second, 2)).then_some(()));
+    for (name, came) in [(NAME, first.of(1).len()), ("net1", second.of(2).len())] {
+        let absent = reason(&daemon.control().counters(name).dropped, "daemon_absent");
+        let lost = 3000 - came as u64;
+        // Of the frame that it was just handing over nobody knows.
+        assert!(lost > 0 && (lost..=lost + 1).contains(&absent), "{name}: {absent} counted, {lost} lost");
+    }
 }
