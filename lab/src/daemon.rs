@@ -4,11 +4,13 @@
 //! In: the testbed, the programs. Out: a [`Daemon`] with a private run directory, its counters before and after a run,
 //! its CPU time and memory. It ends with its value.
 
+mod configuration;
+
+pub use configuration::{OVERRUN_LIMIT, attachment_of, configuration, configuration_of, without_attachment};
+
 use crate::error::LabError;
 use crate::process::{Process, Program};
-use crate::testbed::{
-    Host, POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path,
-};
+use crate::testbed::{Host, Testbed, UPLINK};
 use crate::tools::Tools;
 use hdrhistogram::Histogram;
 use hyper_util::rt::TokioIo;
@@ -23,8 +25,6 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 /// The attachment's name.
 const ATTACHMENT: &str = "lab";
-/// Later than this our worker drops a frame; stalls of this machine are shorter.
-pub const OVERRUN_LIMIT: &str = "100ms";
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Longest wait for the daemon to serve.
@@ -38,31 +38,6 @@ pub struct Daemon {
     pid: u32,
     run_dir: PathBuf,
     runtime: tokio::runtime::Runtime,
-}
-
-/// The configuration of a ktsnd on host A that serves pod A.
-#[must_use]
-pub fn configuration(testbed: &Testbed) -> String {
-    configuration_of(&testbed.a, &testbed.b)
-}
-
-/// The configuration of a ktsnd on `a` that serves its pod, whose peers are the pods of `b`.
-///
-/// The other paths send a frame however late its program or its timer was; so does this one: a late frame is sent and
-/// counted, instead of dropped as etf would, and stands in every distribution.
-#[must_use]
-pub fn configuration_of(a: &Host, b: &Host) -> String {
-    format!(
-        "[[port]]\ndevice = \"{UPLINK}\"\ncpu = 1\npriority = 50\n\n[[attachment]]\nname = \"{ATTACHMENT}\"\n\
-         netns = \"{netns}\"\ninterface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\n\
-         late = \"send\"\noverrun_limit = \"{OVERRUN_LIMIT}\"\noverlay = {{ vxlan = {{ mode = \"routed\", vni = {VXLAN_VNI}, port = {VXLAN_PORT}, local = \"{local}\", \
-         device = \"{VXLAN_DEVICE}\", peers = [ {{ prefix = \"{prefix}\", vtep = \"{vtep}\", mac = \"{mac}\" }} ] }} }}\n",
-        netns = namespace_path(&a.pod_namespace),
-        local = a.address,
-        prefix = b.pod_prefix,
-        vtep = b.address,
-        mac = b.vxlan_mac,
-    )
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, LabError> {

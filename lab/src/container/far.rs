@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The receiving node's ktsnd of the path `ktsn-short`. In: the testbed. Out: a daemon on host B that takes pod B's frames
-//! straight into it, or why there can be none.
+//! The receiving node's ktsnd. In: the testbed. Out: a daemon on host B; that of the path `ktsn-short` takes pod B's frames
+//! straight into it, or there is a reason why it cannot.
 
 use crate::daemon::{Daemon, configuration_of};
 use crate::error::LabError;
@@ -8,11 +8,21 @@ use crate::testbed::Testbed;
 use crate::tools::Tools;
 use std::path::Path;
 
-/// Starts it; its files go to a directory of its own below `directory`.
+/// Starts that of `ktsn-short`.
 pub(super) fn start(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<Daemon, LabError> {
+    start_with(tools, testbed, directory, &configured(&configuration_of(&testbed.b, &testbed.a)))
+}
+
+/// Starts one with this configuration; its files go to a directory of its own below `directory`.
+pub(crate) fn start_with(
+    tools: &Tools,
+    testbed: &Testbed,
+    directory: &Path,
+    configuration: &str,
+) -> Result<Daemon, LabError> {
     let directory = directory.join("far");
     std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
-    Daemon::start_on(tools, &testbed.b, &directory, &configured(&configuration_of(&testbed.b, &testbed.a)))
+    Daemon::start_on(tools, &testbed.b, &directory, configuration)
 }
 
 /// The same attachment with the short way in.

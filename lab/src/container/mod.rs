@@ -12,7 +12,7 @@
 pub mod bars;
 mod capture;
 pub(crate) mod cpu;
-mod far;
+pub(crate) mod far;
 pub mod load;
 mod one_run;
 mod path;

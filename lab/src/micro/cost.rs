@@ -5,7 +5,7 @@
 
 use super::sender::{BURST, Calls, Cost};
 use super::{Plan, sys};
-use crate::daemon::{Counters, Daemon, configuration};
+use crate::daemon::{Counters, Daemon, without_attachment};
 use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::sys::within;
@@ -174,9 +174,8 @@ impl Costs<'_> {
 
     /// Daemon and worker with a port, and nobody to serve.
     pub(super) fn nothing_attached(&self) -> Result<Vec<Micro>, LabError> {
-        let whole = configuration(self.testbed);
-        let port = whole.split("[[attachment]]").next().unwrap_or_default();
-        let daemon = Daemon::start_with(&self.plan.tools, self.testbed, self.directory, port)?;
+        let (plan, port) = (self.plan, without_attachment());
+        let daemon = Daemon::start_with(&plan.tools, self.testbed, self.directory, &port)?;
         Ok(vec![self.cpu("ktsnd.cpu.nothing_attached", &daemon)?])
     }
 

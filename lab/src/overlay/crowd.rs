@@ -21,11 +21,11 @@
 //! ```
 
 use crate::container::{self, Event, Load};
-use crate::daemon::{Counters, Daemon, configuration};
+use crate::daemon::{Counters, Daemon, attachment_of, without_attachment};
 use crate::error::LabError;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
-use crate::testbed::{Crowd, Testbed, UPLINK, namespace_path};
+use crate::testbed::{Crowd, Testbed, UPLINK};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
@@ -159,18 +159,10 @@ pub(super) fn measure(
 
 /// One attachment for each pod.
 fn configured(testbed: &Testbed, pods: &Crowd) -> String {
-    const HEAD: &str = "[[attachment]]\n";
-    let plain = configuration(testbed);
-    let (port, attachment) = plain.split_at(plain.find(HEAD).unwrap_or(plain.len()));
-    let first = namespace_path(&testbed.a.pod_namespace);
-    let each = pods.namespaces().iter().enumerate().map(|(index, pod)| {
-        attachment.replacen("name = \"", &format!("name = \"many-{index}-"), 1).replacen(
-            &format!("\"{first}\""),
-            &format!("\"{}\"", namespace_path(pod)),
-            1,
-        )
-    });
-    std::iter::once(port.to_owned()).chain(each).collect::<Vec<_>>().join("\n")
+    let attachment =
+        |(index, pod): (usize, &String)| attachment_of(&testbed.a, &testbed.b, &format!("many-{index}"), pod);
+    let each = pods.namespaces().iter().enumerate().map(attachment);
+    std::iter::once(without_attachment()).chain(each).collect::<Vec<_>>().join("\n")
 }
 
 struct Many<'a> {

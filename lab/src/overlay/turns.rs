@@ -14,8 +14,8 @@
 //! ```
 
 use super::bars::COUNTS;
-use crate::container::{self, Bench, Event, Load, Path, bars};
-use crate::daemon::{Daemon, configuration_of};
+use crate::container::{self, Bench, Event, Load, Path, bars, far};
+use crate::daemon::{Daemon, without_attachment};
 use crate::error::LabError;
 use crate::exclusive::wait_until_quiet;
 use crate::observers::{MEASURED, READY_MAX, TALK_EXTRA, finish};
@@ -28,7 +28,6 @@ use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Check, CheckOutcome, Document, Question, Series};
 use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
-use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 /// Time between two changes.
@@ -135,7 +134,7 @@ pub(super) fn measure(
     let frames = lasts.as_nanos() / u128::from(plan.period.get().unsigned_abs().max(1));
     let plan = container::Plan { frames: u64::try_from(frames).unwrap_or(u64::MAX), ..plan.clone() };
     let near = Daemon::start(&plan.tools, &testbed, directory.path())?;
-    let far = far(&plan, &testbed, directory.path())?;
+    let far = far::start_with(&plan.tools, &testbed, directory.path(), &without_attachment())?;
     let bench = Bench { plan: &plan, testbed: &testbed, daemon: Some(near), directory: directory.path() };
     let both = Turns { bench, far };
     let mut rounds = Vec::new();
@@ -150,15 +149,6 @@ pub(super) fn measure(
     document.checks.push(arrived(&rounds));
     let of = |way| rounds.iter().map(|round| round.series(Some(way))).collect();
     Ok(Way::ALL.map(of).into())
-}
-
-/// A ktsnd on host B that has an uplink and no attachment yet.
-fn far(plan: &container::Plan, testbed: &Testbed, directory: &FilePath) -> Result<Daemon, LabError> {
-    let directory = directory.join("far");
-    std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
-    let both = configuration_of(&testbed.b, &testbed.a);
-    let port = both.split("[[attachment]]").next().unwrap_or_default();
-    Daemon::start_on(&plan.tools, &testbed.b, &directory, port)
 }
 
 /// Pod B's interface, with the short way in.
