@@ -96,6 +96,27 @@ fn timed_sends_are_taken_and_sent_by_it() {
     assert!(count("sent") > 0, "{of}");
 }
 
+/// Its counters go with it, so it says what they say.
+#[test]
+fn what_was_dropped_is_told_at_the_end() {
+    let talk = |to: &str| {
+        let talk = format!("$KTSN talk {to}:5000 --count 100 --lead 20ms");
+        inside(&["run", "--with-daemon", "va", "--", "sh", "-c", &talk]).output().unwrap()
+    };
+    let output = talk("192.0.2.99");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let told: Vec<String> =
+        err(&output).lines().filter(|line| line.contains("dropped as")).map(str::to_owned).collect();
+    let line = told.iter().find(|line| line.contains("dropped as no_neighbour: the MAC address"));
+    assert!(line.is_some_and(|line| line.starts_with("ktsn run: ")), "{}", err(&output));
+    // On a busy machine a frame may be too late to be sent.
+    let count = |line: &String| line.split(' ').nth(2).and_then(|count| count.parse::<u64>().ok()).unwrap();
+    assert_eq!(told.iter().map(count).sum::<u64>(), 100, "{told:?}");
+    let output = talk("192.0.2.2");
+    let lines = err(&output);
+    assert!(lines.lines().all(|line| !line.contains("dropped as") || line.contains("missed")), "{lines}");
+}
+
 #[test]
 fn top_shows_the_rates_of_an_interval() {
     let script = "$KTSN talk 192.0.2.2:5000 --count 3000 --lead 20ms >&2 & sleep 0.8; $KTSN top --once --json --interval 1s && \

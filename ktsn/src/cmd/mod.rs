@@ -4,6 +4,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod doctor;
+mod dropped;
 pub(crate) mod listen;
 mod observer;
 pub(crate) mod report;

@@ -54,6 +54,8 @@ Examples:
   ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000 --count 1000
   ktsn run --with-daemon eth0,destination=192.0.2.0/24,late=drop -- ./controller
 
+With --with-daemon, what its ktsnd dropped is told at the end on standard error, a line for each reason.
+
 Exit status: the program's; with --with-daemon 128+N if signal N ended it.
   127 the program is not found; 126 it cannot be executed;
   1 the daemon of its own did not start; 2 wrong usage; 3 not possible here.";

@@ -3,7 +3,7 @@
 //!
 //! In: the program's command, the interface. Out: the program's exit status. ktsnd lives in a process group of its
 //! own (the terminal's Ctrl-C is the program's), ends by SIGTERM, which drains, after the program; it also ends when
-//! this process is killed. Its log and sockets lie in a directory that is removed afterwards.
+//! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so what it dropped is told.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use ktsn_proto::v1::{HealthReply, HealthRequest, StatisticsReply, StatisticsRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
 
+use super::dropped;
 use crate::sys::{self, Signals};
 use crate::{control, installed};
 
@@ -68,7 +70,9 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     signals.unhold_in(program);
     let mut child = program.spawn().map_err(Failed::Program)?;
     let status = look_after(&mut child, &mut daemon, &signals).map_err(io_failed("waiting for the program"));
-    daemon.drain();
+    let until = Instant::now() + DRAIN_MAX;
+    daemon.tell_dropped(&place.run_dir, until);
+    daemon.drain(until);
     status
 }
 
@@ -224,7 +228,7 @@ impl Daemon {
                 )));
             }
             if let Some(arrived) = signals.next().filter(|arrived| FORWARDED[..3].contains(&arrived.signal)) {
-                self.drain();
+                self.drain(Instant::now() + DRAIN_MAX);
                 return Err(Failed::Daemon(format!(
                     "ended by signal {} before the program started",
                     arrived.signal
@@ -248,10 +252,30 @@ impl Daemon {
         if shown.is_empty() { String::from("  (it said nothing)") } else { shown.join("\n") }
     }
 
+    /// Says what was dropped, once what is queued has left: its counters go with it.
+    fn tell_dropped(&mut self, run_dir: &Path, until: Instant) {
+        let Ok(runtime) = control::runtime() else { return };
+        let (mut last, mut is_whole, mut pause) = (None, false, 10_000_000);
+        while Instant::now() < until && !is_whole && matches!(self.child.try_wait(), Ok(None)) {
+            let Ok(now) = runtime.block_on(statistics(run_dir)) else { break };
+            // The same twice: nothing of the program's was still on its way to be counted.
+            is_whole = dropped::is_settled(&now) && last.as_ref() == Some(&now.attachments);
+            if is_whole {
+                for line in dropped::lines(&now) {
+                    eprintln!("ktsn run: {line}");
+                }
+            }
+            last = Some(now.attachments);
+            let tick = Timespec { tv_sec: 0, tv_nsec: pause };
+            // What waits for long is not disturbed by being asked after.
+            pause = (pause * 2).min(200_000_000);
+            let _ = poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], Some(&tick));
+        }
+    }
+
     /// Lets it send what is queued, and ends it.
-    fn drain(&mut self) {
+    fn drain(&mut self, until: Instant) {
         sys::send_signal(&self.child, libc::SIGTERM);
-        let until = Instant::now() + DRAIN_MAX;
         loop {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
@@ -285,8 +309,13 @@ impl Drop for Daemon {
     }
 }
 
+async fn statistics(run_dir: &Path) -> Result<StatisticsReply, control::ControlError> {
+    let mut client = control::connect(run_dir).await?;
+    control::answer(run_dir, client.statistics(StatisticsRequest::default())).await
+}
+
 /// Health of the daemon with this process number; another one in the same place is told apart by its socket.
-async fn health(run_dir: &Path, pid: u32) -> Result<ktsn_proto::v1::HealthReply, String> {
+async fn health(run_dir: &Path, pid: u32) -> Result<HealthReply, String> {
     let stream = UnixStream::connect(control::socket(run_dir)).await.map_err(|error| error.to_string())?;
     let server = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
     if server != i32::try_from(pid).ok() {
@@ -294,7 +323,7 @@ async fn health(run_dir: &Path, pid: u32) -> Result<ktsn_proto::v1::HealthReply,
     }
     let asked = async {
         let mut client = control::connect(run_dir).await?;
-        control::answer(run_dir, client.health(ktsn_proto::v1::HealthRequest {})).await
+        control::answer(run_dir, client.health(HealthRequest {})).await
     };
     asked.await.map_err(|error: control::ControlError| error.to_string())
 }
