@@ -34,10 +34,11 @@ struct Arguments {
     /// Configuration file; without it /etc/ktsn/ktsnd.toml is read if it is there
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory for sockets, lock and state
+    /// Directory for sockets, lock and state [default: the configuration's run_dir, else KTSN_RUN_DIR, else /run/ktsn]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Attach a pod interface; may be given several times
+    /// Attach a pod interface: NETNS is a name of `ip netns` or a path such as /proc/PID/ns/net; may be given several
+    /// times
     #[arg(long, value_name = "NETNS:IFACE[,key=value…]")]
     attach: Vec<String>,
     /// error, warn, info, debug or trace; or a filter such as ktsnd=debug

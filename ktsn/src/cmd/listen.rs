@@ -37,8 +37,8 @@ pub(crate) struct ListenArgs {
     /// Datagrams to wait for; 0: until SIGINT or SIGTERM.
     #[arg(long, default_value_t = 0)]
     count: u64,
-    /// End after this long without a datagram.
-    #[arg(long, value_parser = span)]
+    /// End after this long without a datagram, such as 500ms or 2s.
+    #[arg(long, value_name = "TIME", value_parser = span)]
     timeout: Option<Nanos>,
     #[command(flatten)]
     rights: Rights,

@@ -56,8 +56,8 @@ pub(crate) struct TalkArgs {
     /// Where to: an address or name, and a port.
     #[arg(value_name = "DEST:PORT")]
     destination: String,
-    /// Distance of two transmit times.
-    #[arg(long, default_value = "1ms", value_parser = span)]
+    /// Distance of two transmit times, such as 250us, 1ms or 2s.
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = span)]
     period: Nanos,
     /// Octets of payload, 16 or more.
     #[arg(long, default_value_t = 64, value_name = "OCTETS")]
@@ -66,19 +66,19 @@ pub(crate) struct TalkArgs {
     #[arg(long, default_value_t = 0)]
     count: u64,
     /// Mode txtime: how far ahead of its transmit time a datagram is sent.
-    #[arg(long, default_value = "300us", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "300us", value_parser = span)]
     lead: Nanos,
-    /// The clock.
+    /// The clock that transmit times are counted on.
     #[arg(long, default_value = "tai")]
     clock: ClockName,
-    /// SO_PRIORITY.
+    /// SO_PRIORITY of the socket, 0 to 15: it says which traffic class.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
     /// How the transmit time is met.
     #[arg(long, default_value = "txtime")]
     mode: Keeper,
     /// Mode spin: how long before the transmit time to begin.
-    #[arg(long, default_value = "60us", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "60us", value_parser = span)]
     spin_margin: Nanos,
     /// First transmit time, nanoseconds of CLOCK_TAI [default: the next whole period at least 20 ms ahead].
     #[arg(long, value_name = "NANOS")]

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn schedule check schedule.yaml
   ktsn schedule check schedule.yaml --link-speed 100M --mtu 256 --strict
-  echo 'tc qdisc replace dev eth0 parent root taprio ...' | ktsn schedule check -
+  ktsn schedule convert schedule.yaml --format taprio --dev eth0 | ktsn schedule check -
 
 A fault is FILE:LINE:COLUMN: LEAF: what was found, what was expected (the rule). Warnings: a class that never opens, a \
 frame that fits into no window, a window shorter than its guard band, an unknown link speed.
