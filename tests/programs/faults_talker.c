@@ -6,12 +6,14 @@
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
 //   untimed=1 no TxTime at all     priority=N  SO_PRIORITY
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
-//   go=1      the others, and their TxTimes, wait for a line or the end of standard input
+//   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
+//             input; then come the others
 // Prints "what value" lines: sent, failed, errno (last), port, waits (sends that waited for something, but for the
-// first; one that was merely preempted does not count).
+// first; one that was merely preempted does not count), firsts (how often the first was sent).
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +134,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage to = destination(argv[1], atoi(argv[2]), &to_octets), *name = &to;
 	clockid_t clock = (clockid_t)value("clock", 11);
 	uint64_t period = (uint64_t)value("period_us", 1000) * 1000, lead = (uint64_t)value("lead_us", 100000) * 1000;
-	long count = value("count", 1), sent = 0, failed = 0, error = 0, waits = 0;
+	long count = value("count", 1), sent = 0, failed = 0, error = 0, waits = 0, firsts = 1;
 	size_t octets = (size_t)value("octets", 64);
 	int fd = timed_socket(to.ss_family, clock), burst = (int)value("burst", 0);
 	if (value("connect", 0)) {
@@ -165,16 +167,19 @@ int main(int argc, char **argv)
 		if (i == 0)
 			usleep((useconds_t)value("settle_ms", 0) * 1000);
 		if (i == 0 && value("go", 0)) {
-			char octet;
-			if (read(0, &octet, 1) < 0)
-				return 5;
+			struct pollfd input = {0, POLLIN, 0};
+			for (; poll(&input, 1, 100) == 0; firsts++) {
+				mark.tx_time = now(clock) + lead;
+				memcpy(payload, &mark, sizeof(mark));
+				send_at(fd, name, to_octets, payload, octets, mark.tx_time);
+			}
 			start = now(clock) + lead;
 		}
 	}
 	struct sockaddr_in6 local = {0};
 	socklen_t local_octets = sizeof(local);
 	getsockname(fd, (struct sockaddr *)&local, &local_octets);
-	say("sent", sent), say("failed", failed), say("errno", error), say("waits", waits);
+	say("sent", sent), say("failed", failed), say("errno", error), say("waits", waits), say("firsts", firsts);
 	say("port", ntohs(local.sin6_port));
 	usleep((useconds_t)value("hold_ms", 0) * 1000);
 	return 0;

@@ -7,7 +7,7 @@ use ktsn_proto::v1;
 use ktsn_tests::faults::Tap;
 use ktsn_tests::faults::bed::{Bed, POD_B, PODS_B, UPLINK};
 use ktsn_tests::faults::daemon::{Daemon, NAME, configuration};
-use ktsn_tests::faults::talker::talk;
+use ktsn_tests::faults::talker::arrive;
 use tonic::Code;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -54,8 +54,7 @@ fn attach_list_detach() {
     let error = control.attach(other).expect_err("other contents");
     assert_eq!(error.code(), Code::AlreadyExists);
     assert!(error.message().contains("attachment.name") && error.message().contains(NAME), "{error}");
-    talk(&daemon, &bed.pod_a, POD_B, 1, "count=3");
-    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    arrive(&daemon, &tap, &bed.pod_a, POD_B, 1, 3);
     let listed = control.list().attachments.remove(0).attachment.expect("attachment");
     assert_eq!((listed.slots, listed.late.as_str(), listed.classes.len()), (1024, "by-clock", 8));
     assert_eq!(listed.destinations, [PODS_B]);
@@ -67,8 +66,7 @@ fn attach_list_detach() {
     assert!(control.list().attachments.is_empty());
     // And once more, with other contents.
     assert!(!control.attach(v1::Attachment { slots: 64, ..attachment(&bed) }).expect("attach"));
-    talk(&daemon, &bed.pod_a, POD_B, 2, "count=3");
-    assert_eq!(tap.wait(2, 3, SOON).len(), 3);
+    arrive(&daemon, &tap, &bed.pod_a, POD_B, 2, 3);
 }
 
 /// Each fault names the path of its field.
@@ -130,8 +128,7 @@ fn a_restart_takes_attachments_up_again() {
     daemon.kill();
     daemon.spawn();
     assert_eq!(names(&daemon), ["pod-a", "pod-q"]);
-    talk(&daemon, &bed.pod_a, POD_B, 1, "count=3");
-    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    arrive(&daemon, &tap, &bed.pod_a, POD_B, 1, 3);
     daemon.control().detach("pod-q").expect("detach");
     assert_eq!(daemon.terminate(SOON), Some(0));
     daemon.spawn();
@@ -195,8 +192,7 @@ fn a_full_disk() {
     let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
     daemon.control().attach(second).expect("attach");
     let tap = Tap::open(&bed.host_b, UPLINK);
-    talk(&daemon, &bed.pod_q, POD_B, 1, "count=3");
-    assert_eq!(tap.wait(1, 3, SOON).len(), 3);
+    arrive(&daemon, &tap, &bed.pod_q, POD_B, 1, 3);
     let warnings = daemon.control().health().expect("health").warnings;
     assert!(
         warnings.iter().any(|w| w.contains("state file") && w.contains("lost at the next restart")),

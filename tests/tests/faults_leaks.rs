@@ -10,7 +10,7 @@ use ktsn_proto::v1::Attachment;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::crowd::Crowd;
 use ktsn_tests::faults::daemon::{self, Daemon};
-use ktsn_tests::faults::talker::talk;
+use ktsn_tests::faults::talker::{arrive, talk};
 use ktsn_tests::faults::{Tap, eventually, raw};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -213,8 +213,7 @@ fn two_hundred_attachments_come_and_go() {
     assert!(last <= after + GROWTH_KIB, "{after} KiB after one round, {last} KiB after two");
     // It goes on serving.
     let tap = Tap::open(&bed.host_b, UPLINK);
-    talk(&daemon, &bed.pod_a, POD_B, 2, "count=5");
-    assert_eq!(tap.wait(2, 5, SOON).len(), 5);
+    arrive(&daemon, &tap, &bed.pod_a, POD_B, 2, 5);
 }
 
 /// What an attachment without clients keeps resident: the figure of docs/guide/configuration.md, and some room.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
-use ktsn_tests::faults::talker::{Talker, talk};
+use ktsn_tests::faults::talker::{Talker, arrive, talk};
 use ktsn_tests::faults::{Stalls, Tap, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -79,8 +79,7 @@ fn an_interface_is_removed() {
     eventually("traffic", SOON, || (tap.of(1).len() > 50).then_some(()));
     bed.run(&format!("ip -n {} link del pod5", bed.host_a));
     released(&daemon, 1);
-    talk(&daemon, &bed.pod_q, POD_B, 2, "count=20");
-    assert_eq!(tap.wait(2, 20, SOON).len(), 20);
+    arrive(&daemon, &tap, &bed.pod_q, POD_B, 2, 20);
     drop(doomed);
 }
 
