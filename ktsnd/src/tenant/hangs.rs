@@ -1,35 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many threads a namespace may hold up, and those that the notifier left behind with a program's socket.
+//! Threads that were left behind with a program's socket, and whose.
 //!
-//! There is a bound for each namespace, whatever the others do: those whose sockets hang take nobody's place.
+//! In: such threads. Out: whether a namespace may have one more. There is a bound for each namespace, whatever the others do:
+//! those whose sockets hang take nobody's place.
 
-use super::helper::Hang;
+use super::helper::{Behind, Hang};
 
-/// Threads that one namespace may hold up at a time: a program that forks has as many processes as it likes.
+/// Sockets of one namespace that may hang at a time: a program that forks has as many processes as it likes.
 const OF_ONE_MAX: usize = 4;
-/// Where all namespaces together hold up so many, each may hold up one. So there are never more than these and one for
-/// each namespace, and whoever holds up none is always heard.
+/// Where so many of all namespaces hang, a namespace may have one. So there are never more than these and one for each
+/// namespace, and whoever has none is always heard.
 const OF_ALL_MANY: usize = 32;
 
-/// Whether a namespace that holds up `of_one` of `of_all` threads may hold up no more.
-pub(super) const fn is_full(of_one: usize, of_all: usize) -> bool {
-    of_one >= if of_all < OF_ALL_MANY { OF_ONE_MAX } else { 1 }
+/// One of them; 0 = nobody knows whose.
+struct Hanging {
+    pid: u32,
+    netns_cookie: u64,
+    hang: Hang,
 }
 
-/// Threads left behind, each with the namespace that it was left for.
+/// See the module.
 #[derive(Default)]
-pub(super) struct Hangs(Vec<(u64, Hang)>);
+pub(super) struct Hangs(Vec<Hanging>);
 
 impl Hangs {
-    /// Remembers whose socket hangs.
-    pub(super) fn add(&mut self, netns_cookie: u64, hang: Hang) {
-        self.0.push((netns_cookie, hang));
+    /// Remembers whose socket hangs. Without a namespace it counts among the closers that hang.
+    pub(super) fn add<J>(&mut self, pid: u32, netns_cookie: u64, behind: Behind<J>) {
+        let hang = if netns_cookie == 0 { behind.into_hang() } else { behind.into_bounded_hang() };
+        self.0.push(Hanging { pid, netns_cookie, hang });
+    }
+
+    /// Whether a socket of this process hangs.
+    pub(super) fn has_of(&mut self, pid: u32) -> bool {
+        self.forget();
+        pid != 0 && self.0.iter().any(|hanging| hanging.pid == pid)
     }
 
     /// Whether so many sockets of this namespace hang that no more are to be touched.
     pub(super) fn is_full_of(&mut self, netns_cookie: u64) -> bool {
-        self.0.retain(|(_, hang)| !hang.is_over());
-        is_full(self.0.iter().filter(|(of, _)| *of == netns_cookie).count(), self.0.len())
+        self.forget();
+        let of_all = self.0.iter().filter(|hanging| hanging.netns_cookie != 0).count();
+        let of_one = self.0.iter().filter(|hanging| hanging.netns_cookie == netns_cookie).count();
+        of_one >= if of_all < OF_ALL_MANY { OF_ONE_MAX } else { 1 }
+    }
+
+    fn forget(&mut self) {
+        self.0.retain(|hanging| !hanging.hang.is_over());
     }
 }
 
@@ -50,9 +66,9 @@ mod tests {
         let mut hang = |hangs: &mut Hangs, netns_cookie| {
             let may = !hangs.is_full_of(netns_cookie);
             if may {
-                assert!(helper.is_ready());
-                let Err(Some(hang)) = helper.ask(netns_cookie) else { panic!("it hangs") };
-                hangs.add(netns_cookie, hang);
+                assert!(helper.is_ready(), "those that hang take no closer's place");
+                let Err(Some(behind)) = helper.ask(netns_cookie) else { panic!("it hangs") };
+                hangs.add(7, netns_cookie, behind);
             }
             may
         };
@@ -62,11 +78,13 @@ mod tests {
         for netns_cookie in 9..=12 {
             assert_eq!([(); 2].map(|()| hang(&mut hangs, netns_cookie)), [true, false]);
         }
+        assert!(hangs.has_of(7) && !hangs.has_of(8));
         drop(release);
         let began = std::time::Instant::now();
-        while hangs.is_full_of(1) {
+        while hangs.has_of(7) {
             assert!(began.elapsed() < std::time::Duration::from_secs(5));
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        assert!(!hangs.is_full_of(1));
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! In: jobs, one at a time, which are system calls on programs' sockets: a program may hold the lock of a socket for
 //! ever (a page that faults slowly under its `sendmsg`). Out: the answer, or word that there is none yet; then this
-//! thread is left to itself and the next job gets a fresh one. The asker never waits longer than that, and bounds how many
-//! it leaves behind (`hangs.rs`).
+//! thread is left to itself and the next job gets a fresh one. Those left behind count as closers that hang, of which there
+//! is a most, unless the asker counts them itself. The asker never waits longer than that.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::socket::{can_close_unknown, one_hangs, one_hangs_no_more};
+
 /// How long a job may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 /// How long it may take with what it waits for a CPU, before it begins or in its midst: that is nobody's fault.
-pub(super) const CPU_PATIENCE: Duration = Duration::from_secs(1);
+const CPU_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the threads have in common.
 type Work<J, A> = Arc<dyn Fn(J) -> A + Send + Sync>;
@@ -37,21 +39,57 @@ struct Thread<J, A> {
 struct State {
     /// The thread that is at the job, or was last; 0 before it has begun.
     at_it: AtomicI32,
+    /// It was left behind, and counts as a closer.
+    is_closer: AtomicBool,
     is_over: AtomicBool,
 }
 
-/// Whether this thread waits for somebody else: what runs, or could if there were a CPU, does not. 0: it has not begun.
-pub(super) fn waits(thread: i32) -> bool {
-    // `PID (NAME) STATE …`; one that cannot be read is taken for one that waits.
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    thread != 0 && !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+impl State {
+    /// Whether its thread waits for somebody else, in the job: what runs, or could if there were a CPU, does not.
+    fn hangs(&self) -> bool {
+        let thread = self.at_it.load(SeqCst);
+        // `PID (NAME) STATE …`; one that cannot be read is taken for one that waits.
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        thread != 0 && !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+    }
+
+    /// It counts as a closer no more.
+    fn is_no_closer(&self) {
+        if self.is_closer.swap(false, SeqCst) {
+            one_hangs_no_more();
+        }
+    }
 }
 
-/// A thread that was left behind with its last job: it ends once it goes on.
+/// A thread that was left behind: it does what it is given once it goes on, and ends after that.
+pub(super) struct Behind<J> {
+    jobs: Sender<J>,
+    state: Arc<State>,
+}
+
+impl<J> Behind<J> {
+    /// One more job, for whenever it goes on.
+    pub(super) fn give(&self, job: J) {
+        // It ends only when this sender has gone.
+        let _ = self.jobs.send(job);
+    }
+
+    /// For asking later whether it went on.
+    pub(super) fn into_hang(self) -> Hang {
+        Hang(self.state)
+    }
+
+    /// The same, where the asker has a bound of its own for such threads: it counts as a closer no more.
+    pub(super) fn into_bounded_hang(self) -> Hang {
+        self.state.is_no_closer();
+        self.into_hang()
+    }
+}
+
+/// Whether a thread that was left behind still hangs.
 pub(super) struct Hang(Arc<State>);
 
 impl Hang {
-    /// Whether it went on.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_over.load(SeqCst)
     }
@@ -63,6 +101,7 @@ struct AtEnd(Arc<State>);
 impl Drop for AtEnd {
     fn drop(&mut self) {
         self.0.is_over.store(true, SeqCst);
+        self.0.is_no_closer();
     }
 }
 
@@ -72,8 +111,11 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
         Self { name, work: Arc::new(work), thread: None }
     }
 
-    /// Whether a job may be given: there is a thread.
+    /// Whether a job may be given: there is a thread, and room for one more that hangs.
     pub(super) fn is_ready(&mut self) -> bool {
+        if !can_close_unknown() {
+            return false;
+        }
         if self.thread.is_none() {
             self.thread = spawn(self.name, self.work.clone()).ok();
         }
@@ -84,7 +126,7 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
     ///
     /// # Errors
     /// The thread, left behind with this job; `None` if it ended by itself.
-    pub(super) fn ask(&mut self, job: J) -> Result<A, Option<Hang>> {
+    pub(super) fn ask(&mut self, job: J) -> Result<A, Option<Behind<J>>> {
         let Some(thread) = self.thread.take() else { return Err(None) };
         thread.state.at_it.store(0, SeqCst);
         if thread.jobs.send(job).is_err() {
@@ -98,9 +140,7 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
                     return Ok(answer);
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(None),
-                Err(RecvTimeoutError::Timeout) => {
-                    waits(thread.state.at_it.load(SeqCst)) || asked.elapsed() > CPU_PATIENCE
-                }
+                Err(RecvTimeoutError::Timeout) => thread.state.hangs() || asked.elapsed() > CPU_PATIENCE,
             };
             // One that has just answered waits, too: for its next job.
             if is_late && let Ok(answer) = thread.answers.try_recv() {
@@ -108,7 +148,9 @@ impl<J: Send + 'static, A: Send + 'static> Helper<J, A> {
                 return Ok(answer);
             }
             if is_late {
-                return Err(Some(Hang(thread.state)));
+                one_hangs();
+                thread.state.is_closer.store(true, SeqCst);
+                return Err(Some(Behind { jobs: thread.jobs, state: thread.state }));
             }
         }
     }
@@ -151,8 +193,10 @@ mod tests {
         assert_eq!(helper.ask(1).ok(), Some(2));
         assert!(helper.is_ready());
         let began = Instant::now();
-        let Err(Some(hang)) = helper.ask(13) else { panic!("it hangs") };
+        let Err(Some(behind)) = helper.ask(13) else { panic!("it hangs") };
         assert!(began.elapsed() >= PATIENCE);
+        behind.give(14);
+        let hang = behind.into_hang();
         assert!(!hang.is_over() && helper.is_ready());
         assert_eq!(helper.ask(2).ok(), Some(3), "another takes its place");
         release.send(()).unwrap();

@@ -22,7 +22,7 @@ use super::hangs::Hangs;
 use super::helper::Helper;
 use super::marker::Target;
 use super::quiet::Quiet;
-use super::socket::close;
+use super::socket::close_elsewhere;
 use crate::worker::{ClientKey, Notice};
 
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.
@@ -52,7 +52,7 @@ enum Found {
 
 /// A wrong number counts as much as so many right ones.
 const WRONG_WEIGHT: u32 = 16;
-/// From here on a client is not told any more.
+/// From here on a client is not told any more: each wrong number costs a thread that closes what was there.
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {
@@ -114,15 +114,16 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
                 Err(_) => break,
             }
         }
+        // What lies under the number may have to be closed elsewhere.
         if let Some(process) = process
             && !hangs.is_full_of(process.netns_cookie)
             && helper.is_ready()
         {
             let is_served = match helper.ask((process.clone(), batch)) {
                 Ok(found) => process.may_go_on(found),
-                Err(hang) => {
-                    if let Some(hang) = hang {
-                        hangs.add(process.netns_cookie, hang);
+                Err(behind) => {
+                    if let Some(behind) = behind {
+                        hangs.add(0, process.netns_cookie, behind);
                     }
                     false
                 }
@@ -152,7 +153,7 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
 fn notify(process: &Process, batch: &[Notice]) -> Found {
     let Some(first) = batch.first() else { return Found::Right };
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(holding) = process.attention.begin(first.stream, first.token) else {
+    let Some(_holding) = process.attention.begin(first.stream, first.token) else {
         return Found::Right;
     };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
@@ -161,10 +162,8 @@ fn notify(process: &Process, batch: &[Notice]) -> Found {
     let target = match Target::new(descriptor, first.cookie, first.local) {
         Ok(target) => target,
         Err(other) => {
-            // Whatever lies under this number now: closing it may take as long as its file system likes, and is held
-            // against the client's namespace as a socket that hangs.
-            drop(holding);
-            close(other);
+            // Whatever lies under this number now: closing it may take as long as its file system likes.
+            close_elsewhere(other);
             return Found::Wrong;
         }
     };

@@ -33,12 +33,8 @@ impl Pace {
         self.count <= MESSAGES_MAX
     }
 
-    /// Whether one more message would be read now.
-    pub(super) fn has_left(&self, now: Instant) -> bool {
-        self.is_over(now) || self.count < MESSAGES_MAX
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
+    /// Whether a connection that was refused is listened to again.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.began) >= WINDOW
     }
 }
@@ -53,9 +49,9 @@ mod tests {
         let mut pace = Pace::new(began);
         let read = |pace: &mut Pace, at| (0..1000).filter(|_| pace.may_read(at)).count();
         assert_eq!(read(&mut pace, began), 128);
-        assert!(Pace::new(began).has_left(began) && !pace.has_left(began + WINDOW / 2));
+        assert!(!pace.is_over(began + WINDOW / 2));
         assert_eq!(read(&mut pace, began + WINDOW / 2), 0);
-        assert!(pace.has_left(began + WINDOW));
+        assert!(pace.is_over(began + WINDOW));
         assert_eq!(read(&mut pace, began + WINDOW), 128);
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The registrar thread: accepts clients, looks at their sockets, tells the workers.
 //!
-//! It may be slow but never waits for a client: passed sockets are looked at, and closed, by the examiner, and a connection
-//! is read on when the answer is there. A connection is a process; when it closes, or the process ends, the client is over.
+//! It may be slow but never waits for a client: passed sockets are looked at, and closed, by the examiner, for a
+//! bounded time. A connection is a process; when it closes, or the process ends, the client is over.
 
 mod ending;
-mod looking;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -26,15 +25,13 @@ use tracing::{debug, warn};
 use super::answer::{flags_of, judge, layout_for, link_status_of, offer, status_of};
 use super::connection::{self, Read, Received, watch};
 use super::directory::{ClientView, Directory, Served, StreamView};
-use super::examiner::{Examine, Examiner, Facts};
+use super::examiner::{Examine, Examiner};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, examine};
-use super::sys;
 use crate::limits;
 use crate::worker::{Client, ClientKey, Command, Offer, Outbox, StreamInfo};
-use looking::Looked;
 
 /// Connections that have not said Hello yet.
 const STRANGERS_MAX: usize = 64;
@@ -45,7 +42,6 @@ const MESSAGES_A_TURN: usize = 16;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
-const TOKEN_ANSWERS: u64 = u64::MAX - 2;
 /// Set in the token of a pidfd; the rest is the connection's number.
 const TOKEN_PROCESS: u64 = 1 << 62;
 
@@ -62,12 +58,8 @@ struct Connection<P> {
     fd: Arc<OwnedFd>,
     process: Option<OwnedFd>,
     pid: u32,
-    /// SO_NETNS_COOKIE of the caller's end: an accepted socket has it.
-    netns_cookie: u64,
     since: Instant,
     pace: Pace,
-    /// The message whose descriptor is being looked at; what follows waits.
-    message: Option<Box<Received>>,
     client: Option<Registered<P>>,
 }
 
@@ -110,12 +102,10 @@ impl Registrar {
         };
         let listener = connection::listen_at(path).map_err(failed)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
         watch(&epoll, &listener, TOKEN_LISTENER).map_err(failed)?;
         watch(&epoll, &wake, TOKEN_WAKE).map_err(failed)?;
-        watch(&epoll, &answers, TOKEN_ANSWERS).map_err(failed)?;
         let mut service = Service {
             epoll,
             listener,
@@ -128,8 +118,7 @@ impl Registrar {
             version: 0,
             granted: BTreeMap::new(),
             paused: Vec::new(),
-            examiner: Examiner::new(examine, answers.clone()),
-            answers,
+            examiner: Examiner::new(examine),
             quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
@@ -171,8 +160,6 @@ struct Service<P> {
     /// Connections that are not listened to for a moment.
     paused: Vec<u64>,
     examiner: Examiner,
-    /// Where the examiner says that it has an answer.
-    answers: Arc<OwnedFd>,
     quiet: Quiet,
 }
 
@@ -182,7 +169,7 @@ impl<P: Send + 'static> Service<P> {
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
             events.clear();
             let strangers = self.connections.values().any(|c| c.client.is_none());
-            let soon = !self.paused.is_empty() || self.examiner.is_watching();
+            let soon = !self.paused.is_empty() || self.examiner.is_waiting();
             let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
             let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
             let timeout = (strangers || soon).then_some(&patience);
@@ -197,30 +184,27 @@ impl<P: Send + 'static> Service<P> {
                         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
                         self.follow_tables();
                     }
-                    TOKEN_ANSWERS => {
-                        let _ = rustix::io::read(&*self.answers, &mut [0u8; 8]);
-                    }
                     token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
                     number => self.serve(number),
                 }
             }
-            self.take_answers();
             self.listen_again();
             self.lose_patience();
         }
         // The daemon ends: regions are marked by the workers, processes live on.
         for number in self.connections.keys().copied().collect::<Vec<u64>>() {
             if let Some(connection) = self.connections.remove(&number) {
-                connection::shut(&connection.fd);
-                if !connection::is_empty(&connection.fd) {
-                    // The process ends; the kernel closes it then, in nobody's way.
-                    std::mem::forget(connection.fd);
-                }
+                self.close(connection.pid, connection.fd);
             }
         }
     }
 
     fn accept(&mut self) {
+        if !self.can_listen() {
+            // They wait in the listener, which stays ready: don't ask it again and again.
+            std::thread::sleep(pace::WINDOW);
+            return;
+        }
         for _ in 0..MESSAGES_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fd = match acceptfrom_with(&self.listener, flags) {
@@ -243,11 +227,15 @@ impl<P: Send + 'static> Service<P> {
             let number = self.next_number;
             self.next_number += 1;
             let (process, pid) = socket::process_of(&fd);
-            let netns_cookie = sys::netns_cookie(&fd).unwrap_or(0);
+            if self.examiner.is_hanging(pid) {
+                // Who looked at what lies in it would hang on the same socket; nobody waits for dropping it.
+                connection::shut(&fd);
+                socket::close_elsewhere(fd);
+                continue;
+            }
             let fd = Arc::new(fd);
-            // Who hangs is not heard.
-            if self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
-                self.close(self.owner(netns_cookie, pid), fd);
+            if watch(&self.epoll, &fd, number).is_err() {
+                self.close(pid, fd);
                 continue;
             }
             if let Some(process) = &process {
@@ -259,39 +247,36 @@ impl<P: Send + 'static> Service<P> {
                     fd,
                     process,
                     pid,
-                    netns_cookie,
                     since: Instant::now(),
                     pace: Pace::new(Instant::now()),
-                    message: None,
                     client: None,
                 },
             );
         }
     }
 
+    /// Whether anything can be read from clients; if not, that is told.
+    fn can_listen(&mut self) -> bool {
+        let can = self.examiner.is_ready();
+        if !can && self.quiet.may() {
+            warn!("too many passed descriptors that hang or take long to close: clients wait");
+        }
+        can
+    }
+
     fn serve(&mut self, number: u64) {
         for _ in 0..MESSAGES_A_TURN {
-            let Some(connection) = self.connections.get(&number) else { return };
-            if connection.message.is_some() {
-                return;
-            }
             // What is not read is not ours to close.
-            let owner = self.owner(connection.netns_cookie, connection.pid);
-            let may = self.examiner.may(owner);
+            let can_listen = self.can_listen();
             let Some(connection) = self.connections.get_mut(&number) else { return };
-            if !may || !connection.pace.may_read(Instant::now()) {
+            if !can_listen || !connection.pace.may_read(Instant::now()) {
                 return self.pause(number);
             }
             match connection::read(connection.fd.as_fd()) {
                 Read::Nothing => return,
                 Read::Ended => return self.end(number),
-                Read::Message(mut message) => {
-                    let Looked::At(facts) =
-                        self.look(owner, number, std::mem::take(&mut message.descriptors))
-                    else {
-                        return self.wait_for_facts(number, message);
-                    };
-                    if !self.handle(number, &message, facts) {
+                Read::Message(message) => {
+                    if !self.handle(number, *message) {
                         return self.end(number);
                     }
                 }
@@ -300,7 +285,8 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Handles one message; false ends the connection.
-    fn handle(&mut self, number: u64, message: &Received, facts: Facts) -> bool {
+    fn handle(&mut self, number: u64, mut message: Received) -> bool {
+        let Ok(facts) = self.look(number, std::mem::take(&mut message.descriptors)) else { return false };
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),

@@ -71,15 +71,6 @@ pub(super) fn refuse_rights(fd: impl AsFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How often this thread has waited for anything but a CPU.
-pub(super) fn sleeps_of_thread() -> libc::c_long {
-    // SAFETY: all-zero is a valid rusage.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one rusage to `usage`, which lives until after the call.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    usage.ru_nvcsw
-}
-
 /// SOF_TIMESTAMPING_* of a socket.
 pub(super) fn timestamping(fd: impl AsFd) -> io::Result<u32> {
     option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING)

@@ -2,20 +2,16 @@
 //! Many who hold the registrar up, each within what one may do: who comes in between is served.
 
 use std::io::{BufRead as _, Write as _};
-use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::stalls::Stalls;
 
-/// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here; or something
-/// else that hangs in being closed: a pipe here.
+/// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here.
 const HOLDERS: &str = r#"
 import os, socket, sys
 held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 held.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 print(int.from_bytes(held.getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder), flush=True)
-if sys.argv[3] == "file":
-    held = os.fdopen(os.pipe()[0])
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
     if os.fork() == 0:
@@ -32,8 +28,8 @@ for _ in range(int(sys.argv[2])):
 print("ended", flush=True)
 "#;
 
-fn examine_what_is_held(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
-    if rustix::net::sockopt::socket_broadcast(&fd) != Ok(false) {
+fn examine_a_held_datagram_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_broadcast(&fd) == Ok(true) {
         std::thread::sleep(HELD);
     }
     examine(fd)
@@ -47,17 +43,9 @@ struct Holders {
 
 impl Holders {
     /// Begins: a namespace with an attachment of its own, whose program waits.
-    fn start(running: &Running, index: u16, processes: usize, what: &str) -> Self {
+    fn start(running: &Running, index: u16, processes: usize) -> Self {
         let mut program = std::process::Command::new("unshare")
-            .args([
-                "-n",
-                "python3",
-                "-c",
-                HOLDERS,
-                running.path.to_str().unwrap(),
-                &processes.to_string(),
-                what,
-            ])
+            .args(["-n", "python3", "-c", HOLDERS, running.path.to_str().unwrap(), &processes.to_string()])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -87,62 +75,20 @@ impl Holders {
 /// A program that forks has as many processes as it likes; its namespace's sockets are held against it all the same.
 #[test]
 fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
-    for what in ["socket", "file"] {
-        let running = start_with(8, examine_what_is_held);
-        let mut holders = Holders::start(&running, 1, 40, what);
-        let began = Instant::now();
-        holders.go();
-        holders.end();
-        assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached), "{what}");
-        assert!(began.elapsed() < HELD * 3 / 4, "{what}: {:?}", began.elapsed());
-    }
-}
-
-/// A namespace of one's own that nobody attached is worth nothing: all of them together have one place.
-#[test]
-fn namespaces_that_nobody_attached_hold_up_nobody() {
-    let running = start_with(8, examine_what_is_held);
-    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "file")).collect();
-    (1..=10).for_each(|index| running.directory.forget(AttachmentIndex(index)));
+    let running = start_with(8, examine_a_held_datagram_socket);
+    let mut holders = Holders::start(&running, 1, 40);
     let began = Instant::now();
-    all.iter_mut().for_each(Holders::go);
-    all.into_iter().for_each(Holders::end);
+    holders.go();
+    holders.end();
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
     assert!(began.elapsed() < HELD * 3 / 4, "{:?}", began.elapsed());
-}
-
-static SLOW: AtomicUsize = AtomicUsize::new(0);
-
-fn examine_slowly(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
-    if rustix::net::sockopt::socket_broadcast(&fd) == Err(rustix::io::Errno::NOTSOCK) {
-        SLOW.fetch_add(1, SeqCst);
-        // Too short to be taken for hanging.
-        std::thread::sleep(helper::PATIENCE / 2);
-    }
-    examine(fd)
-}
-
-/// What takes its time without hanging keeps nobody waiting either: who comes behind it is served before it is done.
-#[test]
-fn descriptors_that_are_slow_wait_for_each_other_only() {
-    let running = start_with(8, examine_slowly);
-    let mut other = Holders::start(&running, 1, 1, "socket");
-    let slow: Vec<OwnedFd> = (0..60).map(|_| running.connect()).collect();
-    let (pipe, _end) = std::io::pipe().unwrap();
-    for fd in &slow {
-        write(fd, b"KTSN", &[pipe.as_fd(), pipe.as_fd()]).unwrap();
-    }
-    eventually(|| SLOW.load(SeqCst) > 0);
-    other.go();
-    other.end();
-    assert!(SLOW.load(SeqCst) < 100, "it waited for them: {SLOW:?}");
 }
 
 /// More namespaces together than it takes for all closers there are.
 #[test]
 fn ten_namespaces_together_hold_up_nobody_else() {
-    let running = start_with(8, examine_what_is_held);
-    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "socket")).collect();
+    let running = start_with(8, examine_a_held_datagram_socket);
+    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5)).collect();
     let began = Instant::now();
     all.iter_mut().for_each(Holders::go);
     all.into_iter().for_each(Holders::end);
