@@ -15,6 +15,7 @@ PASSED = re.compile(r"^(test .+ \.\.\. (ok|ignored.*)|running \d+ tests?|\s*)$")
 SKIPPED = re.compile(r"^\s*SKIP \S+: \S")
 GO_BEGUN = re.compile(r"^=== (RUN|PAUSE|CONT|NAME) ")
 GO_PASSED = re.compile(r"^\s*--- PASS: ")
+GO_SKIPPED = re.compile(r"^\s*--- SKIP: ")
 GO_ENDED = re.compile(r"^(ok|FAIL|\?)\s+\S+/\S+\s")
 
 
@@ -36,6 +37,11 @@ def follow(lines, say):
                 if found[1] == "FAIL":
                     for kept in package[1:-1]:
                         if not (GO_BEGUN.match(kept) or GO_PASSED.match(kept)):
+                            say(kept)
+                else:
+                    for before, kept in zip(package, package[1:]):
+                        if GO_SKIPPED.match(kept):
+                            say(before)  # the reason
                             say(kept)
                 say(line)
                 package = []
@@ -86,6 +92,9 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 GO = """=== RUN   TestOne
     one_test.go:7: much
 --- PASS: TestOne (0.01s)
+=== RUN   TestNone
+    one_test.go:8: no such device
+--- SKIP: TestNone (0.00s)
 ok  \tktsn.io/a\t0.1s
 === RUN   TestTwo
     two_test.go:9: it broke
@@ -95,7 +104,9 @@ FAIL\tktsn.io/b\t0.1s
 === RUN   TestThree
 panic: oh
 """
-GO_SEEN = """ok  \tktsn.io/a\t0.1s
+GO_SEEN = """    one_test.go:8: no such device
+--- SKIP: TestNone (0.00s)
+ok  \tktsn.io/a\t0.1s
     two_test.go:9: it broke
 --- FAIL: TestTwo (0.01s)
 FAIL

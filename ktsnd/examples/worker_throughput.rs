@@ -36,8 +36,9 @@ use ktsnd::config::SpinMargin;
 use ktsnd::limits;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
-    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Outbox, Policing,
-    Returned, Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
+    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NeighboursTold, NewPort,
+    Outbox, Policing, Returned, Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues,
+    tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -255,7 +256,7 @@ impl World {
             streams: StreamIdentification::default(),
             stats: stats.clone(),
             queued: 0,
-            neighbour_told_at: Monotonic::ZERO,
+            neighbours_told: NeighboursTold::default(),
             horizon_told_at: Monotonic::ZERO,
         };
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;

@@ -89,6 +89,9 @@ pub const HELD_MAX: Nanos = Nanos::from_millis(10);
 
 /// The same news (a missing neighbour, a failed port) is told no more often than this.
 pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
+
+/// Missing neighbours of one attachment that are told in that time: as many as are kept fresh for it.
+pub const NEIGHBOURS_TOLD: usize = 64;
 /// A program's mistake is told no more often than this.
 pub const HINT_PAUSE: Nanos = Nanos::from_seconds(10);
 /// TAI − UTC since 2017. A TxTime that lies this much too far ahead (and up to 10 s of lead) is the usual mistake.

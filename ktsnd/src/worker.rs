@@ -29,6 +29,7 @@ mod report;
 mod routes;
 mod selection;
 mod sending;
+mod told;
 mod transmit;
 mod wait;
 
@@ -54,6 +55,7 @@ pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
 pub use sending::LinkKind;
+pub use told::NeighboursTold;
 
 use crate::config::SpinMargin;
 use crate::limits;

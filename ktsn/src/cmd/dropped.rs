@@ -19,6 +19,11 @@ pub(super) fn sums(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
     sums
 }
 
+/// Frames that were taken over.
+pub(super) fn taken(statistics: &StatisticsReply) -> u64 {
+    statistics.attachments.iter().map(|of| of.taken).sum()
+}
+
 /// Whether each frame that was taken over has left or was dropped.
 pub(super) fn is_settled(statistics: &StatisticsReply) -> bool {
     let is_settled =
@@ -57,7 +62,7 @@ const fn remedy(reason: DropReason) -> &'static str {
              see `ip neigh` whether it answers at all"
         }
         DropReason::Policed => {
-            "policing refused them, or their class is none that the attachment may use; look at ktsnd's configuration"
+            "their priority (SO_PRIORITY) is none that the attachment may use, or policing refused them; look at `ktsn status`"
         }
         DropReason::GateNeverFits => {
             "no window of the schedule is long enough for them; widen one or send less at once"

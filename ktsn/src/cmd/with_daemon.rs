@@ -27,6 +27,8 @@ use crate::{control, installed};
 const READY_MAX: Duration = Duration::from_secs(5);
 /// The longest wait for ktsnd to drain: the default horizon of a transmit time, and a little.
 const DRAIN_MAX: Duration = Duration::from_secs(12);
+/// Who still sends so long after the program's end is not waited for.
+const GOES_ON: Duration = Duration::from_millis(500);
 /// How much of ktsnd's log an error shows.
 const LOG_LINES: usize = 12;
 
@@ -70,9 +72,8 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     signals.unhold_in(program);
     let mut child = program.spawn().map_err(Failed::Program)?;
     let status = look_after(&mut child, &mut daemon, &signals).map_err(io_failed("waiting for the program"));
-    let until = Instant::now() + DRAIN_MAX;
-    daemon.tell_dropped(&place.run_dir, until);
-    daemon.drain(until);
+    daemon.tell_dropped(&place.run_dir);
+    daemon.drain();
     status
 }
 
@@ -228,7 +229,7 @@ impl Daemon {
                 )));
             }
             if let Some(arrived) = signals.next().filter(|arrived| FORWARDED[..3].contains(&arrived.signal)) {
-                self.drain(Instant::now() + DRAIN_MAX);
+                self.drain();
                 return Err(Failed::Daemon(format!(
                     "ended by signal {} before the program started",
                     arrived.signal
@@ -252,20 +253,25 @@ impl Daemon {
         if shown.is_empty() { String::from("  (it said nothing)") } else { shown.join("\n") }
     }
 
-    /// Says what was dropped, once what is queued has left: its counters go with it.
-    fn tell_dropped(&mut self, run_dir: &Path, until: Instant) {
+    /// Says what was dropped, once what is queued has left: its counters go with it. Where something that the program
+    /// left behind goes on sending, what is known by then.
+    fn tell_dropped(&mut self, run_dir: &Path) {
         let Ok(runtime) = control::runtime() else { return };
-        let (mut last, mut is_whole, mut pause) = (None, false, 10_000_000);
-        while Instant::now() < until && !is_whole && matches!(self.child.try_wait(), Ok(None)) {
+        let (began, mut last, mut pause) = (Instant::now(), None::<StatisticsReply>, 10_000_000);
+        while matches!(self.child.try_wait(), Ok(None)) {
             let Ok(now) = runtime.block_on(statistics(run_dir)) else { break };
-            // The same twice: nothing of the program's was still on its way to be counted.
-            is_whole = dropped::is_settled(&now) && last.as_ref() == Some(&now.attachments);
-            if is_whole {
+            let waited = began.elapsed();
+            let is_same = last.as_ref().is_some_and(|last| last.attachments == now.attachments);
+            let goes_on = last.as_ref().is_some_and(|last| dropped::taken(last) < dropped::taken(&now));
+            let is_over =
+                dropped::is_settled(&now) && is_same || goes_on && waited > GOES_ON || waited > DRAIN_MAX;
+            if is_over {
                 for line in dropped::lines(&now) {
                     eprintln!("ktsn run: {line}");
                 }
+                return;
             }
-            last = Some(now.attachments);
+            last = Some(now);
             let tick = Timespec { tv_sec: 0, tv_nsec: pause };
             // What waits for long is not disturbed by being asked after.
             pause = (pause * 2).min(200_000_000);
@@ -274,7 +280,8 @@ impl Daemon {
     }
 
     /// Lets it send what is queued, and ends it.
-    fn drain(&mut self, until: Instant) {
+    fn drain(&mut self) {
+        let until = Instant::now() + DRAIN_MAX;
         sys::send_signal(&self.child, libc::SIGTERM);
         loop {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -23,7 +23,7 @@ use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection};
+use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NeighboursTold, NewPort, Selection};
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
@@ -122,7 +122,7 @@ impl Node {
             streams: self.streams_of(&attachment.name),
             stats: stats.clone(),
             queued: 0,
-            neighbour_told_at: ktsn_time::Monotonic::ZERO,
+            neighbours_told: NeighboursTold::default(),
             horizon_told_at: ktsn_time::Monotonic::ZERO,
         };
         self.publish(added.tables);

@@ -19,6 +19,7 @@ use super::captured::Captured;
 use super::client::{Client, StreamInfo};
 use super::policing::Policing;
 use super::selection::Selection;
+use super::told::NeighboursTold;
 use crate::stats::{AttachmentStats, PortStats};
 
 /// Names one client for as long as the daemon runs.
@@ -42,8 +43,8 @@ pub struct AttachmentPolicy {
     pub stats: Arc<AttachmentStats>,
     /// Frames of it that are queued now; 0 at first.
     pub queued: usize,
-    /// When a missing neighbour was told last; `Monotonic::ZERO` at first.
-    pub neighbour_told_at: Monotonic,
+    /// Which missing neighbours were told, and when.
+    pub neighbours_told: NeighboursTold,
     /// When a TxTime beyond the horizon was told last; `Monotonic::ZERO` at first.
     pub horizon_told_at: Monotonic,
 }

@@ -182,14 +182,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.refuse(index, slot, Some(attachment), reason);
     }
 
-    /// Told at most every 10 ms for each attachment: a flood of frames must not become a flood of news.
+    /// Told at most every 10 ms for each neighbour, and of so many of an attachment: a flood of frames must not become a
+    /// flood of news.
     #[inline]
     pub(super) fn want_neighbour(&mut self, attachment: AttachmentIndex, wanted: Option<NextHop>) {
         let Some(next_hop) = wanted else { return };
         let now = self.env.monotonic();
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
-        if now.since(policy.neighbour_told_at) >= limits::NEWS_PAUSE {
-            policy.neighbour_told_at = now;
+        if policy.neighbours_told.is_to_tell(next_hop, now) {
             self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
         }
     }

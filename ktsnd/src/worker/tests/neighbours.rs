@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Frames whose next hop has no MAC address yet.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_model::DropReason;
+use ktsn_resolve::{AttachmentTables, Overlay, Route, Tables, Via};
 use ktsn_ring::ClockId;
 use ktsn_sched::policing::PolicingConfig;
 
-use super::world::{World, tables};
+use super::world::{App, POD, World, attachment, link, tables};
 use super::{MS, payload};
 use crate::worker::{Command, Policing, Returned};
 
@@ -37,6 +39,28 @@ fn a_frame_waits_for_its_next_hops_mac_address() {
         assert_eq!(payload(frame), [wait as u8]);
     }
     assert_eq!(world.dropped(DropReason::NoNeighbour), 0);
+}
+
+/// Programs send to several devices in one cycle: each of them is asked for.
+#[test]
+fn each_next_hop_is_asked_for() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let mut pods = attachment(false);
+    let on_link = Route { prefix: "10.244.0.0/24".parse().unwrap(), via: Via::OnLink, source: None };
+    pods.interface = link(0, 5, POD, 1450, vec![on_link], POD);
+    pods.overlay = Overlay::None;
+    pods.destinations = Some(vec!["10.244.0.0/24".parse().unwrap()]);
+    let pods = Tables::new(2, vec![Some(AttachmentTables::new(pods).unwrap())]).unwrap();
+    world.outbox.send(Command::Tables(Arc::new(pods))).unwrap();
+    let now = world.clocks.at();
+    for last in [21, 22, 23, 21, 22, 23] {
+        let to = Ipv4Addr::new(10, 244, 0, last).to_ipv6_mapped().octets();
+        let frame = ktsn_ring::Frame { address: to, ..App::frame(ClockId::Monotonic, now + 500 * MS, now) };
+        app.push_frame(&frame, b"who has");
+    }
+    world.run_until(3, |w| w.stats.taken.load(SeqCst) == 6);
+    assert_eq!((world.stats.taken.load(SeqCst), asks(&world)), (6, 3));
 }
 
 /// Nothing leaves late: whose time comes first is dropped, and its slot is free again.

@@ -228,7 +228,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         streams: StreamIdentification::default(),
         stats: stats.clone(),
         queued: 0,
-        neighbour_told_at: Monotonic::ZERO,
+        neighbours_told: NeighboursTold::default(),
         horizon_told_at: Monotonic::ZERO,
     }
 }
