@@ -16,7 +16,7 @@ use ktsn_sched::policing::{
 use ktsn_time::{Monotonic, Nanos};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::stats::AttachmentStats;
-use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, Policing, StreamInfo};
+use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, NeighboursTold, Policing, StreamInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::plan::{HORIZON, OVERRUN_LIMIT, TenantPlan};
@@ -148,7 +148,7 @@ pub fn policy(tenant: u16, class: u8, stats: &Arc<AttachmentStats>) -> Box<Attac
         streams: streams(tenant),
         stats: stats.clone(),
         queued: 0,
-        neighbour_told_at: Monotonic::ZERO,
+        neighbours_told: NeighboursTold::default(),
         horizon_told_at: Monotonic::ZERO,
     })
 }
