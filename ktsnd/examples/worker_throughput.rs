@@ -150,10 +150,11 @@ fn client(number: u64) -> anyhow::Result<(Box<Client>, App)> {
 /// What a port has by default: time-aware, without gates; with `--earliest` the strategy that knows no gates at all.
 fn selection(arguments: &[String]) -> Selection {
     if arguments.iter().any(|a| a == "--earliest") {
-        return Selection::EarliestTxTime(EarliestTxTime::new(limits::QUEUE_MAX));
+        return Selection::EarliestTxTime(EarliestTxTime::new(limits::QUEUE_MAX, limits::ATTACHMENTS_MAX));
     }
     Selection::TimeAware(TimeAware::new(TimeAwareOptions {
         capacity: limits::QUEUE_MAX,
+        tenants: limits::ATTACHMENTS_MAX,
         link_speed: None,
         hand_over: HAND_OVER_AT_START,
         classes: [ClassOptions::default(); 8],

@@ -49,6 +49,7 @@ fn port(entries: u64, open_throughout: bool) -> AdminPort {
 fn selection(admin: &AdminPort, capacity: u64, now: Now) -> TimeAware {
     let mut selection = TimeAware::new(TimeAwareOptions {
         capacity: capacity as usize,
+        tenants: 1,
         link_speed: Some(1_000_000_000),
         hand_over: HAND_OVER,
         classes: [ClassOptions::default(); 8],

@@ -84,6 +84,21 @@ impl Strategy for RoundRobin {
         }
     }
 
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        let place = tenant as usize % self.queues.len();
+        let queue = &mut self.queues[place];
+        let is_its = |(frame, _): &(Frame, Admission)| frame.tenant == tenant;
+        for _ in 0..most {
+            // Its own ones lie at the end, unless it shares the queue.
+            let Some((frame, _)) = queue.iter().rposition(is_its).and_then(|last| queue.remove(last)) else {
+                return false;
+            };
+            self.len -= 1;
+            out(frame);
+        }
+        queue.iter().any(is_its)
+    }
+
     fn len(&self) -> usize {
         self.len
     }
@@ -160,11 +175,15 @@ mod tests_of_the_page {
         let mut removed = Vec::new();
         strategy.remove(&mut |frame| frame.tenant == 0, &mut |frame| removed.push(frame.id.0));
         assert_eq!((removed, strategy.len()), (vec![0], 3));
+        let mut taken = Vec::new();
+        assert!(strategy.remove_tenant(1, 0, &mut |frame| taken.push(frame.id.0)));
+        assert!(!strategy.remove_tenant(1, 1, &mut |frame| taken.push(frame.id.0)));
+        assert_eq!((taken, strategy.len()), (vec![1], 2));
         let mut sent = Vec::new();
         while let Decision::Transmit { frame, .. } = strategy.decide(at(500)) {
             sent.push(frame.id.0);
         }
         sent.sort_unstable();
-        assert_eq!((sent, strategy.is_empty()), (vec![1, 2, 3], true));
+        assert_eq!((sent, strategy.is_empty()), (vec![2, 3], true));
     }
 }

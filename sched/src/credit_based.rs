@@ -3,8 +3,9 @@
 //! while its credit is not negative.
 //!
 //! In: frames with due instants on two clocks, a credit for some classes, the link's speed. Out: among the classes whose first
-//! frame is due and whose credit allows it, that frame of the highest one, as soon as the link is free.
-//! Never: a frame before its due instant or before an earlier one of its class; more of a shaped class than its `idleSlope`
+//! frame is due and whose credit allows it, that frame of the highest one, as soon as the link is free. A class's first frame is that of
+//! the attachment whose turn it is (the crate's first page, *Turns*); within an attachment they go by arrival.
+//! Never: a frame before its due instant or before an earlier one of its class and attachment; more of a shaped class than its `idleSlope`
 //! gives over any span, plus what the clause lets it save up.
 //!
 //! # The link
@@ -12,19 +13,21 @@
 //! before it is free again, drops included, so that a frame of a high class that comes meanwhile goes next. Without a link speed
 //! every frame takes no time at all: the shares are kept, but nobody saves up credit while others transmit.
 
-use crate::admission::{Admission, admit};
 use crate::credit::{Credit, CreditOptions};
-use crate::fifo::Fifos;
 use crate::frame::Frame;
+use crate::queue::{Head, Node, Queues};
 use crate::strategy::{Decision, Refused, Strategy, queued};
+use crate::strict_priority::node_of;
 use ktsn_model::TrafficClass;
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 /// What [`CreditBased`] is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditBasedOptions {
-    /// Room for frames (at most 2^32 − 1), about 130 octets each.
+    /// Room for frames (at most 2^32 − 1), about 110 octets each.
     pub capacity: usize,
+    /// How many attachments take turns (at most 65,536), about 800 octets each; one from there on shares the turns of another.
+    pub tenants: usize,
     /// `portTransmitRate` in bit/s; `None` or 0: frames take no time.
     pub link_speed: Option<u64>,
     /// The credit of each class; `None`: strict priority.
@@ -34,7 +37,7 @@ pub struct CreditBasedOptions {
 /// Credit-based transmission selection.
 #[derive(Debug)]
 pub struct CreditBased {
-    queues: Fifos,
+    queues: Queues,
     credits: [Option<Credit>; TrafficClass::COUNT],
     link_speed: Option<u64>,
     busy_until: Monotonic,
@@ -45,6 +48,7 @@ pub struct CreditBased {
 /// When a class could be served at the earliest, as seen from an instant.
 #[derive(Clone, Copy)]
 struct Chance {
+    queue: usize,
     wait: u64,
     wake: Decision,
 }
@@ -54,7 +58,7 @@ impl CreditBased {
     #[must_use]
     pub fn new(options: CreditBasedOptions) -> Self {
         Self {
-            queues: Fifos::new(options.capacity),
+            queues: Queues::new(options.capacity, options.tenants),
             credits: options.classes.map(|options| options.map(Credit::new)),
             link_speed: options.link_speed.filter(|&speed| speed > 0),
             busy_until: Monotonic::ZERO,
@@ -72,7 +76,7 @@ impl CreditBased {
     /// TAI counts from the last instant that was told.
     fn bring_up(&mut self, class: usize, now: Now) {
         let Some(credit) = &mut self.credits[class] else { return };
-        let overdue = self.queues.head(class).and_then(|head| head.overdue(now).ok());
+        let overdue = self.queues.head(class, now).filter(|head| head.wait == 0).map(|head| head.overdue);
         if let Some(overdue) = overdue {
             let since = Monotonic::from_nanos(now.monotonic.as_nanos().saturating_sub(overdue));
             if since > credit.as_of() {
@@ -84,32 +88,36 @@ impl CreditBased {
         credit.advance(now.monotonic, Nanos::MAX);
     }
 
+    /// Frames are taken out, and no instant is told: they count as removed at the last one.
+    fn bring_all_up(&mut self) {
+        for class in 0..TrafficClass::COUNT {
+            self.bring_up(class, self.last);
+        }
+    }
+
     /// The soonest that the first frame of `class` may leave; a wait of 0 is now. Its credit is up to date.
     fn chance(&self, class: usize, now: Now) -> Option<Chance> {
-        let head = self.queues.head(class)?;
-        let next = head.frame.id;
-        let due_wait = head.overdue(now).err().unwrap_or(0);
+        let Head { queue, wait: due_wait, .. } = self.queues.head(class, now)?;
+        let (node, frame) = self.queues.first(queue)?;
         let credit_at = self.credits[class].as_ref().map_or(Monotonic::ZERO, Credit::allowed_at);
         let at = credit_at.max(self.busy_until);
         let wait = at.as_nanos().saturating_sub(now.monotonic.as_nanos());
-        Some(if wait > due_wait {
-            Chance { wait, wake: Decision::WakeAt { at: TxTime::Monotonic(at), next } }
-        } else {
-            Chance { wait: due_wait, wake: Decision::WakeAt { at: head.admission.due, next } }
-        })
+        let (wait, at) = if wait > due_wait { (wait, TxTime::Monotonic(at)) } else { (due_wait, node.due()) };
+        Some(Chance { queue, wait, wake: Decision::WakeAt { at, next: frame.id } })
     }
 
     /// What is found about a frame that comes now.
-    fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Admission, Refused> {
-        let admission = admit(frame, now).map_err(|reason| Refused { frame: *frame, reason })?;
+    fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
+        self.queues.see(now);
+        let node = node_of(frame, now)?;
         self.last = now;
         self.bring_up(usize::from(frame.class.get()), now);
-        Ok(admission)
+        Ok(node)
     }
 
-    /// The first frame of `class` is chosen at `now`.
-    fn take(&mut self, class: usize, now: Now) -> Decision {
-        let decision = self.queues.pop(class).map_or(Decision::Idle, |waiting| waiting.decision(now));
+    /// The first frame of `queue`, which is one of `class`, is chosen at `now`.
+    fn take(&mut self, class: usize, queue: usize, now: Now) -> Decision {
+        let decision = self.queues.take(queue, now);
         if let Decision::Transmit { frame, .. } = &decision {
             let start = now.monotonic.max(self.busy_until);
             let nanos = self.link_speed.map_or(0, |speed| {
@@ -127,23 +135,24 @@ impl CreditBased {
 
 impl Strategy for CreditBased {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = self.admitted(&frame, now)?;
-        queued(self.queues.push(frame, admission), frame)
+        let node = self.admitted(&frame, now)?;
+        queued(self.queues.insert(node, &frame), frame)
     }
 
     fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = self.admitted(&frame, now)?;
-        queued(self.queues.put_back(frame, admission), frame)
+        let node = self.admitted(&frame, now)?;
+        queued(self.queues.put_back(node, &frame), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {
+        self.queues.see(now);
         self.last = now;
         let mut soonest: Option<Chance> = None;
         for class in (0..TrafficClass::COUNT).rev() {
             self.bring_up(class, now);
             let Some(chance) = self.chance(class, now) else { continue };
             if chance.wait == 0 {
-                return self.take(class, now);
+                return self.take(class, chance.queue, now);
             }
             // A class further down does not win a tie.
             if soonest.is_none_or(|soonest| chance.wait < soonest.wait) {
@@ -154,11 +163,13 @@ impl Strategy for CreditBased {
     }
 
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
-        // No instant is told: they count as removed at the last one.
-        for class in 0..TrafficClass::COUNT {
-            self.bring_up(class, self.last);
-        }
+        self.bring_all_up();
         self.queues.remove(predicate, out);
+    }
+
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        self.bring_all_up();
+        self.queues.remove_tenant(tenant, most, out)
     }
 
     fn len(&self) -> usize {

@@ -13,7 +13,7 @@ pub struct FrameId(pub u64);
 pub struct Frame {
     /// The caller's name for it.
     pub id: FrameId,
-    /// Index of the attachment it came from, for removal when that goes away.
+    /// Index of the attachment it came from, for its turns and for removal when that goes away.
     pub tenant: u32,
     /// The queue it waits in (802.1Q 8.6.6).
     pub class: TrafficClass,

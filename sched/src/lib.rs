@@ -29,6 +29,19 @@
 //! its own late frame an overrun one, or gets in front of others by `overrun_limit` at most, as with a TxTime in the past. A due instant never lies before its frame's TxTime, so
 //! *never early* needs no second rule, whatever the clocks do.
 //!
+//! # Turns
+//! Within a class attachments take turns. Each attachment stands there with its first frame: the one that is due first, equal ones by
+//! arrival; where the class goes by arrival, the one that arrived first. It stands since that frame is due, or since a frame
+//! of it was last chosen in this class (to leave or to be dropped), whichever is later. Of the attachments whose first frame is due the one that
+//! has stood longest is next. Of those that stand since the same instant, one that was not served since its frame is due goes before
+//! one that was; the former go by their frames' arrival, the latter by who was served first.
+//!
+//! So a first frame that is due waits, within its class, for **one frame of each other attachment at most**, however many they have for the
+//! same instant; a frame with k of its own in front of it for k + 1 of each. With a frame at a time from each attachment the order is that of
+//! one queue. A turn orders frames and never delays one: what is alone is served at once, however often it was before. A
+//! turn outlives the frames, or who trickles in late ones would gain by it. Frames on both clocks have one turn together.
+//! A clock that shows an instant before the last turn makes all turns void.
+//!
 //! # Clocks
 //! Due instants are compared with `now` on their own clock and are never converted. A step of TAI is seen by
 //! the very next decision and needs no re-sorting: after a step back, frames that are due on TAI wait again
@@ -44,7 +57,6 @@ mod admission;
 mod credit;
 mod credit_based;
 mod earliest;
-mod fifo;
 mod frame;
 mod gate;
 pub mod policing;

@@ -1,20 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priority queues of frames over one shared store.
+//! The queued frames of a port: one shared store, a heap of frames for each tenant, class and clock, and turns between the tenants of a class.
 //!
-//! In: a frame, the number of its queue and its due instant. Out: per queue, the frame that is due first,
-//! equal instants in the order of insertion; where a queue's frames are said to go by arrival, the one that was inserted
-//! first. Nothing is allocated after `new`; a slot's memory is first written when a frame needs it, unless [`Queues::touch`] did.
+//! In: a frame with its class and its due instant. Out: per class, the frame whose turn it is. Within a tenant that is the one
+//! due first, equal instants in the order of insertion; where a class goes by arrival, the one that was inserted first. Nothing is
+//! allocated after `new`; a slot's memory is first written when a frame needs it, unless [`Queues::touch`] did.
 //!
-//! The queues are weight-biased leftist heaps whose links are slot indices: sixteen queues share `capacity`
-//! slots, where sixteen array heaps would each need room for all (the daemon's memory is locked, so unused
+//! The heaps of frames are weight-biased leftist heaps whose links are slot indices: all of them share `capacity`
+//! slots, where array heaps would each need room for all (the daemon's memory is locked, so unused
 //! room costs). A left subtree never holds fewer nodes than its right sibling, so the right spine of a heap
 //! of n nodes has at most log2(n + 1). Merging walks right spines only, once and downwards: a bound for each
-//! call, not an average.
+//! call, not an average. Who is next among the tenants is the matter of [`turns`].
 
+mod turns;
+
+use crate::admission::{Admission, chosen};
 use crate::frame::{Frame, FrameId};
+use crate::strategy::Decision;
 use alloc::vec::Vec;
 use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_time::{Monotonic, Nanos, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use turns::{Served, Turns};
+
+/// One heap per clock, so that a step of TAI re-sorts nothing. A tenant's class in order of arrival has one for both.
+pub(crate) const CLOCKS: usize = 2;
+/// Heaps in which tenants stand: one per class and clock.
+pub(crate) const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
+const TAI: usize = 0;
+const MONOTONIC: usize = 1;
+
+fn clocks(now: Now) -> [u64; CLOCKS] {
+    [now.tai.as_nanos(), now.monotonic.as_nanos()]
+}
 
 /// No slot.
 const NIL: u32 = u32::MAX;
@@ -26,7 +42,7 @@ const RIGHT: usize = 1;
 /// The part of a queued frame that ordering needs, apart from the rest so that walks stay in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
-    /// The due instant, on the clock that the queue stands for.
+    /// The due instant, on its clock.
     pub(crate) due: u64,
     /// Ascending in the order of insertion; of those that were put back, descending.
     pub(crate) arrival: u64,
@@ -34,7 +50,8 @@ pub(crate) struct Node {
     children: [u32; 2],
     /// Count of nodes from here down, this one included; VACANT if the slot is free.
     weight: u32,
-    queue: u8,
+    /// Class and heap of its tenant, as `class * CLOCKS + heap`.
+    heap: u8,
     pub(crate) late: bool,
     pub(crate) on_time: bool,
     marks: u8,
@@ -42,24 +59,35 @@ pub(crate) struct Node {
 
 /// The node goes by arrival alone.
 const BY_ARRIVAL: u8 = 1;
-/// The due instant is one of TAI, for queues that hold both clocks.
+/// The due instant is one of TAI, for heaps that hold both clocks.
 const ON_TAI: u8 = 2;
 
 impl Node {
-    /// A frame due at `due`.
-    pub(crate) fn new(due: TxTime, late: bool, on_time: bool) -> Self {
-        let (due, marks) = match due {
+    /// A frame with what admission found about it.
+    pub(crate) fn new(admission: &Admission) -> Self {
+        let (due, marks) = match admission.due {
             TxTime::Tai(at) => (at.as_nanos(), ON_TAI),
             TxTime::Monotonic(at) => (at.as_nanos(), 0),
         };
-        Self { due, late, on_time, marks, ..NO_NODE }
+        Self { due, late: admission.late, on_time: admission.on_time, marks, ..NO_NODE }
     }
-    pub(crate) fn is_on_tai(&self) -> bool {
-        self.marks & ON_TAI != 0
+    /// What admission found about it.
+    pub(crate) fn admission(&self) -> Admission {
+        Admission { due: self.due(), late: self.late, on_time: self.on_time }
     }
-    /// Put it in `queue`, by arrival or by due instant; the same for every node of a queue.
-    pub(crate) fn place(&mut self, queue: usize, by_arrival: bool) {
-        self.queue = queue as u8;
+    pub(crate) fn due(&self) -> TxTime {
+        if self.clock() == TAI {
+            TxTime::Tai(Tai::from_nanos(self.due))
+        } else {
+            TxTime::Monotonic(Monotonic::from_nanos(self.due))
+        }
+    }
+    fn clock(&self) -> usize {
+        if self.marks & ON_TAI != 0 { TAI } else { MONOTONIC }
+    }
+    /// Put it in `class`, by arrival or by due instant; the same for every node of a class.
+    pub(crate) fn place(&mut self, class: usize, by_arrival: bool) {
+        self.heap = (class * CLOCKS + if by_arrival { 0 } else { self.clock() }) as u8;
         self.marks = self.marks & ON_TAI | if by_arrival { BY_ARRIVAL } else { 0 };
     }
     fn before(&self, other: &Self) -> bool {
@@ -73,8 +101,8 @@ impl Node {
     }
 }
 
-/// The middle of all numbers: both ends are out of reach.
-const FIRST_ARRIVAL: u64 = 1 << 63;
+/// A quarter of all numbers: zero is out of reach, and so are the numbers of turns.
+const FIRST_ARRIVAL: u64 = 1 << 62;
 
 /// This and `no_frame` fill slots that were never used; they are never handed out.
 const NO_NODE: Node = Node {
@@ -82,7 +110,7 @@ const NO_NODE: Node = Node {
     arrival: 0,
     children: [NIL; 2],
     weight: VACANT,
-    queue: 0,
+    heap: 0,
     late: false,
     on_time: false,
     marks: 0,
@@ -104,34 +132,56 @@ fn no_frame() -> Frame {
     }
 }
 
-/// `QUEUES` priority queues in one store.
+/// The frame of a class that leaves next, whatever else happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// Where it is found and taken out.
+    pub(crate) queue: usize,
+    /// Time until it is due, or since: one of them is 0.
+    pub(crate) wait: u64,
+    pub(crate) overdue: u64,
+}
+
+/// What taking out the last frame has changed, until it is put back.
+#[derive(Clone, Copy, Debug)]
+struct Undo {
+    id: FrameId,
+    lane: usize,
+    due: u64,
+    served: Served,
+}
+
+/// The queues of all classes and tenants in one store.
 #[derive(Debug)]
-pub(crate) struct Queues<const QUEUES: usize> {
+pub(crate) struct Queues {
     /// Made for `capacity` and never grown beyond; as long as slots were ever used.
     nodes: Vec<Node>,
     frames: Vec<Frame>,
     capacity: usize,
-    roots: [u32; QUEUES],
+    turns: Turns,
     free: u32,
     len: usize,
     arrivals: u64,
     /// The number of the next one that was taken out and comes back: before all that have arrived.
     front: u64,
+    undo: Option<Undo>,
 }
 
-impl<const QUEUES: usize> Queues<QUEUES> {
-    pub(crate) fn new(capacity: usize) -> Self {
+impl Queues {
+    /// Room for `capacity` frames of `tenants` tenants; a tenant from there on shares the place of `tenant % tenants`.
+    pub(crate) fn new(capacity: usize, tenants: usize) -> Self {
         const { assert!(QUEUES <= 1 << u8::BITS) };
         let capacity = capacity.min(NIL as usize);
         Self {
             nodes: Vec::with_capacity(capacity),
             frames: Vec::with_capacity(capacity),
             capacity,
-            roots: [NIL; QUEUES],
+            turns: Turns::new(tenants, capacity),
             free: NIL,
             len: 0,
             arrivals: FIRST_ARRIVAL,
             front: FIRST_ARRIVAL - 1,
+            undo: None,
         }
     }
 
@@ -143,16 +193,24 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.capacity
     }
 
-    /// Writes every slot once, so that its memory is there before a frame needs it.
+    /// Writes all room once, so that its memory is there before a frame needs it.
     pub(crate) fn touch(&mut self) {
         let used = self.nodes.len();
         self.nodes.resize(self.capacity, NO_NODE);
         self.frames.resize(self.capacity, no_frame());
         self.nodes.truncate(used);
         self.frames.truncate(used);
+        self.turns.touch();
     }
 
-    /// Queue `frame` with the queue and its order in `node`; `false`, and nothing has changed, when every slot is taken.
+    /// The clocks stand at `now`: where one of them stepped back behind a turn, no turn counts any more.
+    pub(crate) fn see(&mut self, now: Now) {
+        if self.turns.is_before(clocks(now)) {
+            self.turns.forget(&self.nodes);
+        }
+    }
+
+    /// Queue `frame` with its class and order in `node`; `false`, and nothing has changed, when every slot is taken.
     pub(crate) fn insert(&mut self, node: Node, frame: &Frame) -> bool {
         let is_in = self.insert_as(self.arrivals, node, frame);
         self.arrivals += u64::from(is_in);
@@ -160,20 +218,28 @@ impl<const QUEUES: usize> Queues<QUEUES> {
     }
 
     /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. One without a time to be
-    /// on has waited since an instant that is reckoned anew, which must not put it behind others.
+    /// on has waited since an instant that is reckoned anew, which must not put it behind others. Its tenant has its turn still before it.
     pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
-        if !node.on_time
-            && let Some(head) = self.head(usize::from(node.queue))
-        {
-            node.due = node.due.min(head.due);
+        if self.len == self.capacity {
+            return false;
+        }
+        let (lane, heap) = self.lane_of(frame.tenant, &node);
+        let undo = self.undo.take().filter(|undo| undo.lane == lane && undo.id == frame.id);
+        self.turns.take_back(lane, undo.map(|undo| undo.served));
+        if !node.on_time {
+            let head = self.nodes.get(self.turns.root(lane, heap) as usize);
+            // By arrival it is in front of them anyway, and their clock may be another one.
+            let head = head.filter(|_| node.marks & BY_ARRIVAL == 0).map_or(u64::MAX, |head| head.due);
+            node.due = node.due.min(head).min(undo.map_or(u64::MAX, |undo| undo.due));
         }
         let is_in = self.insert_as(self.front, node, frame);
         self.front -= u64::from(is_in);
+        // Its turn is there again for what waited behind it, too.
+        self.turns.settle(lane, &self.nodes);
         is_in
     }
 
     fn insert_as(&mut self, arrival: u64, node: Node, frame: &Frame) -> bool {
-        let queue = usize::from(node.queue);
         let node = Node { arrival, weight: 1, ..node };
         let slot = if self.free != NIL {
             let slot = self.free;
@@ -189,35 +255,97 @@ impl<const QUEUES: usize> Queues<QUEUES> {
             return false;
         };
         self.len += 1;
-        self.roots[queue] = self.merge(self.roots[queue], slot);
+        self.enter(slot);
         true
     }
 
-    /// The node that is due first in `queue`.
-    pub(crate) fn head(&self, queue: usize) -> Option<&Node> {
-        // The slot NIL is beyond every store.
-        self.nodes.get(self.roots[queue] as usize)
+    /// The lane of a tenant's class, and the heap there, that `node` belongs in.
+    fn lane_of(&self, tenant: u32, node: &Node) -> (usize, usize) {
+        let heap = usize::from(node.heap);
+        (self.turns.lane(tenant, heap / CLOCKS), heap % CLOCKS)
     }
 
-    /// The frame that is due first in `queue`.
-    pub(crate) fn head_frame(&self, queue: usize) -> Option<&Frame> {
-        self.frames.get(self.roots[queue] as usize)
+    /// Put the node of `slot`, which has no children, where it belongs.
+    fn enter(&mut self, slot: u32) {
+        let (lane, heap) = self.lane_of(self.frames[slot as usize].tenant, &self.nodes[slot as usize]);
+        let before = self.turns.root(lane, heap);
+        let root = self.merge(before, slot);
+        if root != before {
+            self.turns.set_root(lane, heap, root);
+            self.turns.settle(lane, &self.nodes);
+        }
     }
 
-    /// Take out the frame that is due first in `queue`.
-    pub(crate) fn pop(&mut self, queue: usize) -> Option<(Node, Frame)> {
-        let slot = self.roots[queue];
-        let node = *self.nodes.get(slot as usize)?;
-        self.roots[queue] = self.merge(node.children[LEFT], node.children[RIGHT]);
+    /// The frame of `class` whose turn it is, or will be first.
+    // In registers: handed over in memory, it is read back before it has been written, which costs half of a decision.
+    #[inline(always)]
+    pub(crate) fn head(&self, class: usize, now: Now) -> Option<Head> {
+        let now = clocks(now);
+        let queue = |clock| class * CLOCKS + clock;
+        let head = |due: u64, clock: usize| {
+            let (wait, overdue) = (due.saturating_sub(now[clock]), now[clock].saturating_sub(due));
+            Head { queue: queue(clock), wait, overdue }
+        };
+        match (self.turns.first(queue(TAI)), self.turns.first(queue(MONOTONIC))) {
+            (None, None) => None,
+            (Some(first), None) => Some(head(first.due, TAI)),
+            (None, Some(second)) => Some(head(second.due, MONOTONIC)),
+            (Some(first), Some(second)) => {
+                let (one, other) = (head(first.due, TAI), head(second.due, MONOTONIC));
+                let stood = [now[TAI].saturating_sub(first.at), now[MONOTONIC].saturating_sub(second.at)];
+                let arrival = |slot: u32| self.nodes[slot as usize].arrival;
+                // The tie of two turns: they are the same tenant's.
+                let is_second = (other.wait, stood[TAI], second.tie)
+                    < (one.wait, stood[MONOTONIC], first.tie)
+                    || ((other.wait, stood[TAI], second.tie) == (one.wait, stood[MONOTONIC], first.tie)
+                        && (one.overdue, arrival(second.root)) < (other.overdue, arrival(first.root)));
+                Some(if is_second { other } else { one })
+            }
+        }
+    }
+
+    /// The node and the frame whose turn it is in `queue`, one class on one clock.
+    pub(crate) fn first(&self, queue: usize) -> Option<(&Node, &Frame)> {
+        let slot = self.turns.first(queue)?.root as usize;
+        Some((&self.nodes[slot], &self.frames[slot]))
+    }
+
+    /// Take out the frame whose turn it is in `queue`: its tenant has had its turn at `now`.
+    pub(crate) fn pop(&mut self, queue: usize, now: Now) -> Option<(Node, Frame)> {
+        let first = self.turns.first(queue)?;
+        let (slot, lane) = (first.root, first.lane as usize);
+        let (node, frame) = (self.nodes[slot as usize], self.frames[slot as usize]);
+        self.unlink(slot, lane);
+        let served = self.turns.serve(lane, clocks(now));
+        self.undo = Some(Undo { id: frame.id, lane, due: node.due, served });
+        self.turns.settle(lane, &self.nodes);
+        Some((node, frame))
+    }
+
+    /// As `pop`: what becomes of the frame where nothing but its limits is to be looked at.
+    pub(crate) fn take(&mut self, queue: usize, now: Now) -> Decision {
+        self.pop(queue, now).map_or(Decision::Idle, |(node, frame)| chosen(frame, node.admission(), now))
+    }
+
+    /// The wait for the frame whose turn it will be in `queue`.
+    pub(crate) fn wake(&self, queue: usize) -> Decision {
+        self.first(queue)
+            .map_or(Decision::Idle, |(node, frame)| Decision::WakeAt { at: node.due(), next: frame.id })
+    }
+
+    /// Take the root `slot` out of its heap in `lane`, which is settled afterwards.
+    fn unlink(&mut self, slot: u32, lane: usize) {
+        let Node { children, heap, .. } = self.nodes[slot as usize];
+        let root = self.merge(children[LEFT], children[RIGHT]);
+        self.turns.set_root(lane, usize::from(heap) % CLOCKS, root);
         self.release(slot);
-        Some((node, self.frames[slot as usize]))
     }
 
     /// Take out every frame that `predicate` names. One visit per slot that was ever used, and one insertion
     /// per frame that stays.
     pub(crate) fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
         // Emptied first: should the caller's code unwind, no queue holds a released slot.
-        self.roots = [NIL; QUEUES];
+        self.turns.empty();
         for slot in 0..self.nodes.len() {
             if self.nodes[slot].weight == VACANT {
                 continue;
@@ -227,26 +355,55 @@ impl<const QUEUES: usize> Queues<QUEUES> {
                 out(self.frames[slot]);
                 continue;
             }
-            let node = &mut self.nodes[slot];
-            (node.children, node.weight) = ([NIL; 2], 1);
-            let queue = usize::from(node.queue);
-            self.roots[queue] = self.merge(self.roots[queue], slot as u32);
+            self.enter_again(slot);
         }
+    }
+
+    /// Take out at most `most` frames of `tenant`, in O(most log n); whether more of them may be left. Where it shares its place
+    /// with others that have frames there, all of its frames at once.
+    pub(crate) fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        let mut count = 0;
+        for class in 0..TrafficClass::COUNT {
+            let lane = self.turns.lane(tenant, class);
+            for heap in 0..CLOCKS {
+                loop {
+                    let slot = self.turns.root(lane, heap);
+                    let Some(&frame) = self.frames.get(slot as usize) else { break };
+                    if count == most {
+                        return true;
+                    }
+                    if frame.tenant != tenant {
+                        self.remove(&mut |frame| frame.tenant == tenant, out);
+                        return false;
+                    }
+                    self.unlink(slot, lane);
+                    self.turns.settle(lane, &self.nodes);
+                    count += 1;
+                    out(frame);
+                }
+            }
+        }
+        false
     }
 
     /// Ask `place` to put every frame in its queue anew. One visit per slot that was ever used, and one insertion per frame.
     pub(crate) fn rearrange(&mut self, place: &mut dyn FnMut(&mut Node, &Frame)) {
-        self.roots = [NIL; QUEUES];
+        self.turns.empty();
+        self.undo = None;
         for slot in 0..self.nodes.len() {
             let node = &mut self.nodes[slot];
             if node.weight == VACANT {
                 continue;
             }
             place(node, &self.frames[slot]);
-            (node.children, node.weight) = ([NIL; 2], 1);
-            let queue = usize::from(node.queue);
-            self.roots[queue] = self.merge(self.roots[queue], slot as u32);
+            self.enter_again(slot);
         }
+    }
+
+    fn enter_again(&mut self, slot: usize) {
+        let node = &mut self.nodes[slot];
+        (node.children, node.weight) = ([NIL; 2], 1);
+        self.enter(slot as u32);
     }
 
     fn release(&mut self, slot: u32) {

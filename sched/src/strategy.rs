@@ -63,7 +63,7 @@ pub struct Refused {
 /// caller's, and the last reading before a hand-over is what *never early* rests on. Every frame offered
 /// comes out exactly once: refused, transmitted, dropped or removed.
 ///
-/// No method allocates, and each is bounded by the count of queued frames.
+/// No method allocates, and each is bounded by the count of queued frames, or by less where it says so.
 pub trait Strategy {
     /// Queue a frame.
     ///
@@ -83,6 +83,12 @@ pub trait Strategy {
     /// Take out every frame that `predicate` names (asked once per queued frame) and hand it to `out`, in no
     /// particular order. The order of those that stay does not change.
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame));
+
+    /// Take out at most `most` frames of attachment `tenant` and hand them to `out`, in no particular order, in O(most log n) for n queued
+    /// frames; whether more of them may be left. So a caller removes an attachment in steps that it bounds itself.
+    ///
+    /// Where attachments share a place, as the strategy's options say, it may take out more at once.
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool;
 
     /// How many frames are queued.
     fn len(&self) -> usize;

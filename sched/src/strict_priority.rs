@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strict priority (802.1Q-2022 clause 8.6.8.1): the highest class that has a frame to send, first in first out
-//! within a class.
+//! Strict priority (802.1Q-2022 clause 8.6.8.1): the highest class that has a frame to send; within a class attachments take
+//! turns (the crate's first page, *Turns*), and the frames of each go first in first out.
 //!
-//! In: frames with due instants on two clocks. Out: among the classes whose first frame is due, that frame of the
-//! highest one.
-//! Never: a frame before its due instant, or before one of its class that was offered earlier. So a frame with a
-//! distant TxTime holds up its class behind it, as it would in a queue of 802.1Q; where frames of one class
-//! ask for times in any order, use [`EarliestTxTime`](crate::EarliestTxTime).
+//! In: frames with due instants on two clocks. Out: among the attachments with a first frame that is due, of the highest
+//! class, that frame of the one that has stood longest.
+//! Never: a frame before its due instant, or before one of its class and attachment that was offered earlier. So a frame with a
+//! distant TxTime holds up what its own attachment sent behind it in its class, as it would in a queue of 802.1Q, and nothing of others;
+//! where frames of one class ask for times in any order, use [`EarliestTxTime`](crate::EarliestTxTime).
 
 use crate::admission::admit;
-use crate::fifo::Fifos;
+use crate::earliest::decide;
 use crate::frame::Frame;
+use crate::queue::{Node, Queues};
 use crate::strategy::{Decision, Refused, Strategy, queued};
-use ktsn_model::TrafficClass;
 use ktsn_time::Now;
 
 /// Strict-priority transmission selection.
@@ -41,7 +41,7 @@ use ktsn_time::Now;
 ///         horizon: Nanos::from_seconds(10),
 ///     })
 /// };
-/// let mut selection = StrictPriority::new(1024);
+/// let mut selection = StrictPriority::new(1024, 1);
 /// for (id, class) in [(1, 0), (2, 6), (3, 6)] {
 ///     selection.offer(frame(id, class)?, now)?;
 /// }
@@ -53,49 +53,50 @@ use ktsn_time::Now;
 /// ```
 #[derive(Debug)]
 pub struct StrictPriority {
-    queues: Fifos,
+    queues: Queues,
 }
 
 impl StrictPriority {
-    /// Room for `capacity` frames (at most 2^32 − 1), about 130 octets each. Nothing is allocated later.
+    /// Room for `capacity` frames (at most 2^32 − 1), about 110 octets each, of `tenants` attachments that take turns (at most
+    /// 65,536), about 800 octets each; an attachment from there on shares the turns of another. Nothing is allocated later.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        Self { queues: Fifos::new(capacity) }
+    pub fn new(capacity: usize, tenants: usize) -> Self {
+        Self { queues: Queues::new(capacity, tenants) }
     }
+}
+
+/// Where a frame waits.
+pub(crate) fn node_of(frame: &Frame, now: Now) -> Result<Node, Refused> {
+    let admission = admit(frame, now).map_err(|reason| Refused { frame: *frame, reason })?;
+    let mut node = Node::new(&admission);
+    node.place(usize::from(frame.class.get()), true);
+    Ok(node)
 }
 
 impl Strategy for StrictPriority {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
-        queued(self.queues.push(frame, admission), frame)
+        self.queues.see(now);
+        let node = node_of(&frame, now)?;
+        queued(self.queues.insert(node, &frame), frame)
     }
 
     fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
-        queued(self.queues.put_back(frame, admission), frame)
+        self.queues.see(now);
+        let node = node_of(&frame, now)?;
+        queued(self.queues.put_back(node, &frame), frame)
     }
 
     fn decide(&mut self, now: Now) -> Decision {
-        let mut soonest: Option<(u64, Decision)> = None;
-        for class in (0..TrafficClass::COUNT).rev() {
-            let Some(head) = self.queues.head(class) else { continue };
-            match head.overdue(now) {
-                Ok(_) => {
-                    let chosen = self.queues.pop(class);
-                    return chosen.map_or(Decision::Idle, |waiting| waiting.decision(now));
-                }
-                // A class further down does not win a tie.
-                Err(wait) if soonest.is_none_or(|(shortest, _)| wait < shortest) => {
-                    soonest = Some((wait, Decision::WakeAt { at: head.admission.due, next: head.frame.id }));
-                }
-                Err(_) => {}
-            }
-        }
-        soonest.map_or(Decision::Idle, |(_, wake)| wake)
+        self.queues.see(now);
+        decide(&mut self.queues, now)
     }
 
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
         self.queues.remove(predicate, out);
+    }
+
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        self.queues.remove_tenant(tenant, most, out)
     }
 
     fn len(&self) -> usize {

@@ -17,7 +17,7 @@ pub use status::GateStatus;
 use crate::admission::{admit, exceeds, is_past_deadline};
 use crate::frame::Frame;
 use crate::gate::{ENDLESS, Fit, GateProgram, Gates};
-use crate::queue::{Node, Queues};
+use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};
 use crate::strategy::{Decision, Refused, Strategy, Window, queued};
 use alloc::boxed::Box;
 use fits::Fits;
@@ -25,10 +25,6 @@ use ktsn_model::{DropReason, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use link::Link;
 use shaping::Shaping;
-
-/// One queue per class and clock, so that a step of TAI re-sorts nothing. A class in order of arrival uses its first one alone.
-const CLOCKS: usize = 2;
-const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 
 /// Transmission selection with gates.
 ///
@@ -50,6 +46,7 @@ const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 /// };
 /// let mut selection = TimeAware::new(TimeAwareOptions {
 ///     capacity: 1024,
+///     tenants: 1,
 ///     link_speed: Some(1_000_000_000),
 ///     hand_over: Nanos::from_micros(5),
 ///     classes: Default::default(),
@@ -86,22 +83,13 @@ const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 /// ```
 #[derive(Debug)]
 pub struct TimeAware {
-    queues: Queues<QUEUES>,
+    queues: Queues,
     gates: Gates,
     fits: Fits,
     link: Link,
     classes: [ClassOptions; TrafficClass::COUNT],
     shaping: Shaping,
     transmission_overrun: [u64; TrafficClass::COUNT],
-}
-
-/// The frame of a class that leaves next, whatever else happens.
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    queue: usize,
-    /// Time until it is due, or since: one of them is 0.
-    wait: u64,
-    overdue: u64,
 }
 
 /// The soonest instant at which a class will be chosen: `after` from now. The frame is due in `wait`; gates aside it may leave in `from`.
@@ -118,7 +106,7 @@ impl TimeAware {
     #[must_use]
     pub fn new(options: TimeAwareOptions) -> Self {
         Self {
-            queues: Queues::new(options.capacity),
+            queues: Queues::new(options.capacity, options.tenants),
             gates: Gates::default(),
             fits: Fits::new(),
             link: Link::new(options.link_speed, options.hand_over),
@@ -137,6 +125,7 @@ impl TimeAware {
     /// Gives back the pending program that it displaces, to be freed elsewhere; where there is none, perhaps one
     /// that a change replaced and nobody [took](Self::take_retired).
     pub fn set_admin(&mut self, program: Box<GateProgram>, now: Now) -> Option<Box<GateProgram>> {
+        self.queues.see(now);
         self.advance(now);
         self.update_shaping(now);
         self.fits.forget();
@@ -184,11 +173,8 @@ impl TimeAware {
         let span = span.get().max(0).unsigned_abs();
         let position = self.gates.position(now.tai.as_nanos());
         (0..QUEUES).any(|queue| {
-            let Some((node, frame)) = self.queues.head(queue).zip(self.queues.head_frame(queue)) else {
-                return false;
-            };
-            let there = if node.is_on_tai() { now.tai.as_nanos() } else { now.monotonic.as_nanos() };
-            let wait = node.due.saturating_sub(there);
+            let Some((node, frame)) = self.queues.first(queue) else { return false };
+            let wait = node.due().ahead_of(now).get().max(0).unsigned_abs();
             let need = self.link.need(frame.wire_octets);
             let is_soon = |after| after <= span;
             node.on_time
@@ -231,29 +217,8 @@ impl TimeAware {
     fn update_shaping(&mut self, now: Now) {
         for class in 0..TrafficClass::COUNT {
             if self.shaping.is_shaped(class) {
-                let head = self.head(class, now);
+                let head = self.queues.head(class, now);
                 self.shaping.update(class, head.as_ref(), now, &self.gates);
-            }
-        }
-    }
-
-    // In registers: handed over in memory, it is read back before it has been written, which costs half of a decision.
-    #[inline(always)]
-    fn head(&self, class: usize, now: Now) -> Option<Head> {
-        let [first, second] = [0, 1].map(|clock| self.queues.head(class * CLOCKS + clock));
-        let head = |node: &Node, clock: usize| {
-            let there = if node.is_on_tai() { now.tai.as_nanos() } else { now.monotonic.as_nanos() };
-            let (wait, overdue) = (node.due.saturating_sub(there), there.saturating_sub(node.due));
-            Head { queue: class * CLOCKS + clock, wait, overdue }
-        };
-        match (first, second) {
-            (None, None) => None,
-            (Some(first), None) => Some(head(first, 0)),
-            (None, Some(second)) => Some(head(second, 1)),
-            (Some(first), Some(second)) => {
-                let key = |node: &Node, head: &Head| (head.wait, u64::MAX - head.overdue, node.arrival);
-                let (one, other) = (head(first, 0), head(second, 1));
-                Some(if key(second, &other) < key(first, &one) { other } else { one })
             }
         }
     }
@@ -262,7 +227,7 @@ impl TimeAware {
     fn take(&mut self, class: usize, head: &Head, now: Now) -> Option<Decision> {
         let position = self.gates.position(now.tai.as_nanos());
         let window = self.gates.window(&position, class)?;
-        let (node, frame) = self.queues.pop(head.queue)?;
+        let (node, frame) = self.queues.pop(head.queue, now)?;
         let need = self.link.need(frame.wire_octets);
         let overrun = self.overrun(class, head, window.opens_at, need, now);
         if (node.on_time && exceeds(overrun, frame.overrun_limit)) || is_past_deadline(&frame, now) {
@@ -271,7 +236,7 @@ impl TimeAware {
         self.link.transmit(now.monotonic, frame.wire_octets);
         if self.shaping.is_shaped(class) {
             let taken = self.link.transmission_time(frame.wire_octets);
-            let next = self.head(class, now);
+            let next = self.queues.head(class, now);
             self.shaping.transmit(class, next.as_ref(), now, taken, frame.wire_octets);
         }
         let window = (window.rest != ENDLESS).then(|| Window {
@@ -285,7 +250,7 @@ impl TimeAware {
     /// `frame` is dropped from the head of `class`.
     fn dropped(&mut self, class: usize, frame: Frame, reason: DropReason, now: Now) -> Decision {
         if self.shaping.is_shaped(class) {
-            let next = self.head(class, now);
+            let next = self.queues.head(class, now);
             self.shaping.drop_head(class, next.as_ref());
         }
         Decision::Drop { frame, reason }
@@ -323,7 +288,7 @@ impl TimeAware {
 
     /// What the class of `head` does: leave now, be dropped, or wait until an instant before `soonest`.
     fn consider(&mut self, class: usize, head: &Head, ready: u64, now: Now, soonest: Option<u64>) -> Verdict {
-        let Some(frame) = self.queues.head_frame(head.queue) else { return Verdict::Later };
+        let Some((_, frame)) = self.queues.first(head.queue) else { return Verdict::Later };
         let (wire_octets, horizon) = (frame.wire_octets, frame.horizon.get().unsigned_abs());
         let mut from = ready;
         if self.shaping.is_shaped(class) {
@@ -355,6 +320,7 @@ impl TimeAware {
 
     /// Where a frame that comes now waits.
     fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
+        self.queues.see(now);
         self.advance(now);
         let class = index(frame.class);
         if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
@@ -366,10 +332,10 @@ impl TimeAware {
         };
         if self.shaping.is_shaped(class) {
             // It does not wait before it is here, even if it has been due for longer.
-            let head = self.head(class, now);
+            let head = self.queues.head(class, now);
             self.shaping.update(class, head.as_ref(), now, &self.gates);
         }
-        let mut node = Node::new(admission.due, admission.late, admission.on_time);
+        let mut node = Node::new(&admission);
         place(&mut node, class, &self.classes);
         Ok(node)
     }
@@ -377,15 +343,15 @@ impl TimeAware {
     fn wake(&self, wake: &Wake, now: Now) -> Option<Decision> {
         let on_tai = |at| TxTime::Tai(Tai::from_nanos(at));
         let on_monotonic = |at| TxTime::Monotonic(Monotonic::from_nanos(at));
+        let (node, frame) = self.queues.first(wake.queue)?;
         let at = if wake.after == wake.wait {
-            let node = self.queues.head(wake.queue)?;
-            if node.is_on_tai() { on_tai(node.due) } else { on_monotonic(node.due) }
+            node.due()
         } else if wake.after == wake.from {
             on_monotonic(now.monotonic.as_nanos().saturating_add(wake.after))
         } else {
             on_tai(now.tai.as_nanos().saturating_add(wake.after))
         };
-        Some(Decision::WakeAt { at, next: self.queues.head_frame(wake.queue)?.id })
+        Some(Decision::WakeAt { at, next: frame.id })
     }
 }
 
@@ -413,6 +379,7 @@ impl Strategy for TimeAware {
     }
 
     fn decide(&mut self, now: Now) -> Decision {
+        self.queues.see(now);
         self.advance(now);
         if self.queues.len() == 0 {
             return Decision::Idle;
@@ -420,7 +387,7 @@ impl Strategy for TimeAware {
         let link_wait = self.link.wait(now.monotonic);
         let mut soonest: Option<Wake> = None;
         for class in (0..TrafficClass::COUNT).rev() {
-            let Some(head) = self.head(class, now) else { continue };
+            let Some(head) = self.queues.head(class, now) else { continue };
             let ready = head.wait.max(link_wait);
             let before = soonest.map(|wake| wake.after);
             if before.is_some_and(|before| ready >= before) {
@@ -435,7 +402,7 @@ impl Strategy for TimeAware {
                 Verdict::Leave => self.take(class, &head, now),
                 Verdict::NeverFits => self
                     .queues
-                    .pop(head.queue)
+                    .pop(head.queue, now)
                     .map(|(_, frame)| self.dropped(class, frame, DropReason::GateNeverFits, now)),
             };
             return decision.unwrap_or(Decision::Idle);
@@ -449,9 +416,17 @@ impl Strategy for TimeAware {
             classes |= 1 << frame.class.get();
             out(frame);
         });
-        for class in (0..TrafficClass::COUNT).filter(|class| classes >> class & 1 == 1) {
-            self.shaping.remove(class);
-        }
+        self.shaping.remove(classes);
+    }
+
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        let mut classes = 0u8;
+        let is_more = self.queues.remove_tenant(tenant, most, &mut |frame| {
+            classes |= 1 << frame.class.get();
+            out(frame);
+        });
+        self.shaping.remove(classes);
+        is_more
     }
 
     fn len(&self) -> usize {
@@ -465,10 +440,7 @@ impl Strategy for TimeAware {
 
 /// Put `node` where frames of `class` wait.
 fn place(node: &mut Node, class: usize, classes: &[ClassOptions; TrafficClass::COUNT]) {
-    match classes[class].order {
-        Order::Fifo => node.place(class * CLOCKS, true),
-        Order::TxTime => node.place(class * CLOCKS + usize::from(!node.is_on_tai()), false),
-    }
+    node.place(class, classes[class].order == Order::Fifo);
 }
 
 fn index(class: TrafficClass) -> usize {

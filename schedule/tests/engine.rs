@@ -55,6 +55,7 @@ impl World {
     fn engine(&self, class: &ClassUse, frames_count: u64) -> TimeAware {
         let mut engine = TimeAware::new(TimeAwareOptions {
             capacity: 1_024,
+            tenants: 1,
             link_speed: self.link.speed,
             hand_over: self.link.hand_over,
             classes: Default::default(),

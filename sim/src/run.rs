@@ -12,6 +12,7 @@ use ktsn_resolve::PortIndex;
 use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use ktsnd::config::SpinMargin;
+use ktsnd::limits;
 use ktsnd::stats::WorkerStats;
 use ktsnd::worker::{
     Command, HAND_OVER_AT_START, NewPort, Returned, Selection, Worker, WorkerOptions, queues,
@@ -172,9 +173,12 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
 /// The transmission selection of a plan.
 fn select(plan: &Plan) -> Selection {
     match plan.select {
-        Select::EarliestTxTime => Selection::EarliestTxTime(EarliestTxTime::new(QUEUE)),
+        Select::EarliestTxTime => {
+            Selection::EarliestTxTime(EarliestTxTime::new(QUEUE, limits::ATTACHMENTS_MAX))
+        }
         Select::TimeAware => Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: QUEUE,
+            tenants: limits::ATTACHMENTS_MAX,
             link_speed: Some(plan.link.speed),
             hand_over: HAND_OVER_AT_START,
             classes: [ClassOptions::default(); TrafficClass::COUNT],

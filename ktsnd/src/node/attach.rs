@@ -288,6 +288,8 @@ impl Node {
         // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
         let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: limits::INTERFACE_QUEUE_MAX,
+            // It is this attachment's alone.
+            tenants: 1,
             link_speed: None,
             hand_over: HAND_OVER_AT_START,
             classes: [ClassOptions::default(); TrafficClass::COUNT],

@@ -55,16 +55,23 @@ impl Node {
             check_fits(config, schedule, speed)?;
         }
         let program = schedule.map(|schedule| compile(name_of(schedule), &schedule.admin)).transpose()?;
+        let tenants = crate::limits::ATTACHMENTS_MAX;
         let mut selection = Box::new(match config.selection {
-            SelectionChoice::EarliestTxTime => Selection::EarliestTxTime(EarliestTxTime::new(capacity)),
-            SelectionChoice::StrictPriority => Selection::StrictPriority(StrictPriority::new(capacity)),
+            SelectionChoice::EarliestTxTime => {
+                Selection::EarliestTxTime(EarliestTxTime::new(capacity, tenants))
+            }
+            SelectionChoice::StrictPriority => {
+                Selection::StrictPriority(StrictPriority::new(capacity, tenants))
+            }
             SelectionChoice::CreditBased => Selection::CreditBased(CreditBased::new(CreditBasedOptions {
                 capacity,
+                tenants,
                 link_speed: speed,
                 classes: config.classes.map(|class| class.idle_slope.map(CreditOptions::new)),
             })),
             SelectionChoice::TimeAware => Selection::TimeAware(TimeAware::new(TimeAwareOptions {
                 capacity,
+                tenants,
                 // What nobody needs must not make frames wait for each other.
                 link_speed: speed.filter(|_| needs_speed),
                 hand_over: HAND_OVER_AT_START,

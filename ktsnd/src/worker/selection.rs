@@ -70,6 +70,9 @@ impl Strategy for Selection {
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
         each!(self, strategy => strategy.remove(predicate, out));
     }
+    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+        each!(self, strategy => strategy.remove_tenant(tenant, most, out))
+    }
     fn len(&self) -> usize {
         each!(self, strategy => strategy.len())
     }

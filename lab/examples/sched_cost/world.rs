@@ -69,6 +69,7 @@ impl World {
         let now = offset.now(Monotonic::from_nanos(1_000_000_000));
         let mut selection = TimeAware::new(TimeAwareOptions {
             capacity: streams as usize,
+            tenants: 1,
             link_speed: Some(LINK_SPEED),
             hand_over: Nanos::from_micros(1),
             classes: [ClassOptions::default(); TrafficClass::COUNT],

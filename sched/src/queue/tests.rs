@@ -5,28 +5,28 @@ use super::*;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-type Two = Queues<2>;
-
-/// Checks the subtree at `slot` and gives its weight.
-fn check(queues: &Two, queue: usize, slot: u32) -> u32 {
+/// Checks the subtree at `slot` of `lane` and gives its weight.
+fn check(queues: &Queues, lane: usize, slot: u32) -> u32 {
     let Some(node) = queues.nodes.get(slot as usize) else { return 0 };
     assert_ne!(node.weight, VACANT);
-    assert_eq!(usize::from(node.queue), queue);
+    assert_eq!(queues.lane_of(queues.frames[slot as usize].tenant, node).0, lane);
     for child in node.children {
         if let Some(child) = queues.nodes.get(child as usize) {
             assert!(node.before(child), "a child is due before its parent");
         }
     }
-    let [left, right] = node.children.map(|child| check(queues, queue, child));
+    let [left, right] = node.children.map(|child| check(queues, lane, child));
     assert!(left >= right, "the right subtree is the heavier one");
     assert_eq!(node.weight, 1 + left + right);
     node.weight
 }
 
-/// Checks all queues, the free slots and the counts.
-fn check_all(queues: &Two) {
-    let held: u32 = (0..2).map(|queue| check(queues, queue, queues.roots[queue])).sum();
+/// Checks all lanes, their places in the queues, the free slots and the counts.
+fn check_all(queues: &Queues) {
+    let roots = (0..TENANTS * TrafficClass::COUNT).flat_map(|lane| [0, 1].map(|heap| (lane, heap)));
+    let held: u32 = roots.map(|(lane, heap)| check(queues, lane, queues.turns.root(lane, heap))).sum();
     assert_eq!(held as usize, queues.len);
+    queues.turns.check(&queues.nodes);
     let (mut free, mut slot) = (0, queues.free);
     while slot != NIL {
         assert_eq!(queues.nodes[slot as usize].weight, VACANT);
@@ -36,17 +36,26 @@ fn check_all(queues: &Two) {
     assert_eq!(held as usize + free, queues.nodes.len());
 }
 
-fn spine(queues: &Two, queue: usize) -> u32 {
-    let (mut count, mut slot) = (0, queues.roots[queue]);
+fn spine(queues: &Queues, lane: usize, heap: usize) -> u32 {
+    let (mut count, mut slot) = (0, queues.turns.root(lane, heap));
     while let Some(node) = queues.nodes.get(slot as usize) {
         (count, slot) = (count + 1, node.children[RIGHT]);
     }
     count
 }
 
-fn push(queues: &mut Two, queue: usize, due: u64, tenant: u32) -> bool {
-    let node = Node { due, queue: queue as u8, on_time: true, ..NO_NODE };
+const TENANTS: usize = 3;
+
+/// Class 0, on the clock of `queue`.
+fn push(queues: &mut Queues, queue: usize, due: u64, tenant: u32, by_arrival: bool) -> bool {
+    let marks = if queue == TAI { ON_TAI } else { 0 };
+    let mut node = Node { due, on_time: true, marks, ..NO_NODE };
+    node.place(0, by_arrival);
     queues.insert(node, &Frame { tenant, ..no_frame() })
+}
+
+fn at(nanos: u64) -> Now {
+    Now { tai: Tai::from_nanos(nanos), monotonic: Monotonic::from_nanos(nanos) }
 }
 
 proptest! {
@@ -54,29 +63,44 @@ proptest! {
 
     #[test]
     fn the_shape_holds_after_every_operation(
-        operations in prop::collection::vec((0u8..12, 0usize..2, 0u64..40, 0u32..4), 0..150),
+        operations in prop::collection::vec((0u8..14, 0usize..2, 0u64..40, 0u32..4), 0..150),
     ) {
-        let mut queues = Two::new(40);
+        let (mut queues, mut by_arrival) = (Queues::new(40, TENANTS), false);
         for (what, queue, due, tenant) in operations {
             match what {
                 0..8 => {
                     let full = queues.len == 40;
-                    prop_assert_eq!(push(&mut queues, queue, due, tenant), !full);
+                    prop_assert_eq!(push(&mut queues, queue, due, tenant, by_arrival), !full);
                 }
                 8..10 => {
-                    let head = queues.head(queue).map(|node| (node.due, node.arrival));
-                    prop_assert_eq!(queues.pop(queue).map(|(node, _)| (node.due, node.arrival)), head);
+                    let first = queues.first(queue).map(|(node, _)| (node.due, node.arrival));
+                    queues.see(at(due));
+                    let first = queues.first(queue).map(|(node, _)| (node.due, node.arrival)).filter(|_| first.is_some());
+                    prop_assert_eq!(queues.pop(queue, at(due)).map(|(node, _)| (node.due, node.arrival)), first);
                 }
                 10 => {
-                    if let Some((node, frame)) = queues.pop(queue) {
+                    if let Some((node, frame)) = queues.pop(queue, at(due)) {
                         let again =
                             Node { on_time: due < 20, due: node.due + u64::from(due >= 20), children: [NIL; 2], ..node };
                         let is_in = queues.put_back(again, &frame);
                         prop_assert!(is_in);
                         check_all(&queues);
-                        let head = queues.pop(queue).unwrap().0;
+                        let head = queues.pop(queue, at(due)).unwrap().0;
                         prop_assert!(head.arrival < FIRST_ARRIVAL, "another one came first");
                     }
+                }
+                11 => {
+                    let mut count = 0;
+                    queues.remove_tenant(tenant, due as usize % 4, &mut |frame| {
+                        assert_eq!(frame.tenant, tenant);
+                        count += 1;
+                    });
+                    // Tenants 0 and 3 share.
+                    prop_assert!(count <= due % 4 || matches!(tenant, 0 | 3));
+                }
+                12 => {
+                    by_arrival = due % 2 == 0;
+                    queues.rearrange(&mut |node, _| node.place(0, by_arrival));
                 }
                 _ => queues.remove(&mut |frame| frame.tenant == tenant, &mut |_| ()),
             }
@@ -89,15 +113,15 @@ proptest! {
 fn right_spines_stay_short_however_frames_arrive() {
     const COUNT: u64 = 4_095;
     for due in [|i: u64| i, |i: u64| COUNT - i, |i: u64| i % 64, |i: u64| i * 2_654_435_761 % 4_093, |_| 0] {
-        let mut queues = Two::new(COUNT as usize);
+        let mut queues = Queues::new(COUNT as usize, 1);
         for i in 0..COUNT {
-            assert!(push(&mut queues, 1, due(i), 0));
-            assert!(spine(&queues, 1) <= (i + 2).ilog2());
+            assert!(push(&mut queues, 1, due(i), 0, false));
+            assert!(spine(&queues, 0, 1) <= (i + 2).ilog2());
         }
         let mut popped = Vec::new();
-        while let Some((node, _)) = queues.pop(1) {
+        while let Some((node, _)) = queues.pop(1, at(0)) {
             popped.push((node.due, node.arrival));
-            assert!(spine(&queues, 1) <= (queues.len as u64 + 1).ilog2());
+            assert!(spine(&queues, 0, 1) <= (queues.len as u64 + 1).ilog2());
         }
         assert!(popped.is_sorted() && popped.len() == COUNT as usize);
     }

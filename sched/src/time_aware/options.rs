@@ -7,10 +7,10 @@ use ktsn_time::Nanos;
 /// The order of frames within a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The one that has been due longest leaves first; one that is not due yet holds up nobody.
+    /// Of an attachment's frames the one that has been due longest leaves first; one that is not due yet holds up nothing.
     #[default]
     TxTime,
-    /// The one that arrived first leaves first; while it is not due, nothing of the class leaves.
+    /// Of an attachment's frames the one that arrived first leaves first; while it is not due, nothing of that attachment leaves in this class.
     Fifo,
 }
 
@@ -43,6 +43,9 @@ pub struct ClassOptions {
 pub struct TimeAwareOptions {
     /// How many frames may be queued (at most 2^32 − 1).
     pub capacity: usize,
+    /// How many attachments take turns within a class (at most 65,536), about 800 octets each; one from there on shares the turns of
+    /// another: attachment n has those of n modulo this number.
+    pub tenants: usize,
     /// The link's speed in bit/s. `None` (or 0): unknown, frames take no time and the link is always free.
     pub link_speed: Option<u64>,
     /// From the hand-over to the port to the start on the wire; below 0 counts as 0.

@@ -7,9 +7,10 @@
 //! is the same. What happened since the last look is made up for from the head's due instant, so nothing has to be
 //! called when a frame becomes due or a gate opens.
 
-use super::{ClassOptions, Head, Shaper};
+use super::{ClassOptions, Shaper};
 use crate::credit::{Credit, CreditOptions};
 use crate::gate::Gates;
+use crate::queue::Head;
 use ktsn_model::TrafficClass;
 use ktsn_time::{Monotonic, Nanos, Now};
 
@@ -65,9 +66,11 @@ impl Shaping {
         }
     }
 
-    /// Frames of `class` were taken out at an instant that is not known. Whether others wait shows at the next look.
-    pub(super) fn remove(&mut self, class: usize) {
-        self.drop_head(class, None);
+    /// Frames of `classes`, a bit each, were taken out at an instant that is not known. Whether others wait shows at the next look.
+    pub(super) fn remove(&mut self, classes: u8) {
+        for class in (0..TrafficClass::COUNT).filter(|class| classes >> class & 1 == 1) {
+            self.drop_head(class, None);
+        }
     }
 
     /// Time from `now` until `head`, which may leave in `ready` for all else, has credit. The credit has been brought to `now`.

@@ -30,8 +30,8 @@ proptest! {
         events in prop::collection::vec(event(), 0..120),
     ) {
         let classes = [ClassOptions::default(); 8];
-        let options = TimeAwareOptions { capacity, link_speed: None, hand_over: Nanos::new(hand_over), classes };
-        let (mut ours, mut theirs) = (TimeAware::new(options), EarliestTxTime::new(capacity));
+        let options = TimeAwareOptions { capacity, tenants: 4, link_speed: None, hand_over: Nanos::new(hand_over), classes };
+        let (mut ours, mut theirs) = (TimeAware::new(options), EarliestTxTime::new(capacity, 4));
         let mut at = begin;
         for (id, event) in events.iter().enumerate() {
             match event {

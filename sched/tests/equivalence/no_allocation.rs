@@ -37,6 +37,7 @@ fn nothing_allocates_after_new_whatever_changes() {
     let mut classes = [ClassOptions::default(); 8];
     let mut s = TimeAware::new(TimeAwareOptions {
         capacity: CAPACITY,
+        tenants: 4,
         link_speed: Some(10_000_000_000),
         hand_over: Nanos::new(3),
         classes,

@@ -89,16 +89,17 @@ pub(crate) fn order_within_a_class(setup: &Setup, steps: &[Step]) -> Verdict {
     })
 }
 
-/// 8.6.6 said without the onlooker: in a class of order `fifo` arrivals leave in ascending order.
+/// 8.6.6 said without the onlooker: in a class of order `fifo` the arrivals of each attachment leave in ascending order.
 pub(crate) fn fifo_within_a_class(setup: &Setup, steps: &[Step]) -> Verdict {
-    let mut last = [None; 8];
+    let mut last = HashMap::new();
     Watch::follow(setup, steps, |_, step| {
         let What::Decided(Decision::Transmit { frame, .. }) = &step.what else { return Ok(()) };
         let class = class_of(frame);
         if setup.classes[class].order == Order::TxTime {
             return Ok(());
         }
-        let is_later = last[class].replace(frame.id.0).is_none_or(|last| last < frame.id.0);
+        let before = last.insert((class, frame.tenant), frame.id.0);
+        let is_later = before.is_none_or(|last| last < frame.id.0);
         ensure(is_later, "overtook", step)
     })
 }

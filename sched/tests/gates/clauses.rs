@@ -196,7 +196,7 @@ fn without_gates_it_is_earliest_tx_time() {
     cases::check(10, any_world(), |mut world| {
         world.setup.link_speed = None;
         world.setup.classes = [ClassSetup::default(); 8];
-        let (mut gated, mut plain) = (time_aware(&world.setup), EarliestTxTime::new(world.setup.capacity));
+        let (mut gated, mut plain) = (time_aware(&world.setup), EarliestTxTime::new(world.setup.capacity, 4));
         let mut at = begin();
         for (id, event) in world.events.iter().enumerate() {
             match event {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engine as a port under test.
 
-use crate::port::{ClassSetup, Order, Port, Setup, Status};
+use crate::port::{ClassSetup, Order, Port, Setup, Status, TENANTS};
 use ktsn_model::AdminPort;
 use ktsn_sched::{
     ClassOptions, Decision, Frame, GateProgram, Refused, Shaper, Strategy, TimeAware, TimeAwareOptions,
@@ -25,6 +25,7 @@ fn options(class: ClassSetup) -> ClassOptions {
 pub(crate) fn time_aware(setup: &Setup) -> TimeAware {
     TimeAware::new(TimeAwareOptions {
         capacity: setup.capacity,
+        tenants: TENANTS as usize,
         link_speed: setup.link_speed,
         hand_over: Nanos::new(setup.hand_over as i64),
         classes: setup.classes.map(options),

@@ -115,6 +115,7 @@ proptest! {
             if is_shaped { Shaper::CreditBased { idle_slope: 1_000_000 } } else { Shaper::StrictPriority };
         let mut gates = TimeAware::new(TimeAwareOptions {
             capacity: 64,
+            tenants: 4,
             link_speed: Some(1_000_000_000),
             hand_over: Nanos::new(500),
             classes: [ClassOptions { shaper, ..ClassOptions::default() }; TrafficClass::COUNT],

@@ -21,6 +21,9 @@ mod relations;
 mod sequences;
 mod small_worlds;
 mod timeline;
+#[path = "../selection/turn_rule.rs"]
+#[allow(dead_code)]
+mod turn_rule;
 mod twins;
 mod watch;
 mod world;

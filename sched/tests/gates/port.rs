@@ -22,6 +22,9 @@ pub(crate) struct ClassSetup {
     pub(crate) idle_slope: Option<u64>,
 }
 
+/// So many attachments take turns; the worlds draw fewer.
+pub(crate) const TENANTS: u32 = 4;
+
 /// What a port is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {

@@ -6,8 +6,9 @@
 //! its edge; written from the page of rules, never from the engine.
 
 use crate::credit::Credit;
-use crate::port::{ClassSetup, Order, Status, Wanted};
+use crate::port::{ClassSetup, Order, Status, TENANTS, Wanted};
 use crate::timeline::Timeline;
+use crate::turn_rule::Rule;
 use ktsn_model::{AdminPort, DropReason, LatePolicy};
 use ktsn_sched::{Frame, Refused};
 use ktsn_time::{Monotonic, Now, TxTime};
@@ -18,7 +19,7 @@ struct Waiting {
     /// Which clock the due instant is read on.
     on_tai: bool,
     due: i128,
-    arrival: u64,
+    arrival: i128,
     late: bool,
     on_time: bool,
     /// The last instant of hand-over on the clock of the TxTime.
@@ -51,8 +52,9 @@ enum Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     capacity: usize,
-    arrivals: u64,
+    arrivals: i128,
     waiting: Vec<Waiting>,
+    rule: Rule,
     link_speed: Option<u64>,
     pub(crate) hand_over: i128,
     pub(crate) classes: [ClassSetup; 8],
@@ -76,6 +78,7 @@ impl Reference {
             capacity,
             arrivals: 0,
             waiting: Vec::new(),
+            rule: Rule::new(TENANTS),
             link_speed: link_speed.filter(|&speed| speed > 0),
             hand_over: hand_over.into(),
             classes,
@@ -104,6 +107,7 @@ impl Reference {
 
     /// Every call sees the clocks first: the change that has come takes place, credits move.
     fn see(&mut self, now: Now) {
+        self.rule.see(now);
         let to = clock(now, false);
         let from = self.seen_at.unwrap_or(to);
         let is_shaped = self.classes.iter().any(|class| class.idle_slope.is_some());
@@ -111,8 +115,8 @@ impl Reference {
             for class in 0..8 {
                 if let Some(idle_slope) = self.classes[class].idle_slope {
                     let then = |on_tai| clock(now, on_tai) - (to - at);
-                    let head = self.head(class, now).map(|index| &self.waiting[index]);
-                    let waits = head.is_some_and(|head| then(head.on_tai) >= head.due);
+                    let heads = (0..self.waiting.len()).filter(|&index| self.is_first(class, index));
+                    let waits = heads.map(|index| &self.waiting[index]).any(|w| then(w.on_tai) >= w.due);
                     let open = self.seen_timeline.is_open(class, then(true));
                     self.credits[class].tick(at, idle_slope.into(), waits, open);
                 }
@@ -214,15 +218,20 @@ impl Reference {
         }
     }
 
-    /// The frame of `class` that alone may leave: the one due longest (or due soonest), or the first.
+    /// Whether the frame is one of `class`, and nothing of its attachment there has to leave before it, due or not.
+    fn is_first(&self, class: usize, index: usize) -> bool {
+        let w = &self.waiting[index];
+        let place = self.rule.place(&w.frame);
+        let before = |other: &Waiting| self.rule.place(&other.frame) == place && other.arrival < w.arrival;
+        w.class() == class && (self.classes[class].order == Order::TxTime || !self.waiting.iter().any(before))
+    }
+
+    /// The frame of `class` that alone may leave: whose turn it is, or will be soonest.
     fn head(&self, class: usize, now: Now) -> Option<usize> {
-        let of_class = (0..self.waiting.len()).filter(|&i| self.waiting[i].class() == class);
-        match self.classes[class].order {
-            Order::TxTime => {
-                of_class.max_by_key(|&i| (self.waiting[i].overdue(now), u64::MAX - self.waiting[i].arrival))
-            }
-            Order::Fifo => of_class.min_by_key(|&i| self.waiting[i].arrival),
-        }
+        (0..self.waiting.len()).filter(|&index| self.is_first(class, index)).max_by_key(|&index| {
+            let w = &self.waiting[index];
+            self.rule.rank(&w.frame, w.on_tai, w.due, w.arrival, now)
+        })
     }
 
     /// Nanoseconds until the link may be given a frame (negative: since when).
@@ -305,6 +314,7 @@ impl Reference {
         }
         let head = self.waiting.remove(index);
         let frame = head.frame;
+        self.rule.serve(&frame, head.due, now);
         match outcome {
             Outcome::NeverFits => return Wanted::Drop { frame, reason: DropReason::GateNeverFits },
             Outcome::Missed => return Wanted::Drop { frame, reason: DropReason::Missed },

@@ -5,7 +5,8 @@
 //! knows the rules of the wire and of the gates, nothing of how a port decides.
 
 use crate::machines::Machines;
-use crate::port::{ClassSetup, Order, Setup};
+use crate::port::{ClassSetup, Order, Setup, TENANTS};
+use crate::turn_rule::Rule;
 use crate::world::{BEGIN, Step, What};
 use ktsn_sched::{Decision, Frame};
 use ktsn_time::{Now, TxTime};
@@ -26,6 +27,7 @@ pub(crate) struct Watch {
     ticked: u64,
     /// In the order of arrival.
     pub(crate) queued: Vec<Queued>,
+    rule: Rule,
     pub(crate) classes: [ClassSetup; 8],
     pub(crate) hand_over: u64,
     link_speed: Option<u64>,
@@ -60,6 +62,7 @@ impl Watch {
             machines: Machines::new(),
             ticked: BEGIN - 1,
             queued: Vec::new(),
+            rule: Rule::new(TENANTS),
             classes: setup.classes,
             hand_over: setup.hand_over,
             link_speed: setup.link_speed,
@@ -97,17 +100,22 @@ impl Watch {
             What::Decided(Decision::Transmit { frame, .. }) => {
                 let starts_at = self.wire_free.max(step.at.monotonic.as_nanos() + self.hand_over);
                 self.wire_free = starts_at + self.wire_time(frame);
-                self.queued.retain(|queued| queued.frame.id != frame.id);
+                self.chosen(frame, step.at);
             }
-            What::Decided(Decision::Drop { frame, .. }) => {
-                self.queued.retain(|queued| queued.frame.id != frame.id);
-            }
+            What::Decided(Decision::Drop { frame, .. }) => self.chosen(frame, step.at),
             What::Removed(_, frames) => {
                 self.queued.retain(|queued| frames.iter().all(|frame| frame.id != queued.frame.id));
             }
             What::Configured(admin) => self.machines.config_change(admin, step.at.tai.as_nanos()),
             _ => {}
         }
+    }
+
+    fn chosen(&mut self, frame: &Frame, at: Now) {
+        let due =
+            self.queued.iter().find(|queued| queued.frame.id == frame.id).map_or(0, |queued| queued.due);
+        self.rule.serve(frame, due, at);
+        self.queued.retain(|queued| queued.frame.id != frame.id);
     }
 
     pub(crate) fn wire_time(&self, frame: &Frame) -> u64 {
@@ -155,11 +163,18 @@ impl Watch {
 
     /// The one frame of `class` that may leave, if it is due.
     pub(crate) fn due_head(&self, class: usize, at: Now) -> Option<&Queued> {
-        let of_class = || self.queued.iter().filter(|queued| class_of(&queued.frame) == class);
-        let head = match self.classes[class].order {
-            Order::Fifo => of_class().next(),
-            Order::TxTime => of_class().min_by_key(|queued| queued.due), // the first of equal ones
-        };
+        let mut places = Vec::new();
+        let of_class = self.queued.iter().enumerate().filter(|(_, queued)| class_of(&queued.frame) == class);
+        let heads = of_class.filter(|(_, queued)| {
+            let place = self.rule.place(&queued.frame);
+            let is_first = !places.contains(&place);
+            places.push(place);
+            is_first || self.classes[class].order == Order::TxTime
+        });
+        let head = heads.max_by_key(|(arrival, queued)| {
+            self.rule.rank(&queued.frame, false, queued.due, *arrival as i128, at)
+        });
+        let head = head.map(|(_, queued)| queued);
         head.filter(|queued| queued.due <= i128::from(at.monotonic.as_nanos()))
     }
 

@@ -39,7 +39,7 @@ fn delays(
 ) -> Vec<u64> {
     let mut police = metered(meter);
     let options =
-        CreditBasedOptions { capacity: 10_000, link_speed: Some(LINK), classes: [None; TrafficClass::COUNT] };
+        CreditBasedOptions { capacity: 10_000, tenants: 1, link_speed: Some(LINK), classes: [None; 8] };
     let mut link = CreditBased::new(options);
     let mut arrivals: Vec<(u64, Frame)> = Vec::new();
     for (&due, id) in victims.iter().zip(0..) {

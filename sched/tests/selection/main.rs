@@ -13,4 +13,6 @@ mod sequences;
 mod small_worlds;
 #[allow(unsafe_code)]
 mod sys;
+mod turn_rule;
+mod turns;
 mod world;

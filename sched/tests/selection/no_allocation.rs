@@ -15,5 +15,5 @@ fn the_counter_counts() {
 
 #[test]
 fn nothing_allocates_after_new() {
-    flood(&mut EarliestTxTime::new(512), 40, 7);
+    flood(&mut EarliestTxTime::new(512, 4), 40, 7);
 }

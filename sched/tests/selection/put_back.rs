@@ -14,6 +14,7 @@ const ROOM: usize = 16;
 fn time_aware(order: Order) -> Box<dyn Strategy> {
     Box::new(TimeAware::new(TimeAwareOptions {
         capacity: ROOM,
+        tenants: 4,
         link_speed: None,
         hand_over: Nanos::ZERO,
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
@@ -24,10 +25,11 @@ fn strategies() -> [Box<dyn Strategy>; 5] {
     [
         time_aware(Order::Fifo),
         time_aware(Order::TxTime),
-        Box::new(EarliestTxTime::new(ROOM)),
-        Box::new(StrictPriority::new(ROOM)),
+        Box::new(EarliestTxTime::new(ROOM, 4)),
+        Box::new(StrictPriority::new(ROOM, 4)),
         Box::new(CreditBased::new(CreditBasedOptions {
             capacity: ROOM,
+            tenants: 4,
             link_speed: None,
             classes: [None; 8],
         })),

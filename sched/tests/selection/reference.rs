@@ -2,6 +2,7 @@
 //! The rules once more, as plainly as they can be said: one `Vec`, scanned for every answer, in integers wide
 //! enough that nothing saturates. Shares no code with the crate beyond the words of its edge.
 
+use crate::turn_rule::Rule;
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_sched::{Decision, Frame, Refused};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
@@ -12,7 +13,7 @@ struct Waiting {
     /// Which clock the due instant is read on.
     on_tai: bool,
     due: i128,
-    arrival: u64,
+    arrival: i128,
     late: bool,
     overrun_counts: bool,
     /// The last instant of a deadline frame, and whether it is on TAI.
@@ -21,8 +22,13 @@ struct Waiting {
 
 pub(crate) struct Reference {
     capacity: usize,
-    arrivals: u64,
+    /// Within an attachment, not by due instant.
+    by_arrival: bool,
+    arrivals: i128,
+    /// The next one that comes back is in front.
+    front: i128,
     waiting: Vec<Waiting>,
+    rule: Rule,
 }
 
 fn clock(now: Now, on_tai: bool) -> i128 {
@@ -40,8 +46,23 @@ impl Waiting {
 }
 
 impl Reference {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, arrivals: 0, waiting: Vec::new() }
+    pub(crate) fn new(capacity: usize, tenants: u32) -> Self {
+        let rule = Rule::new(tenants);
+        Self { capacity, by_arrival: false, arrivals: 0, front: -1, waiting: Vec::new(), rule }
+    }
+
+    pub(crate) fn by_arrival(capacity: usize, tenants: u32) -> Self {
+        Self { by_arrival: true, ..Self::new(capacity, tenants) }
+    }
+
+    /// How many frames of `tenant` wait.
+    pub(crate) fn count(&self, tenant: u32) -> usize {
+        self.waiting.iter().filter(|w| w.frame.tenant == tenant).count()
+    }
+
+    /// How many frames wait of those from `places` on, who share.
+    pub(crate) fn count_beyond(&self, places: u32) -> usize {
+        self.waiting.iter().filter(|w| w.frame.tenant >= places).count()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -49,6 +70,34 @@ impl Reference {
     }
 
     pub(crate) fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        self.rule.see(now);
+        let entry = self.judged(frame, now)?;
+        self.arrivals += 1;
+        self.waiting.push(entry);
+        Ok(())
+    }
+
+    /// A frame that was chosen and did not leave comes back in front of those of its attachment.
+    pub(crate) fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+        self.rule.see(now);
+        let mut entry = self.judged(frame, now)?;
+        let due = self.rule.take_back(&frame);
+        if !entry.overrun_counts {
+            let place = self.rule.place(&frame);
+            let own = self
+                .waiting
+                .iter()
+                .filter(|w| self.rule.place(&w.frame) == place && w.on_tai == entry.on_tai);
+            let own = own.map(|w| w.due).filter(|_| !self.by_arrival);
+            entry.due = own.chain(due).chain([entry.due]).min().unwrap();
+        }
+        entry.arrival = self.front;
+        self.front -= 1;
+        self.waiting.push(entry);
+        Ok(())
+    }
+
+    fn judged(&self, frame: Frame, now: Now) -> Result<Waiting, Refused> {
         let refuse = |reason| Err(Refused { frame, reason });
         let arrival = self.arrivals;
         let mono_now: i128 = clock(now, false);
@@ -99,20 +148,28 @@ impl Reference {
         if self.waiting.len() >= self.capacity {
             return refuse(DropReason::QueueFull);
         }
-        self.arrivals += 1;
-        self.waiting.push(entry);
-        Ok(())
+        Ok(entry)
+    }
+
+    /// Whether nothing of its own attachment and class has to leave before it, due or not.
+    fn is_first(&self, w: &Waiting) -> bool {
+        let place = self.rule.place(&w.frame);
+        let before = |other: &Waiting| self.rule.place(&other.frame) == place && other.arrival < w.arrival;
+        !self.by_arrival || !self.waiting.iter().any(before)
     }
 
     pub(crate) fn decide(&mut self, now: Now) -> Decision {
-        // The best is the greatest by: class, then how long due, then the earlier arrival.
-        let chosen =
-            (0..self.waiting.len()).filter(|&i| self.waiting[i].overdue(now) >= 0).max_by_key(|&i| {
+        self.rule.see(now);
+        // The best is the greatest by: class, then whose turn it is.
+        let chosen = (0..self.waiting.len())
+            .filter(|&i| self.waiting[i].overdue(now) >= 0 && self.is_first(&self.waiting[i]))
+            .max_by_key(|&i| {
                 let w = &self.waiting[i];
-                (w.class(), w.overdue(now), std::cmp::Reverse(w.arrival))
+                (w.class(), self.rule.rank(&w.frame, w.on_tai, w.due, w.arrival, now))
             });
         if let Some(i) = chosen {
             let w = self.waiting.remove(i);
+            self.rule.serve(&w.frame, w.due, now);
             let overdue = w.overdue(now);
             if w.overrun_counts && overdue > i128::from(w.frame.overrun_limit.get().max(0)) {
                 return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
@@ -124,8 +181,8 @@ impl Reference {
             return Decision::Transmit { frame: w.frame, overrun, late: w.late, window: None };
         }
         // Nothing is due: the soonest, and of those the one that would be chosen at that instant.
-        let next =
-            self.waiting.iter().max_by_key(|w| (w.overdue(now), w.class(), std::cmp::Reverse(w.arrival)));
+        let first = self.waiting.iter().filter(|w| self.is_first(w));
+        let next = first.max_by_key(|w| (w.overdue(now), w.class(), std::cmp::Reverse(w.arrival)));
         match next {
             None => Decision::Idle,
             Some(w) => {

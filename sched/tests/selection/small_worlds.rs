@@ -40,7 +40,7 @@ struct Pair {
 
 impl Pair {
     fn new(capacity: usize) -> Self {
-        Self { ours: EarliestTxTime::new(capacity), reference: Reference::new(capacity) }
+        Self { ours: EarliestTxTime::new(capacity, 4), reference: Reference::new(capacity, 4) }
     }
     fn offer(&mut self, frame: Frame, now: Now) {
         assert_eq!(self.ours.offer(frame, now), self.reference.offer(frame, now));

@@ -18,7 +18,7 @@ fn options(link_speed: Option<u64>, shaped: &[(u8, CreditOptions)]) -> CreditBas
     for &(class, credit) in shaped {
         classes[usize::from(class)] = Some(credit);
     }
-    CreditBasedOptions { capacity: 64, link_speed, classes }
+    CreditBasedOptions { capacity: 64, tenants: 4, link_speed, classes }
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn shaped() -> impl Strategy<Value = CreditBasedOptions> {
         for credit in classes.iter_mut().flatten() {
             credit.idle_slope = credit.idle_slope.min(link_speed.unwrap_or(u64::MAX));
         }
-        CreditBasedOptions { capacity: 24, link_speed, classes }
+        CreditBasedOptions { capacity: 24, tenants: 4, link_speed, classes }
     })
 }
 
@@ -185,7 +185,7 @@ proptest! {
     #[test]
     fn without_credits_and_link_it_is_strict_priority(events in prop::collection::vec(event(), 0..120)) {
         let (mut at, mut credit, mut strict) =
-            (now(1_000, 2_000), CreditBased::new(options(None, &[])), StrictPriority::new(64));
+            (now(1_000, 2_000), CreditBased::new(options(None, &[])), StrictPriority::new(64, 4));
         for (id, event) in events.iter().enumerate() {
             match event {
                 Event::Offer(sent) => {
@@ -270,7 +270,8 @@ proptest! {
                 Event::Decide => {
                     if let Decision::Transmit { frame, .. } | Decision::Drop { frame, .. } = s.decide(at) {
                         prop_assert!(has_come(frame.not_before(), at));
-                        let first = queued.iter().position(|q| q.class == frame.class).unwrap();
+                        let is_of_its = |q: &Frame| q.class == frame.class && q.tenant == frame.tenant;
+                        let first = queued.iter().position(is_of_its).unwrap();
                         prop_assert_eq!(queued.remove(first), frame);
                     }
                 }

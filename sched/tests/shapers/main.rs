@@ -16,6 +16,9 @@ mod strict_priority;
 #[path = "../selection/sys.rs"]
 #[allow(unsafe_code)]
 mod sys;
+#[path = "../selection/turn_rule.rs"]
+#[allow(dead_code)]
+mod turn_rule;
 #[path = "../selection/world.rs"]
 #[allow(dead_code)]
 mod world;

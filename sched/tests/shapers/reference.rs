@@ -3,6 +3,7 @@
 //! nanosecond with idleSlope and sendSlope, and a wake-up that is found by trying. Shares no code with the crate
 //! beyond the words of its edge.
 
+use crate::turn_rule::Rule;
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_sched::{CreditOptions, Decision, Frame, Refused};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
@@ -12,6 +13,7 @@ struct Waiting {
     frame: Frame,
     on_tai: bool,
     due: i128,
+    arrival: i128,
     late: bool,
     overrun_counts: bool,
     deadline: Option<(bool, i128)>,
@@ -37,6 +39,8 @@ pub(crate) struct Reference {
     capacity: usize,
     /// In the order of arrival.
     waiting: Vec<Waiting>,
+    arrivals: i128,
+    rule: Rule,
     link_speed: Option<u64>,
     levels: [Option<Level>; 8],
     on_wire: Option<OnWire>,
@@ -56,6 +60,8 @@ impl Reference {
         Self {
             capacity,
             waiting: Vec::new(),
+            arrivals: 0,
+            rule: Rule::new(4),
             link_speed,
             levels: classes.map(|options| options.map(|options| Level { value: 0, options })),
             on_wire: None,
@@ -81,9 +87,27 @@ impl Reference {
         if on_tai { self.tai } else { self.monotonic }
     }
 
-    /// The first of the class, whether it is due or not.
+    /// The first ones of each attachment in the class.
+    fn heads(&self, class: u8) -> impl Iterator<Item = usize> {
+        let place = |w: &Waiting| self.rule.place(&w.frame);
+        let of_class = (0..self.waiting.len()).filter(move |&i| self.waiting[i].frame.class.get() == class);
+        of_class.filter(move |&i| self.waiting[..i].iter().all(|w| place(w) != place(&self.waiting[i])))
+    }
+
+    /// The one of them whose turn it is, or will be soonest.
     fn head(&self, class: u8) -> Option<usize> {
-        self.waiting.iter().position(|w| w.frame.class.get() == class)
+        self.heads(class).max_by_key(|&i| {
+            let w = &self.waiting[i];
+            self.rule.rank(&w.frame, w.on_tai, w.due, w.arrival, self.now())
+        })
+    }
+
+    fn now(&self) -> Now {
+        let instant = |at: i128| u64::try_from(at).expect("an instant");
+        Now {
+            tai: Tai::from_nanos(instant(self.tai)),
+            monotonic: Monotonic::from_nanos(instant(self.monotonic)),
+        }
     }
 
     fn overdue(&self, w: &Waiting) -> i128 {
@@ -91,7 +115,7 @@ impl Reference {
     }
 
     fn waits(&self, class: u8) -> bool {
-        self.head(class).is_some_and(|i| self.overdue(&self.waiting[i]) >= 0)
+        self.heads(class).any(|i| self.overdue(&self.waiting[i]) >= 0)
     }
 
     /// "If there are no frames in the queue, transmit is FALSE and credit is positive, then credit is set to zero."
@@ -154,6 +178,7 @@ impl Reference {
 
     pub(crate) fn offer(&mut self, frame: Frame) -> Result<(), Refused> {
         let refuse = |reason| Err(Refused { frame, reason });
+        self.rule.see(self.now());
         self.reset();
         let age = (self.monotonic - i128::from(frame.pushed_at.as_nanos())).max(0);
         let waited = age.min(frame.overrun_limit.get().max(0).into());
@@ -161,6 +186,7 @@ impl Reference {
             frame,
             on_tai: false,
             due: self.monotonic - waited,
+            arrival: self.arrivals,
             late: false,
             overrun_counts: false,
             deadline: None,
@@ -190,6 +216,7 @@ impl Reference {
         if self.waiting.len() >= self.capacity {
             return refuse(DropReason::QueueFull);
         }
+        self.arrivals += 1;
         self.waiting.push(entry);
         Ok(())
     }
@@ -204,6 +231,7 @@ impl Reference {
     }
 
     pub(crate) fn decide(&mut self) -> Decision {
+        self.rule.see(self.now());
         self.reset();
         if let Some(class) = self.chosen() {
             return self.take(class);
@@ -240,6 +268,7 @@ impl Reference {
 
     fn take(&mut self, class: u8) -> Decision {
         let w = self.waiting.remove(self.head(class).expect("it was chosen"));
+        self.rule.serve(&w.frame, w.due, self.now());
         let (frame, overdue) = (w.frame, self.overdue(&w));
         let overran = w.overrun_counts && overdue > i128::from(frame.overrun_limit.get().max(0));
         if overran || w.deadline.is_some_and(|(on_tai, last)| self.clock(on_tai) > last) {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 #[test]
 fn clause_8_6_8_1_highest_class_first_whatever_the_order_of_arrival() {
-    let mut s = StrictPriority::new(8);
+    let mut s = StrictPriority::new(8, 4);
     for (id, value) in [(0, 0), (1, 7), (2, 3), (3, 7), (4, 0)] {
         s.offer(Frame { class: class(value), ..frame(id, None) }, now(5, 5)).unwrap();
     }
@@ -20,7 +20,7 @@ fn clause_8_6_8_1_highest_class_first_whatever_the_order_of_arrival() {
 
 #[test]
 fn first_in_first_out_although_the_second_is_due_first() {
-    let mut s = StrictPriority::new(8);
+    let mut s = StrictPriority::new(8, 4);
     s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
     s.offer(frame(1, Some(mono(50))), now(10, 10)).unwrap();
     assert_eq!(s.decide(now(60, 60)), Decision::WakeAt { at: mono(100), next: FrameId(0) });
@@ -29,7 +29,7 @@ fn first_in_first_out_although_the_second_is_due_first() {
 
 #[test]
 fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
-    let mut s = StrictPriority::new(8);
+    let mut s = StrictPriority::new(8, 4);
     s.offer(Frame { class: class(7), ..frame(0, Some(tai(100))) }, now(10, 10)).unwrap();
     s.offer(frame(1, None), now(10, 10)).unwrap();
     let wake = Decision::WakeAt { at: tai(100), next: FrameId(0) };
@@ -39,7 +39,7 @@ fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
 
 #[test]
 fn kept_waiting_beyond_its_limit_by_its_own_class_is_missed() {
-    let mut s = StrictPriority::new(8);
+    let mut s = StrictPriority::new(8, 4);
     let limit = Nanos::new(20);
     s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
     s.offer(Frame { overrun_limit: limit, ..frame(1, Some(mono(79))) }, now(10, 10)).unwrap();
@@ -47,6 +47,14 @@ fn kept_waiting_beyond_its_limit_by_its_own_class_is_missed() {
     let decisions = decide_all(&mut s, now(100, 100));
     assert_eq!(transmitted(&decisions), [0, 2]);
     assert!(matches!(decisions[1], Decision::Drop { frame, .. } if frame.id.0 == 1));
+}
+
+/// The first frame of each attachment in each class.
+fn heads(queued: &[Frame]) -> impl Iterator<Item = &Frame> {
+    queued.iter().enumerate().filter_map(|(index, frame)| {
+        let is_of_its = |q: &&Frame| q.class == frame.class && q.tenant == frame.tenant;
+        (!queued[..index].iter().any(|q| is_of_its(&q))).then_some(frame)
+    })
 }
 
 proptest! {
@@ -59,7 +67,7 @@ proptest! {
         events in prop::collection::vec(event(), 0..120),
     ) {
         let mut at = begin;
-        let (mut ours, mut theirs) = (StrictPriority::new(capacity), Reference::new(capacity, None, [None; 8], at));
+        let (mut ours, mut theirs) = (StrictPriority::new(capacity, 4), Reference::new(capacity, None, [None; 8], at));
         for (id, event) in events.iter().enumerate() {
             match event {
                 Event::Offer(sent) => {
@@ -81,13 +89,13 @@ proptest! {
         }
     }
 
-    /// Whatever leaves is not early, no due head of a higher class stays behind, and nothing overtakes in its class.
+    /// Whatever leaves is not early, no due head of a higher class stays behind, and nothing overtakes in its class and attachment.
     #[test]
     fn never_early_highest_class_first_in_order(
         begin in begin(),
         events in prop::collection::vec(forward_event(), 0..120),
     ) {
-        let (mut s, mut at) = (StrictPriority::new(64), begin);
+        let (mut s, mut at) = (StrictPriority::new(64, 4), begin);
         let mut queued: Vec<Frame> = Vec::new();
         for (id, event) in events.iter().enumerate() {
             match event {
@@ -100,17 +108,16 @@ proptest! {
                 Event::Decide => match s.decide(at) {
                     Decision::Transmit { frame, .. } | Decision::Drop { frame, .. } => {
                         prop_assert!(has_come(frame.not_before(), at));
-                        let first = queued.iter().position(|q| q.class == frame.class).unwrap();
+                        let is_of_its = |q: &Frame| q.class == frame.class && q.tenant == frame.tenant;
+                        let first = queued.iter().position(is_of_its).unwrap();
                         prop_assert_eq!(queued.remove(first), frame);
-                        for value in frame.class.get() + 1..8 {
-                            let head = queued.iter().find(|q| q.class == class(value));
-                            prop_assert!(head.is_none_or(|q| !has_come(q.not_before(), at)), "{head:?} at {at:?}");
+                        for head in heads(&queued).filter(|head| head.class > frame.class) {
+                            prop_assert!(!has_come(head.not_before(), at), "{head:?} at {at:?}");
                         }
                     }
                     Decision::WakeAt { .. } => {
-                        for value in 0..8 {
-                            let head = queued.iter().find(|q| q.class == class(value));
-                            prop_assert!(head.is_none_or(|q| !has_come(q.not_before(), at)));
+                        for head in heads(&queued) {
+                            prop_assert!(!has_come(head.not_before(), at), "{head:?} at {at:?}");
                         }
                     }
                     Decision::Idle => prop_assert!(queued.is_empty()),

@@ -60,6 +60,7 @@ fn attachments_that_flood_leave_room_in_the_queue_to_others() {
         800,
         Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: limits::QUEUE_MAX,
+            tenants: limits::ATTACHMENTS_MAX,
             link_speed: None,
             hand_over: HAND_OVER_AT_START,
             classes: [ClassOptions::default(); 8],

@@ -242,6 +242,7 @@ impl World {
     pub(super) fn time_aware(link_speed: Option<u64>) -> Selection {
         Selection::TimeAware(TimeAware::new(TimeAwareOptions {
             capacity: 4096,
+            tenants: limits::ATTACHMENTS_MAX,
             link_speed,
             hand_over: HAND_OVER_AT_START,
             classes: [ClassOptions::default(); 8],

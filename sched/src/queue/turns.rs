@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Turns between the tenants of a class.
+//!
+//! In: the first frame of each tenant's class, and which tenant was served when. Out: per class and clock, the tenant whose turn it is.
+//! Never: delays a frame; a turn only orders those that are due.
+//!
+//! A tenant stands at the later of two instants: when its first frame is due, and when it was last served. Who has stood longest is
+//! next. So a tenant with thousands of frames for one instant stands behind the others after each of them.
+//!
+//! ```text
+//!   lane    one tenant in one class: a heap of frames per clock, and its last turn
+//!   stand   a lane's place in the queue of a class and clock, an array heap that knows where each lane is
+//! ```
+
+use super::{CLOCKS, NIL, Node, QUEUES};
+use alloc::vec::Vec;
+use core::array;
+use ktsn_model::TrafficClass;
+
+/// No place in a queue.
+const NOWHERE: u32 = u32::MAX;
+/// Numbers of turns are greater than those of arrivals: of two that stand since one instant, who was not served goes first.
+const FIRST_TURN: u64 = 1 << 63;
+/// More tenants than that share places.
+const TENANTS_MAX: usize = 1 << 16;
+
+/// When a lane was last served, on each clock, and the number of that turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
+    at: [u64; CLOCKS],
+    turn: u64,
+}
+
+/// The frames of one tenant in one class.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    /// Heaps of frames: one per clock, or the first one for both.
+    roots: [u32; CLOCKS],
+    /// Where it stands in the queue of each clock.
+    places: [u32; CLOCKS],
+    served: Served,
+}
+
+const NEVER: Served = Served { at: [0; CLOCKS], turn: 0 };
+const EMPTY: Lane = Lane { roots: [NIL; CLOCKS], places: [NOWHERE; CLOCKS], served: NEVER };
+
+/// A lane in the queue of a class and clock, with what is asked of its first frame most often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stand {
+    /// Since when it stands.
+    pub(super) at: u64,
+    /// The arrival of its first frame, or the number of its last turn.
+    pub(super) tie: u64,
+    pub(super) due: u64,
+    pub(super) root: u32,
+    pub(super) lane: u32,
+}
+
+const NOBODY: Stand = Stand { at: 0, tie: 0, due: 0, root: NIL, lane: 0 };
+const _: () = assert!(size_of::<Stand>() == 32 && size_of::<Lane>() == 40);
+
+impl Stand {
+    fn before(&self, other: &Self) -> bool {
+        let key = |stand: &Self| u128::from(stand.at) << 64 | u128::from(stand.tie);
+        key(self) < key(other)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    tenants: u32,
+    /// Those of a tenant side by side.
+    lanes: Vec<Lane>,
+    /// Each made for as many lanes as can stand in it.
+    queues: [Vec<Stand>; QUEUES],
+    /// The number of the last turn, and of the last one that counts no more.
+    turn: u64,
+    forgotten: u64,
+    /// When the last turn was, on each clock.
+    latest: [u64; CLOCKS],
+}
+
+impl Turns {
+    pub(super) fn new(tenants: usize, capacity: usize) -> Self {
+        let tenants = tenants.clamp(1, TENANTS_MAX);
+        Self {
+            tenants: tenants as u32,
+            lanes: alloc::vec![EMPTY; tenants * TrafficClass::COUNT],
+            queues: array::from_fn(|_| Vec::with_capacity(tenants.min(capacity))),
+            turn: FIRST_TURN,
+            forgotten: FIRST_TURN,
+            latest: [0; CLOCKS],
+        }
+    }
+
+    pub(super) fn touch(&mut self) {
+        for queue in &mut self.queues {
+            let (used, most) = (queue.len(), queue.capacity());
+            queue.resize(most, NOBODY);
+            queue.truncate(used);
+        }
+    }
+
+    /// The lane of `tenant` in `class`.
+    pub(super) fn lane(&self, tenant: u32, class: usize) -> usize {
+        let place = if tenant < self.tenants { tenant } else { tenant % self.tenants };
+        place as usize * TrafficClass::COUNT + class
+    }
+
+    pub(super) fn root(&self, lane: usize, heap: usize) -> u32 {
+        self.lanes[lane].roots[heap]
+    }
+
+    /// The lane has to be settled afterwards.
+    pub(super) fn set_root(&mut self, lane: usize, heap: usize, root: u32) {
+        self.lanes[lane].roots[heap] = root;
+    }
+
+    /// Who is next in `queue`.
+    pub(super) fn first(&self, queue: usize) -> Option<&Stand> {
+        self.queues[queue].first()
+    }
+
+    /// `lane` has its turn `now`; gives back when it had the one before. It has to be settled afterwards.
+    pub(super) fn serve(&mut self, lane: usize, now: [u64; CLOCKS]) -> Served {
+        self.turn += 1;
+        self.latest = now;
+        core::mem::replace(&mut self.lanes[lane].served, Served { at: now, turn: self.turn })
+    }
+
+    /// The last turn of `lane` was none: it is where `served` says, or as if it never had one. It has to be settled afterwards.
+    pub(super) fn take_back(&mut self, lane: usize, served: Option<Served>) {
+        self.lanes[lane].served = served.unwrap_or(NEVER);
+    }
+
+    /// Whether a clock shows an instant before the last turn.
+    pub(super) fn is_before(&self, now: [u64; CLOCKS]) -> bool {
+        now[0] < self.latest[0] || now[1] < self.latest[1]
+    }
+
+    /// From now on as if no turn had been. O(n) for n lanes with frames.
+    #[cold]
+    pub(super) fn forget(&mut self, nodes: &[Node]) {
+        (self.forgotten, self.latest) = (self.turn, [0; CLOCKS]);
+        for queue in 0..QUEUES {
+            for place in 0..self.queues[queue].len() {
+                let stand = &mut self.queues[queue][place];
+                (stand.at, stand.tie) = (stand.due, nodes[stand.root as usize].arrival);
+            }
+            for place in (0..self.queues[queue].len() / 2).rev() {
+                self.sink(queue, place);
+            }
+        }
+    }
+
+    /// No lane holds a frame, nor stands anywhere.
+    pub(super) fn empty(&mut self) {
+        for queue in &mut self.queues {
+            for stand in queue.drain(..) {
+                let lane = &mut self.lanes[stand.lane as usize];
+                (lane.roots, lane.places) = ([NIL; CLOCKS], [NOWHERE; CLOCKS]);
+            }
+        }
+    }
+
+    /// The first frames of `lane`, or its last turn, have changed: it stands elsewhere.
+    pub(super) fn settle(&mut self, lane: usize, nodes: &[Node]) {
+        let mut first = [NIL; CLOCKS];
+        for root in self.lanes[lane].roots {
+            if let Some(node) = nodes.get(root as usize) {
+                first[node.clock()] = root;
+            }
+        }
+        let class = lane % TrafficClass::COUNT;
+        for (clock, root) in first.into_iter().enumerate() {
+            let queue = class * CLOCKS + clock;
+            match nodes.get(root as usize) {
+                Some(node) => self.stand(queue, lane, root, node),
+                None => self.leave(queue, lane),
+            }
+        }
+    }
+
+    /// `lane` stands in `queue` with the frame of `root`.
+    fn stand(&mut self, queue: usize, lane: usize, root: u32, node: &Node) {
+        let Lane { served, places, .. } = &self.lanes[lane];
+        let (clock, due) = (queue % CLOCKS, node.due);
+        let is_served = served.turn > self.forgotten && served.at[clock] >= due;
+        let (at, tie) = if is_served { (served.at[clock], served.turn) } else { (due, node.arrival) };
+        let stand = Stand { at, tie, due, root, lane: lane as u32 };
+        let place = places[clock] as usize;
+        match self.queues[queue].get_mut(place) {
+            Some(there) => *there = stand,
+            None => {
+                self.lanes[lane].places[clock] = self.queues[queue].len() as u32;
+                // There is room: it is made for every lane that can have a frame.
+                self.queues[queue].push(stand);
+            }
+        }
+        let place = self.rise(queue, self.lanes[lane].places[clock] as usize);
+        self.sink(queue, place);
+    }
+
+    /// `lane` no longer stands in `queue`.
+    fn leave(&mut self, queue: usize, lane: usize) {
+        let clock = queue % CLOCKS;
+        let place = core::mem::replace(&mut self.lanes[lane].places[clock], NOWHERE) as usize;
+        if place >= self.queues[queue].len() {
+            return;
+        }
+        self.queues[queue].swap_remove(place);
+        if let Some(moved) = self.queues[queue].get(place) {
+            self.lanes[moved.lane as usize].places[clock] = place as u32;
+            let place = self.rise(queue, place);
+            self.sink(queue, place);
+        }
+    }
+
+    fn rise(&mut self, queue: usize, mut place: usize) -> usize {
+        while place > 0 {
+            let above = (place - 1) / 2;
+            if !self.queues[queue][place].before(&self.queues[queue][above]) {
+                break;
+            }
+            self.swap(queue, place, above);
+            place = above;
+        }
+        place
+    }
+
+    fn sink(&mut self, queue: usize, mut place: usize) {
+        loop {
+            let stands = &self.queues[queue];
+            let (left, right) = (2 * place + 1, 2 * place + 2);
+            let Some(mut next) = stands.get(left) else { return };
+            let mut below = left;
+            if let Some(other) = stands.get(right).filter(|other| other.before(next)) {
+                (next, below) = (other, right);
+            }
+            if !next.before(&stands[place]) {
+                return;
+            }
+            self.swap(queue, place, below);
+            place = below;
+        }
+    }
+
+    fn swap(&mut self, queue: usize, one: usize, other: usize) {
+        self.queues[queue].swap(one, other);
+        for place in [one, other] {
+            let lane = self.queues[queue][place].lane as usize;
+            self.lanes[lane].places[queue % CLOCKS] = place as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Turns {
+    /// Every lane with frames stands where it should, with its own first frame, and no other does.
+    pub(super) fn check(&self, nodes: &[Node]) {
+        let mut count = 0;
+        for (queue, stands) in self.queues.iter().enumerate() {
+            for (place, stand) in stands.iter().enumerate() {
+                let lane = &self.lanes[stand.lane as usize];
+                assert_eq!(lane.places[queue % CLOCKS] as usize, place);
+                assert_eq!(stand.lane as usize % TrafficClass::COUNT, queue / CLOCKS);
+                let node = &nodes[stand.root as usize];
+                assert!(lane.roots.contains(&stand.root) && node.clock() == queue % CLOCKS);
+                assert_eq!(stand.due, node.due);
+                assert!(
+                    place == 0 || !stand.before(&stands[(place - 1) / 2]),
+                    "it stands behind a later one"
+                );
+                count += 1;
+            }
+        }
+        let roots = self.lanes.iter().flat_map(|lane| lane.roots).filter(|&root| root != NIL).count();
+        assert_eq!(count, roots);
+    }
+}
