@@ -13,7 +13,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -34,11 +33,11 @@ use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::config::SpinMargin;
 use ktsnd::limits;
+use ktsnd::queue::Receiver;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
-    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NeighboursTold, NewPort,
-    Outbox, Policing, Returned, Selection, StreamInfo, Woken, Worker, WorkerOptions, monotonic_now, queues,
-    tai_now,
+    AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Outbox, Policing,
+    Returned, Selection, StreamInfo, Usage, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -58,6 +57,8 @@ impl Environment for Awake {
     fn sleep(&mut self, _: Monotonic, woken: &mut Woken) {
         woken.clear();
     }
+    // All of the CPU is measured here, not a worker's share of it.
+    fn rest(&mut self, _: Monotonic) {}
     fn news(&mut self, _: usize, woken: &mut Woken) {
         woken.clear();
     }
@@ -256,9 +257,7 @@ impl World {
             horizon: Nanos::from_seconds(10),
             streams: StreamIdentification::default(),
             stats: stats.clone(),
-            queued: 0,
-            neighbours_told: NeighboursTold::default(),
-            horizon_told_at: Monotonic::ZERO,
+            usage: Usage::default(),
         };
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy)))?;
         let mut apps = Vec::new();

@@ -13,6 +13,7 @@ mod ingress;
 pub mod limits;
 pub mod node;
 mod policy;
+pub mod queue;
 pub mod run_dir;
 #[cfg(test)]
 #[allow(unreachable_pub)]

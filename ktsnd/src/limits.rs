@@ -16,6 +16,28 @@ pub const INTERFACE_QUEUE_MAX: usize = 1024;
 pub const STREAMS_MAX: u32 = 1024;
 /// Slots of one client taken over in one pass.
 pub const INTAKE_BUDGET: usize = 32;
+/// Slots of one client taken over before the next attachment's turn, where several are active.
+pub const INTAKE_QUANTUM: usize = 16;
+/// Empty rings of an attachment that are looked at before the next attachment's turn.
+pub const EMPTY_LOOKS: usize = 4;
+/// Slots of all clients taken over in one pass: no frame that is due waits for more.
+pub const INTAKE_A_PASS: usize = 64;
+/// What a pass takes over is taken over within this.
+pub const INTAKE_PASS: Nanos = Nanos::from_micros(INTAKE_A_PASS as i64 * 2);
+/// Earlier registrations of one client that are kept while frames of them may lie in its ring.
+pub const EARLIER_MAX: usize = 64;
+/// Clients that are closed, or begin to be, in one pass.
+pub const CLOSED_A_PASS: usize = 8;
+/// Places of clients that a removal looks at in one pass.
+pub const PLACES_A_PASS: usize = 512;
+/// Queued frames of a removed attachment that are dropped in one pass.
+pub const REMOVED_A_PASS: usize = 32;
+/// Captured frames that are still taken, or counted, when their attachment goes.
+pub const CAPTURED_LEFT_MAX: usize = 65_536;
+/// Clients that are looked after in one pass.
+pub const TENDED_A_PASS: usize = 8;
+/// To promise one more ring a look before a sleep, and to look at it, takes about this long with cold caches.
+pub const PROMISE_COST: Nanos = Nanos::new(150);
 /// Taking over one slot takes no longer, unless something interrupts it: twice what it takes with cold caches.
 pub const INTAKE_FRAME: Nanos = Nanos::from_micros(2);
 /// Of many rings a pass looks at so many, where a frame is due soon.
@@ -47,6 +69,11 @@ pub const COMMANDS_STOP: Nanos = Nanos::from_micros(50);
 pub const COMMANDS_PUT_OFF_MAX: Nanos = Nanos::from_micros(500);
 /// Commands that may wait for a worker.
 pub const COMMANDS_QUEUED: usize = 4096;
+/// What a worker handed back and other threads have not taken yet. Of what must not be lost there is at most a client for each
+/// place, two ports for each attachment, and what the commands brought that may be applied ([`RETURNED_RESERVE`]).
+pub const RETURNED_QUEUED: usize = 16_384;
+/// No command is applied while less room than this is left for what it brings back.
+pub const RETURNED_RESERVE: usize = 3 * CLIENTS_MAX;
 /// Completions that may wait for the notifier; beyond, programs find them only when they look.
 pub const NOTICES_QUEUED: usize = 32_768;
 /// Of these, a client's in one second: it can't fill the queue alone.
@@ -97,9 +124,9 @@ pub const HINT_PAUSE: Nanos = Nanos::from_seconds(10);
 /// TAI − UTC since 2017. A TxTime that lies this much too far ahead (and up to 10 s of lead) is the usual mistake.
 pub const TAI_MINUS_UTC: Nanos = Nanos::from_seconds(37);
 
-/// Doorbell messages read from one client in one pass.
-pub const DOORBELLS_A_PASS: usize = 8;
-/// Doorbells of one client in one second before it is muted.
+/// Doorbell messages read from one client at once; it rings once until its ring is looked at.
+pub const DOORBELLS_A_PASS: usize = 2;
+/// Doorbells of all clients of one attachment in one second before each that rings on is muted.
 pub const DOORBELLS_A_SECOND: u32 = 20_000;
 
 const _: () =

@@ -323,6 +323,8 @@ pub struct WorkerStats {
     pub spin_ns: AtomicU64,
     /// Spins not begun because the duty cap was reached.
     pub spin_budget_spent: AtomicU64,
+    /// Rests because the worker had used its share of the CPU.
+    pub cpu_budget_spent: AtomicU64,
     /// The margin now, nanoseconds.
     pub spin_margin_ns: AtomicU64,
     /// Steps of TAI against MONOTONIC seen.

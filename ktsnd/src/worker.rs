@@ -15,8 +15,10 @@ mod attention;
 mod busy;
 mod captured;
 mod client;
+mod closing;
 mod command;
 mod copies;
+mod cpu_budget;
 mod decaying;
 mod due;
 mod environment;
@@ -31,6 +33,7 @@ mod selection;
 mod sending;
 mod told;
 mod transmit;
+mod turns;
 mod wait;
 
 use std::sync::Arc;
@@ -38,15 +41,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ktsn_model::{DropReason, PriorityMap};
 use ktsn_port::Port;
-use ktsn_resolve::Tables;
+use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_sched::{FrameId, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Offset};
 
 pub use captured::{Captured, Ring, Source};
 pub use client::{Client, StreamInfo};
 pub use command::{
-    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, WorkerEnded,
-    queues,
+    AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, Usage,
+    WorkerEnded, queues,
 };
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
@@ -59,12 +62,16 @@ pub use told::NeighboursTold;
 
 use crate::config::SpinMargin;
 use crate::limits;
+use crate::queue::Sender;
 use crate::stats::{PortStats, WorkerStats, count};
 use busy::Busy;
+use closing::Closing;
+use cpu_budget::{Allowed, CpuBudget};
 use hand_over::HandOver;
 use held::Held;
 use report::End;
 use routes::Routes;
+use turns::Turns;
 
 /// One port with its queue.
 struct PortState<P> {
@@ -107,8 +114,16 @@ pub struct Worker<P, E> {
     clients_count: usize,
     /// The names of the clients, by place; 0 where there is none.
     keys: Box<[ClientKey]>,
-    /// Places of those whose rings are looked at.
-    active: Vec<u16>,
+    /// The attachments of the clients, by place.
+    attachment_of: Box<[AttachmentIndex]>,
+    /// The clients with rings that are looked at.
+    turns: Turns,
+    /// What is on its way out.
+    closing: Closing,
+    /// Of every clock and of all that the worker does.
+    cpu: CpuBudget,
+    /// Only frames that are due are attended to.
+    is_resting: bool,
     /// What kernel capture takes, by attachment.
     captured: Vec<Option<Box<Captured>>>,
     captured_end: usize,
@@ -122,13 +137,19 @@ pub struct Worker<P, E> {
     budget: SpinBudget,
     stats: Arc<WorkerStats>,
     offset: Option<Offset>,
+    /// A clock stepped: promises by the other one are void.
+    is_stepped: bool,
     muted_count: usize,
     second_began: Monotonic,
     tended_at: Monotonic,
+    /// The client that is looked after next.
+    tended: usize,
     /// When a frame was taken over from a client last.
     taken_at: Monotonic,
     /// The same from a capture.
     captured_at: Monotonic,
+    /// The same from a ring that is closed.
+    closed_at: Monotonic,
     /// When doorbells were heard last.
     heard_at: Monotonic,
     draining: bool,
@@ -139,13 +160,11 @@ pub struct Worker<P, E> {
     put_off_at: Option<Monotonic>,
     /// The last hand-over, until the clock is read after it.
     kicked: Option<transmit::Kicked>,
-    /// The client whose turn it is in the next intake.
-    intake_turn: usize,
     identification: u16,
     scratch: Box<[u8]>,
     woken: Woken,
     /// Who makes the kernel tell programs what they asked to be told.
-    notifier: Option<std::sync::mpsc::SyncSender<Notice>>,
+    notifier: Option<Sender<Notice>>,
 }
 
 /// How a worker is set up.
@@ -177,7 +196,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             clients_end: 0,
             clients_count: 0,
             keys: vec![ClientKey(0); limits::CLIENTS_MAX].into_boxed_slice(),
-            active: Vec::with_capacity(limits::CLIENTS_MAX),
+            attachment_of: vec![AttachmentIndex(u16::MAX); limits::CLIENTS_MAX].into_boxed_slice(),
+            turns: Turns::new(limits::CLIENTS_MAX, limits::ATTACHMENTS_MAX),
+            closing: Closing::new(),
+            cpu: CpuBudget::new(),
+            is_resting: false,
             captured: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             captured_end: 0,
             captured_count: 0,
@@ -189,18 +212,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
             budget: SpinBudget::new(options.spin_duty_max_permille),
             stats,
             offset: None,
+            is_stepped: false,
             muted_count: 0,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
+            tended: usize::MAX,
             taken_at: Monotonic::ZERO,
             captured_at: Monotonic::ZERO,
+            closed_at: Monotonic::ZERO,
             heard_at: Monotonic::ZERO,
             draining: false,
             next: None,
             put_off: None,
             put_off_at: None,
             kicked: None,
-            intake_turn: 0,
             identification: 0,
             scratch: vec![0; 1 << 16].into_boxed_slice(),
             woken: Woken { doorbells: Vec::with_capacity(environment::EVENTS), ..Woken::default() },
@@ -214,33 +239,80 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.inbox.give(Returned::Ended);
     }
 
-    /// One pass: everything that can be done now, then at most one wait. False when the worker has drained.
+    /// One pass: a bounded step of everything that can be done now, then at most one wait. False when the worker has drained.
     pub fn pass(&mut self) -> bool {
+        let began = self.env.monotonic();
+        self.cpu.awake(began);
+        if self.cpu.is_spent() {
+            let used = self.env.cpu_time();
+            self.cpu.correct(used);
+        }
+        match self.cpu.allowed() {
+            Allowed::Work => {}
+            Allowed::Due(span) => {
+                self.rest(span, false);
+                return true;
+            }
+            Allowed::Nothing(span) => {
+                self.rest(span, true);
+                return true;
+            }
+        }
         let more_commands = self.apply_commands();
-        let now = self.tend();
+        let now = self.env.monotonic();
         // First what is due, so that everything else knows how long it may take.
         self.next = self.transmit_due();
+        let more_to_tend = self.tend(now);
         self.listen(now);
-        let has_taken = self.intake_all(now) | self.intake_all_captured();
+        let has_taken = self.close_some() | self.intake_all(now) | self.intake_all_captured();
         if has_taken {
             self.next = self.transmit_due();
         }
         if self.draining && self.is_drained(self.next) {
             return false;
         }
-        if !more_commands && !self.is_put_off_for_nothing() {
+        let is_more =
+            more_commands || more_to_tend || self.closing.is_at_work() || self.is_put_off_for_nothing();
+        if !is_more || self.is_close(limits::INTAKE_STOPS) {
             self.wait(self.next);
         }
         true
     }
 
-    /// Work that is due a few times a second; what the clock says.
-    fn tend(&mut self) -> Monotonic {
-        let now = self.env.monotonic();
-        if now.since(self.tended_at) < limits::SLEEP_MAX {
-            return now;
+    /// Whether a frame is due within `span`, but not now.
+    fn is_close(&mut self, span: Nanos) -> bool {
+        let Some(next) = self.next else { return false };
+        let ahead = next.at.ahead_of(self.env.now());
+        ahead > Nanos::ZERO && ahead < span
+    }
+
+    /// Work for each few hundred milliseconds: of the ports at once, of the clients a few in a pass. Whether there is more.
+    fn tend(&mut self, now: Monotonic) -> bool {
+        if now.since(self.tended_at) >= limits::SLEEP_MAX && self.tended >= self.clients_end {
+            self.tended_at = now;
+            self.tended = 0;
+            self.tend_ports(now);
+            self.tend_captured();
         }
-        self.tended_at = now;
+        if self.tended >= self.clients_end || self.is_close(limits::COMMANDS_STOP) {
+            return false;
+        }
+        let end = self.clients_end.min(self.tended + limits::TENDED_A_PASS);
+        for index in self.tended..end {
+            let Some(client) = self.clients[index].as_mut() else { continue };
+            intake::count_bypassed(client, &self.attachments);
+            if client.muted && now.since(client.muted_at) >= Nanos::from_seconds(1) {
+                client.muted = false;
+                self.muted_count -= 1;
+                self.env.mute(rustix::fd::AsFd::as_fd(&client.doorbell), index as u64, false);
+            }
+            self.look_at_quiet(index);
+        }
+        self.tended = end;
+        end < self.clients_end
+    }
+
+    fn tend_ports(&mut self, now: Monotonic) {
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
         let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
         if new_second {
@@ -255,22 +327,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.inbox.give(Returned::Boxed(retired));
             }
         }
-        self.tend_captured();
-        for index in 0..self.clients_end {
-            let Some(client) = self.clients[index].as_mut() else { continue };
-            intake::count_bypassed(client, &self.attachments);
-            if new_second {
-                client.bells = 0;
-                client.notices = 0;
-                if client.muted {
-                    client.muted = false;
-                    self.muted_count -= 1;
-                    self.env.mute(rustix::fd::AsFd::as_fd(&client.doorbell), index as u64, false);
-                }
-            }
-        }
-        self.look_at_quiet();
-        now
     }
 
     /// Ends a frame's life: its slot goes back (with what is to be told of it), and the client too when it was its last.
@@ -287,7 +343,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Some(queued) = client.queued.get_mut(usize::from(slot)).and_then(Option::take) {
             client.queued_count -= 1;
             if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.sending.attachment().0)) {
-                policy.queued = policy.queued.saturating_sub(1);
+                policy.usage.queued = policy.usage.queued.saturating_sub(1);
             }
         }
         if !is_told {
@@ -319,7 +375,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Some(client) = self.clients[index].take() {
             self.clients_count -= 1;
             self.keys[index] = ClientKey(0);
-            self.forget_active(index);
+            self.turns.remove(index);
+            self.attachment_of[index] = AttachmentIndex(u16::MAX);
             if client.muted {
                 self.muted_count -= 1;
             }

@@ -142,6 +142,30 @@ impl Consumer {
         self.intake.take(&words, |index| streams.get(index as usize)?.token(), payload)
     }
 
+    /// As [`Self::take`]; frames of earlier registrations are taken too where `was_registered` (stream, token) says so.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    #[inline]
+    pub fn take_with_earlier(
+        &mut self,
+        was_registered: impl FnOnce(u32, u32) -> bool,
+        payload: &mut [u8],
+    ) -> Option<Result<Taken, SlotError>> {
+        let (words, streams) = (self.memory.words(), &self.streams);
+        let is_current =
+            |index: u32, token| streams.get(index as usize).and_then(StreamShadow::token) == Some(token);
+        let is_registered = |index, token| is_current(index, token) || was_registered(index, token);
+        self.intake.take_if(&words, is_registered, payload)
+    }
+
+    /// Whether a list of published slots is in hand: walked, or not taken to its end.
+    #[inline]
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        self.intake.is_busy()
+    }
+
     /// Gives a taken slot back to the program. A slot that is not held is our own bug: a debug build stops, a release
     /// build counts it ([`Self::double_releases`]).
     #[inline]

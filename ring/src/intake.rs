@@ -237,11 +237,25 @@ impl Intake {
         token: impl FnOnce(u32) -> Option<u32>,
         payload: &mut [u8],
     ) -> Option<Result<Taken, SlotError>> {
+        self.take_if(words, |stream, its| token(stream) == Some(its), payload)
+    }
+
+    /// As [`Self::take`]; `is_registered` says whether a frame of this stream may carry this token.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    #[inline]
+    pub fn take_if(
+        &mut self,
+        words: &impl Words,
+        is_registered: impl FnOnce(u32, u32) -> bool,
+        payload: &mut [u8],
+    ) -> Option<Result<Taken, SlotError>> {
         let last = self.ready().checked_sub(1)?;
         let slot = *self.stack.get(last)?;
         self.stacked = last;
         let at = self.layout.slot(slot)?;
-        let taken = self.copy(words, slot, at, token, payload);
+        let taken = self.copy(words, slot, at, is_registered, payload);
         Some(taken.map_err(|fault| SlotError { slot, fault }))
     }
 
@@ -251,7 +265,7 @@ impl Intake {
         words: &impl Words,
         slot: u16,
         at: usize,
-        token: impl FnOnce(u32) -> Option<u32>,
+        is_registered: impl FnOnce(u32, u32) -> bool,
         payload: &mut [u8],
     ) -> Result<Taken, SlotFault> {
         let SlotHeader { frame, payload_octets } = SlotHeader::load(words, at);
@@ -267,7 +281,7 @@ impl Intake {
         if self.layout.stream(stream_index).is_none() {
             return Err(SlotFault::Stream(stream_index));
         }
-        if token(stream_index) != Some(frame.token) {
+        if !is_registered(stream_index, frame.token) {
             return Err(SlotFault::Token(frame.token));
         }
         let octets = usize::from(payload_octets);

@@ -13,10 +13,10 @@ use ktsn_ring::{ClientMapping, Consumer, Destination, DestinationAction, Layout,
 use ktsn_sched::policing::{
     FlowMeter, PolicingConfig, StreamFilter, StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
 };
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_time::Nanos;
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::stats::AttachmentStats;
-use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, NeighboursTold, Policing, StreamInfo};
+use ktsnd::worker::{AttachmentPolicy, Client, ClientKey, Policing, StreamInfo, Usage};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::plan::{HORIZON, OVERRUN_LIMIT, TenantPlan};
@@ -147,9 +147,7 @@ pub fn policy(tenant: u16, class: u8, stats: &Arc<AttachmentStats>) -> Box<Attac
         horizon: Nanos::new(HORIZON as i64),
         streams: streams(tenant),
         stats: stats.clone(),
-        queued: 0,
-        neighbours_told: NeighboursTold::default(),
-        horizon_told_at: Monotonic::ZERO,
+        usage: Usage::default(),
     })
 }
 

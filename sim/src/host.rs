@@ -110,6 +110,12 @@ impl Environment for VirtualHost {
         }
     }
 
+    fn rest(&mut self, until: Monotonic) {
+        let until = until.as_nanos();
+        while self.world.borrow_mut().one_event_until(until) {}
+        self.world.borrow_mut().wake(until, false);
+    }
+
     fn news(&mut self, most: usize, woken: &mut Woken) {
         woken.clear();
         if self.is_news() {

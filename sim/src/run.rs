@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::Receiver;
 
 use ktsn_model::{PriorityMap, TrafficClass};
 use ktsn_resolve::PortIndex;
@@ -13,6 +12,7 @@ use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use ktsnd::config::SpinMargin;
 use ktsnd::limits;
+use ktsnd::queue::Receiver;
 use ktsnd::stats::WorkerStats;
 use ktsnd::worker::{
     Command, HAND_OVER_AT_START, NewPort, Returned, Selection, Worker, WorkerOptions, queues,

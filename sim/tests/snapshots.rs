@@ -40,7 +40,7 @@ fn latency_and_jitter_per_class_are_what_they_were() {
 }
 
 /// [802.1Q 8.6.5.5] What a metered tenant does to another one's frames stays within the bound of `docs/guide/guarantees.md`,
-/// whichever class it babbles in; without its meter it does not.
+/// whichever class it babbles in; without its meter the rule of the bound is broken, but few frames are lost.
 #[test]
 fn a_babbling_tenant_moves_another_one_by_no_more_than_the_bound() {
     let runs = scenario::babbling(0).unwrap();
@@ -60,8 +60,11 @@ fn a_babbling_tenant_moves_another_one_by_no_more_than_the_bound() {
     assert!(run.outcome.violations.iter().any(|violation| violation.rule == "meter"));
     let victim = run.outcome.figures.classes.iter().find(|class| class.class == scenario::VICTIM).unwrap();
     let (count, pushed) = (victim.wire_offset.count(), victim.pushed);
-    // Until all its slots are full of what cannot leave.
-    assert!(pushed >= 64 && count < pushed / 2, "{count} of {pushed} arrived beside an unmetered babbler");
+    // Attachments take turns, so most of its frames leave all the same.
+    assert!(
+        pushed > 900 && count > pushed * 9 / 10,
+        "{count} of {pushed} arrived beside an unmetered babbler"
+    );
 }
 
 /// H + J here: hand-over and wake-up, as the scenario's machine has them.

@@ -23,7 +23,7 @@ use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NeighboursTold, NewPort, Selection};
+use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection, Usage};
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
@@ -121,9 +121,7 @@ impl Node {
             horizon: attachment.horizon,
             streams: self.streams_of(&attachment.name),
             stats: stats.clone(),
-            queued: 0,
-            neighbours_told: NeighboursTold::default(),
-            horizon_told_at: ktsn_time::Monotonic::ZERO,
+            usage: Usage::default(),
         };
         self.publish(added.tables);
         let worker = &self.workers[uplink];

@@ -2,7 +2,7 @@
 //! Starts a worker on a thread of its own, with what the machine allows.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use ktsn_port::AnyPort;
@@ -15,6 +15,7 @@ use super::Event;
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
+use crate::queue::{Receiver, worker_to_thread};
 use crate::stats::WorkerStats;
 use crate::sys;
 use crate::tenant::Directory;
@@ -46,7 +47,7 @@ impl WorkerThread {
             spin_margin: config.spin_margin,
             spin_duty_max_permille: config.spin_duty_max_permille,
         };
-        let (notifier, notices) = std::sync::mpsc::sync_channel(limits::NOTICES_QUEUED);
+        let (notifier, notices) = worker_to_thread(limits::NOTICES_QUEUED)?;
         let mut worker = Worker::new(host, inbox, tables, options, stats.clone()).with_notifier(notifier);
         let (cpu, priority, device) = (config.cpu, config.priority, config.device.clone());
         let thread = std::thread::Builder::new().name("ktsn-worker".into()).spawn(move || {
@@ -65,7 +66,7 @@ impl WorkerThread {
         std::thread::Builder::new()
             .name("ktsn-returned".into())
             .stack_size(256 << 10)
-            .spawn(move || pass_on(number, returned, &freed, &news))?;
+            .spawn(move || pass_on(number, &returned, &freed, &news))?;
         std::thread::Builder::new()
             .name("ktsn-freed".into())
             .stack_size(256 << 10)
@@ -91,11 +92,11 @@ impl WorkerThread {
 /// uses it, tens of milliseconds), and a full queue would have the worker free it.
 fn pass_on(
     number: u64,
-    returned: Receiver<Returned<AnyPort>>,
+    returned: &Receiver<Returned<AnyPort>>,
     freed: &Sender<Returned<AnyPort>>,
     events: &mpsc::UnboundedSender<Event>,
 ) {
-    for item in returned {
+    while let Ok(item) = returned.recv() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
             // Who hears these opens the device anew: not before the old port is closed.
@@ -111,7 +112,7 @@ fn pass_on(
 /// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
 fn free(
     number: u64,
-    bin: Receiver<Returned<AnyPort>>,
+    bin: std::sync::mpsc::Receiver<Returned<AnyPort>>,
     directory: &Directory<AnyPort>,
     events: &mpsc::UnboundedSender<Event>,
 ) {
@@ -162,7 +163,7 @@ mod tests {
     use ktsn_resolve::PortIndex;
 
     /// As slow to close as the test wants.
-    struct Slow(Receiver<()>);
+    struct Slow(std::sync::mpsc::Receiver<()>);
 
     impl Drop for Slow {
         fn drop(&mut self) {
@@ -172,17 +173,17 @@ mod tests {
 
     #[test]
     fn answers_do_not_wait_for_what_is_freed_before_them_but_a_closed_port_does() {
-        let (worker, returned) = std::sync::mpsc::channel();
+        let (mut worker, returned) = worker_to_thread(8).unwrap();
         let (freed, bin) = std::sync::mpsc::channel();
         let (events, mut heard) = mpsc::unbounded_channel();
         let (close, closing) = std::sync::mpsc::channel();
         let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
         let news = events.clone();
-        let passes = std::thread::spawn(move || pass_on(7, returned, &freed, &news));
+        let passes = std::thread::spawn(move || pass_on(7, &returned, &freed, &news));
         let frees = std::thread::spawn(move || free(7, bin, &directory, &events));
-        worker.send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
-        worker.send(Returned::PortFailed(PortIndex(3))).unwrap();
-        worker.send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)), true)).unwrap();
+        worker.try_send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
+        worker.try_send(Returned::PortFailed(PortIndex(3))).unwrap();
+        worker.try_send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)), true)).unwrap();
         let first = soon(&mut heard);
         assert!(matches!(first, Some(Event::Worker(7, Returned::Gates(..)))), "{first:?}");
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
 
 use super::notifier::{self, Process, Processes};
+use crate::queue::Receiver;
 use crate::stats::AttachmentStats;
 use crate::worker::{ClientKey, Notice, Outbox};
 

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ktsn_ring::Attention;
@@ -23,6 +22,7 @@ use super::helper::Helper;
 use super::marker::Target;
 use super::quiet::Quiet;
 use super::socket::close_elsewhere;
+use crate::queue::Receiver;
 use crate::worker::{ClientKey, Notice};
 
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.

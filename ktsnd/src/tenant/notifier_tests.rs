@@ -3,13 +3,13 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::channel;
 
 use ktsn_ring::{Consumer, Layout, StreamCode, StreamStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::*;
+use crate::queue::worker_to_thread;
 
 const CLIENT: ClientKey = ClientKey(1);
 
@@ -23,7 +23,7 @@ fn is_marked(cookies: impl Fn(u64) -> Vec<u64>) -> bool {
     let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
     processes.insert(CLIENT, Process::new(pidfd, 1, consumer.attention()));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (notifier, notices) = channel();
+    let (mut notifier, notices) = worker_to_thread(4096).unwrap();
     for cookie in cookies(sockopt::socket_cookie(&socket).unwrap()) {
         let notice = Notice {
             client: CLIENT,
@@ -36,7 +36,7 @@ fn is_marked(cookies: impl Fn(u64) -> Vec<u64>) -> bool {
             sequence: 1,
             kinds: kind::SOFTWARE,
         };
-        notifier.send(notice).unwrap();
+        notifier.try_send(notice).unwrap();
     }
     drop(notifier);
     run(&notices, &processes);

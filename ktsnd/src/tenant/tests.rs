@@ -41,7 +41,7 @@ struct Running {
 }
 
 /// Takes commands as a worker would, and remembers their kinds.
-fn collect(inbox: &Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBool) -> Vec<String> {
+fn collect(mut inbox: Inbox<Memory>, directory: &Directory<Memory>, stop: &AtomicBool) -> Vec<String> {
     let mut kinds = Vec::new();
     loop {
         match inbox.next() {
@@ -97,7 +97,7 @@ fn start_with(clients_max: u32, look: examiner::Examine) -> Running {
     let registrar = Registrar::start_with(&path, directory.clone(), look).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, known) = (stop.clone(), directory.clone());
-    let commands = std::thread::spawn(move || collect(&inbox, &known, &stopped));
+    let commands = std::thread::spawn(move || collect(inbox, &known, &stopped));
     Running { _dir: dir, path, registrar: Some(registrar), directory, stop, commands: Some(commands) }
 }
 

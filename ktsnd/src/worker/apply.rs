@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands. A ring is emptied before anything about its client changes, so frames keep the meaning they had
-//! when they were pushed.
+//! Commands. Each takes a bounded, short time: what takes longer is only begun here (`closing`). Frames in a ring keep the
+//! registration that they were published under ([`Client::set_stream`]).
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use ktsn_time::{Monotonic, Nanos};
 use rustix::fd::AsFd;
 
 use super::client::{Client, StreamInfo};
-use super::command::{ClientKey, Command, GateView, NewPort, Offer, Returned};
+use super::command::{AttachmentPolicy, ClientKey, Command, GateView, NewPort, Offer, Returned};
 use super::hand_over::{self, HandOver};
 use super::transmit::Next;
-use super::{Environment, Policing, PortState, Selection, Worker, intake};
+use super::turns::LEVELS;
+use super::{Environment, Policing, PortState, Selection, Worker};
 use crate::limits;
 use crate::stats::count;
 
@@ -29,7 +30,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.put_off_at = None;
                 return false;
             };
-            if self.is_to_put_off() {
+            if self.is_to_put_off() || self.is_to_wait_for_closing(&command) {
                 self.put_off = Some(command);
                 return false;
             }
@@ -70,41 +71,28 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.inbox.give(Returned::Port(index, Some(old)));
             }
             Command::RemovePort(index) => self.remove_port(index),
-            Command::SetAttachment(index, policy) => {
-                // Another policy may know other streams.
-                self.routes.forget(index);
-                if let Some(slot) = self.attachments.get_mut(usize::from(index.0))
-                    && let Some(old) = slot.replace(policy)
-                {
-                    self.inbox.give(Returned::Boxed(old));
-                }
-            }
+            Command::SetAttachment(index, policy) => self.set_attachment(index, policy),
             Command::RemoveAttachment(index) => self.remove_attachment(index),
             Command::AddCaptured(captured) => self.add_captured(captured),
             Command::AddClient(client) => self.add_client(client),
             Command::Register(key, index, info) => self.register(key, index, info),
             Command::Unregister(key, index) => {
-                if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+                if let Some(client) = self.client(key) {
                     client.set_stream(index, None);
                     // The registrar checked the index.
                     let _ = client.consumer.clear_stream(index);
                 }
             }
             Command::Refuse(key, index, status) => {
-                if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+                if let Some(client) = self.client(key) {
                     client.set_stream(index, None);
                     let _ = client.consumer.set_stream(index, status);
                 }
             }
             Command::Offer(key, offer) => self.make_offer(key, offer),
             Command::EndClient(key) => {
-                if let Some(at) = self.emptied(key) {
-                    if let Some(client) = self.clients[at].as_mut() {
-                        intake::count_bypassed(client, &self.attachments);
-                        client.ended = true;
-                        client.closed = true;
-                    }
-                    self.finish_if_over(at);
+                if let Some(at) = self.find(key) {
+                    self.close_client(at, true);
                 }
             }
             Command::Tables(tables) => {
@@ -131,8 +119,24 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut)
     }
 
+    fn set_attachment(&mut self, index: AttachmentIndex, mut policy: Box<AttachmentPolicy>) {
+        // Another policy may know other streams.
+        self.routes.forget(index);
+        let at = usize::from(index.0);
+        // The highest class that it is granted.
+        self.turns.set_level(at, LEVELS.saturating_sub(1 + policy.classes.leading_zeros() as usize));
+        if let Some(slot) = self.attachments.get_mut(at) {
+            if let Some(old) = slot {
+                std::mem::swap(&mut policy.usage, &mut old.usage);
+            }
+            if let Some(old) = slot.replace(policy) {
+                self.inbox.give(Returned::Boxed(old));
+            }
+        }
+    }
+
     fn make_offer(&mut self, key: ClientKey, offer: Box<Offer>) {
-        if let Some(client) = self.find(key).and_then(|at| self.clients[at].as_mut()) {
+        if let Some(client) = self.client(key) {
             client.consumer.set_others(&offer.others);
             client.consumer.set_link(&offer.link);
             client.consumer.set_sole_v4(offer.sole_v4);
@@ -168,7 +172,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.ports_end = self.ports_end.max(slot + 1);
     }
 
-    fn give_policing(&self, policing: Option<Box<Policing>>) {
+    pub(super) fn give_policing(&mut self, policing: Option<Box<Policing>>) {
         if let Some(policing) = policing {
             self.inbox.give(Returned::Boxed(policing));
         }
@@ -207,11 +211,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     fn register(&mut self, key: ClientKey, index: u32, info: Box<StreamInfo>) {
-        if let Some(client) = self.emptied(key).and_then(|at| self.clients[at].as_mut()) {
+        let mut is_bug = false;
+        if let Some(client) = self.client(key) {
             client.set_stream(index, Some((*info).clone()));
-            if client.consumer.set_stream(index, info.status).is_err() {
-                count(&self.stats.bugs);
-            }
+            is_bug = client.consumer.set_stream(index, info.status).is_err();
+        }
+        if is_bug {
+            count(&self.stats.bugs);
         }
         self.inbox.give(Returned::Boxed(info));
     }
@@ -220,25 +226,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.keys[..self.clients_end].iter().position(|other| *other == key)
     }
 
-    /// The client's place, with everything that it has published taken over.
-    fn emptied(&mut self, key: ClientKey) -> Option<usize> {
+    fn client(&mut self, key: ClientKey) -> Option<&mut Client> {
         let at = self.find(key)?;
-        // A client that keeps pushing can't hold us here: more than all its slots cannot be published. Each round
-        // takes some or, without taking one, walks along a long list.
-        let slots = self.clients[at].as_ref()?.queued.len();
-        for _ in 0..2 * slots.div_ceil(limits::INTAKE_BUDGET) + 2 {
-            if !self.clients[at].as_ref().is_some_and(|c| !c.closed && c.consumer.published()) {
-                break;
-            }
-            self.intake(at, limits::INTAKE_BUDGET);
-        }
-        Some(at)
+        self.clients[at].as_deref_mut()
     }
 
     fn add_client(&mut self, client: Box<Client>) {
         let place = self.clients.iter().position(Option::is_none);
         // Its attachment may have gone while its region was being made.
-        let served = self.attachments.get(usize::from(client.attachment.0)).is_some_and(Option::is_some);
+        let served = self.attachments.get(usize::from(client.attachment.0)).is_some_and(Option::is_some)
+            && !self.closing.is_removed(client.attachment);
         let Some(at) = place.filter(|_| served && !self.draining) else {
             client.consumer.set_state(RegionState::Detached);
             return self.inbox.give(Returned::Client(client));
@@ -248,6 +245,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.inbox.give(Returned::Client(client));
         }
         self.keys[at] = client.key;
+        self.attachment_of[at] = client.attachment;
         self.clients[at] = Some(client);
         self.clients_count += 1;
         self.clients_end = self.clients_end.max(at + 1);
@@ -255,50 +253,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.attend(at, now);
     }
 
-    fn remove_port(&mut self, index: PortIndex) {
-        self.remove_held(usize::from(index.0), |_| true);
-        let Some(mut state) = self.ports.get_mut(usize::from(index.0)).and_then(Option::take) else { return };
-        self.remove_from(&mut state.sched, |_| true);
-        while self.ports_end > 0 && self.ports[self.ports_end - 1].is_none() {
-            self.ports_end -= 1;
-        }
-        self.inbox.give(Returned::Boxed(state.sched));
-        self.give_policing(state.policing);
-        self.inbox.give(Returned::Port(index, Some(state.port)));
-    }
-
-    fn remove_attachment(&mut self, index: AttachmentIndex) {
-        let tenant = u32::from(index.0);
-        for at in 0..self.clients_end {
-            let Some(client) = self.clients[at].as_ref() else { continue };
-            let touched = client.attachment == index || client.streams().any(|s| s.attachment == index);
-            if touched {
-                let key = client.key;
-                self.emptied(key);
-                if let Some(client) = self.clients[at].as_mut().filter(|c| c.attachment == index) {
-                    intake::count_bypassed(client, &self.attachments);
-                    client.consumer.set_state(RegionState::Detached);
-                    client.closed = true;
-                }
-            }
-        }
-        self.close_captured(index);
-        // A node may have a thousand ports, and frames of this attachment wait at two of them.
-        let mut from = 0;
-        while let Some(port) = self.busy.next(from) {
-            from = port + 1;
-            self.remove_held(port, |whose| whose == tenant);
-            let Some(mut state) = self.ports[port].take() else { continue };
-            self.remove_from(&mut state.sched, |frame| frame.tenant == tenant);
-            self.ports[port] = Some(state);
-        }
-        if let Some(policy) = self.attachments.get_mut(usize::from(index.0)).and_then(Option::take) {
-            self.inbox.give(Returned::Boxed(policy));
-        }
-    }
-
     /// Drops the frames that `which` names as `detached`.
-    fn remove_from(&mut self, sched: &mut Selection, which: impl Fn(&Frame) -> bool) {
+    pub(super) fn remove_from(&mut self, sched: &mut Selection, which: impl Fn(&Frame) -> bool) {
         sched.remove(&mut |frame| which(frame), &mut |frame| {
             self.drop_frame(frame.id, frame.tenant, DropReason::Detached);
         });
@@ -307,6 +263,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Whether nothing is left to wait for. Frames in front of gates that stay closed for longer than anybody may ask ahead
     /// are given up.
     pub(super) fn is_drained(&mut self, next: Option<Next>) -> bool {
+        if self.closing.is_at_work() {
+            return false;
+        }
         let now = self.env.now();
         let wait_is_over = next.is_none_or(|next| next.at.ahead_of(now) > limits::HORIZON_MAX);
         if wait_is_over && next.is_some() {
@@ -317,24 +276,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         }
         wait_is_over
-    }
-
-    /// Nothing new from now on; what is published by now is still taken. A client that goes on pushing can't keep us.
-    fn drain(&mut self) {
-        self.draining = true;
-        for at in 0..self.clients_end {
-            let Some(client) = self.clients[at].as_ref() else { continue };
-            client.consumer.set_state(RegionState::Detached);
-            let key = client.key;
-            self.emptied(key);
-            if let Some(client) = self.clients[at].as_mut() {
-                intake::count_bypassed(client, &self.attachments);
-                client.closed = true;
-            }
-        }
-        for at in 0..self.captured_end {
-            self.close_captured(AttachmentIndex(at as u16));
-        }
     }
 }
 

@@ -183,8 +183,6 @@ fn read(frame: &[u8], taken: &Taken, attachment: AttachmentIndex) -> Option<Rest
     })
 }
 
-/// Datagrams that lie in a ring at its end and are looked at, to be counted.
-const LEFT_MAX: usize = 65_536;
 /// Captured frames are numbered behind all clients.
 const FIRST: usize = limits::CLIENTS_MAX;
 
@@ -211,6 +209,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let at = usize::from(new.attachment.0);
         let served = self.attachments.get(at).is_some_and(Option::is_some);
         let is_new = self.captured.get(at).is_some_and(Option::is_none);
+        let served = served && !self.closing.is_removed(new.attachment);
         let number = (FIRST + at) as u64;
         // An attachment that is gone has taken its program with it.
         if !served || !is_new || self.draining {
@@ -225,25 +224,25 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.captured_end = self.captured_end.max(at + 1);
     }
 
-    /// What was captured by now is taken over, as far as there is room, the rest counted; then the source is let go.
-    pub(super) fn close_captured(&mut self, attachment: AttachmentIndex) {
+    /// Takes some of what was captured over, as far as there is time for it, or counts it with the reason for which it is not
+    /// taken. How many more frames are taken of the at most `most`; `None`: it is empty or that many were taken, and closed.
+    pub(super) fn empty_captured(&mut self, attachment: AttachmentIndex, most: usize) -> Option<usize> {
         let at = usize::from(attachment.0);
-        // More than its slots cannot be queued, and what comes after them is dropped as `queue_full`.
-        let slots = self.captured.get(at).and_then(Option::as_ref).map_or(0, |c| c.queued.len());
-        for _ in 0..=slots.div_ceil(limits::INTAKE_BUDGET) {
-            self.intake_captured(at, limits::INTAKE_BUDGET);
+        if most > 0 && self.is_captured_waiting(at) {
+            let Some(budget) = self.time_for_intake(self.captured_at) else { return Some(most) };
+            let budget = budget.min(limits::INTAKE_QUANTUM).min(most);
+            self.intake_captured(at, budget);
+            return Some(most - budget);
         }
-        let Some(Some(captured)) = self.captured.get_mut(at) else { return };
-        let left = (0..LEFT_MAX).map_while(|_| captured.next()).count() as u64;
-        if let Some(Some(policy)) = self.attachments.get(at) {
-            add(&policy.stats.dropped[usize::from(DropReason::Detached.number())], left);
+        if let Some(Some(captured)) = self.captured.get_mut(at) {
+            count_captured(captured, &self.attachments);
+            if !captured.is_closed {
+                captured.is_closed = true;
+                self.env.unwatch(captured.source.descriptor());
+            }
+            self.end_captured_if_over(at);
         }
-        count_captured(captured, &self.attachments);
-        if !captured.is_closed {
-            captured.is_closed = true;
-            self.env.unwatch(captured.source.descriptor());
-        }
-        self.end_captured_if_over(at);
+        None
     }
 
     /// Hands the source back when it is closed and nothing of it is queued.
@@ -271,9 +270,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         (0..self.captured_end).any(|at| self.is_captured_waiting(at))
     }
 
-    /// Takes over from every source in turn, by the same rules as from clients.
+    /// Takes over from every source in turn, by the same rules as from clients and at most so many datagrams in a pass.
     pub(super) fn intake_all_captured(&mut self) -> bool {
-        let mut has_taken = false;
+        let mut left = limits::INTAKE_A_PASS;
         for _ in 0..self.captured_end {
             if self.captured_turn >= self.captured_end {
                 self.captured_turn = 0;
@@ -281,12 +280,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let at = self.captured_turn;
             if self.is_captured_waiting(at) {
                 let Some(budget) = self.time_for_intake(self.captured_at) else { break };
+                let budget = budget.min(limits::INTAKE_QUANTUM).min(left);
                 self.intake_captured(at, budget);
-                has_taken = true;
+                left -= budget;
             }
             self.captured_turn += 1;
+            if left == 0 {
+                break;
+            }
         }
-        has_taken
+        left < limits::INTAKE_A_PASS
     }
 
     /// Takes over at most `budget` datagrams of one source.
@@ -347,10 +350,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
         now: Now,
     ) -> Result<(PortIndex, Copies), Blocked> {
         let attachment = piece.flow.attachment;
+        let is_removed = self.closing.is_removed(attachment);
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return Err(Blocked::By(DropReason::Detached));
         };
         count(&policy.stats.taken);
+        if is_removed {
+            return Err(Blocked::By(DropReason::Detached));
+        }
         policy.stats.capture_lag.record(now.monotonic.since(piece.captured_at));
         let room = self.captured[at].as_ref().map_or(0, |c| c.payload_octets_max);
         let found = self.routes.find_ahead(&self.tables, &piece.flow);
@@ -369,7 +376,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             policing.judge(stream, asked, sdu_octets, wire_octets, now)
         });
         let class = judged.map_err(Blocked::Route)?;
-        if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
+        if is_too_greedy(policy.usage.queued, &*state.sched) {
             return Err(Blocked::By(DropReason::QueueFull));
         }
         let offered = Frame {
@@ -386,7 +393,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         state.sched.offer(offered, now).map_err(|refused| Blocked::By(refused.reason))?;
         self.busy.insert(usize::from(port.0));
-        policy.queued += 1;
+        policy.usage.queued += 1;
         self.count_lost(u32::from(attachment.0), u64::from(skipped));
         self.want_neighbour(attachment, wanted);
         Ok((port, copies))
@@ -426,7 +433,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         captured.free.push(slot); // its capacity is the count of all slots
         if let Some(Some(policy)) = self.attachments.get_mut(usize::from(queued.flow.attachment.0)) {
-            policy.queued = policy.queued.saturating_sub(1);
+            policy.usage.queued = policy.usage.queued.saturating_sub(1);
         }
         self.end_captured_if_over(at);
     }

@@ -4,8 +4,9 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ktsn_resolve::{AttachmentIndex, Flow, PortIndex};
-use ktsn_ring::{Consumer, Frame as SlotFrame, SlotFlags};
+use ktsn_ring::{Consumer, Frame as SlotFrame, LinkError, SlotError, SlotFlags, Taken};
 
+use ktsn_time::Monotonic;
 use rustix::fd::OwnedFd;
 
 use super::attention::Attended;
@@ -13,7 +14,7 @@ use super::command::ClientKey;
 use super::copies::Copies;
 use super::report::Asked;
 use super::sending::{LinkKind, Sending};
-use crate::limits::STREAMS_MAX;
+use crate::limits::{EARLIER_MAX, STREAMS_MAX};
 
 /// What the registrar read from a passed socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,15 @@ pub(super) struct Queued {
     pub copies: Copies,
 }
 
+/// A registration that ended while frames of it may still lie in the ring.
+#[derive(Debug)]
+struct Earlier {
+    index: u32,
+    info: StreamInfo,
+    /// The walks that had begun when it ended.
+    walks: u64,
+}
+
 /// One process.
 #[derive(Debug)]
 pub struct Client {
@@ -53,6 +63,14 @@ pub struct Client {
     pub(super) consumer: Consumer,
     pub(super) doorbell: OwnedFd,
     streams: Box<[Option<StreamInfo>]>,
+    /// Oldest first.
+    earlier: Vec<Earlier>,
+    /// How many lists of published slots were begun.
+    walks: u64,
+    /// Its ring is emptied, then closed: the walks that had begun when that was decided.
+    pub(super) closing: Option<u64>,
+    /// When it is closed its process is gone, too.
+    pub(super) ends: bool,
     payloads: Box<[u8]>,
     payload_octets_max: usize,
     pub(super) queued: Box<[Option<Queued>]>,
@@ -67,10 +85,12 @@ pub struct Client {
     pub(super) retired: bool,
     /// The process is gone; to be handed back when `held` is zero.
     pub(super) ended: bool,
-    pub(super) bells: u32,
-    /// Notices since the last look after clients.
+    /// Notices of the second that began at `notices_since`.
     pub(super) notices: u32,
+    pub(super) notices_since: Monotonic,
     pub(super) muted: bool,
+    /// Since when it is.
+    pub(super) muted_at: Monotonic,
     pub(super) attended: Attended,
     pub(super) counters_seen: [u64; 32],
 }
@@ -94,6 +114,10 @@ impl Client {
             consumer,
             doorbell,
             streams: vec![None; STREAMS_MAX as usize].into_boxed_slice(),
+            earlier: Vec::with_capacity(EARLIER_MAX),
+            walks: 0,
+            closing: None,
+            ends: false,
             payloads: vec![0; slots * payload_octets_max].into_boxed_slice(),
             payload_octets_max,
             queued: vec![None; slots].into_boxed_slice(),
@@ -103,9 +127,10 @@ impl Client {
             closed: false,
             retired: false,
             ended: false,
-            bells: 0,
             notices: 0,
+            notices_since: Monotonic::ZERO,
             muted: false,
+            muted_at: Monotonic::ZERO,
             attended: Attended::default(),
             counters_seen: [0; 32],
         }
@@ -122,15 +147,64 @@ impl Client {
         self.streams.get(index as usize)?.as_ref()
     }
 
-    /// Sets or clears a stream; the registrar has checked the index.
+    /// Sets or clears a stream; the registrar has checked the index. Frames that lie in the ring keep the registration that
+    /// they were published under: no ring has to be emptied first. Of more than [`EARLIER_MAX`] such registrations the oldest
+    /// is forgotten, and its frames end as `peer_corrupt`.
     pub(super) fn set_stream(&mut self, index: u32, info: Option<StreamInfo>) {
-        if let Some(entry) = self.streams.get_mut(index as usize) {
-            *entry = info;
+        let Some(entry) = self.streams.get_mut(index as usize) else { return };
+        let token = info.as_ref().map(|info| info.token);
+        let old = std::mem::replace(entry, info);
+        if let Some(old) = old.filter(|old| Some(old.token) != token)
+            && self.consumer.published()
+        {
+            if self.earlier.len() == EARLIER_MAX {
+                self.earlier.remove(0);
+            }
+            self.earlier.push(Earlier { index, info: old, walks: self.walks });
         }
     }
 
-    pub(super) fn streams(&self) -> impl Iterator<Item = &StreamInfo> {
-        self.streams.iter().flatten()
+    /// The registration, of now or earlier, that a frame of this stream and token was published under.
+    #[inline]
+    pub(super) fn registered(&self, index: u32, token: u32) -> Option<&StreamInfo> {
+        match self.stream(index) {
+            Some(stream) if stream.token == token => Some(stream),
+            _ => was_registered(&self.earlier, index, token),
+        }
+    }
+
+    /// The oldest published frame; `None` where the list in hand is at its end.
+    #[inline]
+    pub(super) fn take(&mut self, payload: &mut [u8]) -> Option<Result<Taken, SlotError>> {
+        let earlier = &self.earlier;
+        self.consumer
+            .take_with_earlier(|index, token| was_registered(earlier, index, token).is_some(), payload)
+    }
+
+    /// Follows at most `budget` links of the list in hand, or of a new one. How many frames can be taken then.
+    ///
+    /// # Errors
+    /// The list is impossible.
+    pub(super) fn collect(&mut self, budget: usize) -> Result<usize, LinkError> {
+        if !self.consumer.is_busy() {
+            self.walks += 1;
+            // The list that was in hand when a registration ended and the next one hold all frames of it.
+            let walks = self.walks;
+            self.earlier.retain(|earlier| earlier.walks + 1 >= walks);
+        }
+        self.consumer.collect(budget)
+    }
+
+    /// All that was published at some instant has been taken: nothing is in hand or published, or one whole list that was
+    /// begun after the first `walks` ones has been.
+    pub(super) fn is_taken_since(&self, walks: u64) -> bool {
+        let is_through = !self.consumer.is_busy() && (self.walks > walks || !self.consumer.published());
+        self.closed || self.consumer.broken().is_some() && !self.consumer.published() || is_through
+    }
+
+    /// How many lists of published slots were begun.
+    pub(super) fn walks(&self) -> u64 {
+        self.walks
     }
 
     /// The port that a slot is queued for, and which copy of it.
@@ -148,6 +222,11 @@ impl Client {
         let start = usize::from(slot) * self.payload_octets_max;
         self.payloads[start..start + payload.len()].copy_from_slice(payload);
     }
+}
+
+fn was_registered(earlier: &[Earlier], index: u32, token: u32) -> Option<&StreamInfo> {
+    let is_it = |earlier: &&Earlier| earlier.index == index && earlier.info.token == token;
+    earlier.iter().rev().find(is_it).map(|earlier| &earlier.info)
 }
 
 /// The flow of a slot, or `None` when it says something impossible.

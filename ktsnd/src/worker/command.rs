@@ -5,7 +5,6 @@
 //! neither allocates nor frees.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
@@ -13,13 +12,15 @@ use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 use ktsn_sched::policing::StreamIdentification;
 use ktsn_sched::{ClassOptions, GateProgram, GateStatus};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 
 use super::captured::Captured;
 use super::client::{Client, StreamInfo};
 use super::policing::Policing;
 use super::selection::Selection;
 use super::told::NeighboursTold;
+use crate::limits;
+use crate::queue::{ManySender, Receiver, Sender, WorkerReceiver, threads_to_worker, worker_to_thread};
 use crate::stats::{AttachmentStats, PortStats};
 
 /// Names one client for as long as the daemon runs.
@@ -41,12 +42,23 @@ pub struct AttachmentPolicy {
     pub streams: StreamIdentification,
     /// Where its frames are counted.
     pub stats: Arc<AttachmentStats>,
-    /// Frames of it that are queued now; 0 at first.
-    pub queued: usize,
+    /// What it uses of the worker; the worker's own.
+    pub usage: Usage,
+}
+
+/// What an attachment uses of its worker, and what of it was told; all zero at first.
+#[derive(Debug, Clone, Default)]
+pub struct Usage {
+    /// Frames that are queued now.
+    pub(super) queued: usize,
     /// Which missing neighbours were told, and when.
-    pub neighbours_told: NeighboursTold,
-    /// When a TxTime beyond the horizon was told last; `Monotonic::ZERO` at first.
-    pub horizon_told_at: Monotonic,
+    pub(super) neighbours_told: NeighboursTold,
+    /// When a TxTime beyond the horizon was told last.
+    pub(super) horizon_told_at: Monotonic,
+    /// Doorbells of all its clients since `bells_since`.
+    pub(super) bells: u32,
+    /// When that count began.
+    pub(super) bells_since: Monotonic,
 }
 
 /// A port with all that a worker needs to send on it.
@@ -225,20 +237,27 @@ pub enum Returned<P> {
 /// The worker's end of both queues.
 #[derive(Debug)]
 pub struct Inbox<P> {
-    commands: Receiver<Command<P>>,
-    returned: SyncSender<Returned<P>>,
+    commands: WorkerReceiver<Command<P>>,
+    returned: Sender<Returned<P>>,
 }
 
 impl<P> Inbox<P> {
-    /// The next command.
-    pub(crate) fn next(&self) -> Option<Command<P>> {
-        self.commands.try_recv().ok()
+    /// The next command, unless what it brings back might find no room.
+    pub(crate) fn next(&mut self) -> Option<Command<P>> {
+        if self.returned.room() < limits::RETURNED_RESERVE { None } else { self.commands.next() }
     }
-    /// Hands something back; when nobody takes it, it is freed here.
-    pub(super) fn give(&self, what: Returned<P>) {
-        if let Err(TrySendError::Full(what) | TrySendError::Disconnected(what)) = self.returned.try_send(what)
-        {
-            drop(what);
+
+    /// Hands something back that must not be lost: its queue has room for all that there can be at once
+    /// ([`limits::RETURNED_QUEUED`]).
+    pub(super) fn give(&mut self, what: Returned<P>) {
+        // Without a receiver the daemon ends: the value is freed here.
+        let _ = self.returned.try_send(what);
+    }
+
+    /// Hands news on that may be lost: the same news come again, or can be asked for again.
+    pub(super) fn tell(&mut self, news: Returned<P>) {
+        if self.returned.room() > limits::RETURNED_RESERVE + limits::COMMANDS_A_PASS {
+            self.give(news);
         }
     }
 }
@@ -246,13 +265,12 @@ impl<P> Inbox<P> {
 /// The others' end: commands, and the eventfd that wakes the worker.
 #[derive(Debug)]
 pub struct Outbox<P> {
-    commands: SyncSender<Command<P>>,
-    wake: Arc<OwnedFd>,
+    commands: ManySender<Command<P>>,
 }
 
 impl<P> Clone for Outbox<P> {
     fn clone(&self) -> Self {
-        Self { commands: self.commands.clone(), wake: self.wake.clone() }
+        Self { commands: self.commands.clone() }
     }
 }
 
@@ -267,9 +285,7 @@ impl<P> Outbox<P> {
     /// # Errors
     /// [`WorkerEnded`].
     pub fn send(&self, command: Command<P>) -> Result<(), WorkerEnded> {
-        self.commands.send(command).map_err(|_| WorkerEnded)?;
-        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
-        Ok(())
+        self.commands.send(command).map_err(|_| WorkerEnded)
     }
 }
 
@@ -279,10 +295,7 @@ impl<P> Outbox<P> {
 /// The kernel's, when descriptors run out.
 #[allow(clippy::type_complexity)]
 pub fn queues<P>() -> Result<(Outbox<P>, Inbox<P>, Receiver<Returned<P>>, OwnedFd), rustix::io::Errno> {
-    use rustix::event::{EventfdFlags, eventfd};
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let theirs = rustix::io::fcntl_dupfd_cloexec(&wake, 0)?;
-    let (commands, inbox) = std::sync::mpsc::sync_channel(crate::limits::COMMANDS_QUEUED);
-    let (returned, outbox) = std::sync::mpsc::sync_channel(crate::limits::COMMANDS_QUEUED);
-    Ok((Outbox { commands, wake: Arc::new(wake) }, Inbox { commands: inbox, returned }, outbox, theirs))
+    let (outbox, commands, wake) = threads_to_worker(limits::COMMANDS_QUEUED)?;
+    let (returned, freed) = worker_to_thread(limits::RETURNED_QUEUED)?;
+    Ok((Outbox { commands: outbox }, Inbox { commands, returned }, freed, wake))
 }

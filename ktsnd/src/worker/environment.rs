@@ -39,6 +39,8 @@ impl Woken {
 
 /// Events taken in one go.
 pub(super) const EVENTS: usize = 64;
+/// Events that one sleep ends with; the others end the next one.
+const HEARD_AFTER_SLEEP: usize = 16;
 const TOKEN_COMMAND: u64 = u64::MAX;
 const TOKEN_CLOCK: u64 = u64::MAX - 1;
 
@@ -58,6 +60,12 @@ pub trait Environment {
     }
     /// Sleeps until `until` or until something happens; fills `woken`.
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken);
+    /// CPU time that the worker's thread has used, as the kernel reckons it; `None` where that is not known.
+    fn cpu_time(&mut self) -> Option<Nanos> {
+        None
+    }
+    /// Sleeps until `until`, whatever happens.
+    fn rest(&mut self, until: Monotonic);
     /// What happened by now, without sleeping: fills `woken`, at most `most` doorbells.
     fn news(&mut self, most: usize, woken: &mut Woken);
     /// Begins to watch a doorbell.
@@ -170,8 +178,18 @@ impl Environment for Host {
         let ready = poll(&mut [PollFd::from_borrowed_fd(epoll, PollFlags::IN)], Some(&timeout));
         woken.timed_out = matches!(ready, Ok(0));
         if !woken.timed_out {
-            self.drain(EVENTS, woken);
+            self.drain(HEARD_AFTER_SLEEP, woken);
         }
+    }
+
+    fn cpu_time(&mut self) -> Option<Nanos> {
+        Some(Nanos::new(i64::try_from(nanos(clock_gettime(ClockId::ThreadCPUTime))).unwrap_or(i64::MAX)))
+    }
+
+    fn rest(&mut self, until: Monotonic) {
+        let span = until.since(self.monotonic()).max(Nanos::ZERO).get();
+        let timeout = Timespec { tv_sec: span / 1_000_000_000, tv_nsec: span % 1_000_000_000 };
+        let _ = poll(&mut [], Some(&timeout));
     }
 
     fn news(&mut self, most: usize, woken: &mut Woken) {

@@ -12,6 +12,8 @@ use super::client::{Client, Queued};
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
 use super::sending::Sending;
+use super::transmit::Next;
+use super::turns::LEVELS;
 use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add, count};
@@ -30,22 +32,35 @@ fn tx_time_of(taken: &Taken) -> TxTime {
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Takes over from every client in turn, a bounded number each; stops short of the next frame that is due, so that
-    /// a flood of some clients can't make another one's frame late, and goes on there in the next pass. Whether it took any.
+    /// Takes over from the clients in turn, a bounded number each and in all; stops short of the next frame that is due, and
+    /// goes on in the next pass. Attachments that are granted a higher class come first. Whether it took any.
     pub(super) fn intake_all(&mut self, monotonic: Monotonic) -> bool {
-        let mut has_taken = false;
-        for _ in 0..self.looks_a_pass() {
-            let turn = self.intake_turn;
-            let Some(index) = self.next_turn(E::now, monotonic) else { break };
-            if self.is_waiting(index) {
-                let Some(budget) = self.time_for_intake(self.taken_at) else {
-                    self.intake_turn = turn;
-                    break;
-                };
-                has_taken |= self.intake(index, budget) > 0;
+        let quantum = if self.turns.len() > 1 { limits::INTAKE_QUANTUM } else { limits::INTAKE_BUDGET };
+        let mut left = limits::INTAKE_A_PASS;
+        for level in (0..LEVELS).rev() {
+            let mut empty = 0;
+            for _ in 0..self.turns.len_of(level).min(limits::LOOKS_A_PASS) {
+                let Some(index) = self.turns.whose_turn(level) else { break };
+                self.renew_promise(index, monotonic);
+                if self.is_waiting(index) {
+                    let Some(budget) = self.time_for_intake(self.taken_at) else {
+                        return left < limits::INTAKE_A_PASS;
+                    };
+                    left -= self.intake(index, budget.min(quantum).min(left));
+                    (empty, _) = (0, self.turns.pass_on(level));
+                } else {
+                    // An empty ring costs its attachment no turn, unless it has many of them.
+                    empty += 1;
+                    if empty >= self.turns.pass_on_client(level).min(limits::EMPTY_LOOKS) {
+                        (empty, _) = (0, self.turns.pass_on_attachment(level));
+                    }
+                }
+                if left == 0 {
+                    return true;
+                }
             }
         }
-        has_taken
+        left < limits::INTAKE_A_PASS
     }
 
     /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But where a frame is always
@@ -71,15 +86,22 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn intake(&mut self, index: usize, budget: usize) -> usize {
         let mut taken = 0;
         let mut now = None;
+        if let Some(Some(client)) = self.clients.get_mut(index) {
+            // Until all of it is taken.
+            client.attended.is_settled = false;
+        }
         while taken < budget {
             let Some(client) = self.clients[index].as_mut().filter(|c| !c.closed) else { return taken };
-            let Some(next) = client.consumer.take(&mut self.scratch) else {
+            let Some(next) = client.take(&mut self.scratch) else {
                 if !client.consumer.published() {
                     // What a broken list had reached is taken by now.
                     client.closed = client.consumer.broken().is_some();
                     return taken;
                 }
-                match client.consumer.collect(limits::INTAKE_BUDGET) {
+                if client.closing.is_some_and(|walks| client.is_taken_since(walks)) {
+                    return taken;
+                }
+                match client.collect(limits::INTAKE_BUDGET) {
                     // A long list: the walk goes on in the next pass.
                     Ok(0) => return taken,
                     Ok(_) => {}
@@ -103,7 +125,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let slot = taken.slot;
         let Some(client) = self.clients[index].as_mut() else { return };
         let frame = &taken.frame;
-        let Some(stream) = client.stream(frame.stream_index).filter(|s| s.token == frame.token) else {
+        let Some(stream) = client.registered(frame.stream_index, frame.token) else {
             return self.refuse(index, slot, None, DropReason::PeerCorrupt);
         };
         let (attachment, cookie) = (stream.attachment, stream.cookie);
@@ -112,13 +134,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let tx_time = tx_time_of(taken);
         let payload_octets = taken.payload_octets;
-        client.keep_payload(slot, &self.scratch[..payload_octets]);
         let env = &mut self.env;
-        Asked::remember(client, taken, cookie, sending, || env.realtime());
+        if Asked::remember(client, taken, cookie, sending, || env.realtime()) {
+            // A report of a refusal shows its headers, too.
+            client.keep_payload(slot, &self.scratch[..payload_octets]);
+        }
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
         count(&policy.stats.taken);
+        if self.closing.is_removed(attachment) {
+            return self.refuse(index, slot, Some(attachment), DropReason::Detached);
+        }
         let payload = &self.scratch[..payload_octets];
         let (way, wanted) = match sending.way_ahead(&mut self.routes, &self.tables, payload) {
             Ok(found) => found,
@@ -136,7 +163,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Ok(class) => class,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
         };
-        if policy.queued >= limits::ATTACHMENT_QUEUED_MAX || is_too_greedy(policy.queued, &*state.sched) {
+        if is_too_greedy(policy.usage.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
         }
         let offered = Frame {
@@ -154,10 +181,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match state.sched.offer(offered, now) {
             Ok(()) => {
                 self.busy.insert(usize::from(port.0));
-                policy.queued += 1;
+                policy.usage.queued += 1;
+                client.keep_payload(slot, payload);
                 client.queued_count += 1;
                 let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
                 client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
+                self.note_sooner(tx_time, usize::from(port.0), now);
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
                 self.want_neighbour(attachment, wanted);
             }
@@ -167,6 +196,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
                 self.refuse(index, slot, Some(attachment), refused.reason);
             }
+        }
+    }
+
+    /// A frame that was just queued is waited for, where it comes before what was: intake stops short of it.
+    #[inline]
+    pub(super) fn note_sooner(&mut self, at: TxTime, port: usize, now: Now) {
+        let ahead = at.ahead_of(now);
+        if ahead < limits::INTAKE_PASS && self.next.is_none_or(|next| ahead < next.at.ahead_of(now)) {
+            self.next = Some(Next { at, port });
         }
     }
 
@@ -189,17 +227,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(next_hop) = wanted else { return };
         let now = self.env.monotonic();
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
-        if policy.neighbours_told.is_to_tell(next_hop, now) {
-            self.inbox.give(Returned::NeighbourWanted(attachment, next_hop));
+        if policy.usage.neighbours_told.is_to_tell(next_hop, now) {
+            self.inbox.tell(Returned::NeighbourWanted(attachment, next_hop));
         }
     }
 
     pub(super) fn tell_horizon(&mut self, attachment: AttachmentIndex, ahead: Nanos) {
         let now = self.env.monotonic();
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else { return };
-        if now.since(policy.horizon_told_at) >= limits::HINT_PAUSE {
-            policy.horizon_told_at = now;
-            self.inbox.give(Returned::BeyondHorizon(attachment, ahead));
+        if now.since(policy.usage.horizon_told_at) >= limits::HINT_PAUSE {
+            policy.usage.horizon_told_at = now;
+            self.inbox.tell(Returned::BeyondHorizon(attachment, ahead));
         }
     }
 
@@ -253,11 +291,12 @@ impl<P> PortState<P> {
     }
 }
 
-/// Whether an attachment with `queued` frames has had its share of a queue that others use too: a part of what is still
-/// free. However many flood it, there is room for the next one's first frames.
+/// Whether an attachment with `queued` frames has had its share: [`limits::ATTACHMENT_QUEUED_MAX`] and, of a queue that others
+/// use too, a part of what is still free. However many flood it, there is room for the next one's first frames.
 pub(super) fn is_too_greedy(queued: usize, sched: &impl Strategy) -> bool {
     let len = sched.len();
-    len > queued && queued >= sched.capacity().saturating_sub(len) / limits::SHARE_OF_FREE
+    queued >= limits::ATTACHMENT_QUEUED_MAX
+        || len > queued && queued >= sched.capacity().saturating_sub(len) / limits::SHARE_OF_FREE
 }
 
 /// Adds what a client counted since the last look to its attachment. The numbers are the client's own words.

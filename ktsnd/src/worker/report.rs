@@ -6,17 +6,18 @@
 //! here allocates, waits for anybody or makes a system call, but for waking the notifier when it sleeps.
 
 use std::net::SocketAddr;
-use std::sync::mpsc::{SyncSender, TrySendError};
 
 use ktsn_model::DropReason;
 use ktsn_port::Port;
 use ktsn_ring::completion::{Completion, HEADERS_MAX, Outcome, kind};
 use ktsn_ring::{SlotFlags, Taken};
+use ktsn_time::{Monotonic, Nanos};
 
 use super::client::Client;
 use super::sending::Sending;
 use super::{ClientKey, Environment, Worker};
 use crate::limits;
+use crate::queue::Sender;
 use crate::stats::count;
 
 /// One completion that a program's error queue should tell of.
@@ -102,7 +103,7 @@ const fn kinds_at(asked: u8, outcome: Outcome) -> u8 {
 }
 
 impl Asked {
-    /// Remembers what a frame that was just taken over asks for; `realtime` is read only if it asks.
+    /// Remembers what a frame that was just taken over asks for; whether it asks for anything. `realtime` is read only then.
     #[inline]
     pub(super) fn remember(
         client: &mut Client,
@@ -110,10 +111,10 @@ impl Asked {
         cookie: u64,
         sending: Sending,
         realtime: impl FnOnce() -> u64,
-    ) {
+    ) -> bool {
         let kinds = kinds_of(taken.frame.flags);
         if kinds == 0 {
-            return;
+            return false;
         }
         if let Some(asked) = client.asked.get_mut(usize::from(taken.slot)) {
             *asked = Self {
@@ -127,6 +128,7 @@ impl Asked {
                 sending: Some(sending),
             };
         }
+        true
     }
 }
 
@@ -134,7 +136,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Tells by error queues from now on: notices go to `notifier`. Without one, programs find completions only when
     /// they look.
     #[must_use]
-    pub fn with_notifier(mut self, notifier: SyncSender<Notice>) -> Self {
+    pub fn with_notifier(mut self, notifier: Sender<Notice>) -> Self {
         self.notifier = Some(notifier);
         self
     }
@@ -198,15 +200,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Asked { stream, token, descriptor, cookie, .. } = *asked;
         let notice =
             Notice { client: client.key, stream, token, descriptor, cookie, local, slot, sequence, kinds };
+        let done_at = Monotonic::from_nanos(completion.done_at);
+        if done_at.since(client.notices_since) >= Nanos::from_seconds(1) {
+            (client.notices_since, client.notices) = (done_at, 0);
+        }
         client.notices = client.notices.saturating_add(1);
         // The queue is everybody's: who makes more notices than a program reads loses its own.
         let is_its_share = client.notices <= limits::NOTICES_A_SECOND;
-        if let Some(notifier) = &self.notifier
-            && (!is_its_share
-                || matches!(
-                    notifier.try_send(notice),
-                    Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
-                ))
+        if let Some(notifier) = &mut self.notifier
+            && (!is_its_share || notifier.try_send(notice).is_err())
         {
             count(&self.stats.notices_lost);
         }

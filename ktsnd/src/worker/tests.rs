@@ -9,6 +9,7 @@ mod copies;
 mod flood;
 mod gates;
 mod held;
+mod isolation;
 mod link;
 mod neighbours;
 mod policing;
@@ -150,7 +151,7 @@ fn detaching_drops_what_is_queued_and_tells_the_client() {
     }
     world.run_until(2, |_| false);
     world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
-    world.run_until(2, |_| false);
+    world.run_until(20, |w| w.dropped(DropReason::Detached) == 5);
     assert_eq!(world.dropped(DropReason::Detached), 5);
     assert_eq!(app.producer.state(), RegionState::Detached);
     world.outbox.send(Command::EndClient(app.key)).unwrap();
@@ -344,7 +345,8 @@ fn a_client_that_pushes_on_does_not_hold_up_the_drain() {
         passes += 1;
         assert!(passes < 100);
     }
-    assert_eq!(world.sent().len(), 1);
+    // The list that was begun last may hold a frame that came after the command.
+    assert!((1..=2).contains(&world.sent().len()), "{} frames", world.sent().len());
 }
 
 /// The walk over a long list takes more than one step; nothing of it may be lost when the client ends, its stream goes,
@@ -440,8 +442,7 @@ fn one_attachment_cannot_fill_the_queue_of_all() {
     let app = world.client(64);
     let now = world.clocks.at();
     // As if most of its share were queued already.
-    let nearly = AttachmentPolicy { queued: limits::ATTACHMENT_QUEUED_MAX - 2, ..policy(&world.stats) };
-    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(nearly))).unwrap();
+    world.worker.attachments[0].as_mut().unwrap().usage.queued = limits::ATTACHMENT_QUEUED_MAX - 2;
     for _ in 0..5 {
         app.push(ClockId::Monotonic, now + MS, now, b"share");
     }

@@ -77,18 +77,9 @@ pub(super) fn client_frame(
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Hands over everything that is due; returns the soonest of what is not. Ports take turns.
-    pub(super) fn transmit_due(&mut self) -> Option<Next> {
-        loop {
-            let (soonest, more) = self.transmit_turn();
-            if !more {
-                return soonest;
-            }
-        }
-    }
-
-    /// One turn of every port; whether there may be more that is due.
-    fn transmit_turn(&mut self) -> (Option<Next>, bool) {
+    /// Hands over what is due, at most [`limits::FRAMES_A_TURN`] of each port. The soonest frame that is not due, and whether
+    /// there may be more that is.
+    pub(super) fn transmit_turn(&mut self) -> (Option<Next>, bool) {
         let mut soonest: Option<Next> = None;
         let mut more = false;
         let mut now = self.env.now();
@@ -309,6 +300,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
         count(&state.stats.refused[why as usize]);
         self.drop_frame(frame.id, frame.tenant, reason);
         None
+    }
+
+    /// As [`Self::transmit_turn`]; what there is to wait for: at once, where more is due.
+    pub(super) fn transmit_due(&mut self) -> Option<Next> {
+        let (soonest, is_more) = self.transmit_turn();
+        if !is_more {
+            return soonest;
+        }
+        let at = TxTime::Monotonic(self.env.monotonic());
+        self.busy.next(0).map(|port| Next { at, port })
     }
 
     fn count_sent(&self, ready: &Ready, error: Nanos) {

@@ -22,7 +22,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let now = self.env.now();
         if let Some(next) = next {
             let ahead = next.at.ahead_of(now);
-            if ahead <= self.margin.get().saturating_add(limits::SLEEP_MIN) {
+            if ahead <= Nanos::ZERO {
+                return;
+            }
+            let least =
+                self.margin.get().saturating_add(limits::SLEEP_MIN).saturating_add(self.promises_cost());
+            if ahead <= least {
                 if self.may_spin(now, ahead) {
                     self.spin(next, now);
                 } else {
@@ -64,9 +69,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Now { tai: now.tai.saturating_add(looks_at), monotonic: now.monotonic.saturating_add(looks_at) };
         if self.may_sleep_until(looks_at, now) {
             let mut woken = std::mem::take(&mut self.woken);
+            let asleep = self.env.monotonic();
+            self.cpu.awake(asleep);
             self.env.sleep(until, &mut woken);
             count(&self.stats.wake_ups);
             let awake = self.env.now();
+            self.cpu.slept(awake.monotonic);
             if woken.timed_out && for_event {
                 self.margin.observe(awake.monotonic.since(until));
             }
@@ -95,41 +103,88 @@ impl<P: Port, E: Environment> Worker<P, E> {
             // Reading two clocks is not one instant; slewing moves neither. 100 µs is a step.
             if offset.span().saturating_sub(before.span()).abs() > Nanos::from_micros(100) {
                 count(&self.stats.clock_steps);
+                self.is_stepped = true;
             }
         }
         self.offset = Some(offset);
     }
 
+    /// Reads doorbells and attends to the clients that rang. An attachment that rings more than
+    /// [`limits::DOORBELLS_A_SECOND`] is not heard for the rest of the second: its rings are looked at each
+    /// [`limits::SLEEP_MUTED`] instead.
     pub(super) fn hear_doorbells(&mut self, numbers: &[u64], now: Now) {
         for number in numbers {
             let index = *number as usize;
-            // Awake, it looks at who rang: more of the same ring for nothing.
+            // Awake, it looks at the rings of those that rang: more of the same ring for nothing.
             self.attend(index, now);
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            let mut rung = 0;
             let mut byte = [0u8; 1];
             for _ in 0..limits::DOORBELLS_A_PASS {
                 match recv(&client.doorbell, &mut byte, RecvFlags::DONTWAIT) {
                     Ok((_, 0)) => {
-                        // Every copy of the client's end is closed: the registrar will tell more.
+                        // Every copy of the client's end is closed: the registrar will end the client.
                         self.env.unwatch(client.doorbell.as_fd());
                         break;
                     }
-                    Ok(_) => {
-                        client.bells = client.bells.saturating_add(1);
-                        if let Some(Some(policy)) = self.attachments.get(usize::from(client.attachment.0)) {
-                            count(&policy.stats.doorbells);
-                        }
-                    }
+                    Ok(_) => rung += 1,
                     Err(_) => break,
                 }
             }
-            if client.bells > limits::DOORBELLS_A_SECOND && !client.muted {
+            let Some(Some(policy)) = self.attachments.get_mut(usize::from(client.attachment.0)) else {
+                continue;
+            };
+            add(&policy.stats.doorbells, u64::from(rung));
+            let usage = &mut policy.usage;
+            if now.monotonic.since(usage.bells_since) >= Nanos::from_seconds(1) {
+                (usage.bells_since, usage.bells) = (now.monotonic, 0);
+            }
+            usage.bells = usage.bells.saturating_add(rung);
+            if usage.bells > limits::DOORBELLS_A_SECOND && !client.muted {
                 client.muted = true;
+                client.muted_at = now.monotonic;
                 self.muted_count += 1;
                 count(&self.stats.doorbells_muted);
                 self.env.mute(client.doorbell.as_fd(), *number, true);
             }
         }
+    }
+
+    /// Hands over what is due and does nothing else for `span`: the worker has used its share of the CPU.
+    pub(super) fn rest(&mut self, span: Nanos, is_forced: bool) {
+        count(&self.stats.cpu_budget_spent);
+        self.is_resting = true;
+        let until = self.env.monotonic().saturating_add(span);
+        let mut is_more = false;
+        while !is_more {
+            let mut next = None;
+            if !is_forced {
+                (next, is_more) = self.transmit_turn();
+            }
+            let now = self.env.now();
+            let left = until.since(now.monotonic);
+            if is_more || left <= Nanos::ZERO {
+                break;
+            }
+            let ahead =
+                next.map_or(Nanos::MAX, |next| next.at.ahead_of(now).saturating_sub(self.margin.get()));
+            if ahead > limits::SLEEP_MIN {
+                self.cpu.awake(now.monotonic);
+                self.env.rest(now.monotonic.saturating_add(left.min(ahead)));
+                self.cpu.slept(self.env.monotonic());
+            } else if let Some(next) = next {
+                let is_spun = self.may_spin(now, next.at.ahead_of(now));
+                if is_spun {
+                    self.spin(next, now);
+                } else {
+                    count(&self.stats.spin_budget_spent);
+                    self.cpu.awake(now.monotonic);
+                    self.env.rest(now.monotonic.saturating_add(next.at.ahead_of(now).max(Nanos::ZERO)));
+                    self.cpu.slept(self.env.monotonic());
+                }
+            }
+        }
+        self.is_resting = false;
     }
 
     /// Spins until `next` is due and hands it over, or returns early because something arrived.
@@ -168,6 +223,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// One ring and one source of captured frames between two readings of the clock, so that many do not blur it; whether
     /// something was taken over.
     fn look_once(&mut self, now: Now, budget: usize) -> bool {
+        if self.is_resting {
+            return false;
+        }
+        let budget = budget.min(limits::INTAKE_QUANTUM);
         if self.captured_count > 0 {
             if self.captured_turn >= self.captured_end {
                 self.captured_turn = 0;
@@ -179,7 +238,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return true;
             }
         }
-        let Some(index) = self.next_turn(|_| now, now.monotonic) else { return false };
+        let Some(index) = self.turns.next_of_any() else { return false };
+        self.renew_promise(index, now.monotonic);
         let is_waiting = self.is_waiting(index);
         if is_waiting {
             self.intake(index, budget);

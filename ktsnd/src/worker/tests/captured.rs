@@ -286,7 +286,7 @@ fn captured_frames_that_are_lost_at_detach_are_counted() {
         pod.send(Clock::Monotonic, now + 5 * MS, now, &[0; 100], 50);
     }
     world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
-    world.run_until(10, |_| false);
+    world.run_until(100, |w| w.worker.captured_count == 0);
     let drops = [DropReason::Detached, DropReason::QueueFull].map(|reason| world.dropped(reason));
     assert!(drops[0] > 300 && world.sent().is_empty(), "{drops:?}");
     assert_eq!(drops[0] + drops[1], 400);

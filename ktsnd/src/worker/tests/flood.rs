@@ -16,7 +16,7 @@ use crate::stats::AttachmentStats;
 use crate::worker::{Command, HAND_OVER_AT_START, Selection};
 
 /// Attachments 1 to `count` beside the world's own one; what all of them count.
-fn attach_floods(world: &mut World, count: u16) -> Arc<AttachmentStats> {
+pub(super) fn attach_floods(world: &mut World, count: u16) -> Arc<AttachmentStats> {
     world.outbox.send(Command::Tables(Arc::new(tables_of(2, true, usize::from(count) + 1)))).unwrap();
     let stats = Arc::new(AttachmentStats::default());
     for index in 1..=count {
@@ -73,7 +73,7 @@ fn attachments_that_flood_leave_room_in_the_queue_to_others() {
         for app in &apps {
             while app.push(ClockId::Monotonic, ahead(&world), world.clocks.at(), b"flood") {}
         }
-        world.run_until(300, |_| stats.taken.load(SeqCst) == u64::from(index) * 8192);
+        world.run_until(3_000, |_| stats.taken.load(SeqCst) == u64::from(index) * 8192);
     }
     // One alone gets a quarter; the more there are, the less each of them.
     let refused = stats.dropped[usize::from(DropReason::QueueFull.number())].load(SeqCst);

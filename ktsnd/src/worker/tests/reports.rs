@@ -2,7 +2,6 @@
 //! Error reports and timestamps: told where asked, in the slot that brought the frame, and only there.
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::{Receiver, sync_channel};
 
 use ktsn_ring::completion::{Completion, Outcome, Place, kind};
 use ktsn_ring::{ClockId, SlotFlags, SlotHeader};
@@ -10,12 +9,13 @@ use ktsn_wire::dissect;
 
 use super::super::{ClientKey, Command, Notice};
 use super::world::{AHEAD, App, World};
+use crate::queue::{Receiver, worker_to_thread};
 
 const MS: u64 = 1_000_000;
 
 fn world() -> (World, App, Receiver<Notice>) {
     let mut world = World::new(800);
-    let (notifier, notices) = sync_channel(64);
+    let (notifier, notices) = worker_to_thread(64).unwrap();
     world.worker.notifier = Some(notifier);
     let app = world.client(64);
     (world, app, notices)
@@ -110,7 +110,7 @@ fn a_program_that_never_reads_goes_on_sending() {
 #[test]
 fn a_notifier_that_cannot_follow_holds_nobody() {
     let (mut world, app, notices) = world();
-    let (notifier, _full) = sync_channel(0);
+    let (notifier, _full) = worker_to_thread(0).unwrap();
     world.worker.notifier = Some(notifier);
     drop(notices);
     let now = world.clocks.at();
@@ -148,8 +148,10 @@ fn a_client_has_its_share_of_notices() {
     push(&flood, SlotFlags::NONE, ClockId::Monotonic, world.clocks.at(), world.clocks.at(), b"");
     world.run_until(50, |w| w.sent().len() == 1);
     let index = world.worker.clients.iter().flatten().position(|c| c.key == ClientKey(1)).unwrap();
-    world.worker.clients[index].as_mut().unwrap().notices = crate::limits::NOTICES_A_SECOND - 1;
     let now = world.clocks.at();
+    let client = world.worker.clients[index].as_mut().unwrap();
+    client.notices = crate::limits::NOTICES_A_SECOND - 1;
+    client.notices_since = ktsn_time::Monotonic::from_nanos(now);
     for app in [&flood, &flood, &flood, &other] {
         push(app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
     }

@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 use ktsn_model::{LatePolicy, PriorityMap};
@@ -25,6 +24,7 @@ use rustix::io::Errno;
 
 use super::super::*;
 use crate::config::SpinMargin;
+use crate::queue::Receiver;
 use crate::stats::{AttachmentStats, PortStats};
 
 /// Reading a clock takes this long, so that spinning makes time pass.
@@ -50,6 +50,8 @@ pub(super) struct Clocks {
     pub stall: Arc<AtomicU64>,
     /// So much longer every reading takes: all that is done costs more.
     pub slowness: Arc<AtomicU64>,
+    /// What was read and sent has taken so long, apart from jumps of the clock.
+    pub cpu: Arc<AtomicU64>,
     /// So long a port's system call takes.
     pub hand_over: Arc<AtomicU64>,
     /// Places of clients that have rung.
@@ -73,6 +75,7 @@ impl Clocks {
     /// MONOTONIC after a reading.
     fn read(&self) -> u64 {
         let takes = READ + self.slowness.load(SeqCst);
+        self.cpu.fetch_add(takes, SeqCst);
         self.monotonic.fetch_add(takes, SeqCst) + takes
     }
 
@@ -107,6 +110,12 @@ impl Environment for Clocks {
             let until = until.as_nanos() + self.lateness.load(SeqCst);
             self.monotonic.fetch_max(until, SeqCst);
         }
+    }
+    fn cpu_time(&mut self) -> Option<Nanos> {
+        Some(Nanos::new(self.cpu.load(SeqCst) as i64))
+    }
+    fn rest(&mut self, until: Monotonic) {
+        self.monotonic.fetch_max(until.as_nanos(), SeqCst);
     }
     fn news(&mut self, most: usize, woken: &mut Woken) {
         woken.clear();
@@ -227,9 +236,7 @@ pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
         horizon: Nanos::from_seconds(10),
         streams: StreamIdentification::default(),
         stats: stats.clone(),
-        queued: 0,
-        neighbours_told: NeighboursTold::default(),
-        horizon_told_at: Monotonic::ZERO,
+        usage: Usage::default(),
     }
 }
 
@@ -270,7 +277,9 @@ impl World {
         let (seen, clock) = (wire.clone(), clocks.clone());
         let port = Memory::new(64, 1500).unwrap().with_sink(Box::new(move |frame: &[u8]| {
             seen.lock().unwrap().push((clock.at(), clock.tai_now(), frame.to_vec()));
-            clock.monotonic.fetch_add(clock.hand_over.load(SeqCst), SeqCst);
+            let takes = clock.hand_over.load(SeqCst);
+            clock.cpu.fetch_add(takes, SeqCst);
+            clock.monotonic.fetch_add(takes, SeqCst);
         }));
         let stats = Arc::new(AttachmentStats::default());
         let port_stats = Arc::new(PortStats::default());
