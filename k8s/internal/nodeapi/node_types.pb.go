@@ -47,5 +47,7 @@ type StreamFilterStatistics = nodepb.StreamFilterStatistics
 type StatisticsReply = nodepb.StatisticsReply
 type HealthRequest = nodepb.HealthRequest
 type HealthReply = nodepb.HealthReply
+type ThreadState = nodepb.ThreadState
+type ClockState = nodepb.ClockState
 type VersionRequest = nodepb.VersionRequest
 type VersionReply = nodepb.VersionReply

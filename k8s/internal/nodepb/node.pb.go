@@ -1112,19 +1112,20 @@ func (*ListRequest) Descriptor() ([]byte, []int) {
 }
 
 type Port struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
-	Netns         string                 `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
-	Adapter       string                 `protobuf:"bytes,3,opt,name=adapter,proto3" json:"adapter,omitempty"`
-	AdapterReason string                 `protobuf:"bytes,4,opt,name=adapter_reason,json=adapterReason,proto3" json:"adapter_reason,omitempty"` // why this adapter and not the preferred one
-	LinkSpeed     uint64                 `protobuf:"varint,5,opt,name=link_speed,json=linkSpeed,proto3" json:"link_speed,omitempty"`            // 0 = unknown
-	Up            bool                   `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
-	Mode          string                 `protobuf:"bytes,7,opt,name=mode,proto3" json:"mode,omitempty"`                                          // shared or dedicated
-	Strategy      string                 `protobuf:"bytes,8,opt,name=strategy,proto3" json:"strategy,omitempty"`                                  // time-aware, earliest-tx-time, strict-priority or credit-based
-	Schedule      string                 `protobuf:"bytes,9,opt,name=schedule,proto3" json:"schedule,omitempty"`                                  // name of its gate schedule; empty = none, all gates open
-	ForeignFrames uint64                 `protobuf:"varint,10,opt,name=foreign_frames,json=foreignFrames,proto3" json:"foreign_frames,omitempty"` // frames that left by the device since ktsnd opened it and are not ktsnd's
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Device         string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
+	Netns          string                 `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
+	Adapter        string                 `protobuf:"bytes,3,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	AdapterReason  string                 `protobuf:"bytes,4,opt,name=adapter_reason,json=adapterReason,proto3" json:"adapter_reason,omitempty"` // why this adapter and not the preferred one
+	LinkSpeed      uint64                 `protobuf:"varint,5,opt,name=link_speed,json=linkSpeed,proto3" json:"link_speed,omitempty"`            // 0 = unknown
+	Up             bool                   `protobuf:"varint,6,opt,name=up,proto3" json:"up,omitempty"`
+	Mode           string                 `protobuf:"bytes,7,opt,name=mode,proto3" json:"mode,omitempty"`                                          // shared or dedicated
+	Strategy       string                 `protobuf:"bytes,8,opt,name=strategy,proto3" json:"strategy,omitempty"`                                  // time-aware, earliest-tx-time, strict-priority or credit-based
+	Schedule       string                 `protobuf:"bytes,9,opt,name=schedule,proto3" json:"schedule,omitempty"`                                  // name of its gate schedule; empty = none, all gates open
+	ForeignFrames  uint64                 `protobuf:"varint,10,opt,name=foreign_frames,json=foreignFrames,proto3" json:"foreign_frames,omitempty"` // frames that left by the device since ktsnd opened it and are not ktsnd's
+	Unsynchronised string                 `protobuf:"bytes,11,opt,name=unsynchronised,proto3" json:"unsynchronised,omitempty"`                     // what it does while the clock is not good: send, hold or drop
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Port) Reset() {
@@ -1225,6 +1226,13 @@ func (x *Port) GetForeignFrames() uint64 {
 		return x.ForeignFrames
 	}
 	return 0
+}
+
+func (x *Port) GetUnsynchronised() string {
+	if x != nil {
+		return x.Unsynchronised
+	}
+	return ""
 }
 
 type Stream struct {
@@ -3031,6 +3039,8 @@ type HealthReply struct {
 	TaiMinusMonotonicNs int64                  `protobuf:"varint,3,opt,name=tai_minus_monotonic_ns,json=taiMinusMonotonicNs,proto3" json:"tai_minus_monotonic_ns,omitempty"`
 	TaiOffsetSeconds    int32                  `protobuf:"varint,4,opt,name=tai_offset_seconds,json=taiOffsetSeconds,proto3" json:"tai_offset_seconds,omitempty"`
 	Warnings            []string               `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Threads             []*ThreadState         `protobuf:"bytes,6,rep,name=threads,proto3" json:"threads,omitempty"` // of ktsnd; serving is false while one of them is stuck
+	Clock               *ClockState            `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -3100,6 +3110,190 @@ func (x *HealthReply) GetWarnings() []string {
 	return nil
 }
 
+func (x *HealthReply) GetThreads() []*ThreadState {
+	if x != nil {
+		return x.Threads
+	}
+	return nil
+}
+
+func (x *HealthReply) GetClock() *ClockState {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+// A thread of ktsnd that must live. It is asked twice a second, and answers at once unless it is stuck.
+type ThreadState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // as in /proc/PID/task/TID/comm
+	Device        string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`                      // the uplink that it serves; empty = all of them
+	SilentNs      uint64                 `protobuf:"varint,3,opt,name=silent_ns,json=silentNs,proto3" json:"silent_ns,omitempty"` // age of the oldest request that it has not answered; 0 = it has answered all
+	IsStuck       bool                   `protobuf:"varint,4,opt,name=is_stuck,json=isStuck,proto3" json:"is_stuck,omitempty"`    // it has been silent for longer than a living thread can be
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ThreadState) Reset() {
+	*x = ThreadState{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ThreadState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ThreadState) ProtoMessage() {}
+
+func (x *ThreadState) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ThreadState.ProtoReflect.Descriptor instead.
+func (*ThreadState) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ThreadState) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ThreadState) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *ThreadState) GetSilentNs() uint64 {
+	if x != nil {
+		return x.SilentNs
+	}
+	return 0
+}
+
+func (x *ThreadState) GetIsStuck() bool {
+	if x != nil {
+		return x.IsStuck
+	}
+	return false
+}
+
+// The clock that transmit times and schedules refer to, as the ports' `unsynchronised` sees it.
+type ClockState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`                         // who says so: kernel, ptp4l or chrony
+	IsGood        bool                   `protobuf:"varint,2,opt,name=is_good,json=isGood,proto3" json:"is_good,omitempty"`          // with hysteresis: it follows what the source says now a little later
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                         // why it is not good; empty = it is
+	ForNs         uint64                 `protobuf:"varint,4,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`             // how long it has been so
+	Transitions   uint64                 `protobuf:"varint,5,opt,name=transitions,proto3" json:"transitions,omitempty"`              // from good to not good or back, since ktsnd began
+	Steps         uint64                 `protobuf:"varint,6,opt,name=steps,proto3" json:"steps,omitempty"`                          // times that the clock was set, since ktsnd began
+	ErrorNs       *uint64                `protobuf:"varint,7,opt,name=error_ns,json=errorNs,proto3,oneof" json:"error_ns,omitempty"` // greatest error that the source admits; absent = it names none
+	Holding       []string               `protobuf:"bytes,8,rep,name=holding,proto3" json:"holding,omitempty"`                       // ports whose frames wait for it, or are dropped, now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockState) Reset() {
+	*x = ClockState{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockState) ProtoMessage() {}
+
+func (x *ClockState) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockState.ProtoReflect.Descriptor instead.
+func (*ClockState) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ClockState) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ClockState) GetIsGood() bool {
+	if x != nil {
+		return x.IsGood
+	}
+	return false
+}
+
+func (x *ClockState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClockState) GetForNs() uint64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
+func (x *ClockState) GetTransitions() uint64 {
+	if x != nil {
+		return x.Transitions
+	}
+	return 0
+}
+
+func (x *ClockState) GetSteps() uint64 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *ClockState) GetErrorNs() uint64 {
+	if x != nil && x.ErrorNs != nil {
+		return *x.ErrorNs
+	}
+	return 0
+}
+
+func (x *ClockState) GetHolding() []string {
+	if x != nil {
+		return x.Holding
+	}
+	return nil
+}
+
 type VersionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3108,7 +3302,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3314,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3327,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 type VersionReply struct {
@@ -3147,7 +3341,7 @@ type VersionReply struct {
 
 func (x *VersionReply) Reset() {
 	*x = VersionReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3353,7 @@ func (x *VersionReply) String() string {
 func (*VersionReply) ProtoMessage() {}
 
 func (x *VersionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3366,7 @@ func (x *VersionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionReply.ProtoReflect.Descriptor instead.
 func (*VersionReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *VersionReply) GetVersion() string {
@@ -3307,7 +3501,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\rDetachRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\r\n" +
 	"\vDetachReply\"\r\n" +
-	"\vListRequest\"\x97\x02\n" +
+	"\vListRequest\"\xbf\x02\n" +
 	"\x04Port\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x18\n" +
@@ -3320,7 +3514,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\bstrategy\x18\b \x01(\tR\bstrategy\x12\x1a\n" +
 	"\bschedule\x18\t \x01(\tR\bschedule\x12%\n" +
 	"\x0eforeign_frames\x18\n" +
-	" \x01(\x04R\rforeignFrames\"J\n" +
+	" \x01(\x04R\rforeignFrames\x12&\n" +
+	"\x0eunsynchronised\x18\v \x01(\tR\x0eunsynchronised\"J\n" +
 	"\x06Stream\x12\x16\n" +
 	"\x06cookie\x18\x01 \x01(\x04R\x06cookie\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\tR\x05local\x12\x12\n" +
@@ -3508,13 +3703,31 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\aworkers\x18\x03 \x03(\v2\x19.ktsn.v1.WorkerStatisticsR\aworkers\x12-\n" +
 	"\x05ports\x18\x04 \x03(\v2\x17.ktsn.v1.PortStatisticsR\x05ports\x129\n" +
 	"\bdetached\x18\x05 \x01(\v2\x1d.ktsn.v1.AttachmentStatisticsR\bdetached\"\x0f\n" +
-	"\rHealthRequest\"\xd5\x01\n" +
+	"\rHealthRequest\"\xb0\x02\n" +
 	"\vHealthReply\x12\x18\n" +
 	"\aserving\x18\x01 \x01(\bR\aserving\x12-\n" +
 	"\x12clock_synchronised\x18\x02 \x01(\bR\x11clockSynchronised\x123\n" +
 	"\x16tai_minus_monotonic_ns\x18\x03 \x01(\x03R\x13taiMinusMonotonicNs\x12,\n" +
 	"\x12tai_offset_seconds\x18\x04 \x01(\x05R\x10taiOffsetSeconds\x12\x1a\n" +
-	"\bwarnings\x18\x05 \x03(\tR\bwarnings\"\x10\n" +
+	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12.\n" +
+	"\athreads\x18\x06 \x03(\v2\x14.ktsn.v1.ThreadStateR\athreads\x12)\n" +
+	"\x05clock\x18\a \x01(\v2\x13.ktsn.v1.ClockStateR\x05clock\"q\n" +
+	"\vThreadState\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\x12\x1b\n" +
+	"\tsilent_ns\x18\x03 \x01(\x04R\bsilentNs\x12\x19\n" +
+	"\bis_stuck\x18\x04 \x01(\bR\aisStuck\"\xeb\x01\n" +
+	"\n" +
+	"ClockState\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
+	"\ais_good\x18\x02 \x01(\bR\x06isGood\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x15\n" +
+	"\x06for_ns\x18\x04 \x01(\x04R\x05forNs\x12 \n" +
+	"\vtransitions\x18\x05 \x01(\x04R\vtransitions\x12\x14\n" +
+	"\x05steps\x18\x06 \x01(\x04R\x05steps\x12\x1e\n" +
+	"\berror_ns\x18\a \x01(\x04H\x00R\aerrorNs\x88\x01\x01\x12\x18\n" +
+	"\aholding\x18\b \x03(\tR\aholdingB\v\n" +
+	"\t_error_ns\"\x10\n" +
 	"\x0eVersionRequest\"l\n" +
 	"\fVersionReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12 \n" +
@@ -3548,7 +3761,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -3589,13 +3802,15 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	(*StatisticsReply)(nil),        // 36: ktsn.v1.StatisticsReply
 	(*HealthRequest)(nil),          // 37: ktsn.v1.HealthRequest
 	(*HealthReply)(nil),            // 38: ktsn.v1.HealthReply
-	(*VersionRequest)(nil),         // 39: ktsn.v1.VersionRequest
-	(*VersionReply)(nil),           // 40: ktsn.v1.VersionReply
-	nil,                            // 41: ktsn.v1.OverlayState.PeersEntry
-	nil,                            // 42: ktsn.v1.IngressStatistics.LeftEntry
-	nil,                            // 43: ktsn.v1.AttachmentStatistics.DroppedEntry
-	nil,                            // 44: ktsn.v1.AttachmentStatistics.BypassedEntry
-	nil,                            // 45: ktsn.v1.PortStatistics.RefusedEntry
+	(*ThreadState)(nil),            // 39: ktsn.v1.ThreadState
+	(*ClockState)(nil),             // 40: ktsn.v1.ClockState
+	(*VersionRequest)(nil),         // 41: ktsn.v1.VersionRequest
+	(*VersionReply)(nil),           // 42: ktsn.v1.VersionReply
+	nil,                            // 43: ktsn.v1.OverlayState.PeersEntry
+	nil,                            // 44: ktsn.v1.IngressStatistics.LeftEntry
+	nil,                            // 45: ktsn.v1.AttachmentStatistics.DroppedEntry
+	nil,                            // 46: ktsn.v1.AttachmentStatistics.BypassedEntry
+	nil,                            // 47: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -3603,7 +3818,7 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 2: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
 	7,  // 3: ktsn.v1.GetPeersReply.peers:type_name -> ktsn.v1.PeerState
 	0,  // 4: ktsn.v1.PeerState.peer:type_name -> ktsn.v1.VxlanPeer
-	41, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
+	43, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
 	2,  // 6: ktsn.v1.AttachRequest.attachment:type_name -> ktsn.v1.Attachment
 	16, // 7: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
 	2,  // 8: ktsn.v1.AttachmentState.attachment:type_name -> ktsn.v1.Attachment
@@ -3620,45 +3835,47 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	21, // 19: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
 	21, // 20: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
 	22, // 21: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	42, // 22: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
-	43, // 23: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
-	44, // 24: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
+	44, // 22: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
+	45, // 23: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
+	46, // 24: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
 	30, // 25: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
 	31, // 26: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
 	30, // 27: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
 	35, // 28: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	45, // 29: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	47, // 29: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
 	32, // 30: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
 	33, // 31: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
 	34, // 32: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
 	32, // 33: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	10, // 34: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	12, // 35: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 36: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 37: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	14, // 38: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	23, // 39: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	25, // 40: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	28, // 41: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	29, // 42: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	37, // 43: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	39, // 44: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	11, // 45: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	13, // 46: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 47: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 48: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	19, // 49: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	24, // 50: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	26, // 51: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	36, // 52: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	36, // 53: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	38, // 54: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	40, // 55: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	45, // [45:56] is the sub-list for method output_type
-	34, // [34:45] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	39, // 34: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	40, // 35: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	10, // 36: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	12, // 37: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 38: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 39: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	14, // 40: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	23, // 41: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	25, // 42: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	28, // 43: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	29, // 44: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	37, // 45: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	41, // 46: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	11, // 47: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	13, // 48: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 49: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 50: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	19, // 51: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	24, // 52: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	26, // 53: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	36, // 54: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	36, // 55: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	38, // 56: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	42, // 57: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -3674,13 +3891,14 @@ func file_ktsn_v1_node_proto_init() {
 	}
 	file_ktsn_v1_node_proto_msgTypes[21].OneofWrappers = []any{}
 	file_ktsn_v1_node_proto_msgTypes[35].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,7 @@ impl Node {
                 strategy: strategy.to_owned(),
                 schedule: schedule.map(|s| name_of(s).to_owned()).unwrap_or_default(),
                 foreign_frames: foreign_frames(p),
+                unsynchronised: if is_uplink { config.unsynchronised.word() } else { "" }.to_owned(),
             }
         });
         let clients = self.directory.clients();
@@ -147,6 +148,8 @@ impl Node {
             tai_minus_monotonic_ns: Offset::between(tai_now(), monotonic_now()).span().get(),
             tai_offset_seconds,
             warnings,
+            threads: Vec::new(),
+            clock: None,
         }
     }
 }
