@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::node::{Event, Node};
 use crate::run_dir::RunDir;
+use crate::supervise::{Supervisor, Watched};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
 
@@ -55,6 +56,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         .context("netlink")?
     };
     crate::sys::give_memory_back();
+    let _supervisor = Supervisor::start().context("supervisor")?;
     let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
     let (kept, damage) = run_dir.load();
     let mlock = config.daemon.mlock;
@@ -92,6 +94,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         }
         let _ = stop_sender.send(());
     });
+    let _control = beat();
     info!("ready");
     node.run(questions, events, stop).await;
     drop(node);
@@ -104,4 +107,22 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     }
     info!("drained");
     Ok(())
+}
+
+/// How often the control thread shows that it lives.
+const BEAT: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// The control thread must live for as long as this is held.
+fn beat() -> tokio::task::JoinSet<()> {
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async {
+        let watched = Watched::enter("ktsnd", "");
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beats.tick().await;
+            watched.works();
+        }
+    });
+    tasks
 }

@@ -20,6 +20,7 @@ pub mod run_dir;
 #[path = "../../tests/src/faults/stalls.rs"]
 mod stalls;
 pub mod stats;
+pub mod supervise;
 pub mod tables;
 pub mod tenant;
 pub mod worker;

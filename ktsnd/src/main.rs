@@ -47,6 +47,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    ktsnd::supervise::abort_on_panic();
     let arguments = Arguments::parse();
     let filter = match tracing_subscriber::EnvFilter::try_new(&arguments.log) {
         Ok(filter) => filter,

@@ -190,13 +190,18 @@ impl<T> ManySender<T> {
             }
             let pushed = values.push(it);
             drop(values);
-            let _ = rustix::io::write(self.wake(), &1u64.to_ne_bytes());
+            self.ring();
             if let Err(rtrb::PushError::Full(it)) = pushed {
                 value = Some(it);
                 std::thread::sleep(PAUSE);
             }
         }
         Ok(())
+    }
+
+    /// Wakes the worker without a value.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(self.wake(), &1u64.to_ne_bytes());
     }
 
     fn wake(&self) -> BorrowedFd<'_> {

@@ -179,7 +179,8 @@ impl AttachmentStats {
         }
         let reasons = other.dropped.iter().chain(&other.bypassed);
         for (own, more) in self.dropped.iter().chain(&self.bypassed).zip(reasons) {
-            add(own, more.load(Relaxed));
+            // What clients said may be any number.
+            own.store(own.load(Relaxed).saturating_add(more.load(Relaxed)), Relaxed);
         }
         self.capture_lag.join(&other.capture_lag);
         self.transmit_error.join(&other.transmit_error);
@@ -341,6 +342,17 @@ pub struct WorkerStats {
     pub notices_lost: AtomicU64,
     /// Own faults seen and survived.
     pub bugs: AtomicU64,
+    /// Passes of its loop: its sign of life.
+    pub passes: AtomicU64,
+}
+
+impl WorkerStats {
+    /// The worker ends a pass.
+    #[inline]
+    pub fn passed(&self) {
+        count(&self.passes);
+        crate::supervise::may_fail(crate::supervise::WORKER);
+    }
 }
 
 /// Adds one to a counter. Only the worker that a counter belongs to writes it, so that nothing has to be locked: a
@@ -356,6 +368,15 @@ pub fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
+/// Most that a client's own counter may have grown by between two looks, a few a second: no program sends so much.
+const CLAIMED_MAX: u64 = 1 << 32;
+
+/// Adds what a client says that it counted. Its words are its own to write: the counter never goes back, whatever they are.
+#[inline]
+pub fn add_claimed(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).saturating_add(more.min(CLAIMED_MAX)), Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,6 +390,25 @@ mod tests {
             prop_assert!(lowest_of(bucket) <= value && value < lowest_of(bucket + 1));
             let width = lowest_of(bucket + 1) - lowest_of(bucket);
             prop_assert!(width == 1 || width * 128 <= value);
+        }
+    }
+
+    proptest! {
+        /// A counter of Prometheus that goes back looks like a restart.
+        #[test]
+        fn what_a_client_claims_never_takes_a_counter_back(claims in proptest::collection::vec(any::<u64>(), 0..20)) {
+            let (counter, sums) = (AttachmentStats::default(), AttachmentStats::default());
+            counter.bypassed[0].store(u64::MAX - 3 * CLAIMED_MAX, Relaxed);
+            sums.bypassed[0].store(1, Relaxed);
+            for more in claims {
+                let before = counter.bypassed[0].load(Relaxed);
+                add_claimed(&counter.bypassed[0], more);
+                let grown = counter.bypassed[0].load(Relaxed).checked_sub(before);
+                prop_assert!(grown.is_some_and(|grown| grown <= more.min(CLAIMED_MAX)));
+                let before = sums.bypassed[0].load(Relaxed);
+                sums.join(&counter);
+                prop_assert!(sums.bypassed[0].load(Relaxed) >= before);
+            }
         }
     }
 

@@ -235,7 +235,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Runs until it has drained.
     pub fn run(&mut self) {
-        while self.pass() {}
+        while self.pass() {
+            self.stats.passed();
+        }
         self.inbox.give(Returned::Ended);
     }
 

@@ -60,6 +60,8 @@ var (
 	portReason = []string{"port", "reason"}
 	attachment = []string{"attachment"}
 	withReason = []string{"attachment", "reason"}
+
+	threadDevice = []string{"thread", "device"}
 )
 
 func desc(name, help string, labels []string) *prometheus.Desc {
@@ -70,6 +72,13 @@ var (
 	up            = desc("up", "1: ktsnd answers.", nil)
 	clockSynced   = desc("clock_synchronised", "1: the kernel's clock is synchronised; transmit times mean something.", nil)
 	taiOffset     = desc("clock_tai_offset_seconds", "TAI less UTC as the kernel has it; 0 is wrong.", nil)
+	serving       = desc("healthy", "1: ktsnd answers, takes frames, and none of its threads is stuck.", nil)
+	threadStuck   = desc("thread_stuck", "1: this thread of ktsnd is stuck.", threadDevice)
+	threadSilent  = desc("thread_silent_seconds", "How long this thread of ktsnd has not answered; 0 = it has.", threadDevice)
+	clockGood     = desc("clock_good", "1: the clock is good, as the ports' unsynchronised sees it.", []string{"source"})
+	clockChanges  = desc("clock_transitions_total", "Times that the clock went from good to not good or back.", nil)
+	clockSteps    = desc("clock_steps_total", "Times that the clock was set.", nil)
+	clockHeld     = desc("clock_held_ports", "Ports whose frames wait for the clock, or are dropped, now.", nil)
 	warnings      = desc("warnings", "Warnings of ktsnd at this moment; ktsn status shows them.", nil)
 	attachments   = desc("attachments", "Pod interfaces attached.", nil)
 	clients       = desc("clients", "Processes of an attachment that use KTSN now.", attachment)
@@ -105,7 +114,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
-		up, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
+		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
 		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
 		workerWakeUps, workerSpin, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
 	} {
@@ -146,7 +155,13 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	o := out{metrics}
 	o.ofAgent(c.agent())
 	health, err := c.daemon.Health(ctx, &nodeapi.HealthRequest{})
-	if err != nil || !health.GetServing() {
+	o.gauge(serving, flag(err == nil && health.GetServing()))
+	if err != nil {
+		o.gauge(up, 0)
+		return
+	}
+	o.ofHealth(health)
+	if !health.GetServing() {
 		o.gauge(up, 0)
 		return
 	}
@@ -162,6 +177,19 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 			o.ofAttachment(one)
 		}
 		o.ofPorts(statistics)
+	}
+}
+
+func (o out) ofHealth(health *nodeapi.HealthReply) {
+	for _, thread := range health.GetThreads() {
+		o.gauge(threadStuck, flag(thread.GetIsStuck()), thread.GetName(), thread.GetDevice())
+		o.gauge(threadSilent, float64(thread.GetSilentNs())/1e9, thread.GetName(), thread.GetDevice())
+	}
+	if clock := health.GetClock(); clock != nil {
+		o.gauge(clockGood, flag(clock.GetIsGood()), clock.GetSource())
+		o.counter(clockChanges, clock.GetTransitions())
+		o.counter(clockSteps, clock.GetSteps())
+		o.gauge(clockHeld, float64(len(clock.GetHolding())))
 	}
 }
 

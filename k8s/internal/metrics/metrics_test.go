@@ -83,12 +83,19 @@ func FuzzDecode(f *testing.F) {
 // daemon answers with what it holds.
 type daemon struct {
 	nodeapi.NodeClient
-	down bool
+	down  bool
+	stuck bool
 }
 
 func (d daemon) Health(context.Context, *nodeapi.HealthRequest, ...grpc.CallOption) (*nodeapi.HealthReply, error) {
 	if d.down {
 		return nil, errors.New("ktsnd is not running")
+	}
+	if d.stuck {
+		return &nodeapi.HealthReply{
+			Threads: []*nodeapi.ThreadState{{Name: "ktsn-worker", Device: "eth0", SilentNs: 2_500_000_000, IsStuck: true}},
+			Clock:   &nodeapi.ClockState{Source: "kernel", Transitions: 3, Steps: 1, Holding: []string{"eth0"}},
+		}, nil
 	}
 	return &nodeapi.HealthReply{Serving: true, ClockSynchronised: true, TaiOffsetSeconds: 37, Warnings: []string{"w"}}, nil
 }
@@ -170,7 +177,32 @@ func TestWithoutADaemonTheAgentIsShown(t *testing.T) {
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "ktsn_up"); err != nil {
 		t.Error(err)
 	}
-	if count := testutil.CollectAndCount(collector); count != 6 {
+	if count := testutil.CollectAndCount(collector); count != 7 {
 		t.Errorf("%d metrics", count)
+	}
+}
+
+func TestAStuckThreadIsShown(t *testing.T) {
+	collector := New(daemon{stuck: true}, func() Agent { return Agent{} })
+	want := `
+# HELP ktsn_clock_good 1: the clock is good, as the ports' unsynchronised sees it.
+# TYPE ktsn_clock_good gauge
+ktsn_clock_good{source="kernel"} 0
+# HELP ktsn_clock_held_ports Ports whose frames wait for the clock, or are dropped, now.
+# TYPE ktsn_clock_held_ports gauge
+ktsn_clock_held_ports 1
+# HELP ktsn_healthy 1: ktsnd answers, takes frames, and none of its threads is stuck.
+# TYPE ktsn_healthy gauge
+ktsn_healthy 0
+# HELP ktsn_thread_silent_seconds How long this thread of ktsnd has not answered; 0 = it has.
+# TYPE ktsn_thread_silent_seconds gauge
+ktsn_thread_silent_seconds{device="eth0",thread="ktsn-worker"} 2.5
+# HELP ktsn_thread_stuck 1: this thread of ktsnd is stuck.
+# TYPE ktsn_thread_stuck gauge
+ktsn_thread_stuck{device="eth0",thread="ktsn-worker"} 1
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "ktsn_clock_good", "ktsn_clock_held_ports",
+		"ktsn_healthy", "ktsn_thread_silent_seconds", "ktsn_thread_stuck"); err != nil {
+		t.Error(err)
 	}
 }

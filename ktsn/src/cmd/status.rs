@@ -19,6 +19,7 @@ use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
+mod health;
 mod ingress;
 mod overlay;
 mod policing;
@@ -149,11 +150,7 @@ fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
     let state = if health.serving { "serving" } else { "NOT SERVING" };
     let abi = format!("{}-{}", version.ring_abi_min, version.ring_abi_max);
     put!(text, "ktsnd {} in {}: {state}, ring ABI {abi}", version.version, run_dir.display());
-    let synchronised = if health.clock_synchronised { "synchronised" } else { "NOT SYNCHRONISED" };
-    put!(text, "clock {synchronised}, TAI - UTC = {} s", health.tai_offset_seconds);
-    for warning in &health.warnings {
-        put!(text, "warning: {warning}");
-    }
+    text.push_str(&health::text(health));
 }
 
 fn put_ports(text: &mut String, answers: &Answers) {
@@ -387,18 +384,12 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
         "version": {
             "version": version.version, "ring_abi_min": version.ring_abi_min, "ring_abi_max": version.ring_abi_max,
         },
-        "health": {
-            "serving": health.serving,
-            "clock_synchronised": health.clock_synchronised,
-            "tai_minus_monotonic_ns": health.tai_minus_monotonic_ns,
-            "tai_offset_seconds": health.tai_offset_seconds,
-            "warnings": health.warnings,
-        },
+        "health": health::json_of(health),
         "ports": list.ports.iter().map(|port| json!({
             "device": port.device, "netns": port.netns, "adapter": port.adapter,
             "adapter_reason": port.adapter_reason, "link_speed": port.link_speed, "up": port.up,
             "mode": port.mode, "strategy": port.strategy, "schedule": port.schedule,
-            "foreign_frames": port.foreign_frames,
+            "foreign_frames": port.foreign_frames, "unsynchronised": port.unsynchronised,
             "gates": gates_of(answers, port).map(schedule::status::json_of_port),
         })).collect::<Vec<_>>(),
         "attachments": list.attachments.iter().map(json_of_attachment).collect::<Vec<_>>(),

@@ -23,7 +23,7 @@ use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection, Usage};
+use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection, Usage, WorkerEnded};
 
 /// Transmit buffers of an uplink, and of a pod's interface.
 const UPLINK_STAGES: u16 = 256;
@@ -214,6 +214,15 @@ impl Node {
             self.ports.iter().find(|(_, p)| p.device == uplink && p.netns.is_empty()).map(|(i, _)| *i);
         if let (Some(index), true) = (known, self.workers.contains_key(uplink)) {
             return Ok((PortIndex(index), false));
+            if self.workers[uplink].is_over() {
+                return Err(NodeError::Internal(format!("attachment.uplink: {WorkerEnded}: {uplink}")));
+            }
+            if let Some(silent) = crate::supervise::stuck_worker(uplink) {
+                return Err(NodeError::Precondition(format!(
+                    "attachment.uplink: the worker of {uplink} is stuck, it has not answered for {silent}; ktsnd \
+                     restarts itself when it stays so, try again then"
+                )));
+            }
         }
         let config = self.port_config(uplink);
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
@@ -240,7 +249,11 @@ impl Node {
             port.policing = policing.stats();
         }
         let (port, priority_map) = (Box::new(opened.port), self.priority_map(uplink));
-        worker.send(Command::AddPort(index, NewPort { port, priority_map, selection, policing, stats }));
+        let new = NewPort { port, priority_map, selection, policing, stats };
+        if let Err(error) = worker.must_take(Command::AddPort(index, new)) {
+            self.ports.remove(&index.0);
+            return Err(error);
+        }
         if let Some(program) = program {
             worker.send(Command::ChangeSchedule(index, program));
         }
@@ -294,7 +307,10 @@ impl Node {
         })));
         let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
         let new = NewPort { port, priority_map, selection, policing: None, stats };
-        self.workers[uplink].send(Command::AddPort(index, new));
+        if let Err(error) = self.workers[uplink].must_take(Command::AddPort(index, new)) {
+            self.ports.remove(&index.0);
+            return Err(error);
+        }
         Ok((index, entered))
     }
 

@@ -15,6 +15,7 @@ use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::Mode;
 use crate::control::{attachment_message, histogram_message};
 use crate::stats::{AttachmentStats, PortRefusal};
+use crate::supervise;
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
@@ -142,15 +143,30 @@ impl Node {
                 ));
             }
         }
+        let threads: Vec<v1::ThreadState> = supervise::threads().into_iter().map(thread_message).collect();
+        for stuck in threads.iter().filter(|thread| thread.is_stuck) {
+            let (name, silent) = (&stuck.name, stuck.silent_ns / 1_000_000);
+            let of = if stuck.device.is_empty() { String::new() } else { format!(" of {}", stuck.device) };
+            warnings.push(format!("thread {name}{of} is stuck: it has not answered for {silent} ms"));
+        }
         v1::HealthReply {
-            serving: !self.stopping,
+            serving: !self.stopping && !threads.iter().any(|thread| thread.is_stuck),
             clock_synchronised,
             tai_minus_monotonic_ns: Offset::between(tai_now(), monotonic_now()).span().get(),
             tai_offset_seconds,
             warnings,
-            threads: Vec::new(),
+            threads,
             clock: None,
         }
+    }
+}
+
+fn thread_message(thread: supervise::ThreadView) -> v1::ThreadState {
+    v1::ThreadState {
+        name: thread.name.to_owned(),
+        device: thread.device,
+        silent_ns: thread.silent.get().unsigned_abs(),
+        is_stuck: thread.is_stuck,
     }
 }
 

@@ -2,6 +2,7 @@
 //! Starts a worker on a thread of its own, with what the machine allows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
@@ -11,12 +12,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Event;
+use super::{Event, NodeError};
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
-use crate::queue::{Receiver, worker_to_thread};
+use crate::queue::worker_to_thread;
 use crate::stats::WorkerStats;
+use crate::supervise::{WORKER, Watched};
 use crate::sys;
 use crate::tenant::Directory;
 use crate::worker::{Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
@@ -50,33 +52,52 @@ impl WorkerThread {
         let (notifier, notices) = worker_to_thread(limits::NOTICES_QUEUED)?;
         let mut worker = Worker::new(host, inbox, tables, options, stats.clone()).with_notifier(notifier);
         let (cpu, priority, device) = (config.cpu, config.priority, config.device.clone());
-        let thread = std::thread::Builder::new().name("ktsn-worker".into()).spawn(move || {
+        let (beats, asked) = (stats.clone(), outbox.clone());
+        let watched = Watched::worker(&device, move || beats.passes.load(Relaxed), move || asked.wake());
+        let thread = std::thread::Builder::new().name(WORKER.into()).spawn(move || {
             prepare(cpu, priority, &device);
             worker.run();
+            drop(watched);
         })?;
         // Its sender goes with the worker; then this thread ends.
-        let told = directory.clone();
+        let (told, device) = (directory.clone(), config.device.clone());
         std::thread::Builder::new()
             .name("ktsn-notifier".into())
             .stack_size(256 << 10)
-            .spawn(move || told.notify(&notices))?;
+            .spawn(move || told.notify(&notices, &device))?;
         let (freed, bin) = std::sync::mpsc::channel();
-        let news = events.clone();
+        let (news, device, freeing) = (events.clone(), config.device.clone(), config.device.clone());
         // Both end with the worker: each when the sender before it is gone.
-        std::thread::Builder::new()
-            .name("ktsn-returned".into())
-            .stack_size(256 << 10)
-            .spawn(move || pass_on(number, &returned, &freed, &news))?;
-        std::thread::Builder::new()
-            .name("ktsn-freed".into())
-            .stack_size(256 << 10)
-            .spawn(move || free(number, bin, &directory, &events))?;
+        std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
+            pass_on(
+                number,
+                &Heard::new("ktsn-returned", &device, move || returned.recv().ok()),
+                &freed,
+                &news,
+            );
+        })?;
+        std::thread::Builder::new().name("ktsn-freed".into()).stack_size(256 << 10).spawn(move || {
+            free(number, &Heard::new("ktsn-freed", &freeing, move || bin.recv().ok()), &directory, &events);
+        })?;
         Ok(Self { outbox, stats, ended: false, number, thread: Some(thread) })
+    }
+
+    /// Sends a command that the worker must take for an attachment to be served.
+    ///
+    /// # Errors
+    /// `Internal` when it has ended.
+    pub(super) fn must_take(&self, command: Command<AnyPort>) -> Result<(), NodeError> {
+        self.outbox.send(command).map_err(|error| NodeError::Internal(format!("attachment.uplink: {error}")))
     }
 
     /// Sends a command; a worker that has ended needs none.
     pub(super) fn send(&self, command: Command<AnyPort>) {
         let _ = self.outbox.send(command);
+    }
+
+    /// Whether it takes no commands any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// The worker said that it ended.
@@ -88,15 +109,39 @@ impl WorkerThread {
     }
 }
 
+/// What a thread receives, which tells the supervisor whether it waits or works.
+struct Heard {
+    receive: Box<dyn Fn() -> Option<Returned<AnyPort>>>,
+    watched: Watched,
+}
+
+impl Heard {
+    fn new(
+        thread: &'static str,
+        device: &str,
+        receive: impl Fn() -> Option<Returned<AnyPort>> + 'static,
+    ) -> Self {
+        Self { receive: Box::new(receive), watched: Watched::enter(thread, device) }
+    }
+
+    /// The next one; `None`: the sender has gone.
+    fn next(&self) -> Option<Returned<AnyPort>> {
+        self.watched.waits();
+        let item = (self.receive)();
+        self.watched.works();
+        item
+    }
+}
+
 /// Empties the worker's queue at once: what is freed may take the kernel long (a packet socket waits until no CPU
 /// uses it, tens of milliseconds), and a full queue would have the worker free it.
 fn pass_on(
     number: u64,
-    returned: &Receiver<Returned<AnyPort>>,
+    returned: &Heard,
     freed: &Sender<Returned<AnyPort>>,
     events: &mpsc::UnboundedSender<Event>,
 ) {
-    while let Ok(item) = returned.recv() {
+    while let Some(item) = returned.next() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
             // Who hears these opens the device anew: not before the old port is closed.
@@ -110,13 +155,8 @@ fn pass_on(
 }
 
 /// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
-fn free(
-    number: u64,
-    bin: std::sync::mpsc::Receiver<Returned<AnyPort>>,
-    directory: &Directory<AnyPort>,
-    events: &mpsc::UnboundedSender<Event>,
-) {
-    for item in bin {
+fn free(number: u64, bin: &Heard, directory: &Directory<AnyPort>, events: &mpsc::UnboundedSender<Event>) {
+    while let Some(item) = bin.next() {
         match item {
             Returned::Client(client) => directory.over(client.key),
             Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
@@ -179,8 +219,12 @@ mod tests {
         let (close, closing) = std::sync::mpsc::channel();
         let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
         let news = events.clone();
-        let passes = std::thread::spawn(move || pass_on(7, &returned, &freed, &news));
-        let frees = std::thread::spawn(move || free(7, bin, &directory, &events));
+        let passes = std::thread::spawn(move || {
+            pass_on(7, &Heard::new("test", "", move || returned.recv().ok()), &freed, &news);
+        });
+        let frees = std::thread::spawn(move || {
+            free(7, &Heard::new("test", "", move || bin.recv().ok()), &directory, &events);
+        });
         worker.try_send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
         worker.try_send(Returned::PortFailed(PortIndex(3))).unwrap();
         worker.try_send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)), true)).unwrap();

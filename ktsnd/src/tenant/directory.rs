@@ -161,8 +161,8 @@ impl<P> Directory<P> {
     }
 
     /// Tells programs by their error queues what a worker's notices say; returns when the worker has gone.
-    pub fn notify(&self, notices: &Receiver<Notice>) {
-        notifier::run(notices, &self.1);
+    pub fn notify(&self, notices: &Receiver<Notice>, device: &str) {
+        notifier::run(notices, &self.1, device);
     }
 
     /// A client's process is gone.

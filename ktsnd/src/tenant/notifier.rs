@@ -23,6 +23,7 @@ use super::marker::Target;
 use super::quiet::Quiet;
 use super::socket::close_elsewhere;
 use crate::queue::Receiver;
+use crate::supervise::Watched;
 use crate::worker::{ClientKey, Notice};
 
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.
@@ -98,13 +99,21 @@ impl Processes {
 /// What the marking thread is given: notices of one socket.
 type Job = (Arc<Process>, Vec<Notice>);
 
-/// Answers notices until the worker has gone.
-pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
+/// Answers notices until the worker of the uplink `device` has gone.
+pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes, device: &str) {
+    let watched = Watched::enter("ktsn-notifier", device);
+    let receive = || {
+        watched.waits();
+        let notice = notices.recv().ok();
+        watched.works();
+        notice
+    };
     // A program that holds its socket's lock holds who marks it.
     let mut helper = Helper::new("ktsn-marker", |(process, batch): Job| notify(&process, &batch));
     let (mut hangs, mut quiet) = (Hangs::default(), Quiet::default());
-    let mut next = notices.recv().ok();
+    let mut next = receive();
     while let Some(first) = next.take() {
+        watched.works();
         let process = processes.get(first.client);
         let mut batch = vec![first];
         while batch.len() < MARKERS_A_HOLD && next.is_none() {
@@ -138,7 +147,7 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes) {
             }
         }
         if next.is_none() {
-            next = notices.recv().ok();
+            next = receive();
         }
     }
 }

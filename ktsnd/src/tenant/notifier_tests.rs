@@ -39,7 +39,7 @@ fn is_marked(cookies: impl Fn(u64) -> Vec<u64>) -> bool {
         notifier.try_send(notice).unwrap();
     }
     drop(notifier);
-    run(&notices, &processes);
+    run(&notices, &processes, "");
     let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     poll(&mut [PollFd::new(&socket, PollFlags::empty())], Some(&wait)).unwrap() == 1
 }

@@ -165,6 +165,7 @@ struct Service<P> {
 
 impl<P: Send + 'static> Service<P> {
     fn run(&mut self) {
+        let watched = crate::supervise::Watched::enter("ktsn-registrar", "");
         let mut events = Vec::with_capacity(64);
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
             events.clear();
@@ -173,7 +174,9 @@ impl<P: Send + 'static> Service<P> {
             let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
             let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
             let timeout = (strangers || soon).then_some(&patience);
+            watched.waits();
             let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout);
+            watched.works();
             if waited.is_err() {
                 continue;
             }

@@ -287,6 +287,11 @@ impl<P> Outbox<P> {
     pub fn send(&self, command: Command<P>) -> Result<(), WorkerEnded> {
         self.commands.send(command).map_err(|_| WorkerEnded)
     }
+
+    /// Wakes the worker for one pass.
+    pub(crate) fn wake(&self) {
+        self.commands.ring();
+    }
 }
 
 /// Makes the two queues and the eventfd (for [`super::Host::new`]).

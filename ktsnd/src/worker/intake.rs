@@ -16,7 +16,7 @@ use super::transmit::Next;
 use super::turns::LEVELS;
 use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
-use crate::stats::{add, count};
+use crate::stats::{add_claimed, count};
 
 /// As many frames as are surely taken over within `ahead`, one at least.
 pub(super) fn intake_budget(ahead: Nanos) -> usize {
@@ -311,9 +311,9 @@ pub(super) fn count_bypassed(client: &mut Client, attachments: &[Option<Box<Atta
     let grown = |i: usize| counters[i].saturating_sub(seen[i]);
     for reason in BypassReason::ALL {
         let number = usize::from(reason.number());
-        add(&policy.stats.bypassed[number], grown(number));
+        add_claimed(&policy.stats.bypassed[number], grown(number));
     }
     let absent = grown(ktsn_ring::counter::DAEMON_ABSENT);
-    add(&policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())], absent);
+    add_claimed(&policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())], absent);
     client.counters_seen = counters;
 }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults that tests let happen in a thread of a real ktsnd. This module is in debug builds only.
+//!
+//! In: the file that KTSND_TEST_FAULT names, read by the supervisor: `panic THREAD` or `stall THREAD`. Out: that thread
+//! panics, or never goes on, at its next sign of life.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static FAULT: OnceLock<(Kind, String)> = OnceLock::new();
+static IS_ARMED: AtomicBool = AtomicBool::new(false);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Panic,
+    Stall,
+}
+
+/// Reads what is to happen, once there is something.
+pub(super) fn look() {
+    let Some(path) = std::env::var_os("KTSND_TEST_FAULT") else { return };
+    let Ok(text) = std::fs::read_to_string(path) else { return };
+    let kind = |word| match word {
+        "panic" => Some(Kind::Panic),
+        "stall" => Some(Kind::Stall),
+        _ => None,
+    };
+    if let Some((word, thread)) = text.trim().split_once(' ')
+        && let Some(kind) = kind(word)
+    {
+        let _ = FAULT.set((kind, thread.to_owned()));
+        IS_ARMED.store(true, Relaxed);
+    }
+}
+
+/// A sign of life of the thread `name`.
+#[inline]
+pub(crate) fn point(name: &str) {
+    if IS_ARMED.load(Relaxed) {
+        happen(name);
+    }
+}
+
+#[cold]
+fn happen(name: &str) {
+    match FAULT.get() {
+        Some((Kind::Panic, thread)) if thread == name => panic!("as the test asked for"),
+        Some((Kind::Stall, thread)) if thread == name => loop {
+            std::thread::park();
+        },
+        _ => {}
+    }
+}
