@@ -58,12 +58,12 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     crate::sys::give_memory_back();
     let _supervisor = Supervisor::start().context("supervisor")?;
     let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
-    let (kept, damage) = run_dir.load();
+    let (kept, notes) = run_dir.load();
     let mlock = config.daemon.mlock;
     let configured = config.attachments.clone();
     let mut node = Node::new(config, run_dir, manager, directory, registrar, event_sender, latest);
-    if let Some(damage) = damage {
-        node.warn(format!("state file: {damage}"));
+    for note in notes {
+        node.warn(format!("state file: {note}"));
     }
     if mlock && let Err(error) = crate::sys::lock_memory() {
         node.warn(format!(
@@ -76,7 +76,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         let name = attachment.name.clone();
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
-    node.restore(kept.attachments).await;
+    node.restore(kept.attachments, kept.foreign).await;
     let (stop_sender, stop) = oneshot::channel();
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {

@@ -18,7 +18,7 @@ Examples:
   Serve what is written in /etc/ktsn/ktsnd.toml:
     ktsnd
   Serve one namespace without a file; remote pods behind one VXLAN peer:
-    ktsnd --run-dir /tmp/ktsn --attach pod-a:eth0,uplink=eth1,local=192.168.50.1,\\
+    ktsnd --run-dir /run/ktsn-test --attach pod-a:eth0,uplink=eth1,local=192.168.50.1,\\
 peer=10.244.1.0/24@192.168.50.2@02:00:00:00:00:02
 
 Environment:

@@ -26,10 +26,10 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use crate::capture::HostEnd;
-use crate::config::{Attachment, Config, RawAttachment, Schedule, VxlanPeer, write_schedule};
+use crate::config::{Attachment, Config, Schedule, VxlanPeer, write_schedule};
 use crate::ingress::Uplink;
 use crate::limits;
-use crate::run_dir::{KeptSchedule, RunDir, State};
+use crate::run_dir::{Foreign, KeptAttachment, KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables::{self, OverlayNews, RulesNews};
 use crate::tenant::{Directory, Registrar};
@@ -161,7 +161,11 @@ pub struct Node {
     /// Attachments went away by themselves since it was written.
     unsaved: bool,
     /// Those that could not be taken up; kept until they are detached.
-    waiting: Vec<RawAttachment>,
+    waiting: Vec<KeptAttachment>,
+    /// Attachments of the state file that says more of them than this ktsnd knows, by name: written back as they were.
+    wholes: BTreeMap<String, serde_json::Value>,
+    /// What else of the state file this ktsnd does not understand: written back as it was.
+    foreign: Foreign,
     /// Gate schedules applied by the control API, by device.
     applied: BTreeMap<String, Schedule>,
     /// Overlay peers given by the control API.
@@ -202,6 +206,8 @@ impl Node {
             restoring: false,
             unsaved: false,
             waiting: Vec::new(),
+            wholes: BTreeMap::new(),
+            foreign: Foreign::default(),
             applied: BTreeMap::new(),
             given: BTreeMap::new(),
             looks: BTreeMap::new(),
@@ -387,29 +393,39 @@ impl Node {
     }
 
     /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
-    /// another reason (its uplink is not there yet, say) is told and kept.
-    pub(crate) async fn restore(&mut self, kept: Vec<RawAttachment>) {
+    /// another reason (its uplink is not there yet, say) is told and kept, and so is what this ktsnd does not understand.
+    pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, mut foreign: Foreign) {
         self.restoring = true;
-        for raw in kept {
-            let name = raw.name.clone().unwrap_or_default();
-            let error = match Attachment::check("state.json", raw.clone()) {
-                Ok(attachment) => {
-                    let there = attachment.netns.exists();
-                    match self.attach(attachment, true).await {
-                        Ok(_) => continue,
-                        Err(error) if there => {
-                            self.waiting.push(raw);
-                            error.to_string()
-                        }
-                        Err(error) => error.to_string(),
-                    }
-                }
-                Err(error) => error.to_string(),
+        foreign
+            .attachments
+            .retain(|entry| entry["netns"].as_str().is_none_or(|path| netns_path(path).exists()));
+        self.foreign = foreign;
+        for kept in kept {
+            let name = kept.raw.name.clone().unwrap_or_default();
+            let is_there = kept.raw.netns.as_deref().is_none_or(|path| netns_path(path).exists());
+            let attached = match Attachment::check("state.json", kept.raw.clone()) {
+                Ok(attachment) => self.attach(attachment, true).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
             };
-            self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
+            match attached {
+                Ok(_) => self.wholes.extend(kept.whole.map(|whole| (name, whole))),
+                Err(error) => {
+                    self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
+                    self.waiting.extend(Some(kept).filter(|_| is_there));
+                }
+            }
         }
         self.restoring = false;
         self.save();
+    }
+
+    /// Forgets what the state file said of an attachment that is not served; whether it said anything.
+    fn forget_waiting(&mut self, name: &str) -> bool {
+        let known = self.waiting.len() + self.foreign.attachments.len() + self.wholes.len();
+        self.waiting.retain(|kept| kept.raw.name.as_deref() != Some(name));
+        self.foreign.attachments.retain(|entry| entry["name"].as_str() != Some(name));
+        self.wholes.remove(name);
+        known != self.waiting.len() + self.foreign.attachments.len() + self.wholes.len()
     }
 
     fn save(&mut self) {
@@ -420,13 +436,22 @@ impl Node {
     }
 
     fn try_save(&self) -> std::io::Result<()> {
-        let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| &a.attachment.raw);
-        let attachments: Vec<_> = served.chain(&self.waiting).cloned().collect();
+        let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| KeptAttachment {
+            raw: a.attachment.raw.clone(),
+            whole: self.wholes.get(&a.attachment.name).cloned(),
+        });
+        let attachments: Vec<_> = served.chain(self.waiting.iter().cloned()).collect();
         let schedules = self
             .applied
             .iter()
             .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
             .collect();
-        self.run_dir.save(&State { attachments, schedules, peers: peers::kept(&self.given) })
+        let foreign = self.foreign.clone();
+        self.run_dir.save(&State { attachments, schedules, peers: peers::kept(&self.given), foreign })
     }
+}
+
+/// The file that a namespace's path or name means.
+fn netns_path(netns: &str) -> std::path::PathBuf {
+    if netns.contains('/') { netns.into() } else { std::path::Path::new("/run/netns").join(netns) }
 }

@@ -82,6 +82,8 @@ impl Node {
                 return Err(error);
             }
         };
+        // It takes the place of what the state file said of one with this name.
+        self.forget_waiting(&attachment.name);
         let overlay = added.overlay.clone();
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
@@ -158,15 +160,14 @@ impl Node {
     pub(super) async fn detach_unsaved(&mut self, name: &str) -> Result<bool, NodeError> {
         let Some(index) = self.find(name) else {
             // One that could not be taken up again after a restart.
-            let waiting = self.waiting.len();
-            self.waiting.retain(|raw| raw.name.as_deref() != Some(name));
-            if self.waiting.len() == waiting {
+            if !self.forget_waiting(name) {
                 return Err(NodeError::Unknown(name.to_owned()));
             }
             self.forget_peers(name);
             return Ok(true);
         };
         let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
+        self.wholes.remove(name);
         // From here on frames take the kernel's way.
         attached.capture = None;
         self.ingress_by_tables();
@@ -213,7 +214,6 @@ impl Node {
         let known =
             self.ports.iter().find(|(_, p)| p.device == uplink && p.netns.is_empty()).map(|(i, _)| *i);
         if let (Some(index), true) = (known, self.workers.contains_key(uplink)) {
-            return Ok((PortIndex(index), false));
             if self.workers[uplink].is_over() {
                 return Err(NodeError::Internal(format!("attachment.uplink: {WorkerEnded}: {uplink}")));
             }
@@ -223,6 +223,7 @@ impl Node {
                      restarts itself when it stays so, try again then"
                 )));
             }
+            return Ok((PortIndex(index), false));
         }
         let config = self.port_config(uplink);
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;
