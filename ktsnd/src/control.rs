@@ -11,6 +11,8 @@ use std::time::Duration;
 use futures_util::Stream;
 use ktsn_proto::v1;
 use ktsn_proto::v1::node_server::{Node as NodeService, NodeServer};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
@@ -47,12 +49,7 @@ impl Control {
         path: &Path,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> anyhow::Result<()> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let listener = tokio::net::UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        let listener = tokio::net::UnixListener::from_std(listen_at(path)?)?;
         tonic::transport::Server::builder()
             .timeout(Duration::from_secs(30))
             .add_service(NodeServer::new(self))
@@ -60,6 +57,24 @@ impl Control {
             .await?;
         Ok(())
     }
+}
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Listens at `path`, for root alone: a socket has its mode before it has a name, so there is no instant at which others
+/// could connect, whatever the umask is.
+fn listen_at(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn status(error: &NodeError) -> Status {
@@ -182,5 +197,26 @@ impl NodeService for Control {
             ring_abi_min: ktsn_ring::layout::ABI,
             ring_abi_max: ktsn_ring::layout::ABI,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+
+    /// Nothing changes the mode after `bind`: it is the one that the socket has from its first instant on.
+    #[test]
+    fn the_socket_is_made_for_its_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ktsnd.sock");
+        for _ in 0..2 {
+            let listener = listen_at(&path).unwrap();
+            let found = std::fs::symlink_metadata(&path).unwrap();
+            assert!(found.file_type().is_socket());
+            assert_eq!(found.permissions().mode() & 0o7777, 0o600);
+            std::os::unix::net::UnixStream::connect(&path).unwrap();
+            drop(listener);
+        }
     }
 }
