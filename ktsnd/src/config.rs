@@ -7,6 +7,7 @@
 mod attach_flag;
 mod capture;
 mod checked;
+mod clock;
 mod ingress;
 mod overlay;
 mod policing;
@@ -18,6 +19,7 @@ mod segment;
 pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon};
+pub use clock::ClockSource;
 pub use ingress::IngressMode;
 pub use ktsn_schedule::Schedule;
 pub use overlay::{Vxlan, VxlanPeer};

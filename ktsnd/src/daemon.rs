@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
+use crate::clock::{Source, Watcher};
 use crate::config::Config;
 use crate::control::Control;
 use crate::node::{Event, Node};
@@ -61,6 +62,15 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     let (kept, notes) = run_dir.load();
     let mlock = config.daemon.mlock;
     let configured = config.attachments.clone();
+    let watcher = {
+        let (source, error_max) = (config.daemon.clock_source, config.daemon.clock_error_max);
+        let sender = event_sender.clone();
+        let report = move || {
+            // As above.
+            let _ = sender.send(Event::Clock);
+        };
+        Watcher::start(Source::new(source, error_max), report).context("clock")?
+    };
     let mut node = Node::new(config, run_dir, manager, directory, registrar, event_sender, latest);
     for note in notes {
         node.warn(format!("state file: {note}"));
@@ -70,6 +80,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
             "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
         ));
     }
+    node.follow_clock(watcher.known());
     node.restore_schedules(kept.schedules);
     node.restore_peers(kept.peers).await;
     for attachment in configured {

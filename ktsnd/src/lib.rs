@@ -5,6 +5,7 @@
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
 mod capture;
+mod clock;
 pub mod config;
 pub mod control;
 mod cpus;

@@ -6,6 +6,7 @@
 
 mod attach;
 mod capture;
+mod clock;
 mod detached;
 mod ingress;
 mod peers;
@@ -102,6 +103,8 @@ pub enum Question {
 #[derive(Debug)]
 pub(crate) enum Event {
     Tables(tables::Event),
+    /// The clock went from good to not good or back.
+    Clock,
     /// From the worker with this number: another one may serve its uplink by now.
     Worker(u64, Returned<AnyPort>),
 }
@@ -155,6 +158,7 @@ pub struct Node {
     warnings: Vec<String>,
     workers_started: u64,
     stopping: bool,
+    clock: crate::clock::Known,
     next_index: usize,
     /// Attachments of the state file are being taken up: it is written when all are.
     restoring: bool,
@@ -202,6 +206,7 @@ impl Node {
             warnings: Vec::new(),
             workers_started: 0,
             stopping: false,
+            clock: crate::clock::Known::default(),
             next_index: 0,
             restoring: false,
             unsaved: false,
@@ -312,6 +317,7 @@ impl Node {
             Event::Tables(tables::Event::Overlay(news)) => self.note_overlay(news),
             Event::Tables(tables::Event::Rules(news)) => self.note_rules(news),
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
+            Event::Clock => self.clock_changed(),
             Event::Worker(_, Returned::Gates(_, view, is_there)) => {
                 if let Some(waiting) = self.looks.remove(&view.number) {
                     // Who asked may have given up.

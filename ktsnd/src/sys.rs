@@ -3,6 +3,8 @@
 
 use std::io;
 
+use ktsn_time::Nanos;
+
 /// Gives the calling thread SCHED_FIFO with `priority`; 0 leaves it as it is.
 pub(crate) fn set_fifo(priority: u32) -> io::Result<()> {
     if priority == 0 {
@@ -48,12 +50,25 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// The kernel's clock discipline: whether it is synchronised, and TAI − UTC in seconds as the kernel knows it.
-pub(crate) fn clock_state() -> (bool, i32) {
+/// What adjtimex answers, and what it fills in. Nothing is changed.
+fn adjtimex() -> (libc::c_int, libc::timex) {
     // SAFETY: all-zero is a valid `timex`, and a call without modes only fills it.
-    let (state, timex) = unsafe {
+    unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         (libc::adjtimex(&raw mut timex), timex)
-    };
+    }
+}
+
+/// The kernel's clock discipline: whether it is synchronised, and TAI − UTC in seconds as the kernel knows it.
+pub(crate) fn clock_state() -> (bool, i32) {
+    let (state, timex) = adjtimex();
     (state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0, timex.tai)
+}
+
+/// Whether it is synchronised, and the greatest error that its discipliner admits; `None` where the kernel does not tell.
+pub(crate) fn clock_discipline() -> Option<(bool, Nanos)> {
+    let (state, timex) = adjtimex();
+    let is_synchronised = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
+    // `maxerror` is in microseconds.
+    (state >= 0).then(|| (is_synchronised, Nanos::from_micros(timex.maxerror.max(0))))
 }

@@ -15,6 +15,7 @@ mod attention;
 mod busy;
 mod captured;
 mod client;
+mod clock;
 mod closing;
 mod command;
 mod copies;
@@ -39,7 +40,7 @@ mod wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ktsn_model::{DropReason, PriorityMap};
+use ktsn_model::{DropReason, PriorityMap, UnsynchronisedPolicy};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_sched::{FrameId, TimeAware};
@@ -47,6 +48,7 @@ use ktsn_time::{Monotonic, Nanos, Offset};
 
 pub use captured::{Captured, Ring, Source};
 pub use client::{Client, StreamInfo};
+pub use clock::ClockGate;
 pub use command::{
     AttachmentPolicy, ClientKey, Command, GateView, Inbox, NewPort, Offer, Outbox, Returned, Usage,
     WorkerEnded, queues,
@@ -153,6 +155,8 @@ pub struct Worker<P, E> {
     /// When doorbells were heard last.
     heard_at: Monotonic,
     draining: bool,
+    /// What depends on TAI, while TAI is not to be trusted.
+    clock: ClockGate,
     /// What was waited for last: intake stops short of it.
     next: Option<transmit::Next>,
     /// A command that a frame comes before, and since when commands were put off.
@@ -222,6 +226,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             closed_at: Monotonic::ZERO,
             heard_at: Monotonic::ZERO,
             draining: false,
+            clock: ClockGate::new(UnsynchronisedPolicy::Send, true),
             next: None,
             put_off: None,
             put_off_at: None,
@@ -231,6 +236,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             woken: Woken { doorbells: Vec::with_capacity(environment::EVENTS), ..Woken::default() },
             notifier: None,
         }
+    }
+
+    /// With what its port's `unsynchronised` says, and the room that it needs.
+    #[must_use]
+    pub fn with_clock(mut self, clock: ClockGate) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Runs until it has drained.
@@ -260,7 +272,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return true;
             }
         }
-        let more_commands = self.apply_commands();
+        let more_commands = self.apply_commands() | self.attend_to_clock();
         let now = self.env.monotonic();
         // First what is due, so that everything else knows how long it may take.
         self.next = self.transmit_due();

@@ -13,6 +13,7 @@ use ktsn_wire::{MacAddress, Pcp, Tci, Vid};
 
 use super::ConfigError;
 use super::capture::CaptureMode;
+use super::clock::{self, ClockSource};
 use super::ingress::IngressMode;
 use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
@@ -43,11 +44,15 @@ pub struct Daemon {
     pub run_dir: Option<PathBuf>,
     /// Whether memory is locked.
     pub mlock: bool,
+    /// Who says whether the clock is good.
+    pub clock_source: ClockSource,
+    /// The greatest error with which it is good; `None` = whatever its source admits.
+    pub clock_error_max: Option<Nanos>,
 }
 
 impl Default for Daemon {
     fn default() -> Self {
-        Self { run_dir: None, mlock: true }
+        Self { run_dir: None, mlock: true, clock_source: ClockSource::default(), clock_error_max: None }
     }
 }
 
@@ -107,7 +112,7 @@ pub struct Attachment {
 pub(super) type Checked<T> = Result<T, ConfigError>;
 
 pub(super) fn check(raw: RawConfig) -> Checked<Config> {
-    let mut config = Config { daemon: daemon(raw.daemon), ..Config::default() };
+    let mut config = Config { daemon: daemon(&raw.daemon)?, ..Config::default() };
     for (i, schedule) in raw.schedule.iter().enumerate() {
         let field = format!("schedule[{i}]");
         let schedule = schedule::check(&field, schedule)?;
@@ -152,8 +157,13 @@ pub(super) fn check(raw: RawConfig) -> Checked<Config> {
     Ok(config)
 }
 
-fn daemon(raw: RawDaemon) -> Daemon {
-    Daemon { run_dir: raw.run_dir.map(PathBuf::from), mlock: raw.mlock.unwrap_or(true) }
+fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
+    Ok(Daemon {
+        run_dir: raw.run_dir.as_ref().map(PathBuf::from),
+        mlock: raw.mlock.unwrap_or(true),
+        clock_source: ClockSource::check("daemon.clock_source", raw.clock_source.as_deref())?,
+        clock_error_max: clock::error_max("daemon.clock_error_max", raw.clock_error_max.as_deref())?,
+    })
 }
 
 impl Attachment {

@@ -229,10 +229,14 @@ impl Port {
             return wrong("link_speed", "0", "bit/s, at least 1");
         }
         self.link_speed = raw.link_speed;
-        match raw.unsynchronised.as_deref() {
-            None | Some("send") => Ok(()),
-            Some(other) => wrong("unsynchronised", other, "send"),
+        if let Some(word) = raw.unsynchronised.as_deref() {
+            let words = UnsynchronisedPolicy::WORDS.join(", ");
+            let Some(policy) = UnsynchronisedPolicy::from_word(word) else {
+                return wrong("unsynchronised", word, &words);
+            };
+            self.unsynchronised = policy;
         }
+        Ok(())
     }
 
     fn check_selection(&mut self, field: &str, raw: &RawPort) -> Checked<()> {

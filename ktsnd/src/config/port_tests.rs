@@ -195,3 +195,36 @@ fn the_guide_is_right() {
     let config = Config::parse(scheduled).unwrap();
     assert_eq!(config.schedules[0].admin.control_list[0].states, GateStates::from_bits(128));
 }
+
+#[test]
+fn the_clocks_policy_and_its_source() {
+    use crate::config::ClockSource;
+    use ktsn_model::UnsynchronisedPolicy;
+    let read = |daemon: &str, policy: &str| {
+        Config::parse(&format!("[daemon]\n{daemon}\n[[port]]\ndevice = \"uplink0\"\n{policy}\n"))
+    };
+    let default = read("", "").unwrap();
+    assert_eq!((default.daemon.clock_source, default.daemon.clock_error_max), (ClockSource::Kernel, None));
+    assert_eq!(default.ports[0].unsynchronised, UnsynchronisedPolicy::Send);
+    for (word, policy) in [
+        ("send", UnsynchronisedPolicy::Send),
+        ("hold", UnsynchronisedPolicy::Hold),
+        ("drop", UnsynchronisedPolicy::Drop),
+    ] {
+        let config = read(
+            "clock_source = \"ptp4l\"\nclock_error_max = \"50us\"",
+            &format!("unsynchronised = {word:?}"),
+        );
+        let config = config.unwrap();
+        assert_eq!(config.ports[0].unsynchronised, policy);
+        let (source, most) = (config.daemon.clock_source, config.daemon.clock_error_max);
+        assert_eq!((source, most), (ClockSource::Ptp4l, Some(Nanos::from_micros(50))));
+    }
+    let wrong = |daemon: &str, policy: &str| read(daemon, policy).unwrap_err().to_string();
+    let text = wrong("", "unsynchronised = \"wait\"");
+    assert!(text.contains("port[0].unsynchronised") && text.contains("send, hold, drop"), "{text}");
+    let text = wrong("clock_source = \"ntp\"", "");
+    assert!(text.contains("daemon.clock_source") && text.contains("kernel, ptp4l, chrony"), "{text}");
+    let text = wrong("clock_error_max = \"0s\"", "");
+    assert!(text.contains("daemon.clock_error_max"), "{text}");
+}

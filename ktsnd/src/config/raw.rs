@@ -24,6 +24,8 @@ pub(super) struct RawConfig {
 pub(super) struct RawDaemon {
     pub run_dir: Option<String>,
     pub mlock: Option<bool>,
+    pub clock_source: Option<String>,
+    pub clock_error_max: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -237,6 +237,7 @@ impl Node {
             self.latest.clone(),
             self.events.clone(),
             self.directory.clone(),
+            self.clock.is_good(),
         )
         .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
         let index = self.free_port();

@@ -156,7 +156,7 @@ impl Node {
             tai_offset_seconds,
             warnings,
             threads,
-            clock: None,
+            clock: Some(self.clock_message()),
         }
     }
 }

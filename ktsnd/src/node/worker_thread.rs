@@ -21,7 +21,7 @@ use crate::stats::WorkerStats;
 use crate::supervise::{WORKER, Watched};
 use crate::sys;
 use crate::tenant::Directory;
-use crate::worker::{Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
+use crate::worker::{ClockGate, Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
 
 /// A running worker.
 pub(super) struct WorkerThread {
@@ -41,6 +41,7 @@ impl WorkerThread {
         tables: Arc<Tables>,
         events: mpsc::UnboundedSender<Event>,
         directory: Directory<AnyPort>,
+        is_clock_good: bool,
     ) -> Result<Self, std::io::Error> {
         let (outbox, inbox, returned, wake) = queues::<AnyPort>()?;
         let stats = Arc::new(WorkerStats::default());
@@ -50,7 +51,9 @@ impl WorkerThread {
             spin_duty_max_permille: config.spin_duty_max_permille,
         };
         let (notifier, notices) = worker_to_thread(limits::NOTICES_QUEUED)?;
-        let mut worker = Worker::new(host, inbox, tables, options, stats.clone()).with_notifier(notifier);
+        let mut worker = Worker::new(host, inbox, tables, options, stats.clone())
+            .with_notifier(notifier)
+            .with_clock(ClockGate::new(config.unsynchronised, is_clock_good));
         let (cpu, priority, device) = (config.cpu, config.priority, config.device.clone());
         let (beats, asked) = (stats.clone(), outbox.clone());
         let watched = Watched::worker(&device, move || beats.passes.load(Relaxed), move || asked.wake());

@@ -111,6 +111,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
             Command::LookAtGates(index, view) => self.look_at_gates(index, view),
+            Command::ClockIsGood(is_good) => self.clock.set(is_good),
             Command::Drain => self.drain(),
         }
     }
@@ -275,7 +276,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.ports[port] = Some(state);
             }
         }
-        wait_is_over
+        wait_is_over && self.clock.is_empty()
     }
 }
 

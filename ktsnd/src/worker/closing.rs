@@ -213,7 +213,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 Some(most) => Stage::Captured(most),
                 None => Stage::Queues,
             }),
-            Stage::Queues => self.remove_queued(index).then_some(Stage::Queues),
+            Stage::Queues => (self.remove_queued(index) || self.clock.has_of(index)).then_some(Stage::Queues),
         };
         match (stage, self.closing.removals.front_mut()) {
             (Some(stage), Some(front)) => front.stage = stage,

@@ -203,6 +203,8 @@ pub enum Command<P> {
     SetPriorityMap(PortIndex, PriorityMap),
     /// Answers with [`Returned::Gates`].
     LookAtGates(PortIndex, Box<GateView>),
+    /// The clock that TAI follows is good from now on, or is not.
+    ClockIsGood(bool),
     /// Take nothing new, send what is queued, then end.
     Drain,
 }

@@ -61,6 +61,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return Some(Next { at: TxTime::Monotonic(again_at), port });
         }
         let Held { due, tries, .. } = state.held.take()?;
+        if self.waits_for_clock(port, &due.frame, due.latest.is_some()) {
+            return None;
+        }
         match self.stage(port, due.frame.id) {
             Ok(staged) => {
                 if self.hand_over(port, &Ready::new(due, staged), Some(tries)) {

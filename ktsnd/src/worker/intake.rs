@@ -146,6 +146,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.closing.is_removed(attachment) {
             return self.refuse(index, slot, Some(attachment), DropReason::Detached);
         }
+        if self.clock.refuses(tx_time) {
+            return self.refuse(index, slot, Some(attachment), DropReason::Unsynchronised);
+        }
         let payload = &self.scratch[..payload_octets];
         let (way, wanted) = match sending.way_ahead(&mut self.routes, &self.tables, payload) {
             Ok(found) => found,

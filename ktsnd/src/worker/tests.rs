@@ -4,6 +4,7 @@
 
 mod attention;
 mod captured;
+mod clock;
 mod commands;
 mod copies;
 mod flood;

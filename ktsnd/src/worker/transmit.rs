@@ -156,6 +156,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Builds a frame in the port's buffer.
     fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
+        if self.waits_for_clock(port, chosen.frame, chosen.window.is_some()) {
+            return None;
+        }
         let due = Due::new(chosen);
         match self.stage(port, due.frame.id) {
             Ok(staged) => return Some(Ready::new(due, staged)),

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The clock watcher: a thread that asks the clock's source whether the clock is good, and notices when it is set.
+//!
+//! In: readings of a [`Source`], and the kernel's word that CLOCK_REALTIME was set (TFD_TIMER_CANCEL_ON_SET). Out: the state
+//! of now for who asks, and a call at each change. It reads clocks and never sets one. Workers are told by the node; none
+//! of them waits for this thread.
+
+mod judge;
+mod parse;
+mod source;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ktsn_time::{Monotonic, Nanos};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use judge::{Judge, Reading};
+pub(crate) use source::Source;
+
+use crate::supervise::Watched;
+use crate::worker::monotonic_now;
+
+/// What is known of the clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClockView {
+    /// Why it is not good; `None`: it is.
+    pub(crate) fault: Option<String>,
+    /// Since when it has been so.
+    pub(crate) since: Monotonic,
+    pub(crate) transitions: u64,
+    pub(crate) steps: u64,
+    pub(crate) error: Option<Nanos>,
+}
+
+impl Default for ClockView {
+    /// Good until a reading says otherwise: the first comes before any frame.
+    fn default() -> Self {
+        Self { fault: None, since: monotonic_now(), transitions: 0, steps: 0, error: None }
+    }
+}
+
+impl ClockView {
+    fn follow(&mut self, judge: &Judge, has_changed: bool) {
+        if has_changed {
+            self.since = monotonic_now();
+        }
+        self.fault = judge.fault().map(str::to_owned);
+        (self.transitions, self.steps, self.error) = (judge.transitions(), judge.steps(), judge.error());
+    }
+}
+
+/// The view, shared with who asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known(Arc<Mutex<ClockView>>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, ClockView> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of now.
+    pub(crate) fn view(&self) -> ClockView {
+        self.lock().clone()
+    }
+
+    /// Whether it is good now.
+    pub(crate) fn is_good(&self) -> bool {
+        self.lock().fault.is_none()
+    }
+}
+
+/// What the watcher was woken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    TimePassed,
+    ClockSet,
+    Stop,
+}
+
+/// Asks the source until it is to stop; `wait` waits for as long as it is told, or for news.
+fn watch(
+    ask: &mut dyn FnMut() -> Reading,
+    period: Duration,
+    wait: &mut dyn FnMut(Duration) -> Woken,
+    known: &Known,
+    report: &dyn Fn(),
+) {
+    let mut judge = Judge::default();
+    loop {
+        let has_changed = judge.read(ask());
+        known.lock().follow(&judge, has_changed);
+        if has_changed {
+            report();
+        }
+        match wait(period) {
+            Woken::TimePassed => {}
+            Woken::ClockSet => {
+                let has_changed = judge.step();
+                known.lock().follow(&judge, has_changed);
+                if has_changed {
+                    report();
+                }
+            }
+            Woken::Stop => return,
+        }
+    }
+}
+
+/// A timer that never ends, but is cancelled when the clock is set.
+struct Steps(OwnedFd);
+
+impl Steps {
+    fn new() -> rustix::io::Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let steps = Self(timer);
+        steps.arm()?;
+        Ok(steps)
+    }
+
+    fn arm(&self) -> rustix::io::Result<()> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let never = Timespec { tv_sec: i64::MAX >> 2, tv_nsec: 0 };
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        timerfd_settime(&self.0, flags, &Itimerspec { it_interval: zero, it_value: never }).map(drop)
+    }
+
+    fn wait(&self, stop: &OwnedFd, span: Duration) -> Woken {
+        let timeout = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) };
+        let (was_set, is_over) = {
+            let mut events = [
+                PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            ];
+            if poll(&mut events, Some(&timeout)).is_err() {
+                return Woken::TimePassed;
+            }
+            (!events[0].revents().is_empty(), !events[1].revents().is_empty())
+        };
+        if is_over {
+            return Woken::Stop;
+        }
+        if was_set {
+            // ECANCELED is the news; it is armed again for the next.
+            let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+            let _ = self.arm();
+            return Woken::ClockSet;
+        }
+        Woken::TimePassed
+    }
+}
+
+/// The watcher's thread; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    known: Known,
+    stop: Arc<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Begins to watch; `report` is called after each change, from the thread.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors or threads run out.
+    pub(crate) fn start(mut source: Source, report: impl Fn() + Send + 'static) -> std::io::Result<Self> {
+        let known = Known::default();
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (stopped, steps, told) = (stop.clone(), Steps::new()?, known.clone());
+        // The first reading is there before the first frame.
+        let mut first = Some(source.read());
+        told.lock().fault = first.as_ref().and_then(|reading| reading.fault.clone());
+        let thread =
+            std::thread::Builder::new().name("ktsn-clock".into()).stack_size(256 << 10).spawn(move || {
+                let watched = Watched::enter("ktsn-clock", "");
+                let period = source.period();
+                let mut wait = |span| {
+                    watched.waits();
+                    let woken = steps.wait(&stopped, span);
+                    watched.works();
+                    woken
+                };
+                let mut ask = || first.take().unwrap_or_else(|| source.read());
+                watch(&mut ask, period, &mut wait, &told, &report);
+            })?;
+        Ok(Self { known, stop, thread: Some(thread) })
+    }
+
+    /// What is known of the clock.
+    pub(crate) fn known(&self) -> Known {
+        self.known.clone()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A source and a wait that follow a script: `g` good, `b` bad, `s` the clock is set while the watcher waits.
+    fn follow(script: &str) -> (Vec<bool>, ClockView) {
+        let (known, changes) = (Known::default(), RefCell::new(Vec::new()));
+        let letters = RefCell::new(script.chars().peekable());
+        let mut ask = || match letters.borrow_mut().next() {
+            Some('g') => Reading::good(None),
+            _ => Reading::bad("unsynchronised"),
+        };
+        let mut wait = |_| {
+            if letters.borrow_mut().next_if_eq(&'s').is_some() {
+                Woken::ClockSet
+            } else if letters.borrow_mut().peek().is_some() {
+                Woken::TimePassed
+            } else {
+                Woken::Stop
+            }
+        };
+        watch(&mut ask, Duration::ZERO, &mut wait, &known, &|| {
+            changes.borrow_mut().push(known.is_good());
+        });
+        (changes.into_inner(), known.view())
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let (changes, view) = follow("gggbgbbbgggggg");
+        assert_eq!(changes, [true, false, true]);
+        assert_eq!((view.fault, view.transitions, view.steps), (None, 2, 0));
+    }
+
+    #[test]
+    fn a_step_is_a_change_and_counted() {
+        let (changes, view) = follow("gsggg");
+        assert_eq!(changes, [true, false]);
+        assert!(view.fault.is_some_and(|why| why.contains("set")) && view.steps == 1);
+        let (changes, view) = follow("gsgggggsgggg");
+        assert_eq!(changes, [true, false, true, false, true]);
+        assert_eq!((view.fault, view.steps, view.transitions), (None, 2, 4));
+    }
+
+    #[test]
+    fn a_watcher_stops_when_it_is_dropped() {
+        let watcher = Watcher::start(Source::new(Default::default(), None), || {}).unwrap();
+        let known = watcher.known();
+        drop(watcher);
+        assert_eq!(known.view().steps, 0);
+    }
+}
