@@ -4,6 +4,7 @@
 //! In: a bed and a configuration. Out: the running process, its log and its control API. Its worker is an ordinary
 //! thread (`priority = 0`), so that tests may run side by side.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -142,6 +143,7 @@ pub struct Daemon {
     run_dir: PathBuf,
     namespace: String,
     program: Option<PathBuf>,
+    environment: Vec<(&'static str, OsString)>,
     child: Option<Child>,
 }
 
@@ -178,7 +180,8 @@ impl Daemon {
         let directory = hook::open_directory();
         std::fs::write(directory.path().join("ktsnd.toml"), configuration).expect("configuration");
         let run_dir = directory.path().join("run");
-        Self { directory, run_dir, namespace: namespace.to_owned(), program: None, child: None }
+        let (namespace, environment) = (namespace.to_owned(), Vec::new());
+        Self { directory, run_dir, namespace, program: None, environment, child: None }
     }
 
     /// The same in another run directory.
@@ -195,6 +198,13 @@ impl Daemon {
         self
     }
 
+    /// The same with an environment variable.
+    #[must_use]
+    pub fn with_variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+
     /// The command line that starts it; inside the namespace when it is run by [`within`].
     #[must_use]
     pub fn command(&self) -> Command {
@@ -206,6 +216,7 @@ impl Daemon {
             .arg(&self.run_dir)
             .args(["--log", "info,ktsnd=debug"])
             .env("NO_COLOR", "1")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }
