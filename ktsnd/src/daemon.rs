@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::clock::{Source, Watcher};
 use crate::config::Config;
 use crate::control::Control;
-use crate::node::{Event, Node};
+use crate::node::{Event, Mailbox, Node};
 use crate::run_dir::RunDir;
 use crate::supervise::{Supervisor, Watched};
 use crate::tables;
@@ -42,7 +42,7 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
 }
 
 async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
-    let (event_sender, events) = mpsc::unbounded_channel();
+    let (event_sender, events) = Mailbox::new();
     let (question_sender, questions) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
     let latest = Arc::new(Tables::new(0, Vec::new())?);

@@ -9,6 +9,7 @@ mod capture;
 mod clock;
 mod detached;
 mod ingress;
+mod mailbox;
 mod peers;
 mod policing;
 mod rules;
@@ -35,6 +36,7 @@ use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables::{self, OverlayNews, RulesNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
+pub(crate) use mailbox::{Mailbox, Outlet};
 pub use peers::PeersTarget;
 use schedule::{Looked, States};
 use worker_thread::WorkerThread;
@@ -154,7 +156,7 @@ pub struct Node {
     latest: Arc<Tables>,
     directory: Directory<AnyPort>,
     registrar: Registrar,
-    events: mpsc::UnboundedSender<Event>,
+    events: Outlet,
     warnings: Vec<String>,
     workers_started: u64,
     stopping: bool,
@@ -186,7 +188,7 @@ impl Node {
         manager: tables::Manager,
         directory: Directory<AnyPort>,
         registrar: Registrar,
-        events: mpsc::UnboundedSender<Event>,
+        events: Outlet,
         latest: Arc<Tables>,
     ) -> Self {
         Self {
@@ -233,7 +235,7 @@ impl Node {
     pub(crate) async fn run(
         &mut self,
         mut questions: mpsc::Receiver<Question>,
-        mut events: mpsc::UnboundedReceiver<Event>,
+        mut events: Mailbox,
         mut stop: oneshot::Receiver<()>,
     ) {
         let mut looks = tokio::time::interval(SPEED_LOOK);
@@ -252,7 +254,7 @@ impl Node {
                     }
                 }
                 Some(question) = questions.recv() => self.answer(question).await,
-                Some(event) = events.recv() => {
+                event = events.next() => {
                     self.happened(event).await;
                     // Many pods that go at once are written once: writing waits for the disk.
                     if self.unsaved && events.is_empty() {

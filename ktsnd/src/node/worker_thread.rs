@@ -9,10 +9,9 @@ use std::thread::JoinHandle;
 use ktsn_port::AnyPort;
 use ktsn_resolve::Tables;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{Event, NodeError};
+use super::{Event, NodeError, Outlet};
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
@@ -39,7 +38,7 @@ impl WorkerThread {
         config: &PortConfig,
         number: u64,
         tables: Arc<Tables>,
-        events: mpsc::UnboundedSender<Event>,
+        events: Outlet,
         directory: Directory<AnyPort>,
         is_clock_good: bool,
     ) -> Result<Self, std::io::Error> {
@@ -138,12 +137,7 @@ impl Heard {
 
 /// Empties the worker's queue at once: what is freed may take the kernel long (a packet socket waits until no CPU
 /// uses it, tens of milliseconds), and a full queue would have the worker free it.
-fn pass_on(
-    number: u64,
-    returned: &Heard,
-    freed: &Sender<Returned<AnyPort>>,
-    events: &mpsc::UnboundedSender<Event>,
-) {
+fn pass_on(number: u64, returned: &Heard, freed: &Sender<Returned<AnyPort>>, events: &Outlet) {
     while let Some(item) = returned.next() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
@@ -158,7 +152,7 @@ fn pass_on(
 }
 
 /// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
-fn free(number: u64, bin: &Heard, directory: &Directory<AnyPort>, events: &mpsc::UnboundedSender<Event>) {
+fn free(number: u64, bin: &Heard, directory: &Directory<AnyPort>, events: &Outlet) {
     while let Some(item) = bin.next() {
         match item {
             Returned::Client(client) => directory.over(client.key),
@@ -202,6 +196,7 @@ fn prepare(cpu: Option<u32>, priority: u32, device: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Mailbox;
     use crate::worker::GateView;
     use ktsn_resolve::PortIndex;
 
@@ -218,7 +213,7 @@ mod tests {
     fn answers_do_not_wait_for_what_is_freed_before_them_but_a_closed_port_does() {
         let (mut worker, returned) = worker_to_thread(8).unwrap();
         let (freed, bin) = std::sync::mpsc::channel();
-        let (events, mut heard) = mpsc::unbounded_channel();
+        let (events, mut heard) = Mailbox::new();
         let (close, closing) = std::sync::mpsc::channel();
         let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
         let news = events.clone();
@@ -234,7 +229,7 @@ mod tests {
         let first = soon(&mut heard);
         assert!(matches!(first, Some(Event::Worker(7, Returned::Gates(..)))), "{first:?}");
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(heard.try_recv().is_err(), "the port is not closed yet");
+        assert!(heard.is_empty(), "the port is not closed yet");
         close.send(()).unwrap();
         let second = soon(&mut heard);
         assert!(matches!(second, Some(Event::Worker(7, Returned::PortFailed(PortIndex(3))))), "{second:?}");
@@ -243,10 +238,10 @@ mod tests {
         frees.join().unwrap();
     }
 
-    fn soon(heard: &mut mpsc::UnboundedReceiver<Event>) -> Option<Event> {
+    fn soon(heard: &mut Mailbox) -> Option<Event> {
         (0..2000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            heard.try_recv().ok()
+            heard.take()
         })
     }
 }

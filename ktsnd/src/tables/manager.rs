@@ -28,6 +28,9 @@ const PROBE: Duration = Duration::from_secs(5);
 /// When to try again what the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Commands that wait at most.
+const COMMANDS_MAX: usize = 1024;
+
 /// Whose peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeersOf {
@@ -47,7 +50,7 @@ enum Command {
 /// Keeps the tables; ends when it is dropped.
 #[derive(Debug)]
 pub struct Manager {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::Sender<Command>,
     rules: policy::Known,
 }
 
@@ -58,7 +61,7 @@ impl Manager {
     /// `Netlink` when the kernel does not talk to us.
     #[allow(clippy::unused_async)] // needs a runtime, and says so
     pub async fn start(report: impl Fn(Event) + Send + 'static) -> Result<Self, TablesError> {
-        let (commands, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let keeper = Keeper::new(Box::new(report))?;
         let watch = policy::Watch::start();
         let rules = watch.known();
@@ -86,39 +89,40 @@ impl Manager {
         entered: Option<Entered>,
     ) -> Result<Added, TablesError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Command::Add(Box::new(spec), entered, answer));
+        self.send(Command::Add(Box::new(spec), entered, answer)).await;
         answered.await.unwrap_or(Err(TablesError::Ended))
     }
 
     /// Removes an attachment; when this returns, nothing is held in its namespace any more.
     pub async fn remove(&self, index: AttachmentIndex) {
         let (answer, answered) = oneshot::channel();
-        self.send(Command::Remove(index, answer));
+        self.send(Command::Remove(index, answer)).await;
         // A task that has ended holds nothing either.
         let _ = answered.await;
     }
 
-    /// Makes the kernel resolve a neighbour and keeps it fresh as long as the attachment stands.
+    /// Makes the kernel resolve a neighbour and keeps it fresh as long as the attachment stands. Where too much waits already it
+    /// is left out: a worker asks again as long as frames need it.
     pub fn ensure_neighbour(&self, index: AttachmentIndex, next_hop: NextHop) {
-        self.send(Command::Neighbour(index, next_hop));
+        let _ = self.commands.try_send(Command::Neighbour(index, next_hop));
     }
 
     /// Replaces the peers that were given before; none: forgets them. In force when this returns, with all overlays as
     /// they are then. An attachment's go with it.
     pub async fn set_peers(&self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
         let (answer, answered) = oneshot::channel();
-        self.send(Command::Peers(of, peers, answer));
+        self.send(Command::Peers(of, peers, answer)).await;
         // A task that has ended serves nobody.
         answered.await.unwrap_or_default()
     }
 
-    fn send(&self, command: Command) {
-        // The task ends only after its last Manager; if it panicked, answers say so.
-        let _ = self.commands.send(command);
+    async fn send(&self, command: Command) {
+        // The task ends only after its last Manager.
+        let _ = self.commands.send(command).await;
     }
 }
 
-async fn run(mut keeper: Keeper, mut inbox: mpsc::UnboundedReceiver<Command>, mut rules: policy::Watch) {
+async fn run(mut keeper: Keeper, mut inbox: mpsc::Receiver<Command>, mut rules: policy::Watch) {
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The events that wait for the node: a bounded number, whatever tenants do.
+//!
+//! In: events from any thread; sending never waits. Out: the same in their order, less those that say nothing new. While the
+//! node is busy, a flood of frames without a neighbour, or of changing tables, is remembered once for each neighbour, port and
+//! attachment. What may not be lost is bounded by itself: an attachment that is gone, a worker that has ended, an answer.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ktsn_resolve::NextHop;
+use tokio::sync::Notify;
+
+use super::Event;
+use crate::tables;
+use crate::worker::Returned;
+
+/// Missing neighbours that wait at most; a worker tells of one again as long as frames need it.
+const NEIGHBOURS_MAX: usize = 4096;
+/// Hints and warnings for people that wait at most.
+const HINTS_MAX: usize = 256;
+
+/// Two events with the same key say the same, or the later one replaces the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Tables,
+    Overlay(u16),
+    Rules(u16),
+    Clock,
+    PortFailed(u64, u16),
+    Neighbour(u64, u16, NextHop),
+}
+
+fn key_of(event: &Event) -> Option<Key> {
+    Some(match event {
+        Event::Tables(tables::Event::Tables(_)) => Key::Tables,
+        Event::Tables(tables::Event::Overlay(news)) => Key::Overlay(news.index.0),
+        Event::Tables(tables::Event::Rules(news)) => Key::Rules(news.index.0),
+        Event::Clock => Key::Clock,
+        Event::Worker(number, Returned::PortFailed(index)) => Key::PortFailed(*number, index.0),
+        Event::Worker(number, Returned::NeighbourWanted(index, next_hop)) => {
+            Key::Neighbour(*number, index.0, *next_hop)
+        }
+        _ => return None,
+    })
+}
+
+/// Whether an event only tells people something.
+fn is_hint(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Tables(tables::Event::Warning(_))
+            | Event::Worker(_, Returned::Retired(..) | Returned::BeyondHorizon(..))
+    )
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    keys: BTreeSet<Key>,
+    neighbours: usize,
+    hints: usize,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn put(&mut self, event: Event) {
+        let key = key_of(&event);
+        match key {
+            Some(key) if self.keys.contains(&key) => match key {
+                Key::Clock | Key::PortFailed(..) | Key::Neighbour(..) => return,
+                Key::Tables => {
+                    if let Some(before) = self.events.iter_mut().find(|other| key_of(other) == Some(key)) {
+                        *before = event;
+                    }
+                    return;
+                }
+                // Behind what has happened to the attachment meanwhile.
+                Key::Overlay(_) | Key::Rules(_) => self.events.retain(|other| key_of(other) != Some(key)),
+            },
+            Some(Key::Neighbour(..)) if self.neighbours >= NEIGHBOURS_MAX => return,
+            _ => {}
+        }
+        if is_hint(&event) {
+            if self.hints >= HINTS_MAX {
+                return;
+            }
+            self.hints += 1;
+        }
+        if let Some(key) = key
+            && self.keys.insert(key)
+        {
+            self.neighbours += usize::from(matches!(key, Key::Neighbour(..)));
+        }
+        self.events.push_back(event);
+    }
+
+    fn take(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.hints -= usize::from(is_hint(&event));
+        if let Some(key) = key_of(&event) {
+            self.keys.remove(&key);
+            self.neighbours -= usize::from(matches!(key, Key::Neighbour(..)));
+        }
+        Some(event)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    news: Notify,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The senders' end.
+#[derive(Clone, Debug)]
+pub(crate) struct Outlet(Arc<Shared>);
+
+/// The node has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeGone;
+
+impl Outlet {
+    /// Puts an event in; it never waits.
+    ///
+    /// # Errors
+    /// [`NodeGone`].
+    pub(crate) fn send(&self, event: Event) -> Result<(), NodeGone> {
+        let mut waiting = self.0.lock();
+        if waiting.is_over {
+            return Err(NodeGone);
+        }
+        waiting.put(event);
+        drop(waiting);
+        self.0.news.notify_one();
+        Ok(())
+    }
+}
+
+/// The node's end.
+#[derive(Debug)]
+pub(crate) struct Mailbox(Arc<Shared>);
+
+impl Mailbox {
+    pub(crate) fn new() -> (Outlet, Self) {
+        let shared = Arc::new(Shared::default());
+        (Outlet(shared.clone()), Self(shared))
+    }
+
+    /// The next event, as soon as there is one. Nothing is lost when it is not waited for to the end.
+    pub(crate) async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.take() {
+                return event;
+            }
+            self.0.news.notified().await;
+        }
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn take(&mut self) -> Option<Event> {
+        self.0.lock().take()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().events.is_empty()
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        *waiting = Waiting { is_over: true, ..Waiting::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ktsn_resolve::{AttachmentIndex, PortIndex, Side, Tables};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    fn wanted(attachment: u16, host: u32) -> Event {
+        let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + host));
+        let next_hop = NextHop { side: Side::Uplink, address };
+        Event::Worker(1, Returned::NeighbourWanted(AttachmentIndex(attachment), next_hop))
+    }
+
+    fn tables(generation: u64) -> Event {
+        Event::Tables(tables::Event::Tables(Arc::new(Tables::new(generation, Vec::new()).unwrap())))
+    }
+
+    /// A million of them while the node is busy: one for each next hop, and no more than there is room for.
+    #[test]
+    fn a_flood_of_missing_neighbours_is_remembered_once_for_each_and_bounded() {
+        let (outlet, mut mailbox) = Mailbox::new();
+        for i in 0..100_000 {
+            outlet.send(wanted(3, i % 7)).unwrap();
+            outlet.send(wanted(4, i)).unwrap();
+        }
+        outlet.send(Event::Worker(1, Returned::Ended)).unwrap();
+        let mut taken = Vec::new();
+        while let Some(event) = mailbox.take() {
+            taken.push(event);
+        }
+        assert!(matches!(taken.pop(), Some(Event::Worker(1, Returned::Ended))), "what counts is not lost");
+        assert_eq!(taken.len(), NEIGHBOURS_MAX);
+        let of = |index: u16| {
+            let is =
+                |e: &&Event| matches!(e, Event::Worker(_, Returned::NeighbourWanted(i, _)) if i.0 == index);
+            taken.iter().filter(is).count()
+        };
+        assert_eq!(of(3), 7);
+        // Taken, it may be wanted again.
+        outlet.send(wanted(3, 1)).unwrap();
+        assert!(mailbox.take().is_some() && mailbox.is_empty());
+    }
+
+    #[test]
+    fn of_tables_the_latest_counts_and_hints_are_bounded() {
+        let (outlet, mut mailbox) = Mailbox::new();
+        let gone = || Event::Tables(tables::Event::NamespaceGone(AttachmentIndex(9)));
+        for generation in 1..1000 {
+            outlet.send(tables(generation)).unwrap();
+            outlet.send(Event::Tables(tables::Event::Warning("again".to_owned()))).unwrap();
+            outlet.send(Event::Worker(1, Returned::PortFailed(PortIndex(2)))).unwrap();
+            outlet.send(Event::Clock).unwrap();
+        }
+        outlet.send(gone()).unwrap();
+        let first = mailbox.take();
+        assert!(
+            matches!(&first, Some(Event::Tables(tables::Event::Tables(all))) if all.generation() == 999),
+            "{first:?}"
+        );
+        let rest: Vec<Event> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(rest.len(), HINTS_MAX + 3);
+        assert!(matches!(rest.last(), Some(Event::Tables(tables::Event::NamespaceGone(_)))));
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_woken_and_a_node_that_is_gone_is_told() {
+        let (outlet, mut mailbox) = Mailbox::new();
+        let sender = outlet.clone();
+        let sends = std::thread::spawn(move || sender.send(Event::Clock));
+        assert!(matches!(mailbox.next().await, Event::Clock));
+        sends.join().unwrap().unwrap();
+        drop(mailbox);
+        assert_eq!(outlet.send(Event::Clock), Err(NodeGone));
+    }
+}
