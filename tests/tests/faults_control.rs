@@ -169,6 +169,39 @@ fn a_damaged_state_file() {
     assert!(daemon.run_dir().join("state.json.damaged").exists());
 }
 
+/// Back from a newer ktsnd: what this one understands is attached, the rest is told, kept as it is, and can be detached.
+#[test]
+fn the_state_file_of_a_newer_ktsnd() {
+    let bed = Bed::new();
+    let mut daemon = empty(&bed);
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    daemon.kill();
+    let path = daemon.run_dir().join("state.json");
+    let read = || -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(&path).expect("state")).expect("JSON")
+    };
+    let mut newer = read();
+    let fenced = serde_json::json!({
+        "name": "fenced", "netns": bed.pod_q.clone(), "interface": "eth0", "uplink": UPLINK,
+        "fence": ["10.0.0.0/8"], "needs": ["fence"],
+    });
+    newer["attachments"][0]["colour"] = "red".into();
+    newer["attachments"].as_array_mut().expect("attachments").push(fenced);
+    std::fs::write(&path, newer.to_string()).expect("state");
+    for _ in 0..2 {
+        daemon.spawn();
+        assert_eq!(names(&daemon), ["pod-a"]);
+        let warnings = daemon.control().health().expect("health").warnings.join(" ");
+        assert!(warnings.contains("colour") && warnings.contains("fenced: it needs \"fence\""), "{warnings}");
+        assert_eq!(read(), newer);
+        daemon.kill();
+    }
+    daemon.spawn();
+    daemon.control().detach("fenced").expect("detach");
+    daemon.control().detach(NAME).expect("detach");
+    assert_eq!(read()["attachments"], serde_json::json!([]));
+}
+
 struct Mounted(tempfile::TempDir);
 
 impl Drop for Mounted {
