@@ -2,11 +2,12 @@
 //! Target `link`: what a packet socket's program can put into a slot.
 //!
 //! Any octets as a frame, and as the payload of one: the parser says what `ktsn-wire` finds, and whatever leaves has the
-//! interface's source, one tag at most, an allowed destination, and no octet that the program did not write.
+//! interface's source, where that is judged no foreign IP source, one tag at most, an allowed destination, and no octet
+//! that the program did not write.
 
 use std::net::IpAddr;
 
-use ktsn_model::{LinkHead, link_frame::HEAD_OCTETS};
+use ktsn_model::{IpSource, LinkHead, link_frame::HEAD_OCTETS};
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkFlow, LinkShape, LinkTable, Overlay, PortIndex,
     Tables, resolve_link,
@@ -36,7 +37,7 @@ fn run(data: &[u8]) -> usize {
         dei: false,
         vid: Vid::new(7).unwrap_or_default(),
     });
-    let tables = tables(tag, has(1));
+    let tables = tables(tag, has(1), has(3));
     let mut frame = octets.to_vec();
     if has(2) && frame.len() >= 12 {
         frame[6..12].copy_from_slice(&OWN.0);
@@ -79,6 +80,12 @@ fn sent(tables: &Tables, shape: LinkShape, payload: &[u8], whole: &[u8]) -> bool
     assert!(octets <= MTU as usize + 18);
     assert_eq!(frame[6..12], OWN.0, "the source");
     let head = LinkHead::parse(frame).expect("a frame");
+    let is_own = match head.ip_source {
+        IpSource::None | IpSource::Unspecified => true,
+        IpSource::Address(address) => address.ends_with(&[0xff, 0xff, 10, 0, 0, 1]),
+        IpSource::Unreadable => false,
+    };
+    assert!(is_own || !attachment.is_source_judged(), "the IP source");
     assert!(!matches!(head.ether_type, 0x8100 | 0x88a8 | 0x9100 | 0x9200), "one tag");
     if let (Some(own), Some(tag)) = (attachment.vlan(), head.tag) {
         assert!(tag & 0xfff == 0 || tag & 0xfff == own.vid.get(), "the attachment's VLAN");
@@ -93,7 +100,7 @@ fn sent(tables: &Tables, shape: LinkShape, payload: &[u8], whole: &[u8]) -> bool
     true
 }
 
-fn tables(vlan: Option<Tci>, is_listed: bool) -> Tables {
+fn tables(vlan: Option<Tci>, is_listed: bool, is_judged: bool) -> Tables {
     let link = |port| {
         let address = IpAddr::from([10, 0, 0, 1]);
         let link = Link {
@@ -117,6 +124,7 @@ fn tables(vlan: Option<Tci>, is_listed: bool) -> Tables {
     });
     let attachment = attachment.expect("tables");
     let attachment = if is_listed { attachment.listed(vec![NAMED]).expect("a list") } else { attachment };
+    let attachment = if is_judged { attachment.withholding(vec![]).expect("tables") } else { attachment };
     Tables::new(1, vec![Some(attachment)]).expect("tables")
 }
 

@@ -189,9 +189,15 @@ fn judge(
     // What is no frame gets the kernel's EINVAL.
     let head = head.get(..used).and_then(LinkHead::parse).ok_or(BypassReason::UnsupportedOption)?;
     let producer = held.producer();
-    let rules = LinkRules { source: facts.source, vlan: facts.vlan, is_listed: facts.is_listed };
+    let rules = LinkRules {
+        source: facts.source,
+        vlan: facts.vlan,
+        is_listed: facts.is_listed,
+        is_source_judged: facts.is_source_judged,
+    };
+    let owns = |address| producer.owns(address) == Some(true);
     let allows = |address| matches!(producer.destination(address), DestinationVerdict::Take { .. });
-    head.judge(&rules, |address| producer.names(address) == Some(true), allows)
+    head.judge(&rules, owns, |address| producer.names(address) == Some(true), allows)
         .map_err(|_| BypassReason::NotAllowed)?;
     let tag = if head.tag.is_some() { TAG_OCTETS } else { 0 };
     let greatest = (status.limit as usize).saturating_add(tag);

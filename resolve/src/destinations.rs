@@ -81,8 +81,9 @@ pub fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Destin
         }
     }
     let wanted = regions.len();
-    // MAC addresses that packet sockets may name share the client's table.
-    shrink(&mut regions, DESTINATION_RULES_MAX.saturating_sub(tables.named().len()));
+    // MAC addresses that packet sockets may name, and addresses that they may come from, share the client's table.
+    let others = tables.named().len() + tables.sources().count();
+    shrink(&mut regions, DESTINATION_RULES_MAX.saturating_sub(others));
     let left_out = wanted - regions.len();
     regions.sort_by_key(|region| (u8::MAX - region.bits, region.start));
     DestinationTable { rules: regions.iter().filter_map(Region::rule).collect(), left_out }

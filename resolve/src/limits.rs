@@ -17,6 +17,9 @@ pub const FLOOD_MAX: usize = 256;
 pub const ALLOWED_MAX: usize = PEERS_MAX;
 /// MAC addresses that one attachment's list may name: a part of the client's table.
 pub const NAMED_MAX: usize = 16;
+/// Addresses of one attachment that its clients are told of as sources: a part of the client's table. Packet sockets'
+/// frames from further ones are left to the kernel.
+pub const SOURCES_MAX: usize = 16;
 /// Entries of a client's destination table (ring ABI).
 pub const DESTINATION_RULES_MAX: usize = 64;
 
@@ -27,4 +30,4 @@ pub const VXLAN_OVER_IPV6_OCTETS: u32 = 70;
 
 const _: () = assert!(ATTACHMENTS_MAX <= u16::MAX as usize);
 const _: () = assert!(ALLOWED_MAX >= PEERS_MAX);
-const _: () = assert!(NAMED_MAX < DESTINATION_RULES_MAX);
+const _: () = assert!(NAMED_MAX + SOURCES_MAX < DESTINATION_RULES_MAX);

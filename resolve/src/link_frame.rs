@@ -111,6 +111,7 @@ pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
         source: tables.interface().mac().0,
         vlan: tables.vlan().map(|tci| tci.vid.get()).filter(|vid| *vid != 0),
         is_listed: tables.is_listed(),
+        is_source_judged: tables.is_source_judged(),
     }
 }
 
@@ -118,7 +119,7 @@ pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
 ///
 /// # Errors
 /// [`Refusal::Drop`]: `detached`; `no_route` for another interface; `link_down`; `peer_corrupt` for what is no frame;
-/// `too_long`; `policed` for a source, tag or destination that is not allowed; `no_route` and `no_neighbour` of tunnel ends.
+/// `too_long`; `policed` for a source (MAC, IP, ARP), tag or destination that is not allowed; `no_route` and `no_neighbour` of tunnel ends.
 pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, Refusal> {
     resolve_link_replica(tables, flow, payload, Replica::First)
 }
@@ -152,7 +153,8 @@ pub fn resolve_link_replica(
     };
     let head = head.ok_or(drop(DropReason::PeerCorrupt))?;
     let names = |address| tables.names(MacAddress(address));
-    head.judge(&link_rules(tables), names, |address| is_allowed(tables, address))
+    let owns = |address| interface.has_address(IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
+    head.judge(&link_rules(tables), owns, names, |address| is_allowed(tables, address))
         .map_err(|_| drop(DropReason::Policed))?;
     let mut resolved = LinkResolved::new(tables, flow, &head, payload.len());
     let tag = if resolved.tag.is_some() { TAG_OCTETS } else { 0 };

@@ -11,7 +11,7 @@ use ktsn_model::IpPrefix;
 use ktsn_wire::{MacAddress, Tci};
 
 use crate::delivery::Delivery;
-use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX};
+use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, SOURCES_MAX};
 use crate::link::LinkTable;
 use crate::overlay::Overlay;
 use crate::prefixes::{PrefixMap, canonical};
@@ -111,6 +111,8 @@ pub struct AttachmentTables {
     left: PrefixMap<()>,
     is_listed: bool,
     named: Vec<MacAddress>,
+    /// What its interface has besides the addresses that were given; `None`: the interface is believed.
+    withheld: Option<Vec<IpAddr>>,
     pub(crate) delivery: Option<Delivery>,
 }
 
@@ -148,6 +150,7 @@ impl AttachmentTables {
             forwarding,
             yielded,
             left,
+            withheld: None,
             delivery: None,
         })
     }
@@ -198,6 +201,33 @@ impl AttachmentTables {
     /// The destinations that are left to the kernel.
     pub fn left(&self) -> impl Iterator<Item = IpPrefix> {
         self.left.iter().map(|&(prefix, ())| prefix)
+    }
+    /// The same tables of an attachment whose addresses are given: those of `interface`. Its device has `withheld`
+    /// besides. They stay own addresses of the namespace, but no frame leaves with one as its source.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn withholding(mut self, mut withheld: Vec<IpAddr>) -> Result<Self, TableError> {
+        TableError::bound("withheld addresses", withheld.len(), ADDRESSES_MAX)?;
+        withheld.sort_unstable();
+        withheld.dedup();
+        self.withheld = Some(withheld);
+        Ok(self)
+    }
+    /// The addresses that the interface has and that are not given, sorted.
+    #[must_use]
+    pub fn withheld(&self) -> &[IpAddr] {
+        self.withheld.as_deref().unwrap_or_default()
+    }
+    /// The addresses that clients are told of as sources of packet sockets' frames, where these are judged.
+    pub fn sources(&self) -> impl Iterator<Item = IpAddr> {
+        let told = if self.is_source_judged() { SOURCES_MAX } else { 0 };
+        self.interface.addresses().iter().take(told).map(|&(address, _)| address)
+    }
+    /// Whether a packet socket's frame must come from an address of the attachment, as far as it names one.
+    #[must_use]
+    pub fn is_source_judged(&self) -> bool {
+        self.withheld.is_some()
     }
     /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
     /// Without it they may send to everything but the reserved groups.

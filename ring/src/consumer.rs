@@ -288,7 +288,9 @@ impl Consumer {
         if table.len() > count {
             return Err(TableError::Destinations { entries: table.len(), count });
         }
-        let is_prefix = |entry: &&Destination| entry.action != DestinationAction::Named;
+        let is_prefix = |entry: &&Destination| {
+            !matches!(entry.action, DestinationAction::Named | DestinationAction::Source)
+        };
         if let Some(entry) = table.iter().filter(is_prefix).find(|entry| entry.prefix_bits > 128) {
             return Err(TableError::PrefixBits(entry.prefix_bits));
         }

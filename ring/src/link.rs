@@ -7,13 +7,16 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::layout::{self, Layout};
+use crate::producer::Producer;
 use crate::words::Words;
 
 /// How often a reader tries again while the table changes under it.
 const READ_ATTEMPTS: usize = 4;
 /// Action of a destination entry that names a MAC address.
 pub(crate) const NAMED: u8 = 4;
-/// No address lies in a prefix of this length: datagrams never match an entry that names a MAC address.
+/// Action of a destination entry that names an address of the attachment.
+pub(crate) const SOURCE: u8 = 6;
+/// No address lies in a prefix of this length: datagrams never match an entry that names a MAC address, or a source.
 pub(crate) const NO_PREFIX: u8 = 255;
 
 /// Frames of packet sockets are taken.
@@ -22,6 +25,8 @@ const SERVED: u16 = 1;
 const LISTED: u16 = 2;
 /// The attachment has a VLAN of its own.
 const VLAN: u16 = 4;
+/// IP and ARP sources are judged.
+const SOURCES: u16 = 8;
 
 /// What the daemon says about the interface that packet sockets send on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub struct LinkFacts {
     pub is_listed: bool,
     /// The attachment's VLAN: frames that bring a tag must name it, or VID 0.
     pub vlan: Option<u16>,
+    /// IP sources and ARP senders must be addresses that the table names.
+    pub is_source_judged: bool,
 }
 
 impl LinkFacts {
@@ -47,7 +54,8 @@ impl LinkFacts {
             Some(vlan) => (VLAN, vlan),
             None => (0, 0),
         };
-        let [low, high] = (served | listed | has_vlan).to_le_bytes();
+        let judged = if self.is_source_judged { SOURCES } else { 0 };
+        let [low, high] = (served | listed | has_vlan | judged).to_le_bytes();
         [u64::from_le_bytes([a, b, c, d, e, f, low, high]), self.if_index as u64 | (vlan as u64) << 32]
     }
 
@@ -60,6 +68,7 @@ impl LinkFacts {
             source: [a, b, c, d, e, f],
             is_listed: flags & LISTED != 0,
             vlan: if flags & VLAN != 0 { Some((words[1] >> 32) as u16) } else { None },
+            is_source_judged: flags & SOURCES != 0,
         }
     }
 }
@@ -93,14 +102,40 @@ pub fn read_link(words: &impl Words) -> Option<LinkFacts> {
 /// Whether the table names a MAC address; `None` while it is being written.
 #[inline]
 pub fn read_named(words: &impl Words, layout: &Layout, address: [u8; 6]) -> Option<bool> {
-    let wanted = entry_word(address);
+    has_entry(words, layout, NAMED, [entry_word(address), 0])
+}
+
+/// Whether the table names an address of the attachment (IPv6 or IPv4-mapped); `None` while it is being written.
+#[inline]
+pub fn read_source(words: &impl Words, layout: &Layout, address: [u8; 16]) -> Option<bool> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    let wanted = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]].map(u64::from_ne_bytes);
+    has_entry(words, layout, SOURCE, wanted)
+}
+
+impl Producer {
+    /// Whether the table names an address of the attachment (IPv6 or IPv4-mapped); `None` while the daemon writes it.
+    #[inline]
+    #[must_use]
+    pub fn owns(&self, address: [u8; 16]) -> Option<bool> {
+        read_source(&self.words, &self.layout, address)
+    }
+}
+
+fn has_entry(words: &impl Words, layout: &Layout, action: u8, wanted: [u64; 2]) -> Option<bool> {
     stable(words, || {
         for index in 0..layout.destinations_count() {
             let Some(at) = layout.destination(index) else { break };
-            match (words.load64(at.wrapping_add(16), Relaxed) >> 8) as u8 {
-                0 => break,
-                NAMED if words.load64(at, Relaxed) == wanted => return true,
-                _ => {}
+            let found = (words.load64(at.wrapping_add(16), Relaxed) >> 8) as u8;
+            if found == 0 {
+                break;
+            }
+            let is_wanted = || {
+                words.load64(at, Relaxed) == wanted[0]
+                    && words.load64(at.wrapping_add(8), Relaxed) == wanted[1]
+            };
+            if found == action && is_wanted() {
+                return true;
             }
         }
         false
@@ -125,6 +160,7 @@ mod tests {
             source: [2, 0, 0, 0, 0, 5],
             is_listed: true,
             vlan: Some(7),
+            is_source_judged: false,
         }
     }
 
@@ -133,6 +169,9 @@ mod tests {
         assert_eq!(facts().to_words(), [0x0007_0500_0000_0002, 0x0000_0007_0102_0304]);
         assert_eq!(LinkFacts::from_words(facts().to_words()), facts());
         assert_eq!(LinkFacts::default().to_words(), [0, 0]);
+        let judged = LinkFacts { is_source_judged: true, ..facts() };
+        assert_eq!(judged.to_words()[0], 0x000f_0500_0000_0002);
+        assert_eq!(LinkFacts::from_words(judged.to_words()), judged);
         let plain = LinkFacts { vlan: None, is_listed: false, ..facts() };
         assert_eq!(LinkFacts::from_words(plain.to_words()), plain);
     }
@@ -151,12 +190,22 @@ mod tests {
             payload_max: 1400,
         };
         // As an IPv6 address it would be 100:5e00:1::
-        consumer.set_destinations(&[Destination::named(group), prefix]).unwrap();
+        let own = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
+        consumer.set_destinations(&[Destination::named(group), Destination::source(own), prefix]).unwrap();
         consumer.set_link(&facts());
         assert_eq!(producer.link(), Some(facts()));
         assert_eq!(producer.names(group), Some(true));
         assert_eq!(producer.names([0x01, 0x00, 0x5e, 0, 0, 2]), Some(false));
         assert_eq!(producer.names([0; 6]), Some(false), "a prefix names nobody");
+        assert_eq!(producer.owns(own), Some(true));
+        let mut other = own;
+        other[15] = 6;
+        assert_eq!(producer.owns(other), Some(false));
+        let mut named = [0; 16];
+        named[..6].copy_from_slice(&group);
+        assert_eq!(producer.owns(named), Some(false), "a MAC address is no source");
+        // Datagrams to it pass over it, too.
+        assert_eq!(producer.destination(own), DestinationVerdict::Take { payload_max: 1400 });
         let mut address = [0; 16];
         address[..6].copy_from_slice(&group);
         // Datagrams pass over it to the next entry.
@@ -170,6 +219,7 @@ mod tests {
         mapping.poke(crate::layout::DESTINATIONS_VERSION, 1);
         assert_eq!(mapping.producer().link(), None);
         assert_eq!(mapping.producer().names([0; 6]), None);
+        assert_eq!(mapping.producer().owns([0; 16]), None);
         drop(consumer);
     }
 }

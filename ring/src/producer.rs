@@ -103,8 +103,8 @@ pub struct TooLong;
 /// The program's handle over a mapped region: a plain value, any number of copies, any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer {
-    words: Mapping,
-    layout: Layout,
+    pub(crate) words: Mapping,
+    pub(crate) layout: Layout,
 }
 
 impl Producer {

@@ -234,6 +234,8 @@ pub enum DestinationAction {
     Named = 4,
     /// KTSN takes them from sockets with SO_BROADCAST; those of others are the kernel's to refuse.
     Broadcast = 5,
+    /// Frames of packet sockets may come from this address; no datagram's destination matches.
+    Source = 6,
 }
 
 /// An entry of the destination table; the longest prefixes come first.
@@ -256,6 +258,12 @@ impl Destination {
         let [a, b, c, d, e, f] = address;
         let address = [a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         Self { address, prefix_bits: link::NO_PREFIX, action: DestinationAction::Named, payload_max: 0 }
+    }
+
+    /// The entry that names an address of the attachment (IPv6 or IPv4-mapped) to packet sockets.
+    #[must_use]
+    pub const fn source(address: [u8; 16]) -> Self {
+        Self { address, prefix_bits: link::NO_PREFIX, action: DestinationAction::Source, payload_max: 0 }
     }
 }
 

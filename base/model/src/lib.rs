@@ -20,7 +20,7 @@ mod reason;
 pub use class::{OutOfRange, Priority, PriorityMap, TrafficClass};
 #[cfg(feature = "gates")]
 pub use gate::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates};
-pub use link_frame::{LinkFault, LinkHead, LinkRules};
+pub use link_frame::{IpSource, LinkFault, LinkHead, LinkRules};
 pub use policy::{LatePolicy, UnsynchronisedPolicy};
 pub use prefix::{IpPrefix, PrefixError};
 pub use reason::{BypassReason, DropReason};

@@ -4,7 +4,7 @@
 //! In: at least the first [`HEAD_OCTETS`] octets of a frame, or all of a shorter one; what the attachment allows. Out:
 //! the fields that the decision needs, and the decision. Program and daemon ask this same code, so that a frame that
 //! the daemon would refuse goes to the kernel instead. It believes no length and reads nothing beyond the network
-//! header's addresses.
+//! header's addresses (of ARP: beyond the sender's).
 
 /// First octets that are looked at: Ethernet header, one tag, an IPv6 header; rounded up.
 pub const HEAD_OCTETS: usize = 64;
@@ -14,7 +14,14 @@ pub const HEADER_OCTETS: usize = 14;
 pub const TAG_OCTETS: usize = 4;
 
 const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
+/// Below, the field is a length, and an LLC header follows (802.3 3.2.6).
+const ETHER_TYPE_MIN: u16 = 0x600;
+/// LLC and SNAP header in front of an EtherType (RFC 1042).
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+/// First octets of an ARP packet for IPv4 over Ethernet (RFC 826).
+const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// Customer tag (802.1Q 9.5).
 const C_TAG: u16 = 0x8100;
 /// Service tag (802.1Q 9.5), and what older devices write for one.
@@ -35,6 +42,22 @@ pub struct LinkHead {
     pub ether_type: u16,
     /// Destination of an IPv4 (mapped) or IPv6 header, network order; `None` also when that header cannot be one.
     pub ip_destination: Option<[u8; 16]>,
+    /// The IP address that the frame says it comes from.
+    pub ip_source: IpSource,
+}
+
+/// The IP address that a frame says it comes from, network order (IPv4-mapped or IPv6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpSource {
+    /// The frame is neither IP nor ARP.
+    None,
+    /// Source address of the IP header, or the sender's address of an ARP packet.
+    Address([u8; 16]),
+    /// No address, in a frame that no router forwards: IPv4 from 0.0.0.0 to 255.255.255.255 (DHCP), an ARP probe
+    /// (RFC 5227), IPv6 from `::` to a link-local group (RFC 4862).
+    Unspecified,
+    /// The EtherType says IP or ARP, and the packet cannot be one.
+    Unreadable,
 }
 
 /// Why a frame does not leave here.
@@ -52,6 +75,9 @@ pub enum LinkFault {
     /// Neither the MAC nor the IP destination is allowed.
     #[error("the destination is not allowed")]
     Destination,
+    /// The IP source, or the sender's address of an ARP packet, is not the attachment's.
+    #[error("the IP or ARP source is not the attachment's")]
+    Address,
 }
 
 /// What an attachment allows.
@@ -63,6 +89,8 @@ pub struct LinkRules {
     pub vlan: Option<u16>,
     /// Only listed destinations are allowed.
     pub is_listed: bool,
+    /// IP sources and ARP senders must be addresses of the attachment.
+    pub is_source_judged: bool,
 }
 
 fn array<const N: usize>(octets: &[u8], at: usize) -> Option<[u8; N]> {
@@ -85,12 +113,14 @@ impl LinkHead {
             ether_type = be16(head, HEADER_OCTETS + 2)?;
             network_at += TAG_OCTETS;
         }
+        let packet = head.get(network_at..)?;
         Some(Self {
             destination: array(head, 0)?,
             source: array(head, 6)?,
             tag,
             ether_type,
-            ip_destination: ip_destination(ether_type, head.get(network_at..)?),
+            ip_destination: ip_destination(ether_type, packet),
+            ip_source: ip_source(ether_type, packet),
         })
     }
 
@@ -113,8 +143,9 @@ impl LinkHead {
         matches!(self.destination, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] | [0x01, 0x1b, 0x19, 0, 0, 0])
     }
 
-    /// Whether the frame may leave. `names` asks for a MAC address on the list, `allows` for an IP address (IPv6 or
-    /// IPv4-mapped); both only where there is a list.
+    /// Whether the frame may leave. `owns` asks whether an IP address (IPv6 or IPv4-mapped) is the attachment's, only
+    /// where sources are judged. `names` asks for a MAC address on the list, `allows` for an IP address; both only
+    /// where there is a list.
     ///
     /// # Errors
     /// The first [`LinkFault`] found.
@@ -122,6 +153,7 @@ impl LinkHead {
     pub fn judge(
         &self,
         rules: &LinkRules,
+        owns: impl FnOnce([u8; 16]) -> bool,
         names: impl FnOnce([u8; 6]) -> bool,
         allows: impl FnOnce([u8; 16]) -> bool,
     ) -> Result<(), LinkFault> {
@@ -137,6 +169,13 @@ impl LinkHead {
                 return Err(LinkFault::Tag);
             }
         }
+        if rules.is_source_judged {
+            match self.ip_source {
+                IpSource::None | IpSource::Unspecified => {}
+                IpSource::Address(address) if owns(address) => {}
+                IpSource::Address(_) | IpSource::Unreadable => return Err(LinkFault::Address),
+            }
+        }
         if rules.is_listed && names(self.destination) {
             return Ok(());
         }
@@ -150,14 +189,62 @@ impl LinkHead {
     }
 }
 
+fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// Who the packet says it comes from.
+fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
+    let (ether_type, packet) = match packet.split_first_chunk() {
+        // The same EtherTypes in the older encapsulation.
+        Some((&SNAP, rest)) if ether_type < ETHER_TYPE_MIN => {
+            (be16(rest, 0).unwrap_or(0), rest.get(2..).unwrap_or_default())
+        }
+        _ => (ether_type, packet),
+    };
+    let read = match ether_type {
+        IPV4 => ipv4_source(packet),
+        IPV6 => ipv6_source(packet),
+        ARP => arp_sender(packet),
+        _ => return IpSource::None,
+    };
+    read.unwrap_or(IpSource::Unreadable)
+}
+
+fn ipv4_source(packet: &[u8]) -> Option<IpSource> {
+    let (source, destination) = (array(packet, 12)?, array(packet, 16)?);
+    match (packet.first()? >> 4, source, destination) {
+        (4, [0, 0, 0, 0], [255, 255, 255, 255]) => Some(IpSource::Unspecified),
+        (4, source, _) => Some(IpSource::Address(mapped(source))),
+        _ => None,
+    }
+}
+
+fn ipv6_source(packet: &[u8]) -> Option<IpSource> {
+    let (source, group): ([u8; 16], Option<[u8; 2]>) = (array(packet, 8)?, array(packet, 24));
+    let number = u128::from_be_bytes(source);
+    match packet.first()? >> 4 {
+        6 if number == 0 && group == Some([0xff, 0x02]) => Some(IpSource::Unspecified),
+        // A mapped address has no place on a wire; as an address of the attachment it would be IPv4's.
+        6 if number >> 32 == 0xffff => None,
+        6 => Some(IpSource::Address(source)),
+        _ => None,
+    }
+}
+
+fn arp_sender(packet: &[u8]) -> Option<IpSource> {
+    match (array(packet, 0)?, array(packet, 14)?) {
+        (ARP_ETHERNET_IPV4, [0, 0, 0, 0]) => Some(IpSource::Unspecified),
+        (ARP_ETHERNET_IPV4, sender) => Some(IpSource::Address(mapped(sender))),
+        _ => None,
+    }
+}
+
 /// Destination of the header at the start of `packet`.
 fn ip_destination(ether_type: u16, packet: &[u8]) -> Option<[u8; 16]> {
     let version = packet.first()? >> 4;
     match (ether_type, version) {
-        (IPV4, 4) => {
-            let [a, b, c, d] = array(packet, 16)?;
-            Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
-        }
+        (IPV4, 4) => Some(mapped(array(packet, 16)?)),
         (IPV6, 6) => array(packet, 24),
         _ => None,
     }

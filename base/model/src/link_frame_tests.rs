@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::{HEAD_OCTETS, LinkFault, LinkHead, LinkRules};
+use super::{HEAD_OCTETS, IpSource, LinkFault, LinkHead, LinkRules};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 5];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -16,13 +16,20 @@ fn frame(destination: [u8; 6], rest: &[u8]) -> Vec<u8> {
 }
 
 fn rules() -> LinkRules {
-    LinkRules { source: OWN, vlan: None, is_listed: false }
+    LinkRules { source: OWN, vlan: None, is_listed: false, is_source_judged: false }
+}
+
+/// 10.0.0.1 and fd00::1.
+fn is_own_ip(address: [u8; 16]) -> bool {
+    let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1];
+    let v6 = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    address == v4 || address == v6
 }
 
 fn judge(rules: &LinkRules, frame: &[u8]) -> Result<(), LinkFault> {
     let names = |mac| mac == PEER;
     let allows = |address: [u8; 16]| address[12..] == [10, 0, 0, 2];
-    LinkHead::parse(frame).expect("a header").judge(rules, names, allows)
+    LinkHead::parse(frame).expect("a header").judge(rules, is_own_ip, names, allows)
 }
 
 /// Octet by octet, with none of the parser's helpers.
@@ -56,12 +63,54 @@ fn naive(frame: &[u8]) -> Option<LinkHead> {
     let (mut destination, mut source) = ([0; 6], [0; 6]);
     destination.copy_from_slice(&frame[..6]);
     source.copy_from_slice(&frame[6..12]);
-    Some(LinkHead { destination, source, tag, ether_type, ip_destination })
+    let ip_source = naive_source(ether_type, packet);
+    Some(LinkHead { destination, source, tag, ether_type, ip_destination, ip_source })
+}
+
+fn naive_source(ether_type: u16, packet: &[u8]) -> IpSource {
+    let is_snap = ether_type < 1536 && packet.len() >= 6 && packet[..6] == [0xaa, 0xaa, 3, 0, 0, 0];
+    if is_snap && packet.len() < 8 {
+        return IpSource::None;
+    }
+    if is_snap {
+        let inner = u16::from(packet[6]) * 256 + u16::from(packet[7]);
+        // SNAP in SNAP is nothing.
+        return if inner < 1536 { IpSource::None } else { naive_source(inner, &packet[8..]) };
+    }
+    let v4 = |at: usize| {
+        let mut mapped = [0; 16];
+        (mapped[10], mapped[11]) = (255, 255);
+        mapped[12..].copy_from_slice(&packet[at..at + 4]);
+        IpSource::Address(mapped)
+    };
+    match ether_type {
+        0x0800 if packet.len() < 20 || packet[0] / 16 != 4 => IpSource::Unreadable,
+        0x0800 if packet[12..16] == [0; 4] && packet[16..20] == [255; 4] => IpSource::Unspecified,
+        0x0800 => v4(12),
+        0x0806 if packet.len() < 18 || packet[..6] != [0, 1, 8, 0, 6, 4] => IpSource::Unreadable,
+        0x0806 if packet[14..18] == [0; 4] => IpSource::Unspecified,
+        0x0806 => v4(14),
+        0x86dd if packet.len() < 24 || packet[0] / 16 != 6 => IpSource::Unreadable,
+        0x86dd => {
+            let (source, to) = (&packet[8..24], packet.get(24..40));
+            if source[..10] == [0; 10] && source[10..12] == [255; 2] {
+                return IpSource::Unreadable;
+            }
+            if source == [0; 16] && to.is_some_and(|to| to[..2] == [0xff, 2]) {
+                return IpSource::Unspecified;
+            }
+            let mut address = [0; 16];
+            address.copy_from_slice(source);
+            IpSource::Address(address)
+        }
+        _ => IpSource::None,
+    }
 }
 
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let ether_type = prop_oneof![
         Just(0x0800u16),
+        Just(0x0806),
         Just(0x86dd),
         Just(0x8100),
         Just(0x88a8),
@@ -113,8 +162,12 @@ proptest! {
     #[test]
     fn nothing_foreign_leaves(frame in any_frame(), vlan in proptest::option::of(1u16..4095), is_listed: bool) {
         let Some(head) = LinkHead::parse(&frame) else { return Ok(()) };
-        let rules = LinkRules { source: OWN, vlan, is_listed };
-        let verdict = head.judge(&rules, |_| false, |_| true);
+        let rules = LinkRules { source: OWN, vlan, is_listed, is_source_judged: true };
+        let verdict = head.judge(&rules, is_own_ip, |_| false, |_| true);
+        if let (IpSource::Address(address), Ok(())) = (head.ip_source, verdict) {
+            prop_assert!(is_own_ip(address));
+        }
+        prop_assert!(verdict.is_err() || head.ip_source != IpSource::Unreadable);
         prop_assert!(head.source == OWN || verdict == Err(LinkFault::Source));
         prop_assert!(!(head.is_reserved() && verdict.is_ok()));
     }
@@ -136,8 +189,8 @@ fn reserved_groups_must_be_named_802_1q_8_6_3() {
         assert_eq!(judge(&rules(), &frame), Err(LinkFault::Reserved));
         let head = LinkHead::parse(&frame).unwrap();
         let listed = LinkRules { is_listed: true, ..rules() };
-        assert_eq!(head.judge(&listed, |mac| mac == destination, |_| false), Ok(()));
-        assert_eq!(head.judge(&listed, |_| false, |_| true), Err(LinkFault::Reserved));
+        assert_eq!(head.judge(&listed, is_own_ip, |mac| mac == destination, |_| false), Ok(()));
+        assert_eq!(head.judge(&listed, is_own_ip, |_| false, |_| true), Err(LinkFault::Reserved));
     }
     assert_eq!(judge(&rules(), &frame([1, 0x80, 0xc2, 0, 0, 0x10], &[0x88, 0xf7])), Ok(()));
     assert_eq!(judge(&rules(), &frame([1, 0x1b, 0x19, 0, 0, 1], &[0x88, 0xf7])), Ok(()));
@@ -184,4 +237,69 @@ fn a_list_names_macs_and_prefixes() {
     assert_eq!(judge(&listed, &frame(other, &wrong)), Err(LinkFault::Destination));
     assert_eq!(judge(&listed, &frame(other, &v4(2)[..21])), Err(LinkFault::Destination));
     assert_eq!(judge(&rules(), &frame(other, &v4(3))), Ok(()));
+}
+
+/// Where sources are judged, a frame says its own IP address or none: plain, tagged, in the older encapsulation.
+#[test]
+fn sources_are_the_attachments() {
+    let judged = LinkRules { is_source_judged: true, ..rules() };
+    let v4 = |last: u8, to: [u8; 4]| {
+        let mut packet = [0x45; 1].to_vec();
+        packet.extend([0; 11]);
+        packet.extend([10, 0, 0, last]);
+        packet.extend(to);
+        packet
+    };
+    let peer = [10, 0, 0, 2];
+    let v6 = |source: [u8; 16], group: u8| {
+        let mut packet = [0x60, 0, 0, 0, 0, 0, 17, 64].to_vec();
+        packet.extend(source);
+        packet.extend([0xff, group]);
+        packet.extend([0; 14]);
+        packet
+    };
+    let arp = |sender: [u8; 4]| [&[0, 1, 8, 0, 6, 4, 0, 1][..], &OWN, &sender, &[0; 10]].concat();
+    let mut fd = [0; 16];
+    (fd[0], fd[15]) = (0xfd, 1);
+    let mut mapped = [0; 16];
+    (mapped[10], mapped[11], mapped[12], mapped[15]) = (255, 255, 10, 1);
+    let mut unspecified = v4(0, [255; 4]);
+    unspecified[12] = 0;
+    let mut from_none = unspecified.clone();
+    from_none[16..].copy_from_slice(&peer);
+    let (ok, refused) = (Ok(()), Err(LinkFault::Address));
+    let cases: Vec<(u16, Vec<u8>, Result<(), LinkFault>)> = [
+        (0x0800, v4(1, peer), ok),
+        (0x0800, v4(9, peer), refused),
+        (0x0800, unspecified, ok),
+        (0x0800, from_none, refused),
+        (0x0800, v4(1, peer)[..19].to_vec(), refused),
+        (0x0800, v6(fd, 2), refused),
+        (0x86dd, v6(fd, 2), ok),
+        (0x86dd, v6([0xfd; 16], 2), refused),
+        (0x86dd, v6([0; 16], 2), ok),
+        (0x86dd, v6([0; 16], 5), refused),
+        (0x86dd, v6(mapped, 2), refused),
+        (0x0806, arp([10, 0, 0, 1]), ok),
+        (0x0806, arp([10, 0, 0, 9]), refused),
+        (0x0806, arp([0; 4]), ok),
+        (0x0806, [0, 6].to_vec(), refused),
+        (0x22f0, v4(9, peer), ok),
+    ]
+    .into();
+    for (ether_type, packet, verdict) in cases {
+        let kind = ether_type.to_be_bytes();
+        let length = [0, 60, 0xaa, 0xaa, 3, 0, 0, 0];
+        for before in [&[][..], &[0x81, 0, 0, 7], &length, &[0x81, 0, 0, 7, 0, 60, 0xaa, 0xaa, 3, 0, 0, 0]] {
+            let whole = frame(PEER, &[before, &kind, &packet].concat());
+            assert_eq!(judge(&judged, &whole), verdict, "{before:x?} {ether_type:x} {packet:x?}");
+            assert_eq!(judge(&rules(), &whole), ok, "where they are not judged");
+        }
+        // A second tag would hide it.
+        for outer in [0x8100u16, 0x88a8] {
+            let [a, b] = outer.to_be_bytes();
+            let whole = frame(PEER, &[&[a, b, 0, 7, 0x81, 0, 0, 8][..], &kind, &packet].concat());
+            assert_eq!(judge(&judged, &whole), Err(LinkFault::Tag));
+        }
+    }
 }

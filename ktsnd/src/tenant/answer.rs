@@ -27,7 +27,8 @@ pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::Lay
 }
 
 /// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is
-/// not: what it sends keeps that source, which headers made here could not have.
+/// not: what it sends keeps that source, which headers made here could not have. Nor is one that is bound to an address
+/// of the interface that was not given to the attachment (`not_allowed`).
 pub(super) fn judge<P>(served: &Served<P>, tables: &Tables, facts: &SocketFacts) -> StreamCode {
     if facts.netns_cookie != served.netns_cookie {
         StreamCode::NotAttached
@@ -37,9 +38,17 @@ pub(super) fn judge<P>(served: &Served<P>, tables: &Tables, facts: &SocketFacts)
         || is_bound_elsewhere(tables.attachment(served.index), facts)
     {
         StreamCode::Unsupported
+    } else if is_withheld(tables.attachment(served.index), facts) {
+        StreamCode::Refused
     } else {
         StreamCode::Registered
     }
+}
+
+/// Whether the socket is bound to an address that the interface has and that was not given.
+fn is_withheld(tables: Option<&AttachmentTables>, facts: &SocketFacts) -> bool {
+    let local = facts.local.ip().to_canonical();
+    tables.is_some_and(|tables| tables.withheld().binary_search(&local).is_ok())
 }
 
 /// Whether the socket's address is one of the namespace's, but not of the attachment's interface. While the tables do
@@ -47,7 +56,9 @@ pub(super) fn judge<P>(served: &Served<P>, tables: &Tables, facts: &SocketFacts)
 fn is_bound_elsewhere(tables: Option<&AttachmentTables>, facts: &SocketFacts) -> bool {
     let local = facts.local.ip().to_canonical();
     tables.is_some_and(|tables| {
-        !tables.interface().has_address(local) && tables.own().binary_search(&local).is_ok()
+        let is_interfaces =
+            tables.interface().has_address(local) || tables.withheld().binary_search(&local).is_ok();
+        !is_interfaces && tables.own().binary_search(&local).is_ok()
     })
 }
 
@@ -87,6 +98,7 @@ fn link_facts(tables: &AttachmentTables) -> LinkFacts {
         source: rules.source,
         is_listed: rules.is_listed,
         vlan: rules.vlan,
+        is_source_judged: rules.is_source_judged,
     }
 }
 
@@ -131,6 +143,8 @@ pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
     let named = tables.attachment(attachment).map_or(&[][..], AttachmentTables::named);
     let mut table = destination_table(tables, attachment);
     table.extend(named.iter().map(|mac| Destination::named(mac.0)));
+    let sources = tables.attachment(attachment).into_iter().flat_map(AttachmentTables::sources);
+    table.extend(sources.map(|address| Destination::source(mapped(address).octets())));
     let link = tables.attachment(attachment).map(link_facts).unwrap_or_default();
     let sole_v4 = tables.attachment(attachment).map_or([0; 4], sole_v4);
     Offer { table, link, sole_v4, others: Vec::new() }
