@@ -31,6 +31,8 @@ static long (*const redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUN
 extern char pods;	/* target → delivery */
 extern char devices;	/* slot → host end of the pod's veth; the kernel itself takes a device out when it goes */
 extern char tallies;	/* slot → counters, of each processor */
+extern char ends;	/* target, its destination an outer source → the tunnel end is known */
+extern char own;	/* address → it is this node's */
 
 /* TCX's verdicts (linux/bpf.h since 6.6): to the next program; dropped; a redirection. */
 #define GO_ON (-1)
@@ -214,18 +216,24 @@ INLINE int is_outer_sum_right(struct __sk_buff *skb, const struct packet *outer,
 	return sum == 0xffff;
 }
 
-/* Why a frame for this pod is the kernel's, or -1. `inner_at` is where its inner IP header lies. */
+/*
+ * Why a frame for this pod is the kernel's, or -1. `end` is its target with the outer source as destination; `inner_at` is
+ * where its inner IP header lies.
+ */
 INLINE int examine(struct __sk_buff *skb, const struct delivery *delivery, const struct packet *outer,
-		   const struct tunnel *tunnel, const struct packet *inner, __u32 inner_at)
+		   const struct target *end, const struct tunnel *tunnel, const struct packet *inner, __u32 inner_at)
 {
 	struct udp udp;
 
+	if (!map_lookup(&ends, end))
+		return TALLY_TUNNEL_END;
 	if (skb->gso_size)
 		return TALLY_SEGMENTED;
 	if (!is_same(tunnel->destination, delivery->station, 6) || is_same(tunnel->source, delivery->station, 6) ||
 	    !is_station(tunnel->source))
 		return TALLY_OTHER_MAC;
-	if (is_source_odd(inner))
+	/* The node sends nothing to itself by the wire: for the kernel such a source is a martian. */
+	if (is_source_odd(inner) || map_lookup(&own, inner->source) || map_lookup(&own, outer->source))
 		return TALLY_SOURCE;
 	/* The inner packet fills the frame, the datagram fills the packet. */
 	if (inner_at + inner->headers + inner->room != skb->len)
@@ -334,8 +342,10 @@ int ingress(struct __sk_buff *skb)
 	counts = map_lookup(&tallies, &delivery.slot);
 	if (!counts)
 		return GO_ON;
-	if (why < 0)
-		why = examine(skb, &delivery, &outer, &tunnel, &inner, inner_at);
+	if (why < 0) {
+		__builtin_memcpy(target.destination, outer.source, 16);
+		why = examine(skb, &delivery, &outer, &target, &tunnel, &inner, inner_at);
+	}
 	device = map_lookup(&devices, &delivery.slot);
 	if (why < 0 && !device)
 		why = TALLY_GONE;

@@ -23,12 +23,16 @@ enum tally {
 	TALLY_OVER_MTU = 9,	/* longer than the pod's interface takes */
 	TALLY_OTHER_MAC = 10,	/* for another station of the VXLAN segment, or from an impossible one */
 	TALLY_CONGESTION = 11,	/* the outer header tells of congestion, the inner one has to (RFC 6040) */
-	TALLY_SOURCE = 12,	/* a source address that no router forwards */
+	TALLY_SOURCE = 12,	/* a source address that no router forwards, or one of this node's own */
 	TALLY_GONE = 13,	/* the host end of the pod's veth is not there (any more) */
 	TALLY_FAILED = 14,	/* the kernel could not change the frame any further: dropped */
+	TALLY_TUNNEL_END = 15,	/* from no tunnel end that is known in this network */
 };
 
-/* Which frames: the outer destination, the network, the inner destination. Addresses as IPv6, IPv4 mapped. */
+/*
+ * Which frames: the outer destination, the network, the inner destination. Addresses as IPv6, IPv4 mapped. In the map of
+ * tunnel ends the outer source stands for the inner destination.
+ */
 struct target {
 	__u32 vni;
 	__be16 port;

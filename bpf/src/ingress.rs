@@ -4,7 +4,8 @@
 //! In: which frames are for which attachment ([`Target`], [`Delivery`]), the attachments' devices, the uplink. Out: frames in
 //! pods, [`Tallied`] for each attachment. It never holds a frame, and what it does not take is the kernel's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use crate::error::BpfError;
@@ -15,13 +16,17 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-use layout::{DELIVERY_OCTETS, TALLIES, TARGET_OCTETS};
-pub use layout::{Delivery, Routed, Tallied, Target};
+use layout::{DELIVERY_OCTETS, TALLIES, TARGET_OCTETS, address_key};
+pub use layout::{Delivery, End, Routed, Tallied, Target};
 
 /// What the kernel shows of the program and its maps.
 const NAME: &str = "ktsn_ingress";
 /// Addresses of all attachments of one uplink.
 pub const TARGETS_MAX: usize = 16_384;
+/// Tunnel ends of all networks of one uplink.
+const ENDS_MAX: usize = 16_384;
+/// Addresses of the node.
+const OWN_MAX: usize = 16_384;
 /// Attachments, by slot.
 pub const SLOTS_MAX: usize = 1024;
 
@@ -41,6 +46,8 @@ struct Maps {
     pods: OwnedFd,
     devices: OwnedFd,
     tallies: OwnedFd,
+    ends: OwnedFd,
+    own: OwnedFd,
 }
 
 impl Maps {
@@ -54,6 +61,8 @@ impl Maps {
             // No devices are redirected to by it: it is a list that the kernel itself takes a device out of when it goes.
             devices: create(MapType::Devmap, (4, 4), SLOTS_MAX as u32, 0)?,
             tallies: create(MapType::PercpuArray, tallies, SLOTS_MAX as u32, 0)?,
+            ends: create(MapType::Hash, (TARGET_OCTETS as u32, 1), ENDS_MAX as u32, sys::NO_PREALLOC)?,
+            own: create(MapType::Hash, (16, 1), OWN_MAX as u32, sys::NO_PREALLOC)?,
         })
     }
 
@@ -62,6 +71,8 @@ impl Maps {
             IngressMap::Pods => &self.pods,
             IngressMap::Devices => &self.devices,
             IngressMap::Tallies => &self.tallies,
+            IngressMap::Ends => &self.ends,
+            IngressMap::Own => &self.own,
         };
         map.as_raw_fd().unsigned_abs()
     }
@@ -80,6 +91,8 @@ pub struct Ingress {
     pub(crate) program: OwnedFd,
     link: Option<Link>,
     targets: BTreeMap<[u8; TARGET_OCTETS], [u8; DELIVERY_OCTETS]>,
+    ends: BTreeSet<[u8; TARGET_OCTETS]>,
+    own: BTreeSet<[u8; 16]>,
 }
 
 impl Ingress {
@@ -93,7 +106,8 @@ impl Ingress {
         let program = sys::program_load(NAME, &instructions).map_err(|(source, log)| {
             if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
         })?;
-        Ok(Self { maps, program, link: None, targets: BTreeMap::new() })
+        let (targets, ends, own) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Ok(Self { maps, program, link: None, targets, ends, own })
     }
 
     /// The host end of the veth of the attachment at `slot`; `None`: it takes nothing. The kernel takes a device that goes
@@ -143,6 +157,24 @@ impl Ingress {
             }
         }
         Ok(())
+    }
+
+    /// Replaces the tunnel ends that frames may come from; what goes goes first.
+    ///
+    /// # Errors
+    /// As [`Self::set_targets`].
+    pub fn set_ends(&mut self, ends: impl IntoIterator<Item = End>) -> Result<(), BpfError> {
+        let wanted = ends.into_iter().map(|end| end.key()).collect();
+        set_members(&self.maps.ends, "tunnel ends", ENDS_MAX, &mut self.ends, wanted)
+    }
+
+    /// Replaces the node's own addresses: no frame from one of them is taken.
+    ///
+    /// # Errors
+    /// As [`Self::set_targets`].
+    pub fn set_own(&mut self, own: impl IntoIterator<Item = IpAddr>) -> Result<(), BpfError> {
+        let wanted = own.into_iter().map(address_key).collect();
+        set_members(&self.maps.own, "addresses of the node", OWN_MAX, &mut self.own, wanted)
     }
 
     /// Puts the program at the ingress of the device, in front of all others there; off the one it was at before. While it
@@ -212,4 +244,28 @@ impl Ingress {
         }
         Ok(sums)
     }
+}
+
+/// Makes a map hold these keys and no others.
+fn set_members<const N: usize>(
+    map: &OwnedFd,
+    what: &'static str,
+    count_max: usize,
+    held: &mut BTreeSet<[u8; N]>,
+    wanted: BTreeSet<[u8; N]>,
+) -> Result<(), BpfError> {
+    if wanted.len() > count_max {
+        return Err(BpfError::TooMany { what, count: wanted.len(), count_max });
+    }
+    for key in held.difference(&wanted).copied().collect::<Vec<_>>() {
+        sys::map_delete(map, &key).map_err(BpfError::os(what))?;
+        held.remove(&key);
+    }
+    for key in wanted {
+        if !held.contains(&key) {
+            sys::map_update(map, &key, &[1_u8]).map_err(BpfError::os(what))?;
+            held.insert(key);
+        }
+    }
+    Ok(())
 }

@@ -26,7 +26,7 @@ mod sys;
 pub use capture::{Capture, Destination, Options};
 pub use error::BpfError;
 pub use frames::{Counters, Frames, Taken};
-pub use ingress::{Delivery, Ingress, Place, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
+pub use ingress::{Delivery, End, Ingress, Place, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
 pub use layout::{Clock, Counted, FRAME_OCTETS_MAX};
 
 #[cfg(test)]

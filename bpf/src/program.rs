@@ -17,6 +17,8 @@ pub(crate) enum IngressMap {
     Pods,
     Devices,
     Tallies,
+    Ends,
+    Own,
 }
 
 /// A program that has not been loaded yet.

@@ -4,6 +4,7 @@
 //! In: untrusted text. Out: [`Config`], or one error that names the field, the value and what was expected.
 //! Nothing here touches the system; whether a device exists is found out by who opens it.
 
+mod addresses;
 mod attach_flag;
 mod capture;
 mod checked;
@@ -16,6 +17,7 @@ mod raw;
 mod schedule;
 mod segment;
 
+pub use addresses::{Given, RawAddresses};
 pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon};

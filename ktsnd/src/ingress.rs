@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The short way in of one uplink: the program, and whose frames it takes.
 //!
-//! In: the tables of the attachments that ask for it. Out: the program's maps, its place at the uplink, its counters.
+//! In: the tables of the attachments that ask for it. Out: the program's maps (targets, known tunnel ends, the node's own
+//! addresses), its place at the uplink, its counters.
 //! What two attachments claim is nobody's: the kernel decides. A pod's device is bound to its attachment while no frame can
 //! reach it, and looked at again once it is bound: the kernel takes a device out that goes, and numbers are used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ktsn_bpf::{BpfError, Delivery, Ingress, Place, Routed, Tallied, Target};
+use ktsn_bpf::{BpfError, Delivery, End, Ingress, Place, Routed, Tallied, Target};
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
 use crate::tables::host_end;
@@ -62,15 +63,18 @@ fn targets(index: AttachmentIndex, tables: &AttachmentTables) -> Vec<(Target, De
         station: known.station.0,
         routed: known.gateway.map(|gateway| Routed { pod: interface.mac().0, gateway: gateway.0 }),
     };
-    let is_meant = |address: &std::net::IpAddr| match address {
-        std::net::IpAddr::V4(address) => !address.is_link_local(),
-        // Such addresses are not routed.
-        std::net::IpAddr::V6(address) => known.gateway.is_none() || !address.is_unicast_link_local(),
-    };
     let target =
         |destination| Target { vni: known.vni.get(), port: known.port, local: known.local, destination };
-    let addresses = interface.addresses().iter().map(|(address, _)| *address);
-    addresses.filter(is_meant).map(|address| (target(address), delivery)).collect()
+    known.addresses.iter().map(|address| (target(*address), delivery)).collect()
+}
+
+/// The tunnel ends that a member's frames may come from.
+fn ends(tables: &AttachmentTables) -> impl Iterator<Item = End> {
+    let of = |known: &ktsn_resolve::Delivery| {
+        let (vni, port, local) = (known.vni.get(), known.port, known.local);
+        known.ends.iter().map(move |remote| End { vni, port, local, remote: *remote }).collect::<Vec<_>>()
+    };
+    tables.delivery().map(of).into_iter().flatten()
 }
 
 /// Whether the attachment's frames can be handed into its pod at all.
@@ -169,6 +173,7 @@ impl Uplink {
             }
         }
         wanted.retain(|key, _| !twice.contains(key));
+        self.set_senders(members, tables)?;
         let unbound = self.unbound(members, tables);
         // Whose device is not bound gets nothing meanwhile.
         let safe = wanted.values().filter(|(_, delivery)| !unbound.contains_key(&delivery.slot)).copied();
@@ -186,6 +191,14 @@ impl Uplink {
             )
         };
         Ok(addresses.chain(stations).map(told).collect())
+    }
+
+    /// Whose frames are taken, before any target leads into a pod.
+    fn set_senders(&mut self, members: &[Member<'_>], tables: &Tables) -> Result<(), BpfError> {
+        let of_members = || members.iter().filter_map(|member| tables.attachment(member.index));
+        let own = of_members().filter_map(AttachmentTables::delivery).flat_map(|known| known.own.iter());
+        self.program.set_own(own.copied())?;
+        self.program.set_ends(of_members().flat_map(ends))
     }
 
     /// Slots whose device is not the one that is wanted.

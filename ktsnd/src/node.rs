@@ -410,13 +410,19 @@ impl Node {
         self.foreign = foreign;
         for kept in kept {
             let name = kept.raw.name.clone().unwrap_or_default();
+            let is_silent = kept.raw.addresses.is_none();
             let is_there = kept.raw.netns.as_deref().is_none_or(|path| netns_path(path).exists());
             let attached = match Attachment::check("state.json", kept.raw.clone()) {
                 Ok(attachment) => self.attach(attachment, true).await.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
             match attached {
-                Ok(_) => self.wholes.extend(kept.whole.map(|whole| (name, whole))),
+                Ok(_) => {
+                    if is_silent {
+                        self.tell_found(&name);
+                    }
+                    self.wholes.extend(kept.whole.map(|whole| (name, whole)));
+                }
                 Err(error) => {
                     self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
                     self.waiting.extend(Some(kept).filter(|_| is_there));
@@ -434,6 +440,17 @@ impl Node {
         self.foreign.attachments.retain(|entry| entry["name"].as_str() != Some(name));
         self.wholes.remove(name);
         known != self.waiting.len() + self.foreign.attachments.len() + self.wholes.len()
+    }
+
+    /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
+    fn tell_found(&self, name: &str) {
+        let found = self.attached.iter().flatten().find(|attached| attached.attachment.name == name);
+        let addresses = found.map(|attached| attached.attachment.addresses.listed().join(", "));
+        warn!(
+            attachment = name,
+            "the state file, of an older ktsnd, names no addresses; given are those that the interface has now: {}",
+            addresses.unwrap_or_default()
+        );
     }
 
     fn save(&mut self) {

@@ -4,6 +4,8 @@
 //! In: what the daemon knows of the pod's host end and of the overlay's arriving side. Out: the same, in the tables that
 //! the maps of the short way in are filled from.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use ktsn_wire::{MacAddress, Vni};
@@ -11,7 +13,7 @@ use ktsn_wire::{MacAddress, Vni};
 use crate::table::AttachmentTables;
 
 /// Frames of an overlay that arrive for an attachment, and how the host hands them into the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// VXLAN network identifier.
     pub vni: Vni,
@@ -28,6 +30,12 @@ pub struct Delivery {
     pub host_end: u32,
     /// Longest IP packet that the host would send into the pod, octets.
     pub packet_octets_max: u32,
+    /// Inner destinations: addresses of the attachment that the node itself would deliver to this pod.
+    pub addresses: Vec<IpAddr>,
+    /// Outer sources: the tunnel ends that are known in this network.
+    pub ends: Vec<IpAddr>,
+    /// Addresses of the node: no frame that comes by the uplink has one as its source.
+    pub own: Arc<[IpAddr]>,
 }
 
 impl AttachmentTables {

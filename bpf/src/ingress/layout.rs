@@ -37,17 +37,19 @@ pub enum Tallied {
     OtherMac = 10,
     /// Left: the outer header tells of congestion, which the inner one has to tell of then (RFC 6040).
     Congestion = 11,
-    /// Left: a source address that no router forwards.
+    /// Left: a source address that no router forwards, or one of this node's own.
     Source = 12,
     /// Left: the host end of the pod's veth is not there.
     Gone = 13,
     /// Dropped: the kernel refused the rest of the changes, or the frame is left as it refused the first.
     Failed = 14,
+    /// Left: from no tunnel end that is known in this network.
+    TunnelEnd = 15,
 }
 
 impl Tallied {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Taken,
         Self::Octets,
         Self::NotUdp,
@@ -63,6 +65,7 @@ impl Tallied {
         Self::Source,
         Self::Gone,
         Self::Failed,
+        Self::TunnelEnd,
     ];
 
     /// The word that counters, the control API and docs use.
@@ -84,6 +87,7 @@ impl Tallied {
             Self::Source => "source",
             Self::Gone => "gone",
             Self::Failed => "failed",
+            Self::TunnelEnd => "tunnel_end",
         }
     }
 }
@@ -99,6 +103,27 @@ pub struct Target {
     pub local: IpAddr,
     /// Inner destination address.
     pub destination: IpAddr,
+}
+
+/// A tunnel end that frames of one network may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+    /// UDP destination port.
+    pub port: u16,
+    /// Outer destination address: this node's tunnel end.
+    pub local: IpAddr,
+    /// Outer source address: the other node's.
+    pub remote: IpAddr,
+}
+
+impl End {
+    /// The key of a target with the outer source in the place of the inner destination.
+    pub(crate) fn key(&self) -> [u8; TARGET_OCTETS] {
+        let Self { vni, port, local, remote } = *self;
+        Target { vni, port, local, destination: remote }.key()
+    }
 }
 
 /// What happens to frames for one [`Target`].
@@ -128,6 +153,11 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     }
+}
+
+/// The key of an address.
+pub(crate) fn address_key(address: IpAddr) -> [u8; 16] {
+    mapped(address).octets()
 }
 
 impl Target {

@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use crate::test_run;
 use frames::{Given, given, plain};
-use reference::{Expected, POD, TARGETS, UNBOUND_SLOT};
+use reference::{ENDS, Expected, OWN, POD, PORT, TARGETS, UNBOUND_SLOT};
 
 mod frames;
 mod reference;
@@ -36,7 +36,13 @@ fn loaded() -> Ingress {
         ingress.set_device(delivery.slot, Some(1)).unwrap();
     }
     ingress.set_targets(TARGETS.iter().copied()).unwrap();
+    ingress.set_ends(ends()).unwrap();
+    ingress.set_own(OWN).unwrap();
     ingress
+}
+
+fn ends() -> impl Iterator<Item = End> {
+    ENDS.into_iter().map(|(vni, local, remote)| End { vni, port: PORT, local, remote })
 }
 
 /// Verdict, and the frame as the program left it.
@@ -145,6 +151,9 @@ fn each_reason_is_counted_by_its_name() {
         changed(&|given| *given = plain(1_500), Tallied::OverMtu);
         changed(&|given| *given = frames::with_congestion(), Tallied::Congestion);
         changed(&|given| *given = frames::with_source([127, 0, 0, 1]), Tallied::Source);
+        changed(&|given| *given = frames::with_source([10, 1, 1, 200]), Tallied::Source);
+        changed(&|given| *given = frames::from_end([192, 0, 2, 200]), Tallied::Source);
+        changed(&|given| *given = frames::from_end([192, 0, 2, 4]), Tallied::TunnelEnd);
         ingress.set_device(0, None).unwrap();
         changed(&|_| {}, Tallied::Gone);
         ingress.set_device(0, Some(1)).unwrap();
@@ -177,6 +186,28 @@ fn targets_are_replaced() {
         assert_eq!(run(&ingress, &plain(64)).0, REDIRECT, "as before");
         ingress.set_targets(TARGETS.iter().copied()).unwrap();
         assert_eq!(run(&ingress, &plain(64)).1[..6], POD);
+    });
+}
+
+#[test]
+fn tunnel_ends_and_own_addresses_are_replaced() {
+    inside(|| {
+        let mut ingress = loaded();
+        let (good, own) = (plain(64), frames::with_source([10, 1, 1, 200]));
+        let runs = |ingress: &Ingress| (run(ingress, &good).0, run(ingress, &own).0);
+        assert_eq!(runs(&ingress), (REDIRECT, GO_ON));
+        ingress.set_own([]).unwrap();
+        assert_eq!(runs(&ingress), (REDIRECT, REDIRECT), "another node's by now");
+        ingress.set_own(OWN).unwrap();
+        // The other network's ends are not this one's.
+        ingress.set_ends(ends().filter(|end| end.vni != 1)).unwrap();
+        assert_eq!(runs(&ingress), (GO_ON, GO_ON));
+        ingress.set_ends(ends()).unwrap();
+        assert_eq!(runs(&ingress), (REDIRECT, GO_ON));
+        let end = ends().next().unwrap();
+        let many = (0..=ENDS_MAX as u32).map(|vni| End { vni, ..end });
+        assert!(matches!(ingress.set_ends(many), Err(BpfError::TooMany { .. })));
+        assert_eq!(runs(&ingress), (REDIRECT, GO_ON), "as before");
     });
 }
 

@@ -249,6 +249,7 @@ type Attachment struct {
 	TakePriorityMin   *uint32                `protobuf:"varint,15,opt,name=take_priority_min,json=takePriorityMin,proto3,oneof" json:"take_priority_min,omitempty"` // datagrams without transmit time are taken from it on; absent = none
 	Capture           string                 `protobuf:"bytes,20,opt,name=capture,proto3" json:"capture,omitempty"`                                                 // preload or kernel
 	Ingress           string                 `protobuf:"bytes,40,opt,name=ingress,proto3" json:"ingress,omitempty"`                                                 // kernel or short
+	Addresses         []string               `protobuf:"bytes,50,rep,name=addresses,proto3" json:"addresses,omitempty"`                                             // IP addresses and prefixes that are given to it, or `interface` alone; empty = what the interface has when it is attached
 	CapturePriority   uint32                 `protobuf:"varint,21,opt,name=capture_priority,json=capturePriority,proto3" json:"capture_priority,omitempty"`         // of captured datagrams whose DS field names none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -422,6 +423,13 @@ func (x *Attachment) GetIngress() string {
 		return x.Ingress
 	}
 	return ""
+}
+
+func (x *Attachment) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
 }
 
 func (x *Attachment) GetCapturePriority() uint32 {
@@ -1354,6 +1362,7 @@ type AttachmentState struct {
 	Overlay       *OverlayState          `protobuf:"bytes,3,opt,name=overlay,proto3" json:"overlay,omitempty"`                          // absent without an overlay
 	Rules         []*RuleState           `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`                              // at most 16 of now
 	RulesCount    uint64                 `protobuf:"varint,5,opt,name=rules_count,json=rulesCount,proto3" json:"rules_count,omitempty"` // that have appeared since it was attached
+	Withheld      []string               `protobuf:"bytes,20,rep,name=withheld,proto3" json:"withheld,omitempty"`                       // addresses that its interface has and that are not given: nothing leaves from them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1421,6 +1430,13 @@ func (x *AttachmentState) GetRulesCount() uint64 {
 		return x.RulesCount
 	}
 	return 0
+}
+
+func (x *AttachmentState) GetWithheld() []string {
+	if x != nil {
+		return x.Withheld
+	}
+	return nil
 }
 
 type ListReply struct {
@@ -3415,7 +3431,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x02df\x18\x18 \x01(\tR\x02df\x12&\n" +
 	"\fudp_checksum\x18\x19 \x01(\bH\x01R\vudpChecksum\x88\x01\x01B\x12\n" +
 	"\x10_flood_interfaceB\x0f\n" +
-	"\r_udp_checksum\"\xe7\x05\n" +
+	"\r_udp_checksum\"\x85\x06\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -3441,7 +3457,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x03pcp\x18\x11 \x01(\rH\x03R\x03pcp\x88\x01\x01\x12/\n" +
 	"\x11take_priority_min\x18\x0f \x01(\rH\x04R\x0ftakePriorityMin\x88\x01\x01\x12\x18\n" +
 	"\acapture\x18\x14 \x01(\tR\acapture\x12\x18\n" +
-	"\aingress\x18( \x01(\tR\aingress\x12)\n" +
+	"\aingress\x18( \x01(\tR\aingress\x12\x1c\n" +
+	"\taddresses\x182 \x03(\tR\taddresses\x12)\n" +
 	"\x10capture_priority\x18\x15 \x01(\rR\x0fcapturePriorityB\f\n" +
 	"\n" +
 	"_allow_taiB\x16\n" +
@@ -3522,7 +3539,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\"E\n" +
 	"\x06Client\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12)\n" +
-	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\xed\x01\n" +
+	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\x89\x02\n" +
 	"\x0fAttachmentState\x123\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x13.ktsn.v1.AttachmentR\n" +
@@ -3531,7 +3548,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\aoverlay\x18\x03 \x01(\v2\x15.ktsn.v1.OverlayStateR\aoverlay\x12(\n" +
 	"\x05rules\x18\x04 \x03(\v2\x12.ktsn.v1.RuleStateR\x05rules\x12\x1f\n" +
 	"\vrules_count\x18\x05 \x01(\x04R\n" +
-	"rulesCount\"l\n" +
+	"rulesCount\x12\x1a\n" +
+	"\bwithheld\x18\x14 \x03(\tR\bwithheld\"l\n" +
 	"\tListReply\x12#\n" +
 	"\x05ports\x18\x01 \x03(\v2\r.ktsn.v1.PortR\x05ports\x12:\n" +
 	"\vattachments\x18\x02 \x03(\v2\x18.ktsn.v1.AttachmentStateR\vattachments\"\x95\x01\n" +

@@ -54,6 +54,7 @@ type Attachment struct {
 	CapturePriority   uint32
 	AllowPolicyBypass *bool
 	Ingress           string
+	Addresses         []string
 }
 
 // AttachRequest's octets.
@@ -111,7 +112,8 @@ func (a *Attachment) octets() []byte {
 	b = appendText(b, 20, a.Capture)
 	b = appendNumber(b, 21, a.CapturePriority)
 	b = appendTruth(b, 30, a.AllowPolicyBypass)
-	return appendText(b, 40, a.Ingress)
+	b = appendText(b, 40, a.Ingress)
+	return appendTexts(b, 50, a.Addresses)
 }
 
 // VersionReply's version.

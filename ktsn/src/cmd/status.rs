@@ -19,6 +19,7 @@ use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
+mod addresses;
 mod health;
 mod ingress;
 mod overlay;
@@ -130,6 +131,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     put_attachments(&mut text, answers);
     text.push_str(&overlay::text(&answers.list.attachments, answers.peers.as_ref()));
     text.push_str(&rules::text(&answers.list.attachments));
+    text.push_str(&addresses::text(&answers.list.attachments));
     put_clients(&mut text, &answers.list.attachments);
     let mut counters = answers.statistics.attachments.clone();
     counters.extend(detached(&answers.statistics));
@@ -429,6 +431,7 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
     json!({
         "name": attachment.name, "netns": attachment.netns, "interface": attachment.interface,
         "uplink": attachment.uplink, "destinations": attachment.destinations, "late": attachment.late,
+        "addresses": attachment.addresses, "withheld": state.withheld,
         "vxlan": attachment.vxlan.map(|vxlan| json!({
             "mode": vxlan.mode, "vni": vxlan.vni, "port": vxlan.port, "local": vxlan.local, "device": vxlan.device,
             "flood": vxlan.flood, "flood_interface": vxlan.flood_interface, "ttl": vxlan.ttl, "tos": vxlan.tos,

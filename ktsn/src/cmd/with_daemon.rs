@@ -355,6 +355,10 @@ fn attach_flag(text: &str) -> String {
         add("destination=0.0.0.0/0");
         add("destination=::/0");
     }
+    // Whoever may change this interface's addresses may change the daemon's interface.
+    if !has("address") {
+        add("address=interface");
+    }
     if !keys.is_empty() {
         add(keys);
     }
@@ -370,12 +374,16 @@ mod tests {
         let own = format!("/proc/{}/ns/net", std::process::id());
         assert_eq!(
             attach_flag("eth0"),
-            format!("{own}:eth0,name=run/eth0,uplink=eth0,destination=0.0.0.0/0,destination=::/0")
+            format!(
+                "{own}:eth0,name=run/eth0,uplink=eth0,destination=0.0.0.0/0,destination=::/0,address=interface"
+            )
         );
         assert_eq!(
             attach_flag("e,uplink=u,destination=10.0.0.0/8,name=n"),
-            format!("{own}:e,uplink=u,destination=10.0.0.0/8,name=n")
+            format!("{own}:e,address=interface,uplink=u,destination=10.0.0.0/8,name=n")
         );
+        assert!(attach_flag("e,address=10.0.0.1").ends_with(",address=10.0.0.1"));
+        assert!(!attach_flag("e,address=10.0.0.1").contains("interface"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use ktsn_time::Nanos;
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid};
 
 use super::ConfigError;
+use super::addresses::Given;
 use super::capture::CaptureMode;
 use super::clock::{self, ClockSource};
 use super::ingress::IngressMode;
@@ -73,6 +74,8 @@ pub struct Attachment {
     pub segment: Option<Bridged>,
     /// Overlay in bridged mode as a device of this node knows it, or none.
     pub segment_from: Option<SegmentFrom>,
+    /// The addresses that are given to it.
+    pub addresses: Given,
     /// Allowed prefixes; empty, without MAC addresses = the peers' prefixes.
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
@@ -227,6 +230,7 @@ impl Attachment {
             overlay,
             segment,
             segment_from,
+            addresses: Given::check(&path("addresses"), raw.addresses.as_ref())?,
             destinations,
             destination_macs,
             tag: tag(field, raw.vlan, raw.pcp)?,
@@ -234,6 +238,19 @@ impl Attachment {
             slots,
             raw,
         })
+    }
+
+    /// The same with the addresses that were found when it was attached; they are kept with it.
+    pub fn give(&mut self, addresses: Given) {
+        self.raw.addresses = addresses.raw();
+        self.addresses = addresses;
+    }
+
+    /// Whether `raw` asks for this attachment as it stands. One that says nothing of addresses asks for those that it has.
+    #[must_use]
+    pub fn is_asked_by(&self, raw: &RawAttachment) -> bool {
+        let addresses = raw.addresses.clone().or_else(|| self.raw.addresses.clone());
+        RawAttachment { addresses, ..raw.clone() } == self.raw
     }
 
     /// The MAC addresses that packet sockets may send to; `None` = to everything, as nothing is listed.

@@ -5,6 +5,8 @@ pub(super) mod policing;
 
 use serde::{Deserialize, Serialize};
 
+use super::addresses::RawAddresses;
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
@@ -74,6 +76,8 @@ pub struct RawAttachment {
     pub uplink: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlay: Option<RawOverlay>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<RawAddresses>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destinations: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]

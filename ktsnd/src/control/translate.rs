@@ -7,8 +7,8 @@ use ktsn_time::{Nanos, Tai};
 
 use super::segment::{learnt_message, segment_message};
 use crate::config::{
-    Attachment, ConfigError, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer, Schedule,
-    Vxlan, VxlanPeer, check_peers, check_vni, gate_fault, prefixes_of,
+    Attachment, ConfigError, RawAddresses, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan,
+    RawVxlanPeer, Schedule, Vxlan, VxlanPeer, check_peers, check_vni, gate_fault, prefixes_of,
 };
 use crate::node::PeersTarget;
 use crate::stats::Spans;
@@ -35,6 +35,7 @@ pub(super) fn raw_attachment(message: v1::Attachment) -> RawAttachment {
         interface: text(message.interface),
         uplink: text(message.uplink),
         overlay: message.vxlan.map(|v| RawOverlay::Vxlan(Box::new(raw_vxlan(v)))),
+        addresses: (!message.addresses.is_empty()).then_some(RawAddresses::List(message.addresses)),
         destinations: (!message.destinations.is_empty()).then_some(message.destinations),
         classes: (!classes.is_empty()).then_some(classes),
         late: text(message.late),
@@ -140,6 +141,7 @@ pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&Overl
             .map(routed)
             .or_else(|| segment.map(segment_message))
             .or_else(learnt),
+        addresses: attachment.addresses.listed(),
         destinations: listed_destinations(attachment, overlay),
         classes: (0..8).filter(|c| attachment.classes & (1 << c) != 0).collect(),
         late: attachment.late.word().to_owned(),

@@ -33,14 +33,14 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Attaches; true when it was attached with the same contents already.
-    pub(crate) async fn attach(&mut self, attachment: Attachment, kept: bool) -> Result<bool, NodeError> {
+    pub(crate) async fn attach(&mut self, mut attachment: Attachment, kept: bool) -> Result<bool, NodeError> {
         if self.stopping {
             return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
         }
         if let Some(index) = self.find(&attachment.name) {
             let same = self.attached[usize::from(index.0)]
                 .as_ref()
-                .is_some_and(|a| a.attachment.raw == attachment.raw);
+                .is_some_and(|a| a.attachment.is_asked_by(&attachment.raw));
             return if same { Ok(true) } else { Err(NodeError::Exists(attachment.name)) };
         }
         let index = self.free_index()?;
@@ -85,6 +85,7 @@ impl Node {
         // It takes the place of what the state file said of one with this name.
         self.forget_waiting(&attachment.name);
         let overlay = added.overlay.clone();
+        attachment.give(added.addresses.clone());
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
         let attached =
@@ -428,6 +429,7 @@ fn spec_of(
         overlay: attachment.overlay.clone(),
         segment: attachment.segment.clone(),
         segment_from: attachment.segment_from.clone(),
+        addresses: attachment.addresses.clone(),
         destinations: attachment.allowed(),
         listed: attachment.listed(),
         tag: attachment.tag,

@@ -65,6 +65,11 @@ impl Node {
                 overlay: super::peers::overlay_message(attached),
                 rules: super::rules::messages(attached),
                 rules_count: attached.rules.as_ref().map_or(0, |news| news.rules_count),
+                withheld: self
+                    .latest
+                    .attachment(index)
+                    .map(|tables| tables.withheld().iter().map(ToString::to_string).collect())
+                    .unwrap_or_default(),
             })
         });
         v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }

@@ -17,6 +17,7 @@ use ktsn_resolve::{
 use ktsn_wire::MacAddress;
 
 use super::delivery::{self, Arrival};
+use super::given;
 use super::overlay::{self, OverlayState, Told};
 use super::segment;
 use super::snapshot::Snapshot;
@@ -53,6 +54,7 @@ pub(super) fn attachment(
     let mut link = pod
         .link(interface, spec.interface_port)
         .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
+    let withheld = given::withhold(spec, &mut link);
     let vxlan = spec.overlay.as_ref();
     let mut state = vxlan.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
     let mut segment = spec.segment.clone();
@@ -91,8 +93,12 @@ pub(super) fn attachment(
         (None, None) => None,
     };
     let arrival = arrival.filter(|_| spec.is_short);
-    let delivery = arrival.and_then(|of| delivery::of(of, (interface, namespace), tables.interface(), host));
+    let delivery = arrival.and_then(|of| delivery::of(of, (interface, namespace), &tables, host));
     let tables = tables.delivered(delivery);
+    let tables = match withheld {
+        Some(withheld) => tables.withholding(withheld)?,
+        None => tables,
+    };
     let tables = tables.forwarded(forwarding)?;
     let tables = match &spec.listed {
         Some(macs) => tables.listed(macs.clone())?,

@@ -4,8 +4,10 @@
 //! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
 //! to a dump.
 
+mod addresses;
 mod filter;
 mod overlays;
+mod pod;
 mod shared;
 mod space;
 
@@ -18,16 +20,17 @@ use std::task::Poll;
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, Tables};
 
 use super::manager::PeersOf;
-use super::namespace::{self, Entered, Identity};
+use super::namespace::{Entered, Identity};
 use super::netlink::Netlink;
 use super::uplinks::Uplinks;
 use super::watch::Watch;
 use super::xfrm::Policies;
-use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build, host_end};
+use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError, build};
 use crate::config::VxlanPeer;
 use crate::policy::Rule;
 use filter::Filter;
 use overlays::Overlays;
+use pod::Pod;
 use space::Space;
 
 /// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
@@ -41,31 +44,14 @@ pub(super) enum Wake {
     PathGone,
 }
 
-/// A pod's namespace.
-struct Pod {
-    space: Space,
-    identity: Identity,
-    cookie: u64,
-    /// As the daemon's namespace counts it.
-    number: Option<i32>,
-}
-
-impl Pod {
-    /// Whose host end is wanted has to be found among the daemon's devices. The number stays as it is as long as the namespace is.
-    fn find_number(&mut self, spec: &AttachmentSpec, host: &mut Space) {
-        if spec.is_short && self.number.is_none() {
-            // A namespace that is gone is seen to elsewhere.
-            self.number = host_end::namespace_number(&mut host.netlink, &spec.netns).ok().flatten();
-        }
-    }
-}
-
 struct Attached {
     spec: AttachmentSpec,
     interface: u32,
     tables: Option<Arc<AttachmentTables>>,
     wanted: VecDeque<(Side, IpAddr)>,
     warned: Option<String>,
+    /// Addresses that are not given were told.
+    is_told: bool,
 }
 
 /// See the module.
@@ -243,6 +229,7 @@ impl Keeper {
             let (tables, overlay) = built.map_or((None, None), |(tables, overlay)| (Some(tables), overlay));
             self.overlays.show(*index, overlay, &*self.report);
             self.filter.show(*index, &attached.spec.place(), &*self.report);
+            addresses::tell(&mut attached.is_told, &attached.spec, tables.as_ref(), &*self.report);
             if warning != attached.warned {
                 if let Some(text) = &warning {
                     (self.report)(Event::Warning(text.clone()));
@@ -278,13 +265,13 @@ impl Keeper {
         }
     }
 
-    fn specs(&self) -> impl Iterator<Item = &AttachmentSpec> {
+    fn specs(&self) -> impl Iterator<Item = &AttachmentSpec> + Clone {
         self.attached.values().map(|attached| &attached.spec)
     }
 
     /// Lets go of namespaces and forwarding tables that no attachment needs.
     fn release(&mut self) {
-        self.host.learnt = overlays::names(self.specs());
+        self.host.learnt = overlays::watched(self.specs());
         self.learn();
         self.uplinks.keep(&self.attached.values().map(|attached| &attached.spec));
         let needed: BTreeSet<&Path> =
@@ -339,9 +326,9 @@ impl Keeper {
         added
     }
 
-    fn try_add(&mut self, spec: AttachmentSpec, entered: Option<Entered>) -> Result<Added, TablesError> {
+    fn try_add(&mut self, mut spec: AttachmentSpec, entered: Option<Entered>) -> Result<Added, TablesError> {
         self.look_at(&spec.netns);
-        let learnt = overlays::names(self.specs().chain([&spec]));
+        let learnt = overlays::watched(self.specs().chain([&spec]));
         let learns_more = learnt != self.host.learnt;
         self.host.learnt = learnt;
         self.host.hints.forwarding |= learns_more;
@@ -349,13 +336,14 @@ impl Keeper {
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         build::check_devices(&spec, &self.host.snapshot)?;
-        let pod = open_pod(&mut self.pods, &spec.netns, entered)?;
+        let pod = pod::open(&mut self.pods, &spec.netns, entered)?;
         let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
         let Some((interface, device)) = found else {
             let place = spec.netns.display().to_string();
             return Err(TablesError::Device { field: "interface", device: spec.interface, place });
         };
         let (cookie, mtu) = (pod.cookie, device.mtu);
+        addresses::settle(&mut spec, interface, &pod.space.snapshot, pod.identity);
         let others = self.others_of(&spec, cookie, interface)?;
         let pod = self.pods.get_mut(&spec.netns).ok_or(TablesError::Ended)?;
         pod.find_number(&spec, &mut self.host);
@@ -367,8 +355,11 @@ impl Keeper {
         let index = spec.index;
         self.overlays.show(index.0, overlay, &*self.report);
         self.filter.show(index.0, &spec.place(), &*self.report);
-        let (tables, wanted, netns) = (Some(Arc::new(tables)), VecDeque::new(), spec.netns.clone());
-        self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None });
+        let (wanted, netns, addresses) = (VecDeque::new(), spec.netns.clone(), spec.addresses.clone());
+        let mut is_told = false;
+        addresses::tell(&mut is_told, &spec, Some(&tables), &*self.report);
+        let tables = Some(Arc::new(tables));
+        self.attached.insert(index.0, Attached { spec, interface, tables, wanted, warned: None, is_told });
         // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
         // attachments come one after the other, each with a device of its own.
         self.is_stale |= host_changed;
@@ -376,7 +367,7 @@ impl Keeper {
         self.probe_for(index);
         let tables = self.publish().ok_or(TablesError::Ended)?;
         let overlay = self.overlays.shown_of(index);
-        Ok(Added { tables, netns_cookie: cookie, interface_index: interface, mtu, overlay })
+        Ok(Added { tables, netns_cookie: cookie, interface_index: interface, mtu, overlay, addresses })
     }
 
     /// See [`super::Manager::remove`].
@@ -474,24 +465,4 @@ impl Keeper {
 
 fn node<'a>(host: &'a Space, uplinks: &'a mut Uplinks) -> build::Node<'a> {
     build::Node { host: &host.snapshot, revision: host.revision, uplinks }
-}
-
-/// The namespace at `path` as it is now, opened unless it is held or was entered already.
-fn open_pod<'a>(
-    pods: &'a mut BTreeMap<PathBuf, Pod>,
-    path: &Path,
-    entered: Option<Entered>,
-) -> Result<&'a mut Pod, TablesError> {
-    if !pods.contains_key(path) {
-        // The path may lead elsewhere by now.
-        let found = entered.filter(|entered| Identity::of(path).ok() == Some(entered.identity));
-        let opened = found.map_or_else(|| namespace::open(path), Ok);
-        let Entered { identity, netlink, cookie } =
-            opened.map_err(|source| TablesError::Namespace { path: path.to_path_buf(), source })?;
-        pods.insert(path.to_path_buf(), Pod { space: Space::new(netlink)?, identity, cookie, number: None });
-    }
-    let pod = pods.get_mut(path).ok_or(TablesError::Ended)?;
-    // A device that was made a moment ago is not in what was dumped before.
-    pod.space.catch_up()?;
-    Ok(pod)
 }

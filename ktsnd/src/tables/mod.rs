@@ -18,6 +18,7 @@
 
 mod build;
 mod delivery;
+mod given;
 mod host_end;
 mod keeper;
 mod learn;
@@ -51,7 +52,7 @@ pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;
 
-use crate::config::{SegmentFrom, Vxlan};
+use crate::config::{Given, SegmentFrom, Vxlan};
 pub use crate::policy::Hindrance;
 use ktsn_wire::{MacAddress, Tci};
 
@@ -76,6 +77,8 @@ pub struct AttachmentSpec {
     pub segment: Option<Bridged>,
     /// The overlay network in bridged mode as a device of this node knows it.
     pub segment_from: Option<SegmentFrom>,
+    /// The addresses that are given to it.
+    pub addresses: Given,
     /// Allowed destinations; `None`: the peers'.
     pub destinations: Option<Vec<IpPrefix>>,
     /// MAC addresses that packet sockets may send to, where there is a list of destinations.
@@ -108,6 +111,8 @@ pub struct Added {
     pub mtu: u32,
     /// Its overlay, when it has one.
     pub overlay: Option<OverlayNews>,
+    /// The addresses that are given to it: of an attachment that names none, those that its interface had.
+    pub addresses: Given,
 }
 
 /// An attachment's overlay as it is in force.

@@ -225,17 +225,15 @@ impl Snapshot {
         self.routes.iter().filter(by_tunnel).map(|route| route.prefix)
     }
 
+    /// The kernel's route to an address; of equal lengths the first is preferred.
+    pub(super) fn route_to(&self, address: IpAddr) -> Option<&MainRoute> {
+        let all = self.routes.iter().filter(|route| route.prefix.contains(address)).rev();
+        all.max_by_key(|route| route.prefix.bits())
+    }
+
     /// The tunnel device that the kernel's route to an address leaves by.
     pub(super) fn tunnel_to(&self, address: IpAddr) -> Option<&str> {
-        let all = self.routes.iter().filter(|route| route.prefix.contains(address));
-        // Of equal lengths the first is preferred.
-        let mut best: Option<&MainRoute> = None;
-        for route in all {
-            if best.is_none_or(|best| route.prefix.bits() > best.prefix.bits()) {
-                best = Some(route);
-            }
-        }
-        let hop = best?.hops.iter().find(|hop| self.is_tunnel(hop.device))?;
+        let hop = self.route_to(address)?.hops.iter().find(|hop| self.is_tunnel(hop.device))?;
         self.devices.get(&hop.device).map(|device| device.name.as_str())
     }
 
@@ -251,6 +249,11 @@ impl Snapshot {
         all.take_while(move |((of, _), _)| *of == device)
             .filter(|(_, known)| known.mac.is_some() && known.state & NUD_VALID != 0)
             .map(|((_, address), _)| *address)
+    }
+
+    /// All addresses of a device, also those that are not usable yet.
+    pub(super) fn addresses_of(&self, device: u32) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().filter(move |entry| entry.device == device).map(|entry| entry.address)
     }
 
     /// The first usable address of a device, IPv4 before IPv6.
@@ -304,13 +307,9 @@ impl Snapshot {
 
     /// The device of the default route: IPv4 first, then the lowest metric.
     pub(super) fn default_device(&self) -> Option<String> {
+        let leads = |route: &&MainRoute| route.prefix.bits() == 0 && !route.hops.is_empty();
         let default = |is_v4: bool| {
-            let mut routes = self.routes.iter();
-            routes.find(|route| {
-                route.prefix.bits() == 0
-                    && route.prefix.address().is_ipv4() == is_v4
-                    && !route.hops.is_empty()
-            })
+            self.routes.iter().filter(leads).find(|route| route.prefix.address().is_ipv4() == is_v4)
         };
         let hop = default(true).or_else(|| default(false))?.hops.first()?;
         self.devices.get(&hop.device).map(|device| device.name.clone())

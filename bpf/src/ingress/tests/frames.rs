@@ -190,6 +190,13 @@ pub(super) fn with_congestion() -> Given {
     whole(&fields)
 }
 
+/// From another tunnel end.
+pub(super) fn from_end(source: [u8; 4]) -> Given {
+    let mut fields = usual(64);
+    fields.outer.source = Ipv4Addr::from(source).into();
+    whole(&fields)
+}
+
 pub(super) fn with_source(source: [u8; 4]) -> Given {
     let mut fields = usual(64);
     fields.inner.source = Ipv4Addr::from(source).into();
@@ -244,11 +251,17 @@ fn packets(
 
 fn outer() -> impl Strategy<Value = Packet> {
     let v4 = (
-        prop_oneof![20 => any_of(&["192.0.2.2"]), 1 => any_of(&["127.0.0.1", "0.1.2.3", "224.0.0.1", "192.0.2.1"])],
+        prop_oneof![
+            20 => any_of(&["192.0.2.2"]), 2 => any_of(&["192.0.2.3", "192.0.2.4", "192.0.2.200"]),
+            1 => any_of(&["127.0.0.1", "0.1.2.3", "224.0.0.1", "192.0.2.1"])
+        ],
         prop_oneof![12 => Just(LOCAL_V4), 1 => any_of(&["192.0.2.9"])],
     );
     let v6 = (
-        prop_oneof![20 => any_of(&["2001:db8::2"]), 1 => any_of(&["::1", "::", "ff02::1", "::ffff:10.1.0.9", "2001:db8::1"])],
+        prop_oneof![
+            20 => any_of(&["2001:db8::2"]), 1 => any_of(&["2001:db8::3", "2001:db8::200"]),
+            1 => any_of(&["::1", "::", "ff02::1", "::ffff:10.1.0.9", "2001:db8::1"])
+        ],
         prop_oneof![12 => Just(LOCAL_V6), 1 => any_of(&["2001:db8::9", "::ffff:192.0.2.1"])],
     );
     packets(prop_oneof![2 => v4, 1 => v6], mostly(PORT, any::<u16>()))
@@ -256,14 +269,14 @@ fn outer() -> impl Strategy<Value = Packet> {
 
 fn inner() -> impl Strategy<Value = Packet> {
     let v4 = (
-        prop_oneof![20 => any_of(&["10.1.1.5"]), 1 => any_of(&["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.1.0.9"])],
+        prop_oneof![20 => any_of(&["10.1.1.5"]), 1 => any_of(&["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.1.0.9", "10.1.1.200", "192.0.2.1"])],
         prop_oneof![
             6 => any_of(&["10.1.0.9"]), 3 => any_of(&["10.1.0.10"]),
             1 => any_of(&["10.1.0.11", "10.1.0.12", "224.0.0.1", "255.255.255.255"])
         ],
     );
     let v6 = (
-        prop_oneof![20 => any_of(&["fd00:1::5"]), 2 => any_of(&["fe80::5"]), 1 => any_of(&["::1", "::", "ff02::1", "::ffff:10.1.1.5"])],
+        prop_oneof![20 => any_of(&["fd00:1::5"]), 2 => any_of(&["fe80::5"]), 1 => any_of(&["::1", "::", "ff02::1", "::ffff:10.1.1.5", "fd00::c8", "2001:db8::1"])],
         prop_oneof![
             4 => any_of(&["fd00::9"]), 2 => any_of(&["fd00::a"]), 4 => any_of(&["fe80::9"]),
             1 => any_of(&["fd00::c", "ff02::1", "::ffff:10.1.0.9"])

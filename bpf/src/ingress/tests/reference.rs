@@ -58,6 +58,29 @@ pub(super) const TARGETS: [(Target, Delivery); 9] = [
     (target(0x00ff_ffff, LOCAL_V4, v4(9)), Delivery { slot: 4, ..BRIDGED }),
 ];
 
+/// Who may send: (VNI, local end, remote end). The segment 7 knows fewer than the network 1.
+pub(super) const ENDS: [(u32, IpAddr, IpAddr); 6] = [
+    (1, LOCAL_V4, underlay_v4(2)),
+    (1, LOCAL_V4, underlay_v4(3)),
+    (1, LOCAL_V6, underlay_v6(2)),
+    (7, LOCAL_V4, underlay_v4(2)),
+    (7, LOCAL_V6, underlay_v6(2)),
+    // An address of the node is no tunnel end, whoever says so.
+    (1, LOCAL_V4, underlay_v4(200)),
+];
+
+/// The node's own addresses beside the tunnel ends.
+pub(super) const OWN: [IpAddr; 5] =
+    [LOCAL_V4, LOCAL_V6, underlay_v4(200), IpAddr::V4(Ipv4Addr::new(10, 1, 1, 200)), v6(0xfd00, 200)];
+
+const fn underlay_v4(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))
+}
+
+const fn underlay_v6(last: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last))
+}
+
 /// What has to happen to a frame.
 pub(super) enum Expected {
     /// It goes into the pod like this.
@@ -176,6 +199,7 @@ fn reach(given: &Given) -> Option<(Plain<'_>, &[u8], Delivery)> {
 fn take(given: &Given, outer: &Plain<'_>, inner: &[u8], delivery: &Delivery) -> Option<Vec<u8>> {
     let frame = EthernetFrame::new(inner).ok()?;
     let packet = plain(frame.ether_type(), frame.payload())?;
+    let tunnel = outer.datagram.payload();
     let outer_sum = match outer.datagram.verify(outer.source, outer.destination) {
         UdpChecksum::Right => true,
         UdpChecksum::Absent => outer.source.is_ipv4(),
@@ -184,7 +208,12 @@ fn take(given: &Given, outer: &Plain<'_>, inner: &[u8], delivery: &Delivery) -> 
     let is_station = |mac: MacAddress| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
     let station = MacAddress(delivery.station);
     let is_local = matches!(packet.source, IpAddr::V6(source) if source.is_unicast_link_local());
-    let is_mine = delivery.slot != UNBOUND_SLOT
+    let vni = u32::from_be_bytes([0, tunnel[4], tunnel[5], tunnel[6]]);
+    let is_known = ENDS.contains(&(vni, outer.destination, outer.source));
+    let is_foreign = [outer.source, packet.source].iter().all(|source| !OWN.contains(source));
+    let is_mine = is_known
+        && is_foreign
+        && delivery.slot != UNBOUND_SLOT
         && given.segment_octets == 0
         && outer_sum
         && outer.ds.0 & 3 != 3

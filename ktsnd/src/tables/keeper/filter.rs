@@ -75,7 +75,7 @@ impl Filter {
         let left = left.into_iter().filter_map(|(address, bits)| IpPrefix::new(address, bits).ok());
         let tables = tables.leaving(left.collect())?;
         let arrives = !hindrances.iter().any(|hindrance| hindrance.is_arrival);
-        let delivery = tables.delivery().copied().filter(|_| arrives);
+        let delivery = tables.delivery().cloned().filter(|_| arrives);
         self.found.insert(index, Found { rules: self.rules.clone(), own, past, hindrances });
         Ok(tables.delivered(delivery))
     }

@@ -186,8 +186,16 @@ fn left(state: &OverlayState) -> Option<String> {
     ))
 }
 
+/// The devices whose forwarding tables matter for `specs`: those that they learn from, and those that frames for the
+/// short way in come out of.
+pub(super) fn watched<'a>(specs: impl Iterator<Item = &'a AttachmentSpec> + Clone) -> BTreeSet<String> {
+    let short = specs.clone().filter(|spec| spec.is_short);
+    let short = short.filter_map(|spec| Some(spec.overlay.as_ref()?.device.clone()));
+    names(specs).into_iter().chain(short).collect()
+}
+
 /// The devices that `specs` learn from.
-pub(super) fn names<'a>(specs: impl Iterator<Item = &'a AttachmentSpec>) -> BTreeSet<String> {
+fn names<'a>(specs: impl Iterator<Item = &'a AttachmentSpec>) -> BTreeSet<String> {
     let name = |spec: &AttachmentSpec| {
         let routed = spec.overlay.as_ref().filter(|overlay| overlay.is_learnt).map(|overlay| &overlay.device);
         routed.or(spec.segment_from.as_ref().map(|from| &from.device)).cloned()

@@ -3,6 +3,7 @@
 
 mod changes;
 mod content;
+mod given;
 mod gone;
 mod learn;
 mod place;

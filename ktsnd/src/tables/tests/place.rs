@@ -166,6 +166,7 @@ impl Place {
             segment_from: None,
             destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
             listed: None,
+            addresses: crate::config::Given::Interface,
             is_short: false,
             tag: None,
             allow_policy_bypass: false,
