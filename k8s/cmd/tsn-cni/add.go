@@ -320,6 +320,13 @@ func (a *addition) attach(ctx context.Context) error {
 	defer cancel()
 	message := a.conf.Attachment
 	message.Name, message.Netns, message.Interface = a.state.Attachment, a.args.Netns, a.args.IfName
+	if len(message.Addresses) == 0 {
+		given, err := a.given()
+		if err != nil {
+			return err
+		}
+		message.Addresses = given
+	}
 	a.daemon.AskAttach(ctx, message)
 	// What ADD is going to print and remember is made while ktsnd works.
 	finished := a.prepare()

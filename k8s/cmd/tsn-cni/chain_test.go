@@ -104,6 +104,9 @@ func TestChainBehindBridgeAndPortmap(t *testing.T) {
 	if len(found) != 1 || found["c1/eth0"].GetInterface() != "eth0" {
 		t.Errorf("%v", found)
 	}
+	if given := found["c1/eth0"].GetAddresses(); len(given) != 1 || !strings.HasPrefix(given[0], "10.98.1.") {
+		t.Errorf("given: %q, expected the bridge's answer", given)
+	}
 	w.detach("c1/eth0")
 	if err := library.CheckNetworkList(ctx, list, asking); err == nil || !strings.Contains(err.Error(), "no attachment") {
 		t.Errorf("%v", err)

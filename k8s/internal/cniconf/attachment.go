@@ -18,7 +18,8 @@ var podFields = []string{"capture_priority", "late", "overrun_limit", "take"}
 // Zero means "default" in the message, so a zero that somebody wrote is refused where it is not the default itself.
 func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
 	return fields{
-		"uplink": text(&a.Uplink),
+		"addresses": func(path string, raw json.RawMessage) error { return addresses(path, raw, a) },
+		"uplink":    text(&a.Uplink),
 		"overlay": func(path string, raw json.RawMessage) error {
 			*overlayGiven = true
 			return overlay(path, raw, a)
@@ -40,6 +41,15 @@ func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
 		"clients_max":         integer(1, math.MaxUint32, func(v uint32) { a.ClientsMax = v }),
 		"octets_max":          integer(1, math.MaxUint64, func(v uint64) { a.OctetsMax = v }),
 	}
+}
+
+// Addresses that are given to the attachment, whatever IPAM says; or the word for all that the interface comes to have.
+func addresses(path string, raw json.RawMessage, a *nodewire.Attachment) error {
+	if string(raw) == `"interface"` {
+		a.Addresses = []string{"interface"}
+		return nil
+	}
+	return list(&a.Addresses, `IP addresses and prefixes, or "interface"`)(path, raw)
 }
 
 func take(path string, raw json.RawMessage, a *nodewire.Attachment) error {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+)
+
+// Withheld addresses of an attachment.
+func (w *world) withheld(name string) []string {
+	w.t.Helper()
+	reply, err := w.api().List(within(w.t, 10*time.Second), &nodeapi.ListRequest{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, one := range reply.GetAttachments() {
+		if one.GetAttachment().GetName() == name {
+			return one.GetWithheld()
+		}
+	}
+	w.t.Fatalf("no attachment %s", name)
+	return nil
+}
+
+// IPAM's answer is given; what the pod's root adds afterwards is not.
+func TestAddressesOfIPAMAreGiven(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	pod := namespace(t)
+	fields := map[string]any{"ipam": w.ipam("10.99.1.0/24", "fd99:0:0:1::/64")}
+	c := call{verb: "ADD", container: "c1", netns: path(pod), ifName: "tsn0", stdin: w.conf(fields)}
+	result := parsed(t, w.must(c))
+	name := cnistate.AttachmentName("c1", "tsn0")
+	if given := w.attachments()[name].GetAddresses(); !slices.Equal(given, []string{"10.99.1.2", "fd99:0:0:1::2"}) {
+		t.Errorf("given: %q", given)
+	}
+	ip(t, "-n", pod, "address", "add", "10.99.1.77/32", "dev", "tsn0")
+	ctx := within(t, 20*time.Second)
+	for !slices.Equal(w.withheld(name), []string{"10.99.1.77"}) {
+		if ctx.Err() != nil {
+			t.Fatalf("withheld: %q", w.withheld(name))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	fields["prevResult"] = result
+	c.verb, c.stdin = "CHECK", w.conf(fields)
+	w.must(c)
+	// The network's own word goes before IPAM's.
+	other := namespace(t)
+	delete(fields, "prevResult")
+	fields["addresses"] = "interface"
+	w.must(call{verb: "ADD", container: "c2", netns: path(other), ifName: "tsn0", stdin: w.conf(fields)})
+	if given := w.attachments()[cnistate.AttachmentName("c2", "tsn0")].GetAddresses(); !slices.Equal(given, []string{"interface"}) {
+		t.Errorf("given: %q", given)
+	}
+	for _, container := range []string{"c1", "c2"} {
+		w.must(call{verb: "DEL", container: container, netns: path(pod), ifName: "tsn0", stdin: w.conf(nil)})
+	}
+	w.nothingLeft()
+}
+
+// Of another plugin's result only what is said of this interface.
+func TestAddressesOfAnotherPluginsResult(t *testing.T) {
+	const interfaces = `"interfaces": [{"name": "veth1"}, {"name": "eth0", "sandbox": "/run/netns/p"}, {"name": "eth1", "sandbox": "/run/netns/p"}]`
+	for _, row := range []struct {
+		ips      string
+		expected []string
+	}{
+		{`{"interface": 1, "address": "10.1.0.5/24"}, {"interface": 1, "address": "fd00::5/64"}`, []string{"10.1.0.5", "fd00::5"}},
+		{`{"interface": 2, "address": "10.1.0.6/24"}, {"interface": 0, "address": "10.1.0.1/24"}`, nil},
+		{`{"address": "10.1.0.5/24"}, {"interface": 2, "address": "10.1.0.6/24"}`, []string{"10.1.0.5"}},
+		{`{"interface": 7, "address": "10.1.0.6/24"}`, nil},
+		{`{"interface": 1, "address": "10.1.0.5/24"}, {"interface": 1, "address": "10.1.0.5/32"}`, []string{"10.1.0.5"}},
+		{``, nil},
+	} {
+		previous := `{"cniVersion": "1.0.0", ` + interfaces + `, "ips": [` + row.ips + `]}`
+		conf := &cniconf.Conf{CNIVersion: "1.0.0", PrevResult: json.RawMessage(previous)}
+		a := &addition{args: &skel.CmdArgs{IfName: "eth0"}, conf: conf}
+		if !conf.IsChained() {
+			t.Fatal("the configuration is not chained")
+		}
+		given, err := a.given()
+		if err != nil || !slices.Equal(given, row.expected) {
+			t.Errorf("%s: %q, %v; expected %q", row.ips, given, err, row.expected)
+		}
+	}
+}
