@@ -4,7 +4,7 @@
 //   count=N period_us=N lead_us=N              one datagram a period, sent lead before its TxTime
 //   burst=1   all at once, TxTimes a period apart, the first lead ahead
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
-//   untimed=1 no TxTime at all     priority=N  SO_PRIORITY
+//   untimed=1 no TxTime at all     priority=N  SO_PRIORITY     from=ADDRESS  the socket is bound to it
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
 //             input; then come the others
@@ -52,6 +52,15 @@ static long value(const char *name, long otherwise)
 		if (!strncmp(*key, name, length) && (*key)[length] == '=')
 			return atol(*key + length + 1);
 	return otherwise;
+}
+
+static const char *text(const char *name)
+{
+	size_t length = strlen(name);
+	for (char **key = keys; *key; key++)
+		if (!strncmp(*key, name, length) && (*key)[length] == '=')
+			return *key + length + 1;
+	return NULL;
 }
 
 static uint64_t now(clockid_t clock)
@@ -137,6 +146,14 @@ int main(int argc, char **argv)
 	long count = value("count", 1), sent = 0, failed = 0, error = 0, waits = 0, firsts = 1;
 	size_t octets = (size_t)value("octets", 64);
 	int fd = timed_socket(to.ss_family, clock), burst = (int)value("burst", 0);
+	if (text("from")) {
+		socklen_t from_octets = 0;
+		struct sockaddr_storage from = destination(text("from"), 0, &from_octets);
+		if (bind(fd, (struct sockaddr *)&from, from_octets)) {
+			perror("bind");
+			return 5;
+		}
+	}
 	if (value("connect", 0)) {
 		if (connect(fd, (struct sockaddr *)&to, to_octets))
 			return 4;

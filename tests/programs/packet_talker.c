@@ -31,7 +31,7 @@
 #define MONOTONIC 1
 #define PAYLOAD 64
 
-enum kind { RAW, TAGGED, IPV4, DGRAM, BOUND, MANY, FOREIGN, SPLIT };
+enum kind { RAW, TAGGED, IPV4, DGRAM, BOUND, MANY, FOREIGN, SPLIT, SPOOFED, SPOOFED_TAGGED, SPOOFED_ARP };
 
 static uint8_t own[6], destination[6];
 static int device;
@@ -134,6 +134,12 @@ static size_t headers(uint8_t *frame, enum kind kind)
 	// Protocol 253 (RFC 3692) from 10.244.0.5 to 10.244.0.6; 20 + 64 octets.
 	static const uint8_t packet[] = { 0x08, 0x00, 0x45, 0, 0, 84, 0, 0, 0x40, 0, 1, 253, 0, 0,
 					  10,   244,  0,    5, 10, 244, 0, 6 };
+	// From 10.244.0.99, which is nobody's; the ARP packet says that it is here.
+	static const uint8_t tag[] = { 0x81, 0x00, 0xa0, 0x07 };
+	static const uint8_t spoofed[] = { 0x08, 0x00, 0x45, 0, 0, 84, 0, 0, 0x40, 0, 1, 253, 0, 0,
+					   10,	 244,  0,    99, 10, 244, 0, 6 };
+	static const uint8_t arp[] = { 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0,
+				       0,    5,	   10, 244, 0, 99, 2, 0, 0, 0, 0, 6, 10, 244, 0, 6 };
 	size_t at = put(frame, 0, destination, 6);
 
 	at = put(frame, at, kind == FOREIGN ? foreign : own, 6);
@@ -141,6 +147,12 @@ static size_t headers(uint8_t *frame, enum kind kind)
 		return put(frame, at, tagged, sizeof(tagged));
 	if (kind == IPV4)
 		return put(frame, at, packet, sizeof(packet));
+	if (kind == SPOOFED_TAGGED)
+		at = put(frame, at, tag, sizeof(tag));
+	if (kind == SPOOFED || kind == SPOOFED_TAGGED)
+		return put(frame, at, spoofed, sizeof(spoofed));
+	if (kind == SPOOFED_ARP)
+		return put(frame, at, arp, sizeof(arp));
 	return put(frame, at, plain, sizeof(plain));
 }
 

@@ -248,10 +248,11 @@ fn what_has_no_host_end_or_no_overlay_is_refused() {
     assert_eq!(receiving.links().len(), 1);
 }
 
+/// Where the namespace is trusted: `addresses = "interface"`.
 #[test]
 fn the_pods_addresses_are_followed() {
     let bed = Bed::new();
-    let receiving = start(&bed);
+    let receiving = start_with(&bed, &format!("{}addresses = \"interface\"\n", on_b(POD, &bed.pod_b)));
     let sending = Daemon::start_in_order(&bed, &[Attachment::pod_a(&bed)]);
     const OTHER: &str = "10.244.1.77";
     bed.run(&format!("ip -n {} addr add {OTHER}/24 dev eth0", bed.pod_b));
@@ -260,9 +261,12 @@ fn the_pods_addresses_are_followed() {
     let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
     assert_eq!(counted(&receiving).taken, before + 200);
-    // Another MAC address, and another bridge's.
+    // Another MAC address, and another bridge's. The host asks anew who has the pod's address.
     bed.run(&format!("ip -n {} link set eth0 address 02:00:00:00:09:09", bed.pod_b));
-    bed.run(&format!("ip -n {} link set cni0 address 02:00:00:00:09:01", bed.host_b));
+    bed.run(&format!(
+        "ip -n {} link set cni0 address 02:00:00:00:09:01\nip -n {0} neigh flush dev cni0",
+        bed.host_b
+    ));
     let before = until_taken(&bed, &sending, &receiving, OTHER);
     let heard = hear(&bed, OTHER, 200);
     let _ = talk(&sending, &bed.pod_a, OTHER, 2, "count=200 period_us=1000 lead_us=400000");
@@ -348,19 +352,28 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let bed = Bed::new();
     let on_a = |name: &str, namespace: &str| {
         let vxlan = v1::Vxlan { local: "192.168.50.1".to_owned(), ..v1::Vxlan::default() };
-        v1::Attachment { vxlan: Some(vxlan), ..attachment(name, namespace) }
+        v1::Attachment {
+            vxlan: Some(vxlan),
+            addresses: vec!["interface".to_owned()],
+            ..attachment(name, namespace)
+        }
     };
+    let mac = |namespace: &str, device: &str| {
+        let shown =
+            Command::new("ip").args(["-n", namespace, "-br", "link", "show", device]).output().expect("ip");
+        String::from_utf8_lossy(&shown.stdout).split_whitespace().nth(2).expect("an address").to_owned()
+    };
+    // The pods ask for nobody, so the host does not learn of them by itself.
+    let bridge = mac(&bed.host_a, "cni0");
+    for pod in [&bed.pod_a, &bed.pod_q] {
+        bed.run(&format!("ip -n {pod} neigh replace 10.244.0.1 lladdr {bridge} dev eth0 nud permanent"));
+    }
     let mut receiving = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
     receiving.spawn();
     let attach = |name: &str, namespace: &str| receiving.control().attach(on_a(name, namespace));
     attach(NAME, &bed.pod_a).expect("the first");
     // An address, then a MAC address that is taken.
-    let mac = |namespace: &str| {
-        let shown =
-            Command::new("ip").args(["-n", namespace, "-br", "link", "show", "eth0"]).output().expect("ip");
-        String::from_utf8_lossy(&shown.stdout).split_whitespace().nth(2).expect("an address").to_owned()
-    };
-    let (mac_a, mac_q) = (mac(&bed.pod_a), mac(&bed.pod_q));
+    let (mac_a, mac_q) = (mac(&bed.pod_a, "eth0"), mac(&bed.pod_q, "eth0"));
     bed.run(&format!("ip -n {} addr add {POD_A}/32 dev eth0", bed.pod_q));
     let refused = attach("pod-q", &bed.pod_q).expect_err("an address of pod A's");
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
@@ -393,23 +406,46 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     };
     send();
     assert_eq!(seen(), 10);
-    bed.run(&format!("ip -n {} addr add {POD_A}/32 dev eth0", bed.pod_q));
-    eventually("told", SOON, || {
+    // The host knows who answers for it: the other pod's claim is none.
+    let told = || {
         let warnings = receiving.control().health().expect("health").warnings;
-        warnings.iter().any(|text| text.contains("10.244.0.5 in VNI 1 is claimed by several")).then_some(())
+        warnings.iter().any(|text| text.contains("10.244.0.5 in VNI 1 is claimed by several"))
+    };
+    bed.run(&format!(
+        "ip -n {0} addr add {POD_A}/32 dev eth0\nip -n {0} addr add 10.244.0.78/32 dev eth0",
+        bed.pod_q
+    ));
+    eventually("the other address is seen", SOON, || {
+        taken_for(&bed, &receiving, "10.244.0.78").then_some(())
     });
     let before = seen();
     send();
-    assert_eq!(seen(), before, "none of both has it");
+    assert_eq!((seen(), told()), (before + 10, false), "pod A has it still");
+    // It knows nobody: none of both has it, until one answers.
+    bed.run(&format!("ip -n {} neigh del {POD_A} dev cni0", bed.host_a));
+    eventually("told", SOON, || told().then_some(()));
     // Other tables, of which this is no news.
     bed.run(&format!("ip -n {} addr add 10.244.0.77/32 dev eth0", bed.pod_q));
     std::thread::sleep(Duration::from_millis(300));
     let log = receiving.log();
     assert_eq!(log.matches("is claimed by several attachments").count(), 1, "said once: {log}");
-    bed.run(&format!("ip -n {} addr del {POD_A}/32 dev eth0", bed.pod_q));
+    bed.run(&format!("ip -n {} neigh replace {POD_A} lladdr {mac_a} dev cni0 nud permanent", bed.host_a));
     eventually("it is pod A's again", SOON, || {
         let before = seen();
         send();
         (seen() == before + 10).then_some(())
     });
+}
+
+/// Whether a frame for an address of pod Q is seen by its short way in.
+fn taken_for(bed: &Bed, receiving: &Daemon, to: &str) -> bool {
+    let sender = within(&bed.pod_b, || UdpSocket::bind((POD_B, 0)).expect("sender"));
+    let seen = || {
+        let counters = receiving.control().counters("pod-q").ingress.expect("short");
+        counters.taken + counters.left.values().sum::<u64>()
+    };
+    let before = seen();
+    sender.send_to(&[7; 64], (to, PORT)).expect("sent");
+    std::thread::sleep(Duration::from_millis(100));
+    seen() > before
 }

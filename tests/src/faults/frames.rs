@@ -31,6 +31,9 @@ pub enum Kind {
     Many = 5,
     Foreign = 6,
     Split = 7,
+    Spoofed = 8,
+    SpoofedTagged = 9,
+    SpoofedArp = 10,
 }
 
 /// A frame of the talker at the device.
