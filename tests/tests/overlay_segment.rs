@@ -300,10 +300,12 @@ fn the_short_way_in_leaves_layer_2_its_frames() {
         &format!(
             "{}[[attachment]]\nname = \"{NAME}\"\nnetns = \"{}\"\ninterface = \"seg0\"\nuplink = \"{UPLINK}\"\n\
              ingress = \"short\"\ndestinations = [\"10.9.0.0/24\"]\n[attachment.overlay.vxlan]\nmode = \"bridged\"\n\
-             vni = 42\nlocal = \"{}\"\n",
+             vni = 42\nlocal = \"{}\"\nflood = [\"{}\"]\n",
             port("auto"),
             path(pod_b),
             ENDS4[1],
+            // Frames of a tunnel end that is not named are the kernel's.
+            ENDS4[0],
         ),
     );
     receiving.spawn();
