@@ -197,38 +197,6 @@ fn a_list_holds_for_mac_and_ip() {
     assert!(matches!(attachment(1500, None).listed(many), Err(TableError::TooMany { .. })));
 }
 
-/// Where addresses are given, a frame comes from one of them or names none; else nobody asks.
-#[test]
-fn a_foreign_ip_source_is_policed() {
-    let open = tables(attachment(1500, None));
-    let given = tables(attachment(1500, None).withholding(vec![ip("10.0.0.7")]).unwrap());
-    let v4 = |last: u8| [b"\x08\x00\x45".as_slice(), &[0; 11], &[10, 0, 0, last], &[10, 0, 0, 2]].concat();
-    let arp = |last: u8| {
-        [b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02".as_slice(), &OWN.0, &[10, 0, 0, last], &[0; 10]].concat()
-    };
-    let tagged = |rest: Vec<u8>| [&b"\x81\x00\xe0\x07"[..], &rest].concat();
-    for (rest, is_own) in [
-        (v4(1), true),
-        (v4(7), false),
-        (v4(9), false),
-        (arp(1), true),
-        (arp(9), false),
-        (tagged(v4(1)), true),
-        (tagged(v4(9)), false),
-        (tagged(arp(9)), false),
-        (b"\x22\xf0".to_vec(), true),
-    ] {
-        let frame = frame(PEER, &rest);
-        let raw = flow(LinkShape::Frame);
-        let expected = if is_own { None } else { Some(DropReason::Policed) };
-        assert_eq!(resolve_link(&given, &raw, &frame).err(), expected, "{rest:x?}");
-        assert_eq!(resolve_link(&open, &raw, &frame).err(), None, "{rest:x?}");
-    }
-    // The header that is made for a payload is judged with it.
-    assert_eq!(resolve_link(&given, &flow(payload(0x0800)), &v4(9)[2..]).err(), Some(DropReason::Policed));
-    assert_eq!(resolve_link(&given, &flow(payload(0x0800)), &v4(1)[2..]).err(), None);
-}
-
 /// MAC addresses take places of the client's table, never so that more is taken.
 #[test]
 fn the_clients_table_has_room_for_macs() {
