@@ -100,13 +100,15 @@ pub enum Refusal {
 }
 
 pub(crate) const NO_ROUTE: Refusal = Refusal::Drop(DropReason::NoRoute, None);
+pub(crate) const FORBIDDEN: Refusal = Refusal::Drop(DropReason::NetworkPolicy, None);
 const NOT_ALLOWED: Refusal = Refusal::Bypass(BypassReason::NotAllowed);
 
 /// Applies the rules to one datagram. Where it leaves as several frames, this is the first that can leave.
 ///
 /// # Errors
 /// [`Refusal`]: `Bypass` for own, not allowed and foreign-scope destinations and for a bound address that is not the
-/// interface's; `Drop` with `no_route` (also: the hop limit ends here, no source of the family), `no_neighbour`.
+/// interface's; `Drop` with `no_route` (also: the hop limit ends here, no source of the family), `no_neighbour`,
+/// `network_policy`.
 pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
     resolve_replica(tables, flow, Replica::First)
 }
@@ -155,6 +157,9 @@ fn decide(
         Way::Forwarded => datagram.forwarded()?,
     };
     let Leaves { egress, repr, replica, skipped } = leaves;
+    if egress == Egress::Uplink && !tables.permits(Some(destination)) {
+        return Err(FORBIDDEN);
+    }
     let port = match egress {
         Egress::Uplink => tables.uplink.port(),
         Egress::Interface => tables.interface.port(),

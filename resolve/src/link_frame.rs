@@ -16,7 +16,7 @@ use ktsn_model::link_frame::{HEAD_OCTETS, HEADER_OCTETS, TAG_OCTETS};
 use ktsn_model::{DropReason, IpPrefix, LinkHead, LinkRules};
 use ktsn_wire::{EtherType, InnerMarks, MacAddress, Tci, TunnelTemplate, wire_octets};
 
-use crate::answer::{Egress, NO_ROUTE, Refusal, Replica};
+use crate::answer::{Egress, FORBIDDEN, NO_ROUTE, Refusal, Replica};
 use crate::datagram::{outer_around, place};
 use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
 use crate::link::Via;
@@ -119,7 +119,8 @@ pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
 ///
 /// # Errors
 /// [`Refusal::Drop`]: `detached`; `no_route` for another interface; `link_down`; `peer_corrupt` for what is no frame;
-/// `too_long`; `policed` for a source (MAC, IP, ARP), tag or destination that is not allowed; `no_route` and `no_neighbour` of tunnel ends.
+/// `too_long`; `policed` for a source (MAC, IP, ARP), tag or destination that is not allowed; `no_route` and `no_neighbour` of tunnel ends;
+/// `network_policy`, where policies restrict the attachment also for what is no IP packet.
 pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, Refusal> {
     resolve_link_replica(tables, flow, payload, Replica::First)
 }
@@ -163,6 +164,10 @@ pub fn resolve_link_replica(
         return Err(drop(DropReason::TooLong));
     }
     resolved.place(tables, &head, payload, replica)?;
+    let to = head.ip_destination.map(|address| IpAddr::V6(Ipv6Addr::from(address)));
+    if resolved.egress == Egress::Uplink && !tables.permits(to) {
+        return Err(FORBIDDEN);
+    }
     Ok(resolved)
 }
 

@@ -109,6 +109,8 @@ pub struct AttachmentTables {
     yielded: PrefixMap<IpPrefix>,
     /// Allowed, but the kernel's for now.
     left: PrefixMap<()>,
+    /// Destinations that frames past the node's packet filter may have; none: every one.
+    permitted: Option<PrefixMap<()>>,
     is_listed: bool,
     named: Vec<MacAddress>,
     /// What its interface has besides the addresses that were given; `None`: the interface is believed.
@@ -151,6 +153,7 @@ impl AttachmentTables {
             yielded,
             left,
             withheld: None,
+            permitted: None,
             delivery: None,
         })
     }
@@ -228,6 +231,22 @@ impl AttachmentTables {
     #[must_use]
     pub fn is_source_judged(&self) -> bool {
         self.withheld.is_some()
+    }
+    /// The same tables under network policies: frames that leave by the uplink may have these destinations only, others are
+    /// dropped as `network_policy`. `None`: every destination. Frames by the interface meet the node's packet filter.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn permitting(mut self, permitted: Option<&[IpPrefix]>) -> Result<Self, TableError> {
+        TableError::bound("permitted destinations", permitted.map_or(0, <[_]>::len), ALLOWED_MAX)?;
+        self.permitted =
+            permitted.map(|permitted| PrefixMap::new(permitted.iter().map(|prefix| (*prefix, ()))));
+        Ok(self)
+    }
+    /// Whether network policies let a frame leave by the uplink. `to`: its IP destination; none: it has none.
+    pub(crate) fn permits(&self, to: Option<IpAddr>) -> bool {
+        let Some(permitted) = &self.permitted else { return true };
+        to.is_some_and(|to| permitted.longest(IpPrefix::host(to.to_canonical())).is_some())
     }
     /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
     /// Without it they may send to everything but the reserved groups.

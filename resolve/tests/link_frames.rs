@@ -394,6 +394,21 @@ mod segment {
         }
     }
 
+    /// Under network policies a frame that leaves by the uplink needs a permitted IP destination; by the interface none does.
+    #[test]
+    fn what_network_policies_forbid_does_not_leave_by_the_uplink() {
+        let segment = segment(&["192.168.0.4"], true, &["192.168.0.2", "192.168.0.4"]);
+        let segment = segment.permitting(Some(&["10.0.0.64/26".parse().unwrap()])).unwrap();
+        let left_to = segment.clone().leaving(vec!["10.0.0.0/24".parse().unwrap()]).unwrap();
+        let to = |last| frame(PEER, &[&[8, 0][..], &v4([10, 0, 0, last])].concat());
+        let forbidden = Err(Refusal::Drop(DropReason::NetworkPolicy, None));
+        let tables = tables(segment);
+        assert!(left(&tables, &to(70)).unwrap().is_some());
+        assert_eq!(left(&tables, &to(9)), forbidden);
+        assert_eq!(left(&tables, &frame(PEER, b"\x22\xf0no IP")), forbidden);
+        assert_eq!(left(&super::tables(left_to), &to(9)), Ok(None), "it meets the node's rules");
+    }
+
     #[test]
     fn the_tunnel_inherits_what_an_ip_packet_says_and_defaults_else() {
         let tables = tables(segment(&[], false, &["192.168.0.2"]));

@@ -270,3 +270,32 @@ fn what_is_left_to_the_kernel_is_not_allowed() {
     let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
     assert!(matches!(tables.leaving(many), Err(TableError::TooMany { .. })));
 }
+
+/// Network policies drop what would leave past the node's packet filter, and leave alone what meets it.
+#[test]
+fn what_network_policies_forbid_is_dropped_where_it_would_pass_by_the_packet_filter() {
+    let under = |permitted: Option<&[&str]>| {
+        let permitted: Option<Vec<_>> =
+            permitted.map(|all| all.iter().map(|prefix| prefix.parse().unwrap()).collect());
+        let attachment = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+        Tables::new(1, vec![Some(attachment.permitting(permitted.as_deref()).unwrap())]).unwrap()
+    };
+    let forbidden = Some(Refusal::Drop(DropReason::NetworkPolicy, None));
+    let (free, none, some) = (under(None), under(Some(&[])), under(Some(&["10.244.1.128/25"])));
+    for (destination, when_some) in [("10.244.1.6", forbidden), ("10.244.1.200", None)] {
+        assert_eq!(refusal(&free, &flow(destination)), None, "{destination}");
+        assert_eq!(refusal(&none, &flow(destination)), forbidden, "{destination}");
+        assert_eq!(refusal(&some, &flow(destination)), when_some, "{destination}");
+        // It is taken all the same: the kernel's way would be another one, in silence.
+        let rules = destinations(&none, AttachmentIndex(0));
+        let first = rules.iter().find(|rule| rule.prefix.contains(ip(destination))).unwrap();
+        assert!(matches!(first.verdict, Verdict::Take { .. }), "{destination}");
+    }
+    // What is the kernel's stays the kernel's, and what leaves by the interface leaves.
+    for destination in ["10.244.2.1", "224.0.0.5"] {
+        assert_eq!(refusal(&none, &flow(destination)), refusal(&free, &flow(destination)), "{destination}");
+    }
+    let many = vec!["10.0.0.0/8".parse().unwrap(); 4097];
+    let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+    assert!(matches!(tables.permitting(Some(&many)), Err(TableError::TooMany { .. })));
+}

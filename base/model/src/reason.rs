@@ -71,6 +71,8 @@ reasons!(
         PeerCorrupt = 14, "peer_corrupt";
         /// Our own fault; never expected.
         Bug = 15, "bug";
+        /// A network policy that came after the attachment forbids it, or may forbid it, past the node's packet filter.
+        NetworkPolicy = 16, "network_policy";
     }
 );
 

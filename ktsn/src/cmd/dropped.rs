@@ -78,6 +78,10 @@ const fn remedy(reason: DropReason) -> &'static str {
             "the program overwrote memory that it shares with ktsnd; look for a wild pointer in it"
         }
         DropReason::Bug => "a fault of ktsnd; please report it with its log",
+        DropReason::NetworkPolicy => {
+            "a network policy that came after the attachment may forbid them; `ktsn status` names it: change it, or set \
+             allow_policy_bypass and attach again"
+        }
     }
 }
 
