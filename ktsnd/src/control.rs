@@ -21,7 +21,7 @@ use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
 pub(crate) use translate::{attachment_message, histogram_message, peer_message, queue_max_sdu_messages};
-pub use translate::{gate_schedule, peers};
+pub use translate::{gate_schedule, peers, policies};
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -123,6 +123,12 @@ impl NodeService for Control {
         let name = request.into_inner().attachment;
         let peers = self.ask(|reply| Question::GetPeers(name, reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::GetPeersReply { peers }))
+    }
+
+    async fn set_policies(&self, request: Request<v1::SetPoliciesRequest>) -> Reply<v1::SetPoliciesReply> {
+        let policies = translate::policies(request.into_inner()).map_err(|e| invalid(&e))?;
+        let unknown = self.ask(|reply| Question::SetPolicies(policies, reply)).await?;
+        Ok(Response::new(v1::SetPoliciesReply { unknown: unknown.map_err(|e| status(&e))? }))
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {

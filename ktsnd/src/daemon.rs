@@ -83,6 +83,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     node.follow_clock(watcher.known());
     node.restore_schedules(kept.schedules);
     node.restore_peers(kept.peers).await;
+    node.restore_policies(kept.policies);
     for attachment in configured {
         let name = attachment.name.clone();
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;

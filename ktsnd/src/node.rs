@@ -10,6 +10,7 @@ mod clock;
 mod detached;
 mod ingress;
 mod mailbox;
+mod network_policy;
 mod peers;
 mod policing;
 mod rules;
@@ -33,7 +34,7 @@ use crate::ingress::Uplink;
 use crate::limits;
 use crate::run_dir::{Foreign, KeptAttachment, KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
-use crate::tables::{self, OverlayNews, RulesNews};
+use crate::tables::{self, OverlayNews, Restriction, RulesNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
 pub(crate) use mailbox::{Mailbox, Outlet};
@@ -89,6 +90,8 @@ pub enum Question {
     SetPeers(PeersTarget, Vec<VxlanPeer>, oneshot::Sender<Result<(), NodeError>>),
     /// The overlay peers of an attachment.
     GetPeers(String, oneshot::Sender<Result<Vec<v1::PeerState>, NodeError>>),
+    /// What network policies leave of attachments' short cuts, by name; answers the names of no attachment.
+    SetPolicies(Vec<(String, Restriction)>, oneshot::Sender<Result<Vec<String>, NodeError>>),
     /// Everything there is.
     List(oneshot::Sender<v1::ListReply>),
     /// Counters, of one attachment or (empty) of all.
@@ -176,6 +179,8 @@ pub struct Node {
     applied: BTreeMap<String, Schedule>,
     /// Overlay peers given by the control API.
     given: BTreeMap<PeersTarget, Vec<VxlanPeer>>,
+    /// What network policies leave of short cuts, where they leave less than everything; by attachment.
+    restrictions: BTreeMap<String, Arc<Restriction>>,
     /// Questions about gates that workers have not answered yet.
     looks: BTreeMap<u64, oneshot::Sender<Looked>>,
     looks_count: u64,
@@ -217,6 +222,7 @@ impl Node {
             foreign: Foreign::default(),
             applied: BTreeMap::new(),
             given: BTreeMap::new(),
+            restrictions: BTreeMap::new(),
             looks: BTreeMap::new(),
             looks_count: 0,
         }
@@ -287,6 +293,9 @@ impl Node {
             }
             Question::GetPeers(name, reply) => {
                 let _ = reply.send(self.get_peers(&name));
+            }
+            Question::SetPolicies(policies, reply) => {
+                let _ = reply.send(self.set_policies(policies).await);
             }
             Question::List(reply) => {
                 let _ = reply.send(self.list());
@@ -430,6 +439,7 @@ impl Node {
             }
         }
         self.restoring = false;
+        self.prune_policies();
         self.save();
     }
 
@@ -472,7 +482,8 @@ impl Node {
             .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
             .collect();
         let foreign = self.foreign.clone();
-        self.run_dir.save(&State { attachments, schedules, peers: peers::kept(&self.given), foreign })
+        let (peers, policies) = (peers::kept(&self.given), network_policy::kept(&self.restrictions));
+        self.run_dir.save(&State { attachments, schedules, peers, policies, foreign })
     }
 }
 

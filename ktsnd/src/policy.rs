@@ -9,6 +9,7 @@
 
 mod named;
 mod read;
+mod restriction;
 mod watch;
 
 use std::net::IpAddr;
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 pub use named::Hindrance;
 pub(crate) use named::{Prefixes, all_past_the_kernel, hindrances, is_past_the_kernel, past_the_kernel};
+pub use restriction::Restriction;
 pub(crate) use watch::{Known, Watch};
 
 /// Rules are read again when they are older: many pods that are attached at once ask once a second.
@@ -48,24 +50,58 @@ pub(crate) struct Rule {
     pub(crate) text: String,
 }
 
-/// The node's rules that name addresses: those that are followed already, else what the tools say now; empty where no tool is
-/// installed, or they do not answer in time (what they say later is followed).
-pub(crate) async fn rules(followed: &Known) -> Arc<Vec<Rule>> {
-    if let Some(rules) = &*followed.borrow() {
-        return rules.clone();
+/// The node's rules as they were read last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    rules: Arc<Vec<Rule>>,
+    /// The tool that failed: of its rules only older ones are known.
+    unread: Option<&'static str>,
+}
+
+impl Seen {
+    fn of(read: &read::Read) -> Self {
+        Self { rules: Arc::new(read.rules()), unread: read.unread() }
     }
-    static KNOWN: Mutex<Option<(Instant, Arc<Vec<Rule>>)>> = Mutex::new(None);
+
+    /// The rules, where all could be read.
+    fn known(&self) -> Result<Arc<Vec<Rule>>, Unread> {
+        self.unread.map_or_else(|| Ok(self.rules.clone()), |tool| Err(Unread::Failed(tool)))
+    }
+}
+
+/// Why the node's rules are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unread {
+    /// A tool is installed and fails.
+    #[error("{0} fails (run it on this node to see why)")]
+    Failed(&'static str),
+    /// The tools take too long.
+    #[error("iptables-save and nft did not answer within {PATIENCE:?}")]
+    Late,
+}
+
+/// The node's rules that name addresses: those that are followed already, else what the tools say now; none where no tool is
+/// installed.
+///
+/// # Errors
+/// [`Unread`]: rules that nobody could read may be about anything.
+pub(crate) async fn rules(followed: &Known) -> Result<Arc<Vec<Rule>>, Unread> {
+    if let Some(seen) = &*followed.borrow() {
+        return seen.known();
+    }
+    static KNOWN: Mutex<Option<(Instant, Seen)>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((at, rules)) = &*known()
+    if let Some((at, seen)) = &*known()
         && at.elapsed() < FRESH
     {
-        return rules.clone();
+        return seen.known();
     }
-    let all = || read::Read::default().again(read::Wanted::All).rules();
+    let all = || Seen::of(&read::Read::default().again(read::Wanted::All));
     let reading = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(all));
-    let rules = Arc::new(reading.await.ok().and_then(Result::ok).unwrap_or_default());
-    *known() = Some((Instant::now(), rules.clone()));
-    rules
+    let Ok(Ok(seen)) = reading.await else { return Err(Unread::Late) };
+    let answer = seen.known();
+    *known() = Some((Instant::now(), seen));
+    answer
 }
 
 /// An address or prefix; `None` for every address.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-pub use state::{Foreign, KeptAttachment, KeptPeers, KeptSchedule, State};
+pub use state::{Foreign, KeptAttachment, KeptPeers, KeptPolicy, KeptSchedule, State};
 use state::{read_state, write_state};
 
 /// No symbolic link is followed to a file.

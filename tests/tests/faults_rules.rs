@@ -3,11 +3,13 @@
 //! kernel's from then on, unless the attachment says that it may be skipped.
 
 use ktsn_proto::v1::RuleState;
-use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
-use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK, within};
+use ktsn_tests::faults::control::{Control, reason};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
+use ktsn_tests::hook::Running;
+use std::process::Stdio;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -44,6 +46,31 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     control.attach(willing).expect("attach");
     talk(&daemon, &bed.pod_a, POD_B, 2, "count=20");
     assert_eq!(tap.wait(2, 20, SOON).len(), 20);
+}
+
+/// Rules that nobody can read may be about anything: the attachment is refused with the tool's name, unless it says that they
+/// may be skipped.
+#[test]
+fn rules_that_cannot_be_read_refuse_the_attachment() {
+    let bed = Bed::new();
+    let tools = tempfile::tempdir().expect("a directory");
+    for tool in ["nft", "iptables-save", "ip6tables-save"] {
+        let path = tools.path().join(tool);
+        std::fs::write(&path, "#!/bin/sh\nexit 1\n").expect("written");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+    }
+    let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").expect("PATH"));
+    let of = |attachment| ktsn_tests::faults::daemon::configuration(&[attachment]);
+    let refused = Daemon::prepare(&bed.host_a, &of(Attachment::pod_a(&bed)));
+    let (code, log) = refused.fails(refused.command().env("PATH", &path));
+    assert_ne!(code, Some(0));
+    assert!(log.contains("cannot be read") && log.contains("allow_policy_bypass: false"), "{log}");
+    assert!(["nft fails", "iptables-save fails"].iter().any(|tool| log.contains(tool)), "{log}");
+    let skips = Daemon::prepare(&bed.host_a, &of(Attachment::pod_a(&bed).with("allow_policy_bypass = true")));
+    let mut command = skips.command();
+    command.env("PATH", &path).stdout(Stdio::null()).stderr(Stdio::null());
+    let _running = Running(within(&bed.host_a, || command.spawn()).expect("ktsnd"));
+    eventually("it serves", SOON, || Control::connect(skips.run_dir()).ok()?.health().ok());
 }
 
 fn rules(daemon: &Daemon) -> (Vec<RuleState>, u64) {

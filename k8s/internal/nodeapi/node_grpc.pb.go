@@ -28,6 +28,7 @@ const (
 	Node_Detach_FullMethodName          = "/ktsn.v1.Node/Detach"
 	Node_SetPeers_FullMethodName        = "/ktsn.v1.Node/SetPeers"
 	Node_GetPeers_FullMethodName        = "/ktsn.v1.Node/GetPeers"
+	Node_SetPolicies_FullMethodName     = "/ktsn.v1.Node/SetPolicies"
 	Node_List_FullMethodName            = "/ktsn.v1.Node/List"
 	Node_ApplySchedule_FullMethodName   = "/ktsn.v1.Node/ApplySchedule"
 	Node_GetSchedule_FullMethodName     = "/ktsn.v1.Node/GetSchedule"
@@ -52,6 +53,11 @@ type NodeClient interface {
 	SetPeers(ctx context.Context, in *SetPeersRequest, opts ...grpc.CallOption) (*SetPeersReply, error)
 	// The peers in force of one attachment, each with its source and what is missing.
 	GetPeers(ctx context.Context, in *GetPeersRequest, opts ...grpc.CallOption) (*GetPeersReply, error)
+	// Says what network policies leave of attachments' short cuts, as a whole for each attachment that is named; the others keep
+	// theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT names the field. Names of
+	// no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a restart: where that cannot be written, INTERNAL and nothing changes. An
+	// attachment's restriction goes when it is detached.
+	SetPolicies(ctx context.Context, in *SetPoliciesRequest, opts ...grpc.CallOption) (*SetPoliciesReply, error)
 	// Ports, attachments, clients and streams of this moment.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListReply, error)
 	// Sets the administrative gate parameters of a port (802.1Q-2022 12.29); no queued frame is lost. Everything is
@@ -110,6 +116,16 @@ func (c *nodeClient) GetPeers(ctx context.Context, in *GetPeersRequest, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetPeersReply)
 	err := c.cc.Invoke(ctx, Node_GetPeers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) SetPolicies(ctx context.Context, in *SetPoliciesRequest, opts ...grpc.CallOption) (*SetPoliciesReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPoliciesReply)
+	err := c.cc.Invoke(ctx, Node_SetPolicies_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +226,11 @@ type NodeServer interface {
 	SetPeers(context.Context, *SetPeersRequest) (*SetPeersReply, error)
 	// The peers in force of one attachment, each with its source and what is missing.
 	GetPeers(context.Context, *GetPeersRequest) (*GetPeersReply, error)
+	// Says what network policies leave of attachments' short cuts, as a whole for each attachment that is named; the others keep
+	// theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT names the field. Names of
+	// no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a restart: where that cannot be written, INTERNAL and nothing changes. An
+	// attachment's restriction goes when it is detached.
+	SetPolicies(context.Context, *SetPoliciesRequest) (*SetPoliciesReply, error)
 	// Ports, attachments, clients and streams of this moment.
 	List(context.Context, *ListRequest) (*ListReply, error)
 	// Sets the administrative gate parameters of a port (802.1Q-2022 12.29); no queued frame is lost. Everything is
@@ -245,6 +266,9 @@ func (UnimplementedNodeServer) SetPeers(context.Context, *SetPeersRequest) (*Set
 }
 func (UnimplementedNodeServer) GetPeers(context.Context, *GetPeersRequest) (*GetPeersReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPeers not implemented")
+}
+func (UnimplementedNodeServer) SetPolicies(context.Context, *SetPoliciesRequest) (*SetPoliciesReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPolicies not implemented")
 }
 func (UnimplementedNodeServer) List(context.Context, *ListRequest) (*ListReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
@@ -356,6 +380,24 @@ func _Node_GetPeers_Handler(srv interface{}, ctx context.Context, dec func(inter
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(NodeServer).GetPeers(ctx, req.(*GetPeersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_SetPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).SetPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_SetPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).SetPolicies(ctx, req.(*SetPoliciesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -501,6 +543,10 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPeers",
 			Handler:    _Node_GetPeers_Handler,
+		},
+		{
+			MethodName: "SetPolicies",
+			Handler:    _Node_SetPolicies_Handler,
 		},
 		{
 			MethodName: "List",

@@ -915,6 +915,171 @@ func (x *RuleState) GetIsArrival() bool {
 	return false
 }
 
+// What network policies leave of one attachment's short cuts. All fields at their defaults: everything.
+type AttachmentPolicy struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Attachment       string                 `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`                                      // name
+	EgressRestricted bool                   `protobuf:"varint,2,opt,name=egress_restricted,json=egressRestricted,proto3" json:"egress_restricted,omitempty"` // frames that leave by the uplink to none of egress_allowed are dropped (network_policy)
+	EgressAllowed    []string               `protobuf:"bytes,3,rep,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`           // prefixes, at most 4096
+	IngressBlocked   bool                   `protobuf:"varint,4,opt,name=ingress_blocked,json=ingressBlocked,proto3" json:"ingress_blocked,omitempty"`       // nothing takes the short way in: all is the kernel's
+	Reason           string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                                              // which policies, for who reads the status
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *AttachmentPolicy) Reset() {
+	*x = AttachmentPolicy{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachmentPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachmentPolicy) ProtoMessage() {}
+
+func (x *AttachmentPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachmentPolicy.ProtoReflect.Descriptor instead.
+func (*AttachmentPolicy) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AttachmentPolicy) GetAttachment() string {
+	if x != nil {
+		return x.Attachment
+	}
+	return ""
+}
+
+func (x *AttachmentPolicy) GetEgressRestricted() bool {
+	if x != nil {
+		return x.EgressRestricted
+	}
+	return false
+}
+
+func (x *AttachmentPolicy) GetEgressAllowed() []string {
+	if x != nil {
+		return x.EgressAllowed
+	}
+	return nil
+}
+
+func (x *AttachmentPolicy) GetIngressBlocked() bool {
+	if x != nil {
+		return x.IngressBlocked
+	}
+	return false
+}
+
+func (x *AttachmentPolicy) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SetPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Policies      []*AttachmentPolicy    `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPoliciesRequest) Reset() {
+	*x = SetPoliciesRequest{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPoliciesRequest) ProtoMessage() {}
+
+func (x *SetPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*SetPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SetPoliciesRequest) GetPolicies() []*AttachmentPolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+type SetPoliciesReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unknown       []string               `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPoliciesReply) Reset() {
+	*x = SetPoliciesReply{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPoliciesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPoliciesReply) ProtoMessage() {}
+
+func (x *SetPoliciesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPoliciesReply.ProtoReflect.Descriptor instead.
+func (*SetPoliciesReply) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SetPoliciesReply) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
 type AttachRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attachment    *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
@@ -924,7 +1089,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	mi := &file_ktsn_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1101,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[10]
+	mi := &file_ktsn_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1114,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AttachRequest) GetAttachment() *Attachment {
@@ -968,7 +1133,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	mi := &file_ktsn_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1145,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[11]
+	mi := &file_ktsn_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1158,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AttachReply) GetExisted() bool {
@@ -1012,7 +1177,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	mi := &file_ktsn_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1189,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[12]
+	mi := &file_ktsn_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1202,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DetachRequest) GetName() string {
@@ -1055,7 +1220,7 @@ type DetachReply struct {
 
 func (x *DetachReply) Reset() {
 	*x = DetachReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[13]
+	mi := &file_ktsn_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1232,7 @@ func (x *DetachReply) String() string {
 func (*DetachReply) ProtoMessage() {}
 
 func (x *DetachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[13]
+	mi := &file_ktsn_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1245,7 @@ func (x *DetachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachReply.ProtoReflect.Descriptor instead.
 func (*DetachReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 type ListRequest struct {
@@ -1091,7 +1256,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[14]
+	mi := &file_ktsn_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1268,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[14]
+	mi := &file_ktsn_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1281,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type Port struct {
@@ -1138,7 +1303,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[15]
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1315,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[15]
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1328,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Port) GetDevice() string {
@@ -1254,7 +1419,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[16]
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1431,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[16]
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1444,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Stream) GetCookie() uint64 {
@@ -1313,7 +1478,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[17]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1490,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[17]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1503,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Client) GetPid() uint32 {
@@ -1363,13 +1528,14 @@ type AttachmentState struct {
 	Rules         []*RuleState           `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`                              // at most 16 of now
 	RulesCount    uint64                 `protobuf:"varint,5,opt,name=rules_count,json=rulesCount,proto3" json:"rules_count,omitempty"` // that have appeared since it was attached
 	Withheld      []string               `protobuf:"bytes,20,rep,name=withheld,proto3" json:"withheld,omitempty"`                       // addresses that its interface has and that are not given: nothing leaves from them
+	Policy        *AttachmentPolicy      `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`                            // absent: no network policy restricts it; at most 16 of egress_allowed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachmentState) Reset() {
 	*x = AttachmentState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1547,7 @@ func (x *AttachmentState) String() string {
 func (*AttachmentState) ProtoMessage() {}
 
 func (x *AttachmentState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1560,7 @@ func (x *AttachmentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentState.ProtoReflect.Descriptor instead.
 func (*AttachmentState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AttachmentState) GetAttachment() *Attachment {
@@ -1439,6 +1605,13 @@ func (x *AttachmentState) GetWithheld() []string {
 	return nil
 }
 
+func (x *AttachmentState) GetPolicy() *AttachmentPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
 type ListReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ports         []*Port                `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
@@ -1449,7 +1622,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1634,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1647,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListReply) GetPorts() []*Port {
@@ -1503,7 +1676,7 @@ type GateControlEntry struct {
 
 func (x *GateControlEntry) Reset() {
 	*x = GateControlEntry{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1688,7 @@ func (x *GateControlEntry) String() string {
 func (*GateControlEntry) ProtoMessage() {}
 
 func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1701,7 @@ func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateControlEntry.ProtoReflect.Descriptor instead.
 func (*GateControlEntry) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GateControlEntry) GetOperationName() string {
@@ -1566,7 +1739,7 @@ type GateParameters struct {
 
 func (x *GateParameters) Reset() {
 	*x = GateParameters{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1751,7 @@ func (x *GateParameters) String() string {
 func (*GateParameters) ProtoMessage() {}
 
 func (x *GateParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1764,7 @@ func (x *GateParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateParameters.ProtoReflect.Descriptor instead.
 func (*GateParameters) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GateParameters) GetGateEnabled() bool {
@@ -1646,7 +1819,7 @@ type QueueMaxSdu struct {
 
 func (x *QueueMaxSdu) Reset() {
 	*x = QueueMaxSdu{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1831,7 @@ func (x *QueueMaxSdu) String() string {
 func (*QueueMaxSdu) ProtoMessage() {}
 
 func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1844,7 @@ func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMaxSdu.ProtoReflect.Descriptor instead.
 func (*QueueMaxSdu) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueueMaxSdu) GetTrafficClass() uint32 {
@@ -1703,7 +1876,7 @@ type ApplyScheduleRequest struct {
 
 func (x *ApplyScheduleRequest) Reset() {
 	*x = ApplyScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1888,7 @@ func (x *ApplyScheduleRequest) String() string {
 func (*ApplyScheduleRequest) ProtoMessage() {}
 
 func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1901,7 @@ func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyScheduleRequest) GetPort() string {
@@ -1789,7 +1962,7 @@ type ApplyScheduleReply struct {
 
 func (x *ApplyScheduleReply) Reset() {
 	*x = ApplyScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1974,7 @@ func (x *ApplyScheduleReply) String() string {
 func (*ApplyScheduleReply) ProtoMessage() {}
 
 func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1987,7 @@ func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleReply.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApplyScheduleReply) GetState() *ScheduleState {
@@ -1833,7 +2006,7 @@ type GetScheduleRequest struct {
 
 func (x *GetScheduleRequest) Reset() {
 	*x = GetScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +2018,7 @@ func (x *GetScheduleRequest) String() string {
 func (*GetScheduleRequest) ProtoMessage() {}
 
 func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2031,7 @@ func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
 func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetScheduleRequest) GetPort() string {
@@ -1877,7 +2050,7 @@ type GetScheduleReply struct {
 
 func (x *GetScheduleReply) Reset() {
 	*x = GetScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +2062,7 @@ func (x *GetScheduleReply) String() string {
 func (*GetScheduleReply) ProtoMessage() {}
 
 func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2075,7 @@ func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleReply.ProtoReflect.Descriptor instead.
 func (*GetScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetScheduleReply) GetPorts() []*ScheduleState {
@@ -1941,7 +2114,7 @@ type ScheduleState struct {
 
 func (x *ScheduleState) Reset() {
 	*x = ScheduleState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2126,7 @@ func (x *ScheduleState) String() string {
 func (*ScheduleState) ProtoMessage() {}
 
 func (x *ScheduleState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2139,7 @@ func (x *ScheduleState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleState.ProtoReflect.Descriptor instead.
 func (*ScheduleState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ScheduleState) GetPort() string {
@@ -2118,7 +2291,7 @@ type StatisticsRequest struct {
 
 func (x *StatisticsRequest) Reset() {
 	*x = StatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2303,7 @@ func (x *StatisticsRequest) String() string {
 func (*StatisticsRequest) ProtoMessage() {}
 
 func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2316,7 @@ func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsRequest.ProtoReflect.Descriptor instead.
 func (*StatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StatisticsRequest) GetAttachment() string {
@@ -2163,7 +2336,7 @@ type WatchStatisticsRequest struct {
 
 func (x *WatchStatisticsRequest) Reset() {
 	*x = WatchStatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2348,7 @@ func (x *WatchStatisticsRequest) String() string {
 func (*WatchStatisticsRequest) ProtoMessage() {}
 
 func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2361,7 @@ func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatisticsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchStatisticsRequest) GetAttachment() string {
@@ -2220,7 +2393,7 @@ type Histogram struct {
 
 func (x *Histogram) Reset() {
 	*x = Histogram{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2232,7 +2405,7 @@ func (x *Histogram) String() string {
 func (*Histogram) ProtoMessage() {}
 
 func (x *Histogram) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2245,7 +2418,7 @@ func (x *Histogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
 func (*Histogram) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Histogram) GetHdrV2() []byte {
@@ -2312,7 +2485,7 @@ type IngressStatistics struct {
 
 func (x *IngressStatistics) Reset() {
 	*x = IngressStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2497,7 @@ func (x *IngressStatistics) String() string {
 func (*IngressStatistics) ProtoMessage() {}
 
 func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2510,7 @@ func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IngressStatistics.ProtoReflect.Descriptor instead.
 func (*IngressStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *IngressStatistics) GetTaken() uint64 {
@@ -2405,7 +2578,7 @@ type AttachmentStatistics struct {
 
 func (x *AttachmentStatistics) Reset() {
 	*x = AttachmentStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2590,7 @@ func (x *AttachmentStatistics) String() string {
 func (*AttachmentStatistics) ProtoMessage() {}
 
 func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2603,7 @@ func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentStatistics.ProtoReflect.Descriptor instead.
 func (*AttachmentStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AttachmentStatistics) GetName() string {
@@ -2558,7 +2731,7 @@ type WorkerStatistics struct {
 
 func (x *WorkerStatistics) Reset() {
 	*x = WorkerStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2743,7 @@ func (x *WorkerStatistics) String() string {
 func (*WorkerStatistics) ProtoMessage() {}
 
 func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2756,7 @@ func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatistics.ProtoReflect.Descriptor instead.
 func (*WorkerStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WorkerStatistics) GetUplink() string {
@@ -2687,7 +2860,7 @@ type PortStatistics struct {
 
 func (x *PortStatistics) Reset() {
 	*x = PortStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +2872,7 @@ func (x *PortStatistics) String() string {
 func (*PortStatistics) ProtoMessage() {}
 
 func (x *PortStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +2885,7 @@ func (x *PortStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatistics.ProtoReflect.Descriptor instead.
 func (*PortStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PortStatistics) GetDevice() string {
@@ -2803,7 +2976,7 @@ type StreamFilterStatistics struct {
 
 func (x *StreamFilterStatistics) Reset() {
 	*x = StreamFilterStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +2988,7 @@ func (x *StreamFilterStatistics) String() string {
 func (*StreamFilterStatistics) ProtoMessage() {}
 
 func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +3001,7 @@ func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFilterStatistics.ProtoReflect.Descriptor instead.
 func (*StreamFilterStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StreamFilterStatistics) GetStreamFilterInstanceId() uint32 {
@@ -2949,7 +3122,7 @@ type StatisticsReply struct {
 
 func (x *StatisticsReply) Reset() {
 	*x = StatisticsReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3134,7 @@ func (x *StatisticsReply) String() string {
 func (*StatisticsReply) ProtoMessage() {}
 
 func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3147,7 @@ func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsReply.ProtoReflect.Descriptor instead.
 func (*StatisticsReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatisticsReply) GetAtMonotonicNs() uint64 {
@@ -3020,7 +3193,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3205,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3218,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 type HealthReply struct {
@@ -3063,7 +3236,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3248,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3261,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HealthReply) GetServing() bool {
@@ -3153,7 +3326,7 @@ type ThreadState struct {
 
 func (x *ThreadState) Reset() {
 	*x = ThreadState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3338,7 @@ func (x *ThreadState) String() string {
 func (*ThreadState) ProtoMessage() {}
 
 func (x *ThreadState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3351,7 @@ func (x *ThreadState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadState.ProtoReflect.Descriptor instead.
 func (*ThreadState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ThreadState) GetName() string {
@@ -3226,7 +3399,7 @@ type ClockState struct {
 
 func (x *ClockState) Reset() {
 	*x = ClockState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3411,7 @@ func (x *ClockState) String() string {
 func (*ClockState) ProtoMessage() {}
 
 func (x *ClockState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3424,7 @@ func (x *ClockState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockState.ProtoReflect.Descriptor instead.
 func (*ClockState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ClockState) GetSource() string {
@@ -3318,7 +3491,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3503,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3516,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 type VersionReply struct {
@@ -3357,7 +3530,7 @@ type VersionReply struct {
 
 func (x *VersionReply) Reset() {
 	*x = VersionReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3542,7 @@ func (x *VersionReply) String() string {
 func (*VersionReply) ProtoMessage() {}
 
 func (x *VersionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3555,7 @@ func (x *VersionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionReply.ProtoReflect.Descriptor instead.
 func (*VersionReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VersionReply) GetVersion() string {
@@ -3508,7 +3681,19 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\fdestinations\x18\x02 \x03(\tR\fdestinations\x12-\n" +
 	"\x12destinations_count\x18\x03 \x01(\rR\x11destinationsCount\x12\x1d\n" +
 	"\n" +
-	"is_arrival\x18\x04 \x01(\bR\tisArrival\"D\n" +
+	"is_arrival\x18\x04 \x01(\bR\tisArrival\"\xc7\x01\n" +
+	"\x10AttachmentPolicy\x12\x1e\n" +
+	"\n" +
+	"attachment\x18\x01 \x01(\tR\n" +
+	"attachment\x12+\n" +
+	"\x11egress_restricted\x18\x02 \x01(\bR\x10egressRestricted\x12%\n" +
+	"\x0eegress_allowed\x18\x03 \x03(\tR\regressAllowed\x12'\n" +
+	"\x0fingress_blocked\x18\x04 \x01(\bR\x0eingressBlocked\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"K\n" +
+	"\x12SetPoliciesRequest\x125\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x19.ktsn.v1.AttachmentPolicyR\bpolicies\",\n" +
+	"\x10SetPoliciesReply\x12\x18\n" +
+	"\aunknown\x18\x01 \x03(\tR\aunknown\"D\n" +
 	"\rAttachRequest\x123\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x13.ktsn.v1.AttachmentR\n" +
@@ -3539,7 +3724,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\"E\n" +
 	"\x06Client\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12)\n" +
-	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\x89\x02\n" +
+	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\xbc\x02\n" +
 	"\x0fAttachmentState\x123\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x13.ktsn.v1.AttachmentR\n" +
@@ -3549,7 +3734,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x05rules\x18\x04 \x03(\v2\x12.ktsn.v1.RuleStateR\x05rules\x12\x1f\n" +
 	"\vrules_count\x18\x05 \x01(\x04R\n" +
 	"rulesCount\x12\x1a\n" +
-	"\bwithheld\x18\x14 \x03(\tR\bwithheld\"l\n" +
+	"\bwithheld\x18\x14 \x03(\tR\bwithheld\x121\n" +
+	"\x06policy\x18\x06 \x01(\v2\x19.ktsn.v1.AttachmentPolicyR\x06policy\"l\n" +
 	"\tListReply\x12#\n" +
 	"\x05ports\x18\x01 \x03(\v2\r.ktsn.v1.PortR\x05ports\x12:\n" +
 	"\vattachments\x18\x02 \x03(\v2\x18.ktsn.v1.AttachmentStateR\vattachments\"\x95\x01\n" +
@@ -3752,12 +3938,13 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\fring_abi_min\x18\x02 \x01(\rR\n" +
 	"ringAbiMin\x12 \n" +
 	"\fring_abi_max\x18\x03 \x01(\rR\n" +
-	"ringAbiMax2\xbf\x05\n" +
+	"ringAbiMax2\x86\x06\n" +
 	"\x04Node\x126\n" +
 	"\x06Attach\x12\x16.ktsn.v1.AttachRequest\x1a\x14.ktsn.v1.AttachReply\x126\n" +
 	"\x06Detach\x12\x16.ktsn.v1.DetachRequest\x1a\x14.ktsn.v1.DetachReply\x12<\n" +
 	"\bSetPeers\x12\x18.ktsn.v1.SetPeersRequest\x1a\x16.ktsn.v1.SetPeersReply\x12<\n" +
-	"\bGetPeers\x12\x18.ktsn.v1.GetPeersRequest\x1a\x16.ktsn.v1.GetPeersReply\x120\n" +
+	"\bGetPeers\x12\x18.ktsn.v1.GetPeersRequest\x1a\x16.ktsn.v1.GetPeersReply\x12E\n" +
+	"\vSetPolicies\x12\x1b.ktsn.v1.SetPoliciesRequest\x1a\x19.ktsn.v1.SetPoliciesReply\x120\n" +
 	"\x04List\x12\x14.ktsn.v1.ListRequest\x1a\x12.ktsn.v1.ListReply\x12K\n" +
 	"\rApplySchedule\x12\x1d.ktsn.v1.ApplyScheduleRequest\x1a\x1b.ktsn.v1.ApplyScheduleReply\x12E\n" +
 	"\vGetSchedule\x12\x1b.ktsn.v1.GetScheduleRequest\x1a\x19.ktsn.v1.GetScheduleReply\x12B\n" +
@@ -3779,7 +3966,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -3791,44 +3978,47 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	(*PeerState)(nil),              // 7: ktsn.v1.PeerState
 	(*OverlayState)(nil),           // 8: ktsn.v1.OverlayState
 	(*RuleState)(nil),              // 9: ktsn.v1.RuleState
-	(*AttachRequest)(nil),          // 10: ktsn.v1.AttachRequest
-	(*AttachReply)(nil),            // 11: ktsn.v1.AttachReply
-	(*DetachRequest)(nil),          // 12: ktsn.v1.DetachRequest
-	(*DetachReply)(nil),            // 13: ktsn.v1.DetachReply
-	(*ListRequest)(nil),            // 14: ktsn.v1.ListRequest
-	(*Port)(nil),                   // 15: ktsn.v1.Port
-	(*Stream)(nil),                 // 16: ktsn.v1.Stream
-	(*Client)(nil),                 // 17: ktsn.v1.Client
-	(*AttachmentState)(nil),        // 18: ktsn.v1.AttachmentState
-	(*ListReply)(nil),              // 19: ktsn.v1.ListReply
-	(*GateControlEntry)(nil),       // 20: ktsn.v1.GateControlEntry
-	(*GateParameters)(nil),         // 21: ktsn.v1.GateParameters
-	(*QueueMaxSdu)(nil),            // 22: ktsn.v1.QueueMaxSdu
-	(*ApplyScheduleRequest)(nil),   // 23: ktsn.v1.ApplyScheduleRequest
-	(*ApplyScheduleReply)(nil),     // 24: ktsn.v1.ApplyScheduleReply
-	(*GetScheduleRequest)(nil),     // 25: ktsn.v1.GetScheduleRequest
-	(*GetScheduleReply)(nil),       // 26: ktsn.v1.GetScheduleReply
-	(*ScheduleState)(nil),          // 27: ktsn.v1.ScheduleState
-	(*StatisticsRequest)(nil),      // 28: ktsn.v1.StatisticsRequest
-	(*WatchStatisticsRequest)(nil), // 29: ktsn.v1.WatchStatisticsRequest
-	(*Histogram)(nil),              // 30: ktsn.v1.Histogram
-	(*IngressStatistics)(nil),      // 31: ktsn.v1.IngressStatistics
-	(*AttachmentStatistics)(nil),   // 32: ktsn.v1.AttachmentStatistics
-	(*WorkerStatistics)(nil),       // 33: ktsn.v1.WorkerStatistics
-	(*PortStatistics)(nil),         // 34: ktsn.v1.PortStatistics
-	(*StreamFilterStatistics)(nil), // 35: ktsn.v1.StreamFilterStatistics
-	(*StatisticsReply)(nil),        // 36: ktsn.v1.StatisticsReply
-	(*HealthRequest)(nil),          // 37: ktsn.v1.HealthRequest
-	(*HealthReply)(nil),            // 38: ktsn.v1.HealthReply
-	(*ThreadState)(nil),            // 39: ktsn.v1.ThreadState
-	(*ClockState)(nil),             // 40: ktsn.v1.ClockState
-	(*VersionRequest)(nil),         // 41: ktsn.v1.VersionRequest
-	(*VersionReply)(nil),           // 42: ktsn.v1.VersionReply
-	nil,                            // 43: ktsn.v1.OverlayState.PeersEntry
-	nil,                            // 44: ktsn.v1.IngressStatistics.LeftEntry
-	nil,                            // 45: ktsn.v1.AttachmentStatistics.DroppedEntry
-	nil,                            // 46: ktsn.v1.AttachmentStatistics.BypassedEntry
-	nil,                            // 47: ktsn.v1.PortStatistics.RefusedEntry
+	(*AttachmentPolicy)(nil),       // 10: ktsn.v1.AttachmentPolicy
+	(*SetPoliciesRequest)(nil),     // 11: ktsn.v1.SetPoliciesRequest
+	(*SetPoliciesReply)(nil),       // 12: ktsn.v1.SetPoliciesReply
+	(*AttachRequest)(nil),          // 13: ktsn.v1.AttachRequest
+	(*AttachReply)(nil),            // 14: ktsn.v1.AttachReply
+	(*DetachRequest)(nil),          // 15: ktsn.v1.DetachRequest
+	(*DetachReply)(nil),            // 16: ktsn.v1.DetachReply
+	(*ListRequest)(nil),            // 17: ktsn.v1.ListRequest
+	(*Port)(nil),                   // 18: ktsn.v1.Port
+	(*Stream)(nil),                 // 19: ktsn.v1.Stream
+	(*Client)(nil),                 // 20: ktsn.v1.Client
+	(*AttachmentState)(nil),        // 21: ktsn.v1.AttachmentState
+	(*ListReply)(nil),              // 22: ktsn.v1.ListReply
+	(*GateControlEntry)(nil),       // 23: ktsn.v1.GateControlEntry
+	(*GateParameters)(nil),         // 24: ktsn.v1.GateParameters
+	(*QueueMaxSdu)(nil),            // 25: ktsn.v1.QueueMaxSdu
+	(*ApplyScheduleRequest)(nil),   // 26: ktsn.v1.ApplyScheduleRequest
+	(*ApplyScheduleReply)(nil),     // 27: ktsn.v1.ApplyScheduleReply
+	(*GetScheduleRequest)(nil),     // 28: ktsn.v1.GetScheduleRequest
+	(*GetScheduleReply)(nil),       // 29: ktsn.v1.GetScheduleReply
+	(*ScheduleState)(nil),          // 30: ktsn.v1.ScheduleState
+	(*StatisticsRequest)(nil),      // 31: ktsn.v1.StatisticsRequest
+	(*WatchStatisticsRequest)(nil), // 32: ktsn.v1.WatchStatisticsRequest
+	(*Histogram)(nil),              // 33: ktsn.v1.Histogram
+	(*IngressStatistics)(nil),      // 34: ktsn.v1.IngressStatistics
+	(*AttachmentStatistics)(nil),   // 35: ktsn.v1.AttachmentStatistics
+	(*WorkerStatistics)(nil),       // 36: ktsn.v1.WorkerStatistics
+	(*PortStatistics)(nil),         // 37: ktsn.v1.PortStatistics
+	(*StreamFilterStatistics)(nil), // 38: ktsn.v1.StreamFilterStatistics
+	(*StatisticsReply)(nil),        // 39: ktsn.v1.StatisticsReply
+	(*HealthRequest)(nil),          // 40: ktsn.v1.HealthRequest
+	(*HealthReply)(nil),            // 41: ktsn.v1.HealthReply
+	(*ThreadState)(nil),            // 42: ktsn.v1.ThreadState
+	(*ClockState)(nil),             // 43: ktsn.v1.ClockState
+	(*VersionRequest)(nil),         // 44: ktsn.v1.VersionRequest
+	(*VersionReply)(nil),           // 45: ktsn.v1.VersionReply
+	nil,                            // 46: ktsn.v1.OverlayState.PeersEntry
+	nil,                            // 47: ktsn.v1.IngressStatistics.LeftEntry
+	nil,                            // 48: ktsn.v1.AttachmentStatistics.DroppedEntry
+	nil,                            // 49: ktsn.v1.AttachmentStatistics.BypassedEntry
+	nil,                            // 50: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -3836,64 +4026,68 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 2: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
 	7,  // 3: ktsn.v1.GetPeersReply.peers:type_name -> ktsn.v1.PeerState
 	0,  // 4: ktsn.v1.PeerState.peer:type_name -> ktsn.v1.VxlanPeer
-	43, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
-	2,  // 6: ktsn.v1.AttachRequest.attachment:type_name -> ktsn.v1.Attachment
-	16, // 7: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
-	2,  // 8: ktsn.v1.AttachmentState.attachment:type_name -> ktsn.v1.Attachment
-	17, // 9: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
-	8,  // 10: ktsn.v1.AttachmentState.overlay:type_name -> ktsn.v1.OverlayState
-	9,  // 11: ktsn.v1.AttachmentState.rules:type_name -> ktsn.v1.RuleState
-	15, // 12: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
-	18, // 13: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
-	20, // 14: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
-	21, // 15: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
-	22, // 16: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	27, // 17: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
-	27, // 18: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
-	21, // 19: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
-	21, // 20: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
-	22, // 21: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	44, // 22: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
-	45, // 23: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
-	46, // 24: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
-	30, // 25: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
-	31, // 26: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
-	30, // 27: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
-	35, // 28: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	47, // 29: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
-	32, // 30: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	33, // 31: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	34, // 32: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	32, // 33: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	39, // 34: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
-	40, // 35: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
-	10, // 36: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	12, // 37: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 38: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 39: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	14, // 40: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	23, // 41: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	25, // 42: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	28, // 43: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	29, // 44: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	37, // 45: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	41, // 46: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	11, // 47: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	13, // 48: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 49: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 50: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	19, // 51: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	24, // 52: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	26, // 53: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	36, // 54: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	36, // 55: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	38, // 56: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	42, // 57: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	47, // [47:58] is the sub-list for method output_type
-	36, // [36:47] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	46, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
+	10, // 6: ktsn.v1.SetPoliciesRequest.policies:type_name -> ktsn.v1.AttachmentPolicy
+	2,  // 7: ktsn.v1.AttachRequest.attachment:type_name -> ktsn.v1.Attachment
+	19, // 8: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
+	2,  // 9: ktsn.v1.AttachmentState.attachment:type_name -> ktsn.v1.Attachment
+	20, // 10: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
+	8,  // 11: ktsn.v1.AttachmentState.overlay:type_name -> ktsn.v1.OverlayState
+	9,  // 12: ktsn.v1.AttachmentState.rules:type_name -> ktsn.v1.RuleState
+	10, // 13: ktsn.v1.AttachmentState.policy:type_name -> ktsn.v1.AttachmentPolicy
+	18, // 14: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
+	21, // 15: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
+	23, // 16: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
+	24, // 17: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
+	25, // 18: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	30, // 19: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
+	30, // 20: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
+	24, // 21: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
+	24, // 22: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
+	25, // 23: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	47, // 24: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
+	48, // 25: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
+	49, // 26: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
+	33, // 27: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
+	34, // 28: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
+	33, // 29: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
+	38, // 30: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	50, // 31: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	35, // 32: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	36, // 33: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	37, // 34: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	35, // 35: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	42, // 36: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	43, // 37: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	13, // 38: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	15, // 39: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 40: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 41: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	11, // 42: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
+	17, // 43: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	26, // 44: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	28, // 45: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	31, // 46: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	32, // 47: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	40, // 48: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	44, // 49: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	14, // 50: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	16, // 51: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 52: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 53: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	12, // 54: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
+	22, // 55: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	27, // 56: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	29, // 57: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	39, // 58: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	39, // 59: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	41, // 60: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	45, // 61: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	50, // [50:62] is the sub-list for method output_type
+	38, // [38:50] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -3907,16 +4101,16 @@ func file_ktsn_v1_node_proto_init() {
 		(*SetPeersRequest_Attachment)(nil),
 		(*SetPeersRequest_Vni)(nil),
 	}
-	file_ktsn_v1_node_proto_msgTypes[21].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[35].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[40].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[24].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[38].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages of the control API ↔ the daemon's own values.
 
-use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, PriorityMap, TrafficClass};
+use std::collections::HashSet;
+
+use ktsn_model::{
+    AdminPort, GateControlEntry, GateOperation, GateStates, IpPrefix, PriorityMap, TrafficClass,
+};
 use ktsn_proto::v1;
+use ktsn_resolve::limits::ALLOWED_MAX;
 use ktsn_time::{Nanos, Tai};
 
 use super::segment::{learnt_message, segment_message};
@@ -12,7 +17,7 @@ use crate::config::{
 };
 use crate::node::PeersTarget;
 use crate::stats::Spans;
-use crate::tables::OverlayState;
+use crate::tables::{OverlayState, Restriction};
 
 fn text(value: String) -> Option<String> {
     (!value.is_empty()).then_some(value)
@@ -95,6 +100,47 @@ pub fn peers(message: v1::SetPeersRequest) -> Result<(PeersTarget, Vec<VxlanPeer
         }
     };
     Ok((target, check_peers("peers", &raw_peers(message.peers))?))
+}
+
+/// Characters of a restriction's reason.
+const REASON_MAX: usize = 1000;
+
+/// Restrictions of network policies, checked.
+///
+/// # Errors
+/// [`ConfigError`] for the first fault found.
+pub fn policies(message: v1::SetPoliciesRequest) -> Result<Vec<(String, Restriction)>, ConfigError> {
+    let (mut all, mut names) = (Vec::new(), HashSet::new());
+    for (i, policy) in message.policies.into_iter().enumerate() {
+        let field = format!("policies[{i}]");
+        let name = policy.attachment;
+        if name.is_empty() {
+            let expected = "the name of an attachment".to_owned();
+            return Err(ConfigError::Missing { field: format!("{field}.attachment"), expected });
+        }
+        if !names.insert(name.clone()) {
+            return Err(ConfigError::Duplicate { field: format!("{field}.attachment"), value: name });
+        }
+        let (field, allowed) = (format!("{field}.egress_allowed"), policy.egress_allowed);
+        if !policy.egress_restricted && !allowed.is_empty() {
+            return Err(ConfigError::value(&field, allowed.len(), "none without egress_restricted"));
+        }
+        if allowed.len() > ALLOWED_MAX {
+            return Err(ConfigError::value(&field, allowed.len(), format!("at most {ALLOWED_MAX} prefixes")));
+        }
+        let prefix = |(at, text): (usize, &String)| {
+            let fault = |_| ConfigError::value(&format!("{field}[{at}]"), text, "a prefix");
+            text.parse::<IpPrefix>().map_err(fault)
+        };
+        let allowed = allowed.iter().enumerate().map(prefix).collect::<Result<Vec<_>, _>>()?;
+        let restriction = Restriction {
+            egress: policy.egress_restricted.then_some(allowed),
+            is_ingress_blocked: policy.ingress_blocked,
+            reason: policy.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect(),
+        };
+        all.push((name, restriction));
+    }
+    Ok(all)
 }
 
 /// A peer as it is shown.

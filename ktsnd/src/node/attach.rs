@@ -62,7 +62,8 @@ impl Node {
                 return Err(error);
             }
         };
-        let spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
+        let mut spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
+        spec.restriction = self.restriction_of(&attachment.name);
         let added = match self.manager.add_entered(spec, entered).await {
             Ok(added) => added,
             Err(error) => {
@@ -165,6 +166,7 @@ impl Node {
                 return Err(NodeError::Unknown(name.to_owned()));
             }
             self.forget_peers(name);
+            self.restrictions.remove(name);
             return Ok(true);
         };
         let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
@@ -184,7 +186,8 @@ impl Node {
         self.detached.add(attached.stats);
         info!(attachment = name, "detached");
         let had_peers = self.forget_peers(name);
-        Ok(attached.kept || had_peers)
+        let was_restricted = self.restrictions.remove(name).is_some();
+        Ok(attached.kept || had_peers || was_restricted)
     }
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
@@ -395,7 +398,12 @@ async fn check_policy(
     let tables = added.tables.attachment(index).filter(|_| !attachment.allow_policy_bypass);
     let Some(tables) = tables.filter(has_short_cut) else { return Ok(()) };
     let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
-    let rules = policy::rules(followed).await;
+    let rules = policy::rules(followed).await.map_err(|unread| {
+        NodeError::Precondition(format!(
+            "attachment.allow_policy_bypass: false, and the rules of the node's packet filter cannot be read, which the \
+             uplink's short cut would not meet: {unread}; expected rules that can be read, or true (docs/guide/policy.md)"
+        ))
+    })?;
     match policy::hindrances(&rules, &own, &policy::past_the_kernel(tables)).first() {
         None => Ok(()),
         Some(found) => Err(NodeError::Precondition(format!(
@@ -435,6 +443,7 @@ fn spec_of(
         tag: attachment.tag,
         is_short: attachment.ingress == IngressMode::Short,
         allow_policy_bypass: attachment.allow_policy_bypass,
+        restriction: Arc::default(),
     }
 }
 

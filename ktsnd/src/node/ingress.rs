@@ -161,7 +161,10 @@ impl Node {
     /// Why nothing is taken for an attachment now; empty: it is.
     fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
         let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
-        let why = if rules.into_iter().any(|hindrance| hindrance.is_arrival) {
+        let is_blocked = self.restriction_of(&attached.attachment.name).is_ingress_blocked;
+        let why = if is_blocked {
+            "a network policy may forbid what arrives"
+        } else if rules.into_iter().any(|hindrance| hindrance.is_arrival) {
             "a rule of the node's packet filter drops what arrives"
         } else if self.latest.attachment(index).is_none_or(|tables| tables.delivery().is_none()) {
             NO_WAY_IN

@@ -64,6 +64,7 @@ impl Node {
                 clients: clients.collect(),
                 overlay: super::peers::overlay_message(attached),
                 rules: super::rules::messages(attached),
+                policy: self.policy_message(&attached.attachment.name),
                 rules_count: attached.rules.as_ref().map_or(0, |news| news.rules_count),
                 withheld: self
                     .latest

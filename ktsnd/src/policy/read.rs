@@ -2,7 +2,7 @@
 //! The node's rules as its tools print them.
 //!
 //! In: `iptables-save`, `ip6tables-save`, their older namesakes and `nft -j list ruleset`, where they are installed. Out:
-//! rules. A tool that fails leaves what it said before. It waits for the tools: it is for a thread that may.
+//! rules, and which tool failed; that one's rules stay as it printed them before. It waits for the tools: it is for a thread that may.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -40,9 +40,22 @@ const TOOLS: [Tool; 5] = [
     Tool { program: "nft", arguments: &["-j", "list", "ruleset"], older_tables: None, read: of_nft },
 ];
 
+/// What came of asking a tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Said {
+    /// It is not installed, or there is nothing to ask it for.
+    #[default]
+    Nothing,
+    Rules,
+    Failed,
+}
+
 /// What each tool said last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Read([Vec<Rule>; TOOLS.len()]);
+pub(super) struct Read {
+    rules: [Vec<Rule>; TOOLS.len()],
+    said: [Said; TOOLS.len()],
+}
 
 /// Whether there are rules of the older interface, which tells nobody when they change.
 pub(super) fn has_older_tables() -> bool {
@@ -56,26 +69,42 @@ fn is_named(tables: &str) -> bool {
 impl Read {
     /// Asks the tools.
     pub(super) fn again(mut self, wanted: Wanted) -> Self {
-        for (tool, rules) in TOOLS.iter().zip(&mut self.0) {
-            let is_wanted = wanted == Wanted::All || tool.older_tables.is_some();
-            if is_wanted && let Some(now) = tool.ask() {
-                *rules = now;
+        for ((tool, rules), said) in TOOLS.iter().zip(&mut self.rules).zip(&mut self.said) {
+            if wanted == Wanted::All || tool.older_tables.is_some() {
+                let (now, found) = tool.ask();
+                *said = now;
+                if now != Said::Failed {
+                    *rules = found;
+                }
             }
         }
         self
     }
 
+    /// The tool without whose answer rules are not known.
+    pub(super) fn unread(&self) -> Option<&'static str> {
+        unread(&self.said)
+    }
+
     /// All of them.
     pub(super) fn rules(&self) -> Vec<Rule> {
-        self.0.iter().flatten().cloned().collect()
+        self.rules.iter().flatten().cloned().collect()
     }
 }
 
+/// nft shows what the newer iptables has made, too; that is only needed where nft does not answer.
+fn unread(said: &[Said]) -> Option<&'static str> {
+    let is_shown = said.last() == Some(&Said::Rules);
+    let is_missed = |tool: &Tool| tool.older_tables.is_some() || tool.program == "nft" || !is_shown;
+    let mut all = TOOLS.iter().zip(said);
+    all.find(|(tool, said)| **said == Said::Failed && is_missed(tool)).map(|(tool, _)| tool.program)
+}
+
 impl Tool {
-    /// What it prints; `None` when it fails.
-    fn ask(&self) -> Option<Vec<Rule>> {
+    /// What it prints.
+    fn ask(&self) -> (Said, Vec<Rule>) {
         if self.older_tables.is_some_and(|tables| !is_named(tables)) {
-            return Some(Vec::new());
+            return (Said::Nothing, Vec::new());
         }
         let asked = Command::new(self.program)
             .args(self.arguments)
@@ -84,10 +113,31 @@ impl Tool {
             .output();
         match asked {
             Ok(output) if output.status.success() => {
-                Some((self.read)(&String::from_utf8_lossy(&output.stdout)))
+                (Said::Rules, (self.read)(&String::from_utf8_lossy(&output.stdout)))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Some(Vec::new()),
-            _ => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => (Said::Nothing, Vec::new()),
+            _ => (Said::Failed, Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Said, unread};
+
+    /// In the order of the tools: iptables, ip6tables, both older ones, nft.
+    #[test]
+    fn rules_are_known_only_when_each_tool_that_must_answer_has_answered() {
+        use Said::{Failed, Nothing, Rules};
+        for (said, expected) in [
+            ([Nothing; 5], None),
+            ([Rules, Rules, Nothing, Nothing, Rules], None),
+            ([Failed, Failed, Nothing, Nothing, Rules], None),
+            ([Failed, Rules, Nothing, Nothing, Nothing], Some("iptables-save")),
+            ([Rules, Rules, Nothing, Nothing, Failed], Some("nft")),
+            ([Rules, Rules, Nothing, Failed, Rules], Some("ip6tables-legacy-save")),
+        ] {
+            assert_eq!(unread(&said), expected, "{said:?}");
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct State {
     pub schedules: Vec<KeptSchedule>,
     /// Overlay peers that came by it.
     pub peers: Vec<KeptPeers>,
+    /// What network policies leave of attachments' short cuts, where that is not everything.
+    pub policies: Vec<KeptPolicy>,
     /// What this ktsnd does not understand.
     pub foreign: Foreign,
 }
@@ -64,6 +66,23 @@ pub struct KeptPeers {
     pub vni: Option<u32>,
     /// As they came.
     pub peers: Vec<RawVxlanPeer>,
+}
+
+/// What network policies leave of one attachment's short cuts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptPolicy {
+    /// The attachment's name.
+    pub attachment: String,
+    /// Destinations of frames that leave by the uplink; none: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_allowed: Option<Vec<String>>,
+    /// Whether nothing takes the short way in.
+    #[serde(default)]
+    pub ingress_blocked: bool,
+    /// Which policies.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// The gate schedule of one port.
@@ -162,6 +181,20 @@ impl Reading {
         }
     }
 
+    /// Not knowing what policies leave is no permission: an entry that is not understood leaves nothing until it is said again.
+    fn policy(&mut self, index: usize, entry: Value) {
+        let Some(attachment) = entry.get("attachment").and_then(Value::as_str).map(str::to_owned) else {
+            return self.lose("policies", index, &"it names no attachment");
+        };
+        let policy = serde_json::from_value(entry).unwrap_or_else(|error| {
+            let reason = format!("the state file's entry is not understood: {error}");
+            self.notes
+                .push(format!("network policies of {attachment}: {reason}; nothing leaves by the uplink"));
+            KeptPolicy { attachment, egress_allowed: Some(Vec::new()), ingress_blocked: true, reason }
+        });
+        self.state.policies.push(policy);
+    }
+
     fn peers(&mut self, entry: Value) {
         // Without a field that it does not know of a peer, frames could go to the wrong place: nothing is taken out.
         match serde_json::from_value(entry.clone()) {
@@ -219,6 +252,9 @@ pub(super) fn read_state(octets: &[u8]) -> Result<Reading, StateError> {
     }
     list(&mut fields, "schedules")?.into_iter().for_each(|entry| reading.schedule(entry));
     list(&mut fields, "peers")?.into_iter().for_each(|entry| reading.peers(entry));
+    for (index, entry) in list(&mut fields, "policies")?.into_iter().enumerate() {
+        reading.policy(index, entry);
+    }
     if !fields.is_empty() {
         let names: Vec<&str> = fields.keys().map(String::as_str).collect();
         reading.notes.push(format!("this ktsnd does not know {}: kept as it is", names.join(", ")));
@@ -254,6 +290,8 @@ struct Written<'a> {
     schedules: Vec<Either<'a, KeptSchedule>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     peers: Vec<Either<'a, KeptPeers>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    policies: &'a [KeptPolicy],
     #[serde(flatten)]
     fields: &'a Map<String, Value>,
 }
@@ -283,6 +321,7 @@ pub(super) fn write_state(state: &State) -> serde_json::Result<Vec<u8>> {
         attachments: known.chain(attachments.iter().map(Entry::Whole)).collect(),
         schedules: both(&state.schedules, schedules),
         peers: both(&state.peers, peers),
+        policies: &state.policies,
         fields,
     };
     serde_json::to_vec_pretty(&written)

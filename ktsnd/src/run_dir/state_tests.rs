@@ -58,7 +58,7 @@ fn an_unknown_field_of_an_overlay_or_of_peers_is_not_left_out() {
         "peers": [{ "vni": 7, "peers": [{ "vtep": "192.0.2.1", "crypt": true }] }],
     });
     let reading = read(&file);
-    let State { attachments, schedules, peers, foreign } = &reading.state;
+    let State { attachments, schedules, peers, policies: _, foreign } = &reading.state;
     assert!(attachments.is_empty() && schedules.is_empty() && peers.is_empty());
     assert_eq!((foreign.attachments.len(), foreign.schedules.len(), foreign.peers.len()), (2, 1, 1));
     assert_eq!(reading.notes.len(), 4, "{:?}", reading.notes);
@@ -151,4 +151,33 @@ proptest! {
         let _ = read_state(&octets);
         let _ = read_state(value.to_string().as_bytes());
     }
+}
+
+/// What policies forbid is in force again after a restart; an entry that is not understood permits nothing.
+#[test]
+fn network_policies_are_kept_and_never_read_as_permission() {
+    let entry = json!({ "attachment": "a", "egress_allowed": ["10.0.0.0/8"], "ingress_blocked": true, "reason": "x" });
+    let file =
+        json!({ "version": 1, "schedules": [], "attachments": [{ "name": "a" }], "policies": [entry] });
+    let reading = read(&file);
+    assert!(reading.notes.is_empty(), "{:?}", reading.notes);
+    assert_eq!(written(&reading.state), file);
+    let mut newer = file.clone();
+    newer["policies"][0]["later"] = json!(1);
+    for entry in [newer["policies"][0].clone(), json!({ "attachment": "a", "egress_allowed": 7 })] {
+        let mut file = file.clone();
+        file["policies"] = json!([entry]);
+        let reading = read(&file);
+        let policy = &reading.state.policies[0];
+        assert_eq!(
+            (policy.attachment.as_str(), &policy.egress_allowed, policy.ingress_blocked),
+            ("a", &Some(Vec::new()), true)
+        );
+        assert!(
+            reading.notes[0].contains("network policies of a") && !reading.is_damaged,
+            "{:?}",
+            reading.notes
+        );
+    }
+    assert!(!written(&State::default()).to_string().contains("policies"));
 }

@@ -68,6 +68,7 @@ pub(super) struct Keeper {
     is_stale: bool,
     watch: Option<Watch>,
     generation: u64,
+    published: Option<Arc<Tables>>,
 }
 
 impl Keeper {
@@ -100,6 +101,7 @@ impl Keeper {
             is_stale,
             watch,
             generation,
+            published: None,
         })
     }
 
@@ -295,6 +297,7 @@ impl Keeper {
         match Tables::shared(self.generation, attachments) {
             Ok(tables) => {
                 let tables = Arc::new(tables);
+                self.published = Some(tables.clone());
                 (self.report)(Event::Tables(tables.clone()));
                 Some(tables)
             }

@@ -4,9 +4,10 @@
 //! In: commands through a [`Manager`]. Out: answers, and events through the function given at the start. The task
 //! runs beside others on the control thread; between two of its steps every attachment is either wholly there or not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ktsn_resolve::{AttachmentIndex, NextHop};
+use ktsn_resolve::{AttachmentIndex, NextHop, Tables};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -14,7 +15,7 @@ use super::keeper::{Keeper, Wake};
 use super::namespace::Entered;
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
 use crate::config::VxlanPeer;
-use crate::policy;
+use crate::policy::{self, Restriction};
 
 /// A change after a quiet time waits so long for those that come with it: a frame may wait for its next hop's MAC address.
 const GATHER: Duration = Duration::from_millis(1);
@@ -45,6 +46,7 @@ enum Command {
     Remove(AttachmentIndex, oneshot::Sender<()>),
     Neighbour(AttachmentIndex, NextHop),
     Peers(PeersOf, Vec<VxlanPeer>, oneshot::Sender<Vec<OverlayNews>>),
+    Restrict(Vec<(AttachmentIndex, Arc<Restriction>)>, oneshot::Sender<Option<Arc<Tables>>>),
 }
 
 /// Keeps the tables; ends when it is dropped.
@@ -116,6 +118,17 @@ impl Manager {
         answered.await.unwrap_or_default()
     }
 
+    /// Says what network policies leave of these attachments' short cuts; answers the newest tables.
+    pub async fn restrict(
+        &self,
+        restrictions: Vec<(AttachmentIndex, Arc<Restriction>)>,
+    ) -> Option<Arc<Tables>> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Restrict(restrictions, answer)).await;
+        // A task that has ended serves nobody.
+        answered.await.unwrap_or_default()
+    }
+
     async fn send(&self, command: Command) {
         // The task ends only after its last Manager.
         let _ = self.commands.send(command).await;
@@ -168,6 +181,9 @@ fn execute(keeper: &mut Keeper, command: Command) {
         }
         Command::Peers(of, peers, answer) => {
             let _ = answer.send(keeper.set_peers(of, peers));
+        }
+        Command::Restrict(restrictions, answer) => {
+            let _ = answer.send(keeper.restrict(restrictions));
         }
         Command::Neighbour(index, next_hop) => keeper.ensure_neighbour(index, next_hop),
     }

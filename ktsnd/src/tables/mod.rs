@@ -53,7 +53,7 @@ pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;
 
 use crate::config::{Given, SegmentFrom, Vxlan};
-pub use crate::policy::Hindrance;
+pub use crate::policy::{Hindrance, Restriction};
 use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
@@ -89,6 +89,8 @@ pub struct AttachmentSpec {
     pub is_short: bool,
     /// Whether frames may leave by the uplink that the kernel would encrypt.
     pub allow_policy_bypass: bool,
+    /// What network policies leave of its short cuts.
+    pub restriction: Arc<Restriction>,
 }
 
 impl AttachmentSpec {

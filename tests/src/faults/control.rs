@@ -70,6 +70,15 @@ impl Control {
         self.runtime.block_on(self.client.detach(request)).map(|_| ())
     }
 
+    /// Says what network policies leave of attachments; the names of no attachment.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn set_policies(&mut self, policies: Vec<v1::AttachmentPolicy>) -> Result<Vec<String>, Status> {
+        let request = v1::SetPoliciesRequest { policies };
+        Ok(self.runtime.block_on(self.client.set_policies(request))?.into_inner().unknown)
+    }
+
     /// Sets overlay peers.
     ///
     /// # Errors

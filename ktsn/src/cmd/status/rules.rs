@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules of the node's packet filter in `ktsn status`: what of an attachment is the kernel's for them.
+//! Rules of the node's packet filter and network policies in `ktsn status`: what of an attachment is the kernel's for them, or
+//! dropped.
 
 use ktsn_proto::v1;
 use serde_json::{Value, json};
@@ -22,11 +23,33 @@ pub(super) fn text(states: &[v1::AttachmentState]) -> String {
                 rule.rule
             ));
         }
+        if let Some(policy) = &state.policy {
+            text.push_str(&policy_text(name, policy));
+        }
         if state.rules_count > 0 {
             text.push_str(&format!("{name}: {} rules about it so far\n", state.rules_count));
         }
     }
-    if text.is_empty() { text } else { format!("\nRules of the node's packet filter\n{text}") }
+    if text.is_empty() {
+        text
+    } else {
+        format!("\nRules of the node's packet filter, network policies\n{text}")
+    }
+}
+
+/// What network policies take away.
+fn policy_text(name: &str, policy: &v1::AttachmentPolicy) -> String {
+    let egress = match (policy.egress_restricted, policy.egress_allowed.as_slice()) {
+        (false, _) => None,
+        (true, []) => Some("what leaves by the uplink is dropped as network_policy".to_owned()),
+        (true, some) => Some(format!(
+            "what leaves by the uplink to other than {} is dropped as network_policy",
+            some.join(", ")
+        )),
+    };
+    let ingress = policy.ingress_blocked.then(|| "nothing takes the short way in".to_owned());
+    let taken: Vec<String> = egress.into_iter().chain(ingress).collect();
+    format!("{name}: {}: {}\n", taken.join("; "), policy.reason)
 }
 
 /// The same as JSON.
@@ -37,7 +60,13 @@ pub(super) fn json_of(state: &v1::AttachmentState) -> Value {
             "destinations_count": rule.destinations_count, "is_arrival": rule.is_arrival,
         })
     });
-    json!({ "now": rules.collect::<Vec<_>>(), "count": state.rules_count })
+    let policy = state.policy.as_ref().map(|policy| {
+        json!({
+            "egress_restricted": policy.egress_restricted, "egress_allowed": policy.egress_allowed,
+            "ingress_blocked": policy.ingress_blocked, "reason": policy.reason,
+        })
+    });
+    json!({ "now": rules.collect::<Vec<_>>(), "count": state.rules_count, "network_policy": policy })
 }
 
 #[cfg(test)]
@@ -58,10 +87,23 @@ mod tests {
         state.rules_count = 2;
         assert_eq!(
             text(std::slice::from_ref(&state)),
-            "\nRules of the node's packet filter\npod-a: 10.244.1.7/32 and 2 more left to the kernel for a rule; nothing takes \
+            "\nRules of the node's packet filter, network policies\npod-a: 10.244.1.7/32 and 2 more left to the kernel for a rule; nothing takes \
              the short way in: -A FORWARD -d 10.244.1.7/32 -j DROP\npod-a: 2 rules about it so far\n"
         );
         assert_eq!(json_of(&state)["now"][0]["destinations_count"], 3);
         assert_eq!(json_of(&state)["count"], 2);
+        (state.rules, state.rules_count) = (Vec::new(), 0);
+        state.policy = Some(v1::AttachmentPolicy {
+            egress_restricted: true,
+            ingress_blocked: true,
+            reason: "NetworkPolicy deny-all".to_owned(),
+            ..Default::default()
+        });
+        assert_eq!(
+            text(std::slice::from_ref(&state)),
+            "\nRules of the node's packet filter, network policies\npod-a: what leaves by the uplink is dropped as \
+             network_policy; nothing takes the short way in: NetworkPolicy deny-all\n"
+        );
+        assert_eq!(json_of(&state)["network_policy"]["ingress_blocked"], true);
     }
 }

@@ -2,16 +2,18 @@
 //! What the node's packet filter leaves of the attachments' short cuts.
 //!
 //! In: the node's rules, an attachment's tables. Out: the same tables, less the destinations that a rule names (they are
-//! the kernel's), and news when those are others. The short way in goes as a whole where a rule drops what arrives.
+//! the kernel's), and news when those are others. The short way in goes as a whole where a rule drops what arrives. What
+//! network policies take away is taken away here too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ktsn_model::IpPrefix;
-use ktsn_resolve::{AttachmentIndex, AttachmentTables, TableError};
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, TableError, Tables};
 
-use crate::policy::{self, Hindrance, Prefixes, Rule};
+use super::Keeper;
+use crate::policy::{self, Hindrance, Prefixes, Restriction, Rule};
 use crate::tables::{AttachmentSpec, Event, RulesNews};
 
 /// Rules that are told one by one; more are counted.
@@ -54,6 +56,7 @@ impl Filter {
         tables: AttachmentTables,
     ) -> Result<AttachmentTables, TableError> {
         let index = spec.index.0;
+        let tables = spec.restriction.apply(tables)?;
         if self.rules.is_empty() || !Self::concerns(spec, &tables) {
             self.found.remove(&index);
             return Ok(tables);
@@ -113,6 +116,24 @@ impl Filter {
     pub(super) fn forget(&mut self, index: u16) {
         self.found.remove(&index);
         self.shown.remove(&index);
+    }
+}
+
+impl Keeper {
+    /// What network policies leave of these attachments' short cuts from now on; the tables that say so.
+    pub(in crate::tables) fn restrict(
+        &mut self,
+        restrictions: Vec<(AttachmentIndex, Arc<Restriction>)>,
+    ) -> Option<Arc<Tables>> {
+        let mut changed = BTreeSet::new();
+        for (index, restriction) in restrictions {
+            if let Some(attached) = self.attached.get_mut(&index.0) {
+                attached.spec.restriction = restriction;
+                changed.insert(index);
+            }
+        }
+        self.rebuild(|spec| changed.contains(&spec.index));
+        self.published.clone()
     }
 }
 

@@ -170,6 +170,7 @@ impl Place {
             is_short: false,
             tag: None,
             allow_policy_bypass: false,
+            restriction: Arc::default(),
         }
     }
 
