@@ -2,7 +2,7 @@
 
 // Package metrics shows ktsnd's counters, and the agent's own, to Prometheus.
 //
-// In: ktsnd's Statistics, Health and List at the moment of a scrape; what the agent knows of itself. Out: metrics with
+// In: ktsnd's Statistics, Health and List, asked at most once a second; what the agent knows of itself. Out: metrics with
 // the prefix ktsn_ in base units (seconds, octets), labels port, attachment, class, reason. A scrape must never
 // wait longer than its deadline for ktsnd: without an answer ktsn_up is 0 and the rest is left out.
 package metrics
@@ -19,8 +19,12 @@ import (
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// scrapeMax is how long ktsnd has to answer.
-const scrapeMax = 2 * time.Second
+// scrapeMax is how long ktsnd has to answer. What it said holds for keptFor: it has one thread for such questions, which also attaches
+// pods.
+const (
+	scrapeMax = 2 * time.Second
+	keptFor   = time.Second
+)
 
 // errorBounds of the transmit error, in seconds: a microsecond is what a shared uplink promises.
 var errorBounds = []float64{
@@ -45,13 +49,16 @@ type Agent struct {
 type Collector struct {
 	daemon nodeapi.NodeClient
 	agent  func() Agent
-	// A scrape at a time: ktsnd's worker is asked for each.
-	mutex sync.Mutex
+	now    func() time.Time
+	// One question at a time, whose answer is for all who wait.
+	mutex   sync.Mutex
+	kept    []prometheus.Metric
+	askedAt time.Time
 }
 
 // New makes a collector that asks ktsnd, and `agent` for the agent's own.
 func New(daemon nodeapi.NodeClient, agent func() Agent) *Collector {
-	return &Collector{daemon: daemon, agent: agent}
+	return &Collector{daemon: daemon, agent: agent, now: time.Now}
 }
 
 var (
@@ -122,18 +129,18 @@ func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// out sends metrics of one scrape.
-type out struct{ metrics chan<- prometheus.Metric }
+// out gathers metrics of one scrape.
+type out struct{ metrics []prometheus.Metric }
 
-func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
-	o.metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+func (o *out) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	o.metrics = append(o.metrics, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...))
 }
 
-func (o out) counter(d *prometheus.Desc, value uint64, labels ...string) {
-	o.metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+func (o *out) counter(d *prometheus.Desc, value uint64, labels ...string) {
+	o.metrics = append(o.metrics, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...))
 }
 
-func (o out) reasons(d *prometheus.Desc, counts map[string]uint64, name string) {
+func (o *out) reasons(d *prometheus.Desc, counts map[string]uint64, name string) {
 	for reason, count := range counts {
 		o.counter(d, count, name, reason)
 	}
@@ -148,12 +155,28 @@ func flag(is bool) float64 {
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	o := &out{}
+	o.ofAgent(c.agent())
+	for _, one := range append(o.metrics, c.ofDaemon()...) {
+		metrics <- one
+	}
+}
+
+// ofDaemon is what ktsnd says, or said less than keptFor ago.
+func (c *Collector) ofDaemon() []prometheus.Metric {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	if c.askedAt.IsZero() || c.now().Sub(c.askedAt) >= keptFor {
+		o := &out{}
+		c.ask(o)
+		c.kept, c.askedAt = o.metrics, c.now()
+	}
+	return c.kept
+}
+
+func (c *Collector) ask(o *out) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeMax)
 	defer cancel()
-	o := out{metrics}
-	o.ofAgent(c.agent())
 	health, err := c.daemon.Health(ctx, &nodeapi.HealthRequest{})
 	o.gauge(serving, flag(err == nil && health.GetServing()))
 	if err != nil {
@@ -180,7 +203,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-func (o out) ofHealth(health *nodeapi.HealthReply) {
+func (o *out) ofHealth(health *nodeapi.HealthReply) {
 	for _, thread := range health.GetThreads() {
 		o.gauge(threadStuck, flag(thread.GetIsStuck()), thread.GetName(), thread.GetDevice())
 		o.gauge(threadSilent, float64(thread.GetSilentNs())/1e9, thread.GetName(), thread.GetDevice())
@@ -193,7 +216,7 @@ func (o out) ofHealth(health *nodeapi.HealthReply) {
 	}
 }
 
-func (o out) ofAgent(agent Agent) {
+func (o *out) ofAgent(agent Agent) {
 	o.gauge(capacity, float64(agent.Capacity))
 	o.gauge(healthy, flag(agent.Healthy))
 	o.gauge(nodes, float64(agent.Nodes))
@@ -209,7 +232,7 @@ func (o out) ofAgent(agent Agent) {
 	}
 }
 
-func (o out) ofList(list *nodeapi.ListReply) {
+func (o *out) ofList(list *nodeapi.ListReply) {
 	o.gauge(attachments, float64(len(list.GetAttachments())))
 	for _, one := range list.GetAttachments() {
 		o.gauge(clients, float64(len(one.GetClients())), one.GetAttachment().GetName())
@@ -222,7 +245,7 @@ func (o out) ofList(list *nodeapi.ListReply) {
 	}
 }
 
-func (o out) ofAttachment(one *nodeapi.AttachmentStatistics) {
+func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 	name := one.GetName()
 	o.counter(taken, one.GetTaken(), name)
 	o.counter(sent, one.GetSent(), name)
@@ -236,11 +259,11 @@ func (o out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 		o.reasons(ingressLeft, ingress.GetLeft(), name)
 	}
 	if found, err := decode(one.GetTransmitError().GetHdrV2(), errorBounds); err == nil {
-		o.metrics <- prometheus.MustNewConstHistogram(transmitError, found.count, found.sum, found.buckets, name)
+		o.metrics = append(o.metrics, prometheus.MustNewConstHistogram(transmitError, found.count, found.sum, found.buckets, name))
 	}
 }
 
-func (o out) ofPorts(statistics *nodeapi.StatisticsReply) {
+func (o *out) ofPorts(statistics *nodeapi.StatisticsReply) {
 	for _, one := range statistics.GetPorts() {
 		if one.GetNetns() != "" {
 			continue
@@ -259,7 +282,7 @@ func (o out) ofPorts(statistics *nodeapi.StatisticsReply) {
 	for _, worker := range statistics.GetWorkers() {
 		device := worker.GetUplink()
 		o.counter(workerWakeUps, worker.GetWakeUps(), device)
-		o.metrics <- prometheus.MustNewConstMetric(workerSpin, prometheus.CounterValue, float64(worker.GetSpinNs())/1e9, device)
+		o.metrics = append(o.metrics, prometheus.MustNewConstMetric(workerSpin, prometheus.CounterValue, float64(worker.GetSpinNs())/1e9, device))
 		o.counter(workerSteps, worker.GetClockSteps(), device)
 		o.counter(workerBugs, worker.GetBugs(), device)
 	}

@@ -7,7 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -204,5 +207,61 @@ ktsn_thread_stuck{device="eth0",thread="ktsn-worker"} 1
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "ktsn_clock_good", "ktsn_clock_held_ports",
 		"ktsn_healthy", "ktsn_thread_silent_seconds", "ktsn_thread_stuck"); err != nil {
 		t.Error(err)
+	}
+}
+
+// counted is a ktsnd that counts how often it is asked.
+type counted struct {
+	nodeapi.NodeClient
+	asked atomic.Int32
+}
+
+func (c *counted) Health(context.Context, *nodeapi.HealthRequest, ...grpc.CallOption) (*nodeapi.HealthReply, error) {
+	c.asked.Add(1)
+	return &nodeapi.HealthReply{Serving: true}, nil
+}
+
+func (c *counted) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*nodeapi.ListReply, error) {
+	return &nodeapi.ListReply{}, nil
+}
+
+func (c *counted) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {
+	return &nodeapi.StatisticsReply{}, nil
+}
+
+// However many scrape at once, ktsnd is asked once a second.
+func TestKtsndIsAskedOnceASecond(t *testing.T) {
+	daemon := &counted{}
+	collector := New(daemon, func() Agent { return Agent{} })
+	now := time.Now()
+	collector.now = func() time.Time { return now }
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector)
+	scrape := func() {
+		var group sync.WaitGroup
+		for range 16 {
+			group.Go(func() {
+				found, err := registry.Gather()
+				isUp := false
+				for _, family := range found {
+					isUp = isUp || family.GetName() == "ktsn_up"
+				}
+				if err != nil || !isUp {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	scrape()
+	now = now.Add(keptFor - 1)
+	scrape()
+	if asked := daemon.asked.Load(); asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+	now = now.Add(1)
+	scrape()
+	if asked := daemon.asked.Load(); asked != 2 {
+		t.Errorf("asked %d times", asked)
 	}
 }
