@@ -72,7 +72,7 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 	set.DurationVar(&c.work.Rollouts.CheckMax, "check-timeout", c.work.Rollouts.CheckMax, "nodes have so long to answer the check of a GateSchedule")
 	set.DurationVar(&c.work.Rollouts.Margin, "rollout-margin", c.work.Rollouts.Margin, "from the decision to ConfigChangeTime; one second of it is for taking it back")
 	set.DurationVar(&c.work.HandOver, "hand-over", controller.HandOverLeast, "kept free in front of the frames of each window when Streams are judged")
-	set.StringVar(&c.listen, "listen", ":9189", "`address` of /metrics, /readyz and /livez; empty: none")
+	set.StringVar(&c.listen, "listen", "127.0.0.1:9189", "`address` of /metrics, /readyz and /livez; empty: none")
 	var err error
 	if c.work.Log, err = set.Read(arguments); err != nil {
 		return c, err

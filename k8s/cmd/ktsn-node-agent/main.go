@@ -27,6 +27,10 @@ func run(ctx context.Context, config agent.Config) error {
 	if err != nil {
 		return err
 	}
+	reviews, _, err := kubeconf.Clients(config.Kubeconfig, program) // with a limit of its own: others ask by it
+	if err != nil {
+		return err
+	}
 	daemon, err := nodeapi.New(config.RunDir)
 	if err != nil {
 		return err
@@ -39,5 +43,5 @@ func run(ctx context.Context, config agent.Config) error {
 		}
 		defer network.Close()
 	}
-	return agent.New(config, kube, custom, daemon, network).Run(ctx)
+	return agent.New(config, kube, reviews, custom, daemon, network).Run(ctx)
 }

@@ -4,12 +4,14 @@
 // Kubelet would do so too, but it notices only at its next look and then waits longer each time, and until then every
 // attached pod's timed frames are lost.
 //
-// In: a command line. Out: that program, for as long as this one lives; signals are passed on, and its exit status is ours
+// In: a command line, and ktsnd's run directory where it is to be asked whether it lives. Out: that program, for as long as this one lives; signals are passed on, and its exit status is ours
 // when it ended by itself with 0 or 2 (done, wrong configuration) or was asked to. A program that dies again and again is
-// kubelet's to delay: after some deaths in a short time this one ends as well. It must never outlive what it started.
+// kubelet's to delay: after some deaths in a short time this one ends as well. A program that answers no more is killed, and so
+// started again; a thread of it that hangs is its own to notice. It must never outlive what it started.
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -32,42 +34,47 @@ const (
 
 const help = `ktsn-respawn: starts a program again within milliseconds of its death
 
-Usage: ktsn-respawn PROGRAM [ARGUMENT]...
+Usage: ktsn-respawn [--watch RUN_DIR] PROGRAM [ARGUMENT]...
 
 Example:
-  ktsn-respawn ktsnd --config /etc/ktsn/ktsnd.toml
+  ktsn-respawn --watch /run/ktsn ktsnd --config /etc/ktsn/ktsnd.toml
 
-Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
+With --watch the ktsnd of that run directory is asked every second: one that answers no more for 30 s is killed. Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
 five deaths within ten seconds.
 `
 
 func main() {
-	if len(os.Args) < 2 {
-		fmt.Fprint(os.Stderr, help)
-		os.Exit(wrongConfiguration)
-	}
-	if os.Args[1] == "--help" || os.Args[1] == "-h" {
+	arguments := os.Args[1:]
+	if len(arguments) > 0 && (arguments[0] == "--help" || arguments[0] == "-h") {
 		fmt.Print(help)
 		return
 	}
+	var asked *watch
+	if len(arguments) > 1 && arguments[0] == "--watch" {
+		asked, arguments = watchDaemon(arguments[1]), arguments[2:]
+	}
+	if len(arguments) == 0 || arguments[0] == "--watch" {
+		fmt.Fprint(os.Stderr, help)
+		os.Exit(wrongConfiguration)
+	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	os.Exit(supervise(os.Args[1:], signals, os.Stderr.WriteString))
+	os.Exit(supervise(arguments, asked, signals, os.Stderr.WriteString))
 }
 
 // supervise runs the program until it is done, asked to end, or dies too often; the exit status.
-func supervise(command []string, signals <-chan os.Signal, say func(string) (int, error)) int {
+func supervise(command []string, asked *watch, signals <-chan os.Signal, say func(string) (int, error)) int {
 	// The kernel's death signal is bound to the thread that started the program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var deaths []time.Time
 	for {
-		status, asked, err := once(command, signals)
+		status, isAsked, err := once(command, asked, signals, say)
 		if err != nil {
 			_, _ = say(fmt.Sprintf("ktsn-respawn: %v\n", err))
 			return 1
 		}
-		if asked || status == 0 || status == wrongConfiguration {
+		if isAsked || status == 0 || status == wrongConfiguration {
 			return status
 		}
 		now := time.Now()
@@ -89,8 +96,8 @@ func recent(deaths []time.Time, now time.Time) []time.Time {
 	return deaths
 }
 
-// once runs the program to its end; asked when a signal came for it.
-func once(command []string, signals <-chan os.Signal) (status int, asked bool, err error) {
+// once runs the program to its end; isAsked when a signal came for it.
+func once(command []string, asked *watch, signals <-chan os.Signal, say func(string) (int, error)) (status int, isAsked bool, err error) {
 	program := exec.Command(command[0], command[1:]...)
 	program.Stdout, program.Stderr = os.Stdout, os.Stderr
 	program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -99,18 +106,29 @@ func once(command []string, signals <-chan os.Signal) (status int, asked bool, e
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- program.Wait() }()
+	silent := make(chan bool, 1)
+	if asked != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { silent <- asked.silent(ctx) }()
+	}
 	for {
 		select {
+		case is := <-silent:
+			if is {
+				_, _ = say(fmt.Sprintf("ktsn-respawn: %s answers no more: killed\n", command[0]))
+				_ = program.Process.Kill()
+			}
 		case which := <-signals:
-			asked = true
+			isAsked = true
 			// It may have ended just now.
 			_ = program.Process.Signal(which)
 		case err := <-ended:
 			var exit *exec.ExitError
 			if err != nil && !errors.As(err, &exit) {
-				return 0, asked, err
+				return 0, isAsked, err
 			}
-			return statusOf(program.ProcessState), asked, nil
+			return statusOf(program.ProcessState), isAsked, nil
 		}
 	}
 }

@@ -3,9 +3,12 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -16,7 +19,7 @@ func run(t *testing.T, script string, signals <-chan os.Signal) (starts, status 
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "starts")
 	var text strings.Builder
-	status = supervise([]string{"/bin/sh", "-c", "echo >>$0; " + script, file}, signals, text.WriteString)
+	status = supervise([]string{"/bin/sh", "-c", "echo >>$0; " + script, file}, nil, signals, text.WriteString)
 	lines, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +63,37 @@ func TestDeathsAreForgotten(t *testing.T) {
 
 func TestNoProgram(t *testing.T) {
 	var said strings.Builder
-	if status := supervise([]string{"/nowhere/ktsnd"}, nil, said.WriteString); status != 1 || !strings.Contains(said.String(), "/nowhere/ktsnd") {
+	if status := supervise([]string{"/nowhere/ktsnd"}, nil, nil, said.WriteString); status != 1 || !strings.Contains(said.String(), "/nowhere/ktsnd") {
 		t.Errorf("%d %q", status, said.String())
+	}
+}
+
+// A program that answers no more, stopped say, is killed and started again; one that answers, or does not yet, is left alone.
+func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
+	var answers atomic.Bool
+	var asked atomic.Int32
+	asking := &watch{
+		ask: func(context.Context) error {
+			if asked.Add(1) == 3 {
+				answers.Store(true) // once, so that it counts as one that has begun
+				return nil
+			}
+			return errors.New("silent")
+		},
+		every: 10 * time.Millisecond, before: time.Hour, after: 50 * time.Millisecond,
+	}
+	file := filepath.Join(t.TempDir(), "starts")
+	var said strings.Builder
+	// The first one stops itself, the second is done.
+	script := "echo >>$0; [ $(wc -l <$0) = 1 ] && kill -STOP $$; exit 0"
+	status := supervise([]string{"/bin/sh", "-c", script, file}, asking, nil, said.WriteString)
+	if status != 0 || !answers.Load() || !strings.Contains(said.String(), "answers no more: killed") || !strings.Contains(said.String(), "died with 137, started again") {
+		t.Errorf("%d: %s", status, said.String())
+	}
+	// None has answered yet, and the second was left alone.
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if asking.silent(ctx) {
+		t.Error("one that has never answered counts as silent")
 	}
 }

@@ -239,9 +239,13 @@ func namespaceOf(args *skel.CmdArgs) error {
 }
 
 func freshState(args *skel.CmdArgs, conf *cniconf.Conf, runDir string) *cnistate.State {
+	policies := conf.Policies
+	if policies == "agent" {
+		policies = ""
+	}
 	return &cnistate.State{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Network: conf.Name, Pod: conf.Pod,
-		Attachment: cnistate.AttachmentName(args.ContainerID, args.IfName), Capture: conf.Attachment.Capture,
+		Attachment: cnistate.AttachmentName(args.ContainerID, args.IfName), Capture: conf.Attachment.Capture, Policies: policies,
 		RunDir: runDir, DeviceID: conf.DeviceID,
 	}
 }

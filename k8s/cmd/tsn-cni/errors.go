@@ -25,7 +25,7 @@ const (
 const (
 	codeRefused  = 100 // ktsnd refuses the attachment for a reason of the node
 	codeCapacity = 101 // the node's TSN capacity is spent
-	codePolicy   = 102 // an egress NetworkPolicy selects the pod
+	codePolicy   = 102 // a network policy selects the pod
 	codeSkew     = 103 // tsn-cni and ktsnd are of different versions
 	codeLink     = 104 // the kernel refuses the link, an address or a route
 	codeExists   = 105 // the interface is there already

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,42 +24,47 @@ const (
 	policyPause    = 50 * time.Millisecond
 )
 
-// Policies is what the node agent knows of egress NetworkPolicies, in RUN_DIR/policies.json (internal/policyfile, which brings all types
+// Policies is what the node agent knows of network policies, in RUN_DIR/policies.json (internal/policyfile, which brings all types
 // of the API server: too much to load for every pod).
 type policies struct {
-	Synced     bool                `json:"synced"`
-	Namespaces map[string][]string `json:"namespaces"` // those with any
-	Pods       map[string]struct {
-		UID      string   `json:"uid"`
-		Policies []string `json:"policies"`
+	Synced  bool                `json:"synced"`
+	Unread  string              `json:"unread"`
+	Every   map[string][]string `json:"every"`              // that select all pods of a namespace; "": of all namespaces
+	Egress  map[string][]string `json:"namespaces"`         // those with any
+	Ingress map[string][]string `json:"ingress_namespaces"` // those with any
+	Pods    map[string]struct {
+		UID     string   `json:"uid"`
+		Egress  []string `json:"policies"`
+		Ingress []string `json:"ingress"`
 	} `json:"pods"` // of this node, by namespace/name
 }
 
-// Admit refuses a pod that an egress NetworkPolicy selects: datagrams that leave by the uplink pass no policy engine. Not knowing is
-// refused as well; outside Kubernetes there are no policies.
+// Admit refuses a pod that an egress policy selects: datagrams that leave by the uplink pass no policy engine. So it does where an
+// ingress policy selects one that asks for the short way in. Not knowing is refused as well; outside Kubernetes there are no policies.
 func admit(conf *cniconf.Conf, runDir string) error {
 	if conf.Pod.Name == "" || conf.Policies == "ignore" || isTrue(conf.Attachment.AllowPolicyBypass) {
 		return nil
 	}
 	for end := time.Now().Add(policyPatience); ; time.Sleep(policyPause) {
-		known, names, doubt := verdict(filepath.Join(runDir, "policies.json"), conf.Pod)
+		known, names, doubt := verdict(filepath.Join(runDir, "policies.json"), conf.Pod, conf.Attachment.Ingress == "short")
 		switch {
 		case known && len(names) == 0:
 			return nil
 		case known:
-			return failure(codePolicy, "egress NetworkPolicy %s selects pod %s/%s, and KTSN's datagrams pass no policy engine: "+
+			return failure(codePolicy, "%s selects pod %s/%s, and KTSN's datagrams pass no policy engine: "+
 				"set allow_policy_bypass (and destinations) in the network's configuration, or exempt the pod",
 				strings.Join(names, ", "), conf.Pod.Namespace, conf.Pod.Name)
 		case time.Now().After(end):
-			return failure(types.ErrTryAgainLater, "nobody knows whether an egress NetworkPolicy selects pod %s/%s: %s "+
+			return failure(types.ErrTryAgainLater, "nobody knows whether a network policy selects pod %s/%s: %s "+
 				"(without a node agent: policies = ignore in the network's configuration)",
 				conf.Pod.Namespace, conf.Pod.Name, doubt)
 		}
 	}
 }
 
-// Verdict: whether the file tells, and the policies that select the pod; otherwise why it does not.
-func verdict(path string, pod cniconf.Pod) (known bool, names []string, doubt string) {
+// Verdict: whether the file tells, and the policies that select the pod; otherwise why it does not. Ingress policies count for
+// the short way in.
+func verdict(path string, pod cniconf.Pod, isShort bool) (known bool, names []string, doubt string) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil, "no " + path + ": does the node agent run?"
@@ -73,14 +79,31 @@ func verdict(path string, pod cniconf.Pod) (known bool, names []string, doubt st
 	if !all.Synced {
 		return false, nil, "the node agent does not see the API server's policies yet"
 	}
+	if all.Unread != "" {
+		return false, nil, "the node agent cannot read all policies: " + all.Unread
+	}
+	if every := slices.Concat(all.Every[""], all.Every[pod.Namespace]); len(every) > 0 {
+		return true, every, ""
+	}
+	if !isShort {
+		all.Ingress = nil
+	}
 	// The name alone may be that of a pod before it.
 	if found, ok := all.Pods[pod.Namespace+"/"+pod.Name]; ok && (pod.UID == "" || found.UID == pod.UID) {
-		return true, found.Policies, ""
+		for _, name := range found.Egress {
+			names = append(names, "egress NetworkPolicy "+name)
+		}
+		for _, name := range found.Ingress {
+			if isShort {
+				names = append(names, "ingress NetworkPolicy "+name)
+			}
+		}
+		return true, names, ""
 	}
-	if len(all.Namespaces[pod.Namespace]) == 0 {
+	if len(all.Egress[pod.Namespace]) == 0 && len(all.Ingress[pod.Namespace]) == 0 {
 		return true, nil, ""
 	}
-	return false, nil, "the node agent does not know the pod yet, and its namespace has egress policies"
+	return false, nil, "the node agent does not know the pod yet, and its namespace has policies"
 }
 
 func isTrue(value *bool) bool { return value != nil && *value }

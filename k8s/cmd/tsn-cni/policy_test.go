@@ -24,16 +24,38 @@ func TestPodsThatPoliciesSelect(t *testing.T) {
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny"]}}}`:                 {true, 1},
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u0","policies":[]}}}`:                       {}, // the one before it
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny","more"]},"b/p":{}}}`: {true, 2},
+		`{"synced":true,"every":{"":["X y"],"a":["X z"],"b":["X"]}}`:                                                  {true, 2},
+		`{"synced":true,"every":{"b":["X"]}}`:                                                                         {true, 0},
+		`{"synced":true,"unread":"x: forbidden"}`:                                                                     {},
 	} {
 		w := &world{t: t, runDir: t.TempDir()}
 		w.writePolicies(content)
-		known, names, doubt := verdict(w.runDir+"/policies.json", pod)
+		known, names, doubt := verdict(w.runDir+"/policies.json", pod, false)
 		if known != want.known || len(names) != want.count || (!known && doubt == "") {
 			t.Errorf("%s: %v, %v, %q", content, known, names, doubt)
 		}
 	}
-	if known, _, doubt := verdict(t.TempDir()+"/policies.json", pod); known || doubt == "" {
+	if known, _, doubt := verdict(t.TempDir()+"/policies.json", pod, true); known || doubt == "" {
 		t.Errorf("no file: %v, %q", known, doubt)
+	}
+}
+
+// An ingress policy counts where the pod asks for the short way in, and nowhere else.
+func TestIngressPoliciesAreAboutTheShortWayIn(t *testing.T) {
+	w := &world{t: t, runDir: t.TempDir()}
+	for content, short := range map[string]bool{
+		`{"synced":true,"ingress_namespaces":{"a":["in"]},"pods":{"a/p":{"uid":"u1","policies":[],"ingress":["in"]}}}`: true,
+		`{"synced":true,"ingress_namespaces":{"a":["in"]}}`:                                                            false,
+	} {
+		w.writePolicies(content)
+		pod := cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}
+		if known, names, _ := verdict(w.runDir+"/policies.json", pod, false); !known || len(names) > 0 {
+			t.Errorf("%s: ingress = kernel: %v, %v", content, known, names)
+		}
+		known, names, _ := verdict(w.runDir+"/policies.json", pod, true)
+		if known != short || (short && (len(names) != 1 || names[0] != "ingress NetworkPolicy in")) {
+			t.Errorf("%s: ingress = short: %v, %v", content, known, names)
+		}
 	}
 }
 

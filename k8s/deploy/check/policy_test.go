@@ -16,8 +16,10 @@ import (
 
 const agentUser = "system:serviceaccount:kube-system:ktsn-node-agent"
 
-// agentPolicy is the admission policy as the chart renders it.
-func agentPolicy(t *testing.T) *admission.ValidatingAdmissionPolicy {
+const controllerUser = "system:serviceaccount:kube-system:ktsn-controller"
+
+// policyOf is an admission policy as the chart renders it.
+func policyOf(t *testing.T, name string) *admission.ValidatingAdmissionPolicy {
 	t.Helper()
 	chart, err := loadChart("../helm/ktsn")
 	if err != nil {
@@ -33,10 +35,12 @@ func agentPolicy(t *testing.T) *admission.ValidatingAdmissionPolicy {
 			if err := yaml.Unmarshal([]byte(document), policy); err != nil {
 				t.Fatal(err)
 			}
-			return policy
+			if policy.Name == name {
+				return policy
+			}
 		}
 	}
-	t.Fatal("the chart has no policy")
+	t.Fatalf("the chart has no policy %s", name)
 	return nil
 }
 
@@ -91,7 +95,7 @@ func admits(t *testing.T, policy *admission.ValidatingAdmissionPolicy, input map
 
 // An agent, or who has its token, changes its three annotations of its own Node and nothing else.
 func TestAnAgentIsConfinedToItsNode(t *testing.T) {
-	policy := agentPolicy(t)
+	policy := policyOf(t, "ktsn-node-agent")
 	before := `{"metadata":{"name":"kn1","labels":{"a":"b"},"annotations":{"ktsn.io/vtep":"x","ktsn.io/tsn-prefixes":"10.99.1.0/24"}},"spec":{"podCIDR":"10.244.1.0/24"}}`
 	bare := `{"metadata":{"name":"kn1"},"spec":{}}`
 	for _, c := range []struct {
@@ -125,6 +129,41 @@ func TestAnAgentIsConfinedToItsNode(t *testing.T) {
 			user["extra"] = map[string]any{"authentication.kubernetes.io/node-name": []any{c.node}}
 		}
 		input := map[string]any{"request": map[string]any{"name": "kn1", "userInfo": user}, "object": object, "oldObject": old}
+		if got := admits(t, policy, input); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// The controller, or who has its token, changes the prefixes of Nodes and nothing else.
+func TestTheControllerIsConfinedToPrefixes(t *testing.T) {
+	policy := policyOf(t, "ktsn-controller")
+	before := `{"metadata":{"name":"kn1","labels":{"a":"b"},"annotations":{"ktsn.io/vtep":"x"}},"spec":{"podCIDR":"10.244.1.0/24"}}`
+	for _, c := range []struct {
+		name, user, old, change string
+		want                    bool
+	}{
+		{"prefixes", controllerUser, before, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":"10.99.2.0/24"}}}`, true},
+		{"the first annotation of all", controllerUser, `{"metadata":{"name":"kn1"},"spec":{}}`, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":"x"}}}`, true},
+		{"an agent's", controllerUser, before, `{"metadata":{"annotations":{"ktsn.io/vtep":"y"}}}`, false},
+		{"taking one away", controllerUser, before, `{"metadata":{"annotations":{"ktsn.io/vtep":null}}}`, false},
+		{"a label", controllerUser, before, `{"metadata":{"labels":{"a":"c"}}}`, false},
+		{"a taint", controllerUser, before, `{"spec":{"unschedulable":true}}`, false},
+		{"somebody else", agentUser, before, `{"metadata":{"labels":{"a":"c"}}}`, true},
+	} {
+		var old, object, change map[string]any
+		for _, read := range []struct {
+			text string
+			into *map[string]any
+		}{{c.old, &old}, {c.old, &object}, {c.change, &change}} {
+			if err := json.Unmarshal([]byte(read.text), read.into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		merge(object, change)
+		input := map[string]any{
+			"request": map[string]any{"name": "kn1", "userInfo": map[string]any{"username": c.user}}, "object": object, "oldObject": old,
+		}
 		if got := admits(t, policy, input); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}

@@ -72,10 +72,12 @@ func podSpec(spec corev1.PodSpec) error {
 // rules of a role: each one by name, nothing by "*".
 func rules(rules []rbacv1.PolicyRule) error {
 	for index, rule := range rules {
-		if len(rule.Verbs) == 0 || len(rule.Resources) == 0 || len(rule.APIGroups) == 0 {
+		// A rule is about resources, or about paths.
+		isOfPaths := len(rule.NonResourceURLs) > 0 && len(rule.Resources) == 0 && len(rule.APIGroups) == 0
+		if len(rule.Verbs) == 0 || !isOfPaths && (len(rule.Resources) == 0 || len(rule.APIGroups) == 0) {
 			return fmt.Errorf("rules[%d]: verbs, resources or apiGroups: one is missing", index)
 		}
-		for _, words := range [][]string{rule.Verbs, rule.Resources, rule.APIGroups} {
+		for _, words := range [][]string{rule.Verbs, rule.Resources, rule.APIGroups, rule.NonResourceURLs} {
 			for _, word := range words {
 				if word == "*" {
 					return fmt.Errorf("rules[%d]: %q: least privilege has names", index, word)

@@ -55,6 +55,7 @@ const (
 type Agent struct {
 	config    Config
 	kube      kubernetes.Interface
+	reviews   kubernetes.Interface
 	dynamic   dynamic.Interface
 	daemon    nodeapi.NodeClient
 	plugin    *deviceplugin.Plugin
@@ -69,6 +70,8 @@ type Agent struct {
 
 	overlayChanged chan struct{}
 	policyChanged  chan struct{}
+	others         *otherPolicies
+	beats          *beats
 	conflicts      []string // of the overlay, told last
 
 	mutex    sync.Mutex
@@ -78,8 +81,9 @@ type Agent struct {
 	answers  rollout.Answers // given last about GateSchedules
 }
 
-// New makes an agent. `network` is nil without an overlay, `custom` without GateSchedules.
-func New(config Config, kube kubernetes.Interface, custom dynamic.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
+// New makes an agent. `reviews` is for the questions of --secure-listen alone, `network` is nil without an overlay, `custom` without
+// GateSchedules.
+func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
 	installer := install.New(install.Config{
 		From: config.InstallFrom, Version: nodeapi.Version, LibDir: config.LibDir, CNIBinDir: config.CNIBinDir,
 		CNIConf: config.CNIConf, CNIConfDir: config.CNIConfDir, Log: config.Log,
@@ -90,10 +94,13 @@ func New(config Config, kube kubernetes.Interface, custom dynamic.Interface, dae
 		Log: config.Log,
 	}, installer)
 	a := &Agent{
-		config: config, kube: kube, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
+		config: config, kube: kube, reviews: reviews, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
 		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy),
 		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1),
-		patience: podwatch.NewPatience(unloadedAfter),
+		patience: podwatch.NewPatience(unloadedAfter), others: newOtherPolicies(), beats: newBeats(),
+	}
+	if custom == nil {
+		a.others.unread = nil // nothing to ask with
 	}
 	a.file = nodefile.Node{
 		Version: nodeapi.Version, Node: config.NodeName, CIDRs: overlaynet.Texts(config.CIDRs), Prefixes: []string{},
@@ -124,11 +131,11 @@ func (a *Agent) nodeFilePath() string { return filepath.Join(a.config.RunDir, no
 
 // Run works until the context ends.
 func (a *Agent) Run(ctx context.Context) error {
-	server, err := a.listen()
+	servers, err := a.listen()
 	if err != nil {
 		return err
 	}
-	if server != nil {
+	for _, server := range servers {
 		defer server.Close()
 	}
 	a.informers(ctx)
@@ -207,6 +214,15 @@ func slim(own string) cache.TransformFunc {
 		}
 		return object, nil
 	}
+}
+
+// every is the function of that name, and /livez hears when a step takes too long.
+func (a *Agent) every(ctx context.Context, loop string, pause func() time.Duration, signal <-chan struct{}, act func(context.Context)) {
+	every(ctx, pause, signal, func(ctx context.Context) {
+		a.beats.begin(loop)
+		defer a.beats.end(loop)
+		act(ctx)
+	})
 }
 
 // poke signals without waiting; one signal that lies there is enough.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,6 +39,34 @@ type daemon struct {
 	mutex    sync.Mutex
 	down     bool
 	schedule *nodeapi.ScheduleState
+	policies map[string]*nodeapi.AttachmentPolicy // said last, by attachment
+	calls    int                                  // that said something
+	missing  map[string]bool                      // attachments that are not there yet
+}
+
+func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequest, _ ...grpc.CallOption) (*nodeapi.SetPoliciesReply, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.down {
+		return nil, errDown
+	}
+	reply := &nodeapi.SetPoliciesReply{}
+	d.calls++
+	for _, policy := range request.GetPolicies() {
+		if d.missing[policy.GetAttachment()] {
+			reply.Unknown = append(reply.Unknown, policy.GetAttachment())
+			continue
+		}
+		d.policies[policy.GetAttachment()] = policy
+	}
+	return reply, nil
+}
+
+// said is what was said last of an attachment; nil: nothing.
+func (d *daemon) said(attachment string) *nodeapi.AttachmentPolicy {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.policies[attachment]
 }
 
 func (d *daemon) set(down bool) {
@@ -105,8 +134,8 @@ func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, o
 		change(&config)
 	}
 	kube := fake.NewClientset(objects...)
-	d := &daemon{schedule: &nodeapi.ScheduleState{}}
-	return &bench{New(config, kube, nil, d, network), t, d, kube}
+	d := &daemon{schedule: &nodeapi.ScheduleState{}, policies: map[string]*nodeapi.AttachmentPolicy{}, missing: map[string]bool{}}
+	return &bench{New(config, kube, kube, nil, d, network), t, d, kube}
 }
 
 func (b *bench) start() {
@@ -163,8 +192,8 @@ func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
 		return file
 	}
 	b.eventually("the pod is known to be free", func() bool {
-		verdict, _ := read().Verdict("a", "talker", "u1")
-		return verdict == policyfile.Free && read().Synced && len(read().Pods) == 1
+		pod, isKnown := read().Pods["a/talker"]
+		return read().Synced && isKnown && pod.UID == "u1" && len(pod.Policies) == 0
 	})
 	policy := &networking.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "closed"},
@@ -174,8 +203,7 @@ func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.eventually("the pod is known to be selected", func() bool {
-		verdict, why := read().Verdict("a", "talker", "u1")
-		return verdict == policyfile.Selected && strings.Contains(why, "closed")
+		return slices.Equal(read().Pods["a/talker"].Policies, []string{"closed"})
 	})
 	// There is no kubelet here, and that is all that is missing.
 	b.eventually("only the kubelet is missing", func() bool {
@@ -197,7 +225,7 @@ func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
 
 func (b *bench) get(path string) string {
 	recorder := httptest.NewRecorder()
-	b.handler().ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+	b.handler(b.scrape(), true).ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
 	text, _ := io.ReadAll(recorder.Body)
 	return string(text)
 }

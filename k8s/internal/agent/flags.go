@@ -41,8 +41,11 @@ type Config struct {
 	CNIConfDir  string
 	CNIStateDir string
 
-	Listen string
-	Log    *slog.Logger
+	Listen       string
+	SecureListen string
+	TLSCert      string
+	TLSKey       string
+	Log          *slog.Logger
 }
 
 const help = `ktsn-node-agent: KTSN's part of one Kubernetes node
@@ -87,7 +90,10 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.StringVar(&c.CNIConf, "cni-conf", "", "CNI configuration `FILE` to copy to the node; empty: none")
 	set.StringVar(&c.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI configurations on the node")
 	set.StringVar(&c.CNIStateDir, "cni-state-dir", "/var/lib/cni/ktsn", "`directory` of tsn-cni's states")
-	set.StringVar(&c.Listen, "listen", ":9188", "`address` of /metrics, /readyz and /livez; empty: none")
+	set.StringVar(&c.Listen, "listen", "127.0.0.1:9187", "`address` of /metrics, /readyz and /livez without TLS, for this node alone; empty: none")
+	set.StringVar(&c.SecureListen, "secure-listen", "", "`address` of the same by TLS, /metrics for users who may get it (RBAC, nonResourceURLs); empty: none")
+	set.StringVar(&c.TLSCert, "tls-cert", "", "certificate `FILE` (PEM) of --secure-listen, read again when it changes; empty: one that signs itself")
+	set.StringVar(&c.TLSKey, "tls-key", "", "key `FILE` (PEM) of --tls-cert")
 	var err error
 	if c.Log, err = set.Read(arguments); err != nil {
 		return c, err
@@ -119,6 +125,7 @@ func (c *Config) check(capacity, cidrs string) (err error) {
 		{c.Capacity.SlotOctets < 64 || c.Capacity.SlotOctets > 9216, fmt.Sprintf("--slot-octets: found %d, expected 64 to 9216", c.Capacity.SlotOctets)},
 		{c.HealthGrace < 0 || c.HealthGrace > time.Hour, fmt.Sprintf("--health-grace: found %s, expected 0s to 1h", c.HealthGrace)},
 		{c.ClientPolicy != "" && c.ClientPolicy != "kernel" && c.ClientPolicy != "strict", fmt.Sprintf("--client-policy: found %q, expected kernel or strict", c.ClientPolicy)},
+		{(c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert, --tls-key: one is missing: give both, or none for a certificate that signs itself"},
 		{!strings.Contains(c.Resource, "/") || strings.Count(c.Resource, "/") > 1, fmt.Sprintf("--resource: found %q, expected a name with a domain as in ktsn.io/tsn", c.Resource)},
 	} {
 		if rule.wrong {

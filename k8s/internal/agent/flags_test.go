@@ -53,6 +53,7 @@ func TestWrongFlagsSayWhatIsExpected(t *testing.T) {
 		"--vxlan-device=abcdefghijklmnop": "--vxlan-device: found",
 		"--mtu=1279":                      "--mtu: found 1279",
 		"--health-grace=-1s":              "--health-grace: found",
+		"--tls-cert=/c":                   "--tls-cert, --tls-key: one is missing",
 		"--client-policy=maybe":           "--client-policy: found",
 		"--resource=tsn":                  "--resource: found",
 		"--log-level=loud":                "--log-level: found",

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,40 +13,79 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"ktsn.io/ktsn/k8s/internal/guard"
 	"ktsn.io/ktsn/k8s/internal/metrics"
 )
 
-// listen serves /metrics, /readyz and /livez; nil where nobody wants them.
-func (a *Agent) listen() (*http.Server, error) {
-	if a.config.Listen == "" {
-		return nil, nil
+// Scrapes that are answered at once, and how long one may take.
+const (
+	scrapesMax   = 4
+	scrapeWithin = 10 * time.Second
+)
+
+// listen serves /metrics, /readyz and /livez, at the addresses that are given: to everybody at the first, and at the second by TLS,
+// /metrics to those whom the API server lets.
+func (a *Agent) listen() (servers []*http.Server, err error) {
+	var listener net.Listener
+	serve := func(handler http.Handler) {
+		server := guard.Server(handler)
+		servers = append(servers, server)
+		go func() { _ = server.Serve(listener) }() // ends with Close
+		a.config.Log.Info("listening", "address", listener.Addr().String())
 	}
-	listener, err := net.Listen("tcp", a.config.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w: is another agent running on this node?", err)
+	scrape := a.scrape()
+	if a.config.Listen != "" {
+		if listener, err = guard.Listen(a.config.Listen); err != nil {
+			return nil, fmt.Errorf("--listen: %w: is another agent running on this node?", err)
+		}
+		serve(a.handler(scrape, true))
 	}
-	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	a.config.Log.Info("listening", "address", listener.Addr().String())
-	return server, nil
+	if a.config.SecureListen != "" {
+		if listener, err = guard.ListenTLS(a.config.SecureListen, a.config.TLSCert, a.config.TLSKey); err != nil {
+			for _, server := range servers {
+				server.Close()
+			}
+			return nil, fmt.Errorf("--secure-listen: %w", err)
+		}
+		serve(a.handler(guard.New(a.reviews, a.config.Log).Wrap(scrape), false))
+	}
+	return servers, nil
 }
 
-// handler answers a part's faults in words: a person reads /readyz when a pod does not get ready.
-func (a *Agent) handler() http.Handler {
+// scrape answers with all metrics.
+func (a *Agent) scrape() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.New(a.daemon, a.status), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax, Timeout: scrapeWithin})
+}
+
+// handler answers faults in words where only this node hears them: a person reads /readyz when a pod does not get ready.
+func (a *Agent) handler(scrape http.Handler, isLocal bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if faults := a.parts.String(); faults != "" {
-			http.Error(w, faults, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	mux.Handle("/metrics", scrape)
+	for path, fault := range map[string]func() error{"/livez": a.beats.stuck, "/readyz": a.notReady} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			err := fault()
+			if err != nil && !isLocal {
+				err = errors.New("no: the log says why")
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		})
+	}
 	return mux
+}
+
+// notReady names the parts that are not ready; nil: all are.
+func (a *Agent) notReady() error {
+	if faults := a.parts.String(); faults != "" {
+		return errors.New(faults)
+	}
+	return nil
 }
 
 // status is what the metrics say of the agent.

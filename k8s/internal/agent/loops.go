@@ -11,12 +11,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
-	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
 
 const (
@@ -30,13 +28,12 @@ const (
 	podsEvery    = 15 * time.Second
 	// unloadedAfter is how long a program may take to send its first frame.
 	unloadedAfter = time.Minute
-	policyQuiet   = 20 * time.Millisecond
 )
 
 // healthLoop ties the slots' health to ktsnd's, and their number to its gate schedule.
 func (a *Agent) healthLoop(ctx context.Context) {
 	var state health
-	every(ctx, always(healthEvery), nil, func(ctx context.Context) {
+	a.every(ctx, partDaemon, always(healthEvery), nil, func(ctx context.Context) {
 		err := a.askHealth(ctx)
 		a.tell(partDaemon, err)
 		if err == nil {
@@ -116,7 +113,7 @@ func (a *Agent) writeNodeFile(change func(*nodefile.Node)) {
 
 func (a *Agent) installLoop(ctx context.Context) {
 	pause := installEvery
-	every(ctx, func() time.Duration { return pause }, nil, func(context.Context) {
+	a.every(ctx, partInstall, func() time.Duration { return pause }, nil, func(context.Context) {
 		err := a.installer.Install()
 		a.tell(partInstall, err)
 		if pause = installEvery; err != nil {
@@ -125,33 +122,10 @@ func (a *Agent) installLoop(ctx context.Context) {
 	})
 }
 
-// policyLoop writes policies.json. Until everything was seen once, the file says that nothing is known.
-func (a *Agent) policyLoop(ctx context.Context) {
-	path := filepath.Join(a.config.RunDir, policyfile.Name)
-	every(ctx, always(installEvery), a.policyChanged, func(ctx context.Context) {
-		file := policyfile.File{Node: a.config.NodeName}
-		if a.parts.get(partAPI) == nil {
-			settle(ctx, a.policyChanged, policyQuiet)
-			policies, err := a.policies.List(labels.Everything())
-			pods, errPods := a.pods.List(labels.Everything())
-			if err = errors.Join(err, errPods); err != nil {
-				a.tell(partPolicy, err)
-				return
-			}
-			file = policyfile.Make(a.config.NodeName, policies, pods)
-		}
-		err := nodefile.WriteJSON(path, file)
-		if err == nil && !file.Synced {
-			err = errors.New("the API server's NetworkPolicies and Pods were not seen yet")
-		}
-		a.tell(partPolicy, err)
-	})
-}
-
 // podLoop looks for containers that have a slot and do not use it, and for versions that nobody uses any more.
 func (a *Agent) podLoop(ctx context.Context) {
 	socket := filepath.Join(a.config.KubeletDir, "pod-resources", "kubelet.sock")
-	every(ctx, always(podsEvery), nil, func(ctx context.Context) {
+	a.every(ctx, "pods", always(podsEvery), nil, func(ctx context.Context) {
 		holders, err := podwatch.Holders(ctx, socket, a.config.Resource)
 		if err != nil {
 			a.config.Log.Debug("who has slots is not known", "error", err)

@@ -51,7 +51,7 @@ func (a *Agent) overlayLoop(ctx context.Context) {
 		return
 	}
 	pause := overlayEvery
-	every(ctx, func() time.Duration { return pause }, a.overlayChanged, func(ctx context.Context) {
+	a.every(ctx, partOverlay, func() time.Duration { return pause }, a.overlayChanged, func(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
 			pause = overlayRetry // nothing is known of the others: what is there stays as it is
 			return

@@ -53,7 +53,7 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 	}
 	scheduler := &scheduler{a.config.NodeName, a.daemon, a.config.Log, time.Now}
 	pause := scheduleEvery
-	every(ctx, func() time.Duration { return pause }, changed, func(ctx context.Context) {
+	a.every(ctx, "gate-schedules", func() time.Duration { return pause }, changed, func(ctx context.Context) {
 		committed, err := a.reconcileSchedules(ctx, scheduler, informer.GetStore())
 		if pause = scheduleEvery; committed {
 			pause = committedEvery

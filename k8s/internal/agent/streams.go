@@ -43,7 +43,7 @@ func (a *Agent) streamLoop(ctx context.Context) {
 		return
 	}
 	pause, told := streamEvery, ""
-	every(ctx, func() time.Duration { return pause }, nil, func(ctx context.Context) {
+	a.every(ctx, "streams", func() time.Duration { return pause }, nil, func(ctx context.Context) {
 		text := ""
 		if pause = streamEvery; ctx.Err() == nil {
 			if err := a.reportStreams(ctx, informer.GetStore(), said); err != nil {

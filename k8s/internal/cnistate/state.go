@@ -40,6 +40,7 @@ type State struct {
 	Pod           cniconf.Pod     `json:"pod"`
 	Attachment    string          `json:"attachment"` // its name at ktsnd
 	Capture       string          `json:"capture,omitempty"`
+	Policies      string          `json:"policies,omitempty"` // as in the network's configuration; empty: agent
 	RunDir        string          `json:"run_dir"`
 	DeviceID      string          `json:"device_id,omitempty"`
 	HostInterface string          `json:"host_interface,omitempty"` // empty: the interface is another plugin's

@@ -78,6 +78,12 @@ func (d *Daemon) List(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
+// Health is an error when ktsnd does not answer. What it says of itself is not looked at.
+func (d *Daemon) Health(ctx context.Context) error {
+	_, err := d.call(ctx, "Health", nil)
+	return err
+}
+
 // AskVersion sends the question without waiting for the answer, which Compatible takes. A failure is Compatible's to tell.
 func (d *Daemon) AskVersion(ctx context.Context) { d.ask(ctx, "Version", nil) }
 

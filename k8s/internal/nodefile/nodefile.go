@@ -82,6 +82,12 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
+// Exists: whether there is a file at the path.
+func Exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // WriteJSON writes a document as a whole, as WriteFile does.
 func WriteJSON(path string, document any) error {
 	data, err := json.MarshalIndent(document, "", "  ")

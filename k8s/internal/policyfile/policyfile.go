@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policyfile tells tsn-cni which pods an egress NetworkPolicy selects: RUN_DIR/policies.json.
+// Package policyfile tells which pods network policies select: tsn-cni by RUN_DIR/policies.json, ktsnd by restrictions.
 //
-// In: the agent's informers of NetworkPolicies and of this node's pods. Out: a file that is always whole, and the
-// verdict about one pod. Frames of KTSN pass the node's packet filter, so a pod that a policy keeps from sending must not be
-// attached unknowingly. It must never say "free" about a pod that it does not know.
+// In: the agent's informers of NetworkPolicies and of this node's pods, the names of policies of other kinds. Out: the contents
+// of the file, and what the policies leave of one pod's short cuts. Frames of KTSN pass by the node's packet filter, so a pod that a
+// policy restricts must not be attached unknowingly, and one that is attached already must not go on as before. Where a policy
+// cannot be expressed it must always leave less than the policy does, never more.
 package policyfile
 
 import (
-	"fmt"
 	"slices"
 	"sort"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
@@ -28,8 +27,14 @@ type File struct {
 	Node string `json:"node"`
 	// Synced says that the agent has seen all policies and pods at least once.
 	Synced bool `json:"synced"`
-	// Namespaces that have egress policies, with their names.
-	Namespaces map[string][]string `json:"namespaces"`
+	// Unread says why policies of a kind other than NetworkPolicy are not known; empty: they are.
+	Unread string `json:"unread,omitempty"`
+	// Every names the policies of other kinds, which nobody reads here, by namespace; "": of the whole cluster. Each counts
+	// as one that selects every pod there, for both directions.
+	Every map[string][]string `json:"every,omitempty"`
+	// Namespaces that have egress policies, with their names; IngressNamespaces the same of ingress policies.
+	Namespaces        map[string][]string `json:"namespaces"`
+	IngressNamespaces map[string][]string `json:"ingress_namespaces,omitempty"`
 	// Pods of this node, by namespace/name.
 	Pods map[string]Pod `json:"pods"`
 }
@@ -37,41 +42,82 @@ type File struct {
 // Pod is one pod of the node.
 type Pod struct {
 	UID string `json:"uid"`
-	// Policies are the egress policies that select it, by name; empty: none.
+	// Policies are the egress policies that select it, by name, Ingress the ingress policies; empty: none.
 	Policies []string `json:"policies"`
+	Ingress  []string `json:"ingress,omitempty"`
+}
+
+// Others are the policies of other kinds than NetworkPolicy.
+type Others struct {
+	// Unread says why some are not known.
+	Unread string
+	// Every is as in a File.
+	Every map[string][]string
+}
+
+// about are those about pods of a namespace.
+func (o Others) about(namespace string) []string {
+	return slices.Concat(o.Every[""], o.Every[namespace])
 }
 
 // Make decides about all pods of a node. `pods` of other nodes are left out.
-func Make(node string, policies []*networking.NetworkPolicy, pods []*corev1.Pod) File {
-	file := File{Node: node, Synced: true, Namespaces: map[string][]string{}, Pods: map[string]Pod{}}
-	egress := map[string][]*networking.NetworkPolicy{}
+func Make(node string, policies []*networking.NetworkPolicy, pods []*corev1.Pod, others Others) File {
+	file := File{
+		Node: node, Synced: true, Unread: others.Unread, Every: others.Every,
+		Namespaces: map[string][]string{}, IngressNamespaces: map[string][]string{}, Pods: map[string]Pod{},
+	}
+	byNamespace := map[string][]*networking.NetworkPolicy{}
 	for _, policy := range policies {
+		byNamespace[policy.Namespace] = append(byNamespace[policy.Namespace], policy)
 		if isEgress(policy) {
-			egress[policy.Namespace] = append(egress[policy.Namespace], policy)
 			file.Namespaces[policy.Namespace] = append(file.Namespaces[policy.Namespace], policy.Name)
 		}
+		if isIngress(policy) {
+			file.IngressNamespaces[policy.Namespace] = append(file.IngressNamespaces[policy.Namespace], policy.Name)
+		}
 	}
-	for _, names := range file.Namespaces {
-		sort.Strings(names)
+	for _, names := range []map[string][]string{file.Namespaces, file.IngressNamespaces} {
+		for _, names := range names {
+			sort.Strings(names)
+		}
 	}
 	for _, pod := range pods {
 		if pod.Spec.NodeName != node {
 			continue
 		}
-		found := Pod{UID: uidOf(pod), Policies: []string{}}
-		for _, policy := range egress[pod.Namespace] {
-			if selects(policy, pod) {
-				found.Policies = append(found.Policies, policy.Name)
-			}
+		selecting := selecting(byNamespace[pod.Namespace], pod)
+		file.Pods[pod.Namespace+"/"+pod.Name] = Pod{
+			UID: UIDOf(pod), Policies: append([]string{}, names(selecting, isEgress)...), Ingress: names(selecting, isIngress),
 		}
-		sort.Strings(found.Policies)
-		file.Pods[pod.Namespace+"/"+pod.Name] = found
 	}
 	return file
 }
 
-// uidOf is the UID that the container runtime is told: a static pod's is not its mirror's.
-func uidOf(pod *corev1.Pod) string {
+// selecting are the policies of a pod's namespace that select it.
+func selecting(policies []*networking.NetworkPolicy, pod *corev1.Pod) []*networking.NetworkPolicy {
+	var found []*networking.NetworkPolicy
+	for _, policy := range policies {
+		if policy.Namespace == pod.Namespace && selects(policy, pod) {
+			found = append(found, policy)
+		}
+	}
+	return found
+}
+
+// names of the policies of a kind, sorted.
+func names(policies []*networking.NetworkPolicy, is func(*networking.NetworkPolicy) bool) []string {
+	var found []string
+	for _, policy := range policies {
+		if is(policy) {
+			found = append(found, policy.Name)
+		}
+	}
+	sort.Strings(found)
+	return found
+}
+
+// UIDOf is the UID that the container runtime is told: a static pod's is not its mirror's.
+func UIDOf(pod *corev1.Pod) string {
 	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != "" {
 		return hash
 	}
@@ -86,33 +132,13 @@ func isEgress(policy *networking.NetworkPolicy) bool {
 	return slices.Contains(policy.Spec.PolicyTypes, networking.PolicyTypeEgress)
 }
 
+// isIngress: a policy without types is always one about ingress.
+func isIngress(policy *networking.NetworkPolicy) bool {
+	return len(policy.Spec.PolicyTypes) == 0 || slices.Contains(policy.Spec.PolicyTypes, networking.PolicyTypeIngress)
+}
+
 // selects: a selector that cannot be read selects everything, as the safe side.
 func selects(policy *networking.NetworkPolicy, pod *corev1.Pod) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
 	return err != nil || selector.Matches(labels.Set(pod.Labels))
-}
-
-// Verdict about one pod.
-type Verdict int
-
-// Free: no egress policy selects the pod. Selected: one does. Unknown: the agent has not seen the pod yet, ask again.
-const (
-	Unknown Verdict = iota
-	Free
-	Selected
-)
-
-// Verdict says what is known of a pod, and why.
-func (f File) Verdict(namespace, name, uid string) (Verdict, string) {
-	pod, known := f.Pods[namespace+"/"+name]
-	switch {
-	case !f.Synced:
-		return Unknown, "ktsn-node-agent has not seen the cluster's NetworkPolicies yet"
-	case known && pod.UID == uid && len(pod.Policies) > 0:
-		return Selected, fmt.Sprintf("egress NetworkPolicy %s selects the pod", strings.Join(pod.Policies, ", "))
-	case known && pod.UID == uid, len(f.Namespaces[namespace]) == 0:
-		return Free, ""
-	}
-	return Unknown, fmt.Sprintf("ktsn-node-agent has not seen the pod yet, and its namespace has egress NetworkPolicies (%s)",
-		strings.Join(f.Namespaces[namespace], ", "))
 }

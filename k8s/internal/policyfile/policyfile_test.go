@@ -4,7 +4,6 @@ package policyfile
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,45 +41,19 @@ func TestWhichPodsAreSelected(t *testing.T) {
 		pod("a", "elsewhere", "kn2", nil), pod("b", "talker", "kn1", map[string]string{"app": "plc"}),
 		pod("c", "talker", "kn1", map[string]string{"app": "plc"}), pod("d", "talker", "kn1", map[string]string{"app": "plc"}),
 		pod("e", "talker", "kn1", nil), static,
-	})
+	}, Others{Unread: "x", Every: map[string][]string{"": {"y"}}})
 	want := File{
-		Node: "kn1", Synced: true,
-		Namespaces: map[string][]string{"a": {"plc", "z-all"}, "c": {"no types"}, "e": {"unreadable"}},
+		Node: "kn1", Synced: true, Unread: "x", Every: map[string][]string{"": {"y"}},
+		IngressNamespaces: map[string][]string{"b": {"in"}, "c": {"no types"}, "d": {"no types, no rules"}},
+		Namespaces:        map[string][]string{"a": {"plc", "z-all"}, "c": {"no types"}, "e": {"unreadable"}},
 		Pods: map[string]Pod{
-			"a/talker": {"uid-talker", []string{"plc", "z-all"}}, "a/other": {"uid-other", []string{}},
-			"b/talker": {"uid-talker", []string{}}, "c/talker": {"uid-talker", []string{"no types"}},
-			"d/talker": {"uid-talker", []string{}}, "e/talker": {"uid-talker", []string{"unreadable"}},
-			"a/static": {"hash", []string{}},
+			"a/talker": {"uid-talker", []string{"plc", "z-all"}, nil}, "a/other": {"uid-other", []string{}, nil},
+			"b/talker": {"uid-talker", []string{}, []string{"in"}}, "c/talker": {"uid-talker", []string{"no types"}, []string{"no types"}},
+			"d/talker": {"uid-talker", []string{}, []string{"no types, no rules"}}, "e/talker": {"uid-talker", []string{"unreadable"}, nil},
+			"a/static": {"hash", []string{}, nil},
 		},
 	}
 	if !reflect.DeepEqual(file, want) {
 		t.Errorf("%+v", file)
-	}
-}
-
-func TestVerdict(t *testing.T) {
-	file := File{
-		Synced: true, Namespaces: map[string][]string{"a": {"plc"}},
-		Pods: map[string]Pod{"a/closed": {"1", []string{"plc"}}, "a/free": {"2", []string{}}},
-	}
-	for _, c := range []struct {
-		file                 File
-		namespace, name, uid string
-		want                 Verdict
-		why                  string
-	}{
-		{file, "a", "closed", "1", Selected, "plc"},
-		{file, "a", "free", "2", Free, ""},
-		{file, "a", "free", "an older pod of that name", Unknown, "not seen the pod"},
-		{file, "a", "closed", "another", Unknown, "plc"},
-		{file, "a", "new", "3", Unknown, "not seen the pod"},
-		{file, "b", "new", "3", Free, ""},
-		{File{Pods: file.Pods}, "a", "free", "2", Unknown, "not seen the cluster's"},
-		{File{}, "b", "new", "3", Unknown, "not seen the cluster's"},
-	} {
-		got, why := c.file.Verdict(c.namespace, c.name, c.uid)
-		if got != c.want || !strings.Contains(why, c.why) {
-			t.Errorf("%s/%s %s: %v, %q", c.namespace, c.name, c.uid, got, why)
-		}
 	}
 }

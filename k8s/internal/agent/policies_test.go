@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"ktsn.io/ktsn/k8s/internal/cniconf"
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+)
+
+// attachedPod is a pod of this node with an attachment c-NAME/net1.
+func (b *bench) attachedPod(name, policies string) {
+	b.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: "u1", Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{NodeName: "kn1"},
+	}
+	if _, err := b.kube.CoreV1().Pods("a").Create(context.Background(), pod, metav1.CreateOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.attach(name, policies)
+}
+
+func (b *bench) attach(name, policies string) {
+	b.t.Helper()
+	state := &cnistate.State{
+		ContainerID: "c-" + name, IfName: "net1", Netns: "/run/netns/" + name, Pod: cniconf.Pod{Namespace: "a", Name: name, UID: "u1"},
+		Attachment: cnistate.AttachmentName("c-"+name, "net1"), Policies: policies,
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := cnistate.Open(b.config.CNIStateDir).Reserve(ctx, state, 0); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) policy(name string, spec networking.NetworkPolicySpec) {
+	b.t.Helper()
+	policy := &networking.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: spec}
+	if _, err := b.kube.NetworkingV1().NetworkPolicies("a").Create(context.Background(), policy, metav1.CreateOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A policy that comes after the attachment is told to ktsnd, for both directions, and so is its end; an attachment that comes after the
+// policy hears of it, too, and one that is not there yet again and again.
+func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.daemon.missing["c-late/net1"] = true
+	b.attachedPod("talker", "")
+	b.attachedPod("ignored", "ignore")
+	b.start()
+	b.eventually("the talker is free", func() bool {
+		said := b.daemon.said("c-talker/net1")
+		return said != nil && !said.EgressRestricted && !said.IngressBlocked
+	})
+	both := []networking.PolicyType{networking.PolicyTypeEgress, networking.PolicyTypeIngress}
+	b.policy("closed", networking.NetworkPolicySpec{PolicyTypes: both, Egress: []networking.NetworkPolicyEgressRule{{
+		To: []networking.NetworkPolicyPeer{{IPBlock: &networking.IPBlock{CIDR: "10.99.1.0/24"}}},
+	}}})
+	b.eventually("the talker is restricted", func() bool {
+		said := b.daemon.said("c-talker/net1")
+		return said.EgressRestricted && said.IngressBlocked && slices.Equal(said.EgressAllowed, []string{"10.99.1.0/24"}) &&
+			strings.Contains(said.Reason, "egress NetworkPolicy closed")
+	})
+	b.attachedPod("late", "")
+	b.daemon.set(true)
+	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "policies: ktsnd was not told") })
+	b.daemon.set(false)
+	time.Sleep(20 * time.Millisecond)
+	b.daemon.mutex.Lock()
+	delete(b.daemon.missing, "c-late/net1")
+	b.daemon.mutex.Unlock()
+	b.eventually("the late one is restricted", func() bool { said := b.daemon.said("c-late/net1"); return said != nil && said.EgressRestricted })
+	if said := b.daemon.said("c-ignored/net1"); said != nil {
+		t.Errorf("policies = ignore: %v", said)
+	}
+	if err := b.kube.NetworkingV1().NetworkPolicies("a").Delete(context.Background(), "closed", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("both are free", func() bool {
+		return !b.daemon.said("c-talker/net1").EgressRestricted && !b.daemon.said("c-late/net1").IngressBlocked
+	})
+}
+
+// Nothing is said again while nothing changes.
+func TestWhatKtsndKnowsIsNotSaidAgain(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.attachedPod("talker", "")
+	b.start()
+	b.eventually("it is told", func() bool { return b.daemon.said("c-talker/net1") != nil })
+	for range 5 {
+		poke(b.policyChanged)
+		time.Sleep(50 * time.Millisecond)
+	}
+	b.daemon.mutex.Lock()
+	defer b.daemon.mutex.Unlock()
+	if b.daemon.calls != 1 {
+		t.Errorf("%d calls", b.daemon.calls)
+	}
+}
+
+var ciliums = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumnetworkpolicies"}
+
+// The policies of an engine that nobody reads here count as ones about every pod; those that may not be listed are not known.
+func TestPoliciesOfOtherKinds(t *testing.T) {
+	kube := kubefake.NewClientset()
+	kube.Resources = []*metav1.APIResourceList{
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods"}}},
+		{GroupVersion: "cilium.io/v2", APIResources: []metav1.APIResource{{Name: "ciliumnetworkpolicies"}, {Name: "ciliumnodes"}}},
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"namespace": "a", "name": "l7"}, "spec": map[string]any{"x": "y"},
+	}}
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{ciliums: "CiliumNetworkPolicyList"}, object)
+	var isForbidden = true
+	client.PrependReactor("list", "ciliumnetworkpolicies", func(ktesting.Action) (bool, runtime.Object, error) {
+		if isForbidden {
+			return true, nil, apierrors.NewForbidden(ciliums.GroupResource(), "", errors.New("no right"))
+		}
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	eventually := func(what string, holds func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if holds() {
+				return
+			}
+		}
+		t.Fatalf("never: %s", what)
+	}
+	forbidden := newOtherPolicies()
+	if forbidden.now().Unread == "" {
+		t.Error("nothing was looked at, and all is known")
+	}
+	log := slog.New(slog.DiscardHandler)
+	kinds, err := findKinds(kube.Discovery())
+	if err != nil || !slices.Equal(kinds, []schema.GroupVersionResource{ciliums}) {
+		t.Fatalf("%v, %v", kinds, err)
+	}
+	forbidden.follow(ctx, kinds, client, log, func() {})
+	eventually("that they may not be listed is told", func() bool { return strings.Contains(forbidden.now().Unread, "no right") })
+	isForbidden = false
+	allowed := newOtherPolicies()
+	go allowed.run(ctx, kube.Discovery(), client, log, func() {})
+	eventually("the policy counts", func() bool {
+		others := allowed.now()
+		return others.Unread == "" && len(others.Every["a"]) == 1 && strings.HasPrefix(others.Every["a"][0], "CiliumNetworkPolicy l7")
+	})
+	if err := client.Resource(ciliums).Namespace("a").Delete(ctx, "l7", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("it counts no more", func() bool { return allowed.now().Unread == "" && allowed.now().Every == nil })
+	allowed.follow(ctx, nil, client, log, func() {})
+	if len(allowed.kinds()) != 0 {
+		t.Error("a kind that is gone is followed")
+	}
+}
+
+func TestAStepThatTakesTooLongIsTold(t *testing.T) {
+	b := newBeats()
+	now := time.Now()
+	b.now = func() time.Time { return now }
+	b.begin("policies")
+	b.begin("overlay")
+	b.end("overlay")
+	now = now.Add(stuckAfter)
+	if err := b.stuck(); err != nil {
+		t.Error(err)
+	}
+	now = now.Add(time.Second)
+	if err := b.stuck(); err == nil || !strings.Contains(err.Error(), "policies: a step takes 2m1s") || strings.Contains(err.Error(), "overlay") {
+		t.Error(err)
+	}
+	b.end("policies")
+	if err := b.stuck(); err != nil {
+		t.Error(err)
+	}
+}
