@@ -33,7 +33,7 @@ QUICK_SECONDS = 1.0
 TURNS = (
     ("node_rebooted",), ("daemon_killed",), ("agent_restarted",), ("kubelet_restarted",), ("deleted_without_daemon",), ("dual_stack",),
     ("unserved_started",),
-    ("kinds_served", "without_resource", "addresses_spent", "wrong_definition", "policy_selects"),
+    ("kinds_served", "without_resource", "addresses_spent", "wrong_definition", "policy_selects"), ("policy_comes_later",),
     ("disk_full", "stream_judged", "agent_confined", "capacity_exceeded"),
     ("many_at_once", "forwarding_denied"), ("schedule_applied",), ("schedule_refused",), ("schedule_for_joining",), ("controller_killed",), ("stream_refused",),
     ("prefixes_doubled",), ("range_taken",), ("unserved_told", "rebooted_forgotten"),

@@ -88,6 +88,29 @@ class Kinds(Cases):
             maps = self.mapped("jemalloc")
             expect("libjemalloc" in maps and LIBRARY in maps, f"the image's own library or KTSN's is not loaded: {maps}")
 
+    def policy_comes_later(self):
+        """An egress NetworkPolicy that comes after the pod: its frames are dropped and counted, none leaves, until it is deleted."""
+        policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny-later"},
+                  "spec": {"podSelector": {"matchLabels": {"guarded": "later"}}, "policyTypes": ["Egress"]}}
+        pod = self.talker("musl", name="overtaken", environment=[("LD_PRELOAD", LIBRARY)])
+        pod["metadata"]["labels"]["guarded"] = "later"
+
+        def dropped(least):
+            counters = self.attachment("overtaken")
+            return counters if counters.get("dropped", {}).get("network_policy", 0) >= least else None
+
+        with self.running(pod):
+            self.served("overtaken", 100)
+            self.cluster.api.apply(policy)
+            try:
+                before = until(lambda: dropped(10), 30, lambda: f"frames dropped: {self.attachment('overtaken')}", 0.05)
+                after = until(lambda: dropped(200), 30, lambda: f"more of them: {self.attachment('overtaken')}", 0.05)
+                expect(after["sent"] == before["sent"], f"frames left under the policy: {before}, {after}")
+                expect(after["bypassed"] == before["bypassed"], f"frames took the kernel's way: {before}, {after}")
+            finally:
+                self.cluster.api.delete("NetworkPolicy", "deny-later")
+            self.served("overtaken", after["sent"] + 100)
+
     def dual_stack(self):
         """Ranges of both families: pods have an address of each, and timed frames flow over IPv6 too."""
         pod = self.cluster.api.get("Pod", "listener")
