@@ -38,6 +38,7 @@ type daemon struct {
 	nodeapi.NodeClient
 	mutex    sync.Mutex
 	down     bool
+	stuck    bool
 	schedule *nodeapi.ScheduleState
 	policies map[string]*nodeapi.AttachmentPolicy // said last, by attachment
 	calls    int                                  // that said something
@@ -82,6 +83,11 @@ func (d *daemon) Health(context.Context, *nodeapi.HealthRequest, ...grpc.CallOpt
 	defer d.mutex.Unlock()
 	if d.down {
 		return nil, errDown
+	}
+	if d.stuck {
+		return &nodeapi.HealthReply{Threads: []*nodeapi.ThreadState{
+			{Name: "ktsn-worker", Device: "eth1", SilentNs: 2_500_000_000, IsStuck: true}, {Name: "ktsn-registrar"},
+		}}, nil
 	}
 	return &nodeapi.HealthReply{Serving: true, ClockSynchronised: true}, nil
 }
@@ -217,6 +223,15 @@ func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
 		t.Errorf("metrics: %s", text)
 	}
 	b.daemon.set(false)
+	b.daemon.mutex.Lock()
+	b.daemon.stuck = true
+	b.daemon.mutex.Unlock()
+	b.eventually("the stuck thread", func() bool {
+		return strings.Contains(b.get("/readyz"), "ktsnd: threads of ktsnd are stuck: ktsn-worker eth1 for 2.5s")
+	})
+	b.daemon.mutex.Lock()
+	b.daemon.stuck = false
+	b.daemon.mutex.Unlock()
 	b.eventually("slots that can be used", func() bool { return strings.Contains(b.get("/metrics"), "ktsn_slots_healthy 1") })
 	if b.get("/livez") != "ok\n" {
 		t.Error("/livez")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,8 +19,11 @@ import (
 )
 
 const (
-	healthEvery = time.Second
-	healthMax   = 800 * time.Millisecond
+	// healthEvery: ktsnd knows of a thread that is stuck after 1.5 s at most, and /readyz within two.
+	healthEvery = 400 * time.Millisecond
+	// capacityEvery looks at ktsnd's health its gates are looked at too, which its workers answer for.
+	capacityEvery = 3
+	healthMax     = 800 * time.Millisecond
 	// busyGrace is how long a ktsnd that is there may take to answer: attaching fifty pods at once keeps it busy, and a pod that
 	// the kubelet refuses for unhealthy slots is lost for good.
 	busyGrace    = 30 * time.Second
@@ -33,12 +37,14 @@ const (
 // healthLoop ties the slots' health to ktsnd's, and their number to its gate schedule.
 func (a *Agent) healthLoop(ctx context.Context) {
 	var state health
+	looks := 0
 	a.every(ctx, partDaemon, always(healthEvery), nil, func(ctx context.Context) {
 		err := a.askHealth(ctx)
 		a.tell(partDaemon, err)
-		if err == nil {
+		if err == nil && looks%capacityEvery == 0 {
 			a.askCapacity(ctx)
 		}
+		looks++
 		a.tell(partPlugin, a.plugin.Registered())
 		healthy := state.seen(time.Now(), err, a.config.HealthGrace) && a.parts.get(partInstall) == nil
 		a.mutex.Lock()
@@ -76,10 +82,25 @@ func (a *Agent) askHealth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !health.GetServing() {
-		return errors.New("ktsnd is there but does not serve yet")
+	return notServing(health)
+}
+
+// notServing says why ktsnd does not serve; nil: it does.
+func notServing(health *nodeapi.HealthReply) error {
+	if health.GetServing() {
+		return nil
 	}
-	return nil
+	var stuck []string
+	for _, thread := range health.GetThreads() {
+		if thread.GetIsStuck() {
+			name := strings.TrimSpace(thread.GetName() + " " + thread.GetDevice())
+			stuck = append(stuck, fmt.Sprintf("%s for %s", name, time.Duration(thread.GetSilentNs()).Round(100*time.Millisecond)))
+		}
+	}
+	if len(stuck) > 0 {
+		return fmt.Errorf("threads of ktsnd are stuck: %s", strings.Join(stuck, ", "))
+	}
+	return errors.New("ktsnd is there but does not serve")
 }
 
 // askCapacity keeps what is known when ktsnd does not answer.
