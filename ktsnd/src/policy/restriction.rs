@@ -28,7 +28,7 @@ impl Restriction {
     /// The same tables, less what the policies forbid.
     pub(crate) fn apply(&self, tables: AttachmentTables) -> Result<AttachmentTables, TableError> {
         let tables = tables.permitting(self.egress.as_deref())?;
-        let delivery = tables.delivery().copied().filter(|_| !self.is_ingress_blocked);
+        let delivery = tables.delivery().cloned().filter(|_| !self.is_ingress_blocked);
         Ok(tables.delivered(delivery))
     }
 }
