@@ -6,6 +6,7 @@
 //! Never: a frame before its due instant, outside of its window, or that would not end in it.
 
 mod fits;
+mod guard;
 mod link;
 mod options;
 mod shaping;
@@ -21,6 +22,7 @@ use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};
 use crate::strategy::{Decision, Refused, Strategy, Window, queued};
 use alloc::boxed::Box;
 use fits::Fits;
+use guard::Guard;
 use ktsn_model::{DropReason, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use link::Link;
@@ -30,7 +32,8 @@ use shaping::Shaping;
 ///
 /// A frame may leave when it is due, its class's gate is open, and hand-over latency plus transmission end before the
 /// gate closes. The link is paced: the next frame is chosen as late as it may be handed over, so that a higher class
-/// never waits for more than one frame.
+/// never waits for more than one frame. A hand-over takes the worker's time: none of a lower class begins that would still be under way when a
+/// higher one's frame on time may leave; what was held back that way once goes before it is held back again.
 ///
 /// # Examples
 /// ```
@@ -87,6 +90,7 @@ pub struct TimeAware {
     gates: Gates,
     fits: Fits,
     link: Link,
+    guard: Guard,
     classes: [ClassOptions; TrafficClass::COUNT],
     shaping: Shaping,
     transmission_overrun: [u64; TrafficClass::COUNT],
@@ -95,6 +99,7 @@ pub struct TimeAware {
 /// The soonest instant at which a class will be chosen: `after` from now. The frame is due in `wait`; gates aside it may leave in `from`.
 #[derive(Clone, Copy, Debug)]
 struct Wake {
+    on_time: bool,
     queue: usize,
     after: u64,
     from: u64,
@@ -110,6 +115,7 @@ impl TimeAware {
             gates: Gates::default(),
             fits: Fits::new(),
             link: Link::new(options.link_speed, options.hand_over),
+            guard: Guard::default(),
             classes: options.classes,
             shaping: Shaping::new(&options.classes),
             transmission_overrun: [0; TrafficClass::COUNT],
@@ -288,7 +294,8 @@ impl TimeAware {
 
     /// What the class of `head` does: leave now, be dropped, or wait until an instant before `soonest`.
     fn consider(&mut self, class: usize, head: &Head, ready: u64, now: Now, soonest: Option<u64>) -> Verdict {
-        let Some((_, frame)) = self.queues.first(head.queue) else { return Verdict::Later };
+        let Some((node, frame)) = self.queues.first(head.queue) else { return Verdict::Later };
+        let on_time = node.on_time;
         let (wire_octets, horizon) = (frame.wire_octets, frame.horizon.get().unsigned_abs());
         let mut from = ready;
         if self.shaping.is_shaped(class) {
@@ -315,7 +322,7 @@ impl TimeAware {
         if soonest.is_some_and(|soonest| after >= soonest) {
             return Verdict::Later;
         }
-        Verdict::Wait(Wake { queue: head.queue, after, from, wait: head.wait })
+        Verdict::Wait(Wake { on_time, queue: head.queue, after, from, wait: head.wait })
     }
 
     /// Where a frame that comes now waits.
@@ -385,6 +392,7 @@ impl Strategy for TimeAware {
             return Decision::Idle;
         }
         let link_wait = self.link.wait(now.monotonic);
+        let guard = if self.guard.is_up() { self.link.guard() } else { 0 };
         let mut soonest: Option<Wake> = None;
         for class in (0..TrafficClass::COUNT).rev() {
             let Some(head) = self.queues.head(class, now) else { continue };
@@ -393,11 +401,22 @@ impl Strategy for TimeAware {
             if before.is_some_and(|before| ready >= before) {
                 continue;
             }
+            // A hand-over that begins `after` from now would still be under way when a higher class's frame on time is due.
+            let holds_back =
+                |after| soonest.is_some_and(|wake| wake.on_time && wake.after.saturating_sub(after) < guard);
             let decision = match self.consider(class, &head, ready, now, before) {
                 Verdict::Later => continue,
+                Verdict::Wait(wake) if holds_back(wake.after) => {
+                    self.guard.hold(class);
+                    continue;
+                }
                 Verdict::Wait(wake) => {
                     soonest = Some(wake);
                     continue;
+                }
+                Verdict::Leave | Verdict::NeverFits if holds_back(0) => {
+                    self.guard.hold(class);
+                    break;
                 }
                 Verdict::Leave => self.take(class, &head, now),
                 Verdict::NeverFits => self
@@ -405,6 +424,7 @@ impl Strategy for TimeAware {
                     .pop(head.queue, now)
                     .map(|(_, frame)| self.dropped(class, frame, DropReason::GateNeverFits, now)),
             };
+            self.guard.chosen(class);
             return decision.unwrap_or(Decision::Idle);
         }
         soonest.and_then(|wake| self.wake(&wake, now)).unwrap_or(Decision::Idle)

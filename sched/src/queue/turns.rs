@@ -189,6 +189,11 @@ impl Turns {
         let (at, tie) = if is_served { (served.at[clock], served.turn) } else { (due, node.arrival) };
         let stand = Stand { at, tie, due, root, lane: lane as u32 };
         let place = places[clock] as usize;
+        if let ([there], 0) = (self.queues[queue].as_mut_slice(), place) {
+            // Alone, as most are.
+            *there = stand;
+            return;
+        }
         match self.queues[queue].get_mut(place) {
             Some(there) => *there = stand,
             None => {
@@ -204,10 +209,11 @@ impl Turns {
     /// `lane` no longer stands in `queue`.
     fn leave(&mut self, queue: usize, lane: usize) {
         let clock = queue % CLOCKS;
-        let place = core::mem::replace(&mut self.lanes[lane].places[clock], NOWHERE) as usize;
-        if place >= self.queues[queue].len() {
+        let place = self.lanes[lane].places[clock] as usize;
+        if place == NOWHERE as usize {
             return;
         }
+        self.lanes[lane].places[clock] = NOWHERE;
         self.queues[queue].swap_remove(place);
         if let Some(moved) = self.queues[queue].get(place) {
             self.lanes[moved.lane as usize].places[clock] = place as u32;

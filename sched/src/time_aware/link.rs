@@ -12,6 +12,9 @@ use ktsn_time::{Monotonic, Nanos};
 /// Nanoseconds that one octet takes at 1 bit/s.
 const OCTET_NANOS: u64 = 8_000_000_000;
 
+/// A hand-over that takes longer than this is not waited out for a frame of a higher class.
+const GUARD_MAX: u64 = 20_000;
+
 /// The link as its frames see it.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -37,6 +40,11 @@ impl Link {
 
     pub(super) fn set_hand_over(&mut self, hand_over: Nanos) {
         self.hand_over = hand_over.get().max(0).unsigned_abs();
+    }
+
+    /// How long before a frame on time no hand-over of a lower class begins.
+    pub(super) fn guard(&self) -> u64 {
+        self.hand_over.min(GUARD_MAX)
     }
 
     /// How long `wire_octets` occupy the link.

@@ -117,11 +117,16 @@ pub(crate) fn work_conserving(setup: &Setup, steps: &[Step]) -> Verdict {
     Watch::follow(setup, steps, |watch, step| match &step.what {
         What::Decided(Decision::Idle) => ensure(watch.queued.is_empty(), "idle with frames queued", step),
         What::Decided(Decision::WakeAt { at, next }) => {
-            let leaves = watch.is_wire_free(step.at) && (0..8).any(|class| watch.may_leave(class, step.at));
-            ensure(!leaves, "waits while a frame may leave", step)?;
-            ensure(at.ahead_of(step.at).get() > 0, "wakes in the past", step)?;
-            let queued = watch.queued.iter().any(|queued| queued.frame.id == *next);
-            ensure(queued, "next is not queued", step)
+            let ahead = at.ahead_of(step.at).get();
+            ensure(ahead > 0, "wakes in the past", step)?;
+            let next = watch.queued.iter().find(|queued| queued.frame.id == *next);
+            let Some(next) = next else { return Err(format!("next is not queued: {step:?}")) };
+            // What is on time holds back lower classes for as long as a hand-over takes.
+            let is_guard = next.on_time && ahead.unsigned_abs() < watch.hand_over.min(20_000);
+            let from = if is_guard { class_of(&next.frame) } else { 0 };
+            let leaves =
+                watch.is_wire_free(step.at) && (from..8).any(|class| watch.may_leave(class, step.at));
+            ensure(!leaves, "waits while a frame may leave", step)
         }
         _ => Ok(()),
     })

@@ -190,11 +190,12 @@ fn clause_8_6_8_4_wire_time_is_rounded_up() {
     });
 }
 
-/// Without a program, a link speed or limits it decides as `EarliestTxTime` does.
+/// Without a program, a link speed, a hand-over that takes time, or limits it decides as `EarliestTxTime` does.
 #[test]
 fn without_gates_it_is_earliest_tx_time() {
     cases::check(10, any_world(), |mut world| {
         world.setup.link_speed = None;
+        world.setup.hand_over = 0;
         world.setup.classes = [ClassSetup::default(); 8];
         let (mut gated, mut plain) = (time_aware(&world.setup), EarliestTxTime::new(world.setup.capacity, 4));
         let mut at = begin();

@@ -62,6 +62,8 @@ pub(crate) struct Reference {
     seen_at: Option<i128>,
     /// MONOTONIC instant at which the wire is free again.
     busy_until: Option<i128>,
+    /// The class that was held back and had no turn since, and whether a higher one had.
+    held: Option<(usize, bool)>,
     pub(crate) timeline: Timeline,
     /// The same as of the last look at credits: what was pending then was pending in between.
     seen_timeline: Timeline,
@@ -85,6 +87,7 @@ impl Reference {
             credits: [Credit::default(); 8],
             seen_at: None,
             busy_until: None,
+            held: None,
             timeline: Timeline::default(),
             seen_timeline: Timeline::default(),
         }
@@ -301,12 +304,24 @@ impl Reference {
         self.see(now);
         // Highest class first, so that of equal instants the highest class's is kept.
         let mut best: Option<(i128, Outcome, usize)> = None;
+        let mut held = None;
         for class in (0..8).rev() {
             let Some(index) = self.head(class, now) else { continue };
             let Some((after, outcome)) = self.earliest(&self.waiting[index], now) else { continue };
-            if best.is_none_or(|(soonest, _, _)| after < soonest) {
+            // The hand-over would still be under way when the higher class's frame on time leaves.
+            let guard = if self.held.is_some_and(|held| held.1) { 0 } else { self.hand_over.min(20_000) };
+            let held_back = best.is_some_and(|(soonest, _, best): (i128, _, usize)| {
+                self.waiting[best].on_time && after < soonest && soonest < after + guard
+            });
+            if held_back {
+                held = held.or(Some(class));
+            }
+            if !held_back && best.is_none_or(|(soonest, _, _)| after < soonest) {
                 best = Some((after, outcome, index));
             }
+        }
+        if let Some(class) = held.filter(|&class| self.held.is_none_or(|held| held.0 < class)) {
+            self.held = Some((class, false));
         }
         let Some((after, outcome, index)) = best else { return Wanted::Idle };
         if after > 0 {
@@ -314,6 +329,7 @@ impl Reference {
         }
         let head = self.waiting.remove(index);
         let frame = head.frame;
+        self.held = self.held.filter(|held| head.class() > held.0).map(|held| (held.0, true));
         self.rule.serve(&frame, head.due, now);
         match outcome {
             Outcome::NeverFits => return Wanted::Drop { frame, reason: DropReason::GateNeverFits },

@@ -18,6 +18,8 @@ pub(crate) struct Queued {
     pub(crate) frame: Frame,
     /// When it became due, on MONOTONIC.
     pub(crate) due: i128,
+    /// It has a TxTime to be on, and was sent before it.
+    pub(crate) on_time: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +97,8 @@ impl Watch {
     fn apply(&mut self, step: &Step) {
         match &step.what {
             What::Offered(frame, Ok(())) => {
-                self.queued.push(Queued { frame: *frame, due: due(frame, step.at) });
+                let on_time = frame.not_before().is_some() && !is_late(frame, step.at);
+                self.queued.push(Queued { frame: *frame, due: due(frame, step.at), on_time });
             }
             What::Decided(Decision::Transmit { frame, .. }) => {
                 let starts_at = self.wire_free.max(step.at.monotonic.as_nanos() + self.hand_over);

@@ -27,9 +27,14 @@ pub(crate) fn flood(s: &mut dyn Strategy, rounds: u64, step: u64) {
             refused += u64::from(s.offer(f, now(start, start)).is_err());
         }
         s.remove(&mut |f| f.tenant == 3, &mut |_| removed += 1);
+        while s.remove_tenant(2, 7, &mut |_| removed += 1) {}
         let mut at = start;
         loop {
             match s.decide(now(at, at)) {
+                Decision::Transmit { frame, .. } if at % 4 == 0 => {
+                    at += 1;
+                    s.put_back(frame, now(at, at)).unwrap();
+                }
                 Decision::Transmit { .. } => sent += 1,
                 Decision::Drop { .. } => unreachable!("the limit is the longest span"),
                 Decision::WakeAt { .. } => at += step,

@@ -2,6 +2,7 @@
 //! The rules of transmission selection under gates by example, on a whole port.
 
 mod changes;
+mod guard;
 mod selection;
 mod shaped;
 
