@@ -59,6 +59,8 @@ pub struct Consumer {
     destinations: DestinationsShadow,
     /// The turn of the last promise.
     turn: Cell<u32>,
+    /// Holds pages of a sealed region.
+    pins: Option<OwnedFd>,
 }
 
 /// Between the promises to many rings ([`Consumer::look_at`]) and the looks at them ([`Consumer::published`]) that allow to
@@ -69,8 +71,8 @@ pub fn sleep_fence() {
 }
 
 impl Consumer {
-    /// Makes a region: memfd, size, seals, mapping, identity line, all slots free. The descriptor is for the program;
-    /// nothing here needs it any more.
+    /// Makes a region: memfd, size, mapping, identity line, all slots free. The descriptor is for the program, and for
+    /// [`Self::seal`].
     ///
     /// # Errors
     /// A system call failed (named in the error).
@@ -99,9 +101,24 @@ impl Consumer {
                 streams,
                 destinations: DestinationsShadow::default(),
                 turn: Cell::new(0),
+                pins: None,
             },
             memfd,
         ))
+    }
+
+    /// Seals the region's memfd against holes, makes all its pages present and keeps them where they are, once the program has
+    /// mapped it. From then on no access to the region waits for the program. Before, a program that punches holes makes whoever reads the
+    /// region wait, and whoever seals it: never call this in a thread that others wait for.
+    ///
+    /// # Errors
+    /// The kernel knows no such seal, the program has sealed the seals, or there is no memory.
+    pub fn seal(&mut self, memfd: &OwnedFd) -> Result<(), RegionError> {
+        crate::region::seal_memfd(memfd)?;
+        self.memory.populate()?;
+        self.pins = Some(crate::region::pin(memfd, self.layout.region_octets())?);
+        // What was taken away before the pages were held is there again.
+        self.memory.populate()
     }
 
     #[inline]

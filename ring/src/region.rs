@@ -9,10 +9,11 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use thiserror::Error;
 
 use crate::layout::{Layout, LayoutError, PAGE_OCTETS};
@@ -31,6 +32,12 @@ pub enum RegionError {
     /// F_ADD_SEALS failed.
     #[error("seals of the memfd: {0}")]
     Seal(Errno),
+    /// The kernel does not know F_SEAL_FUTURE_WRITE.
+    #[error("this kernel cannot seal the memfd against holes (F_SEAL_FUTURE_WRITE: Linux 5.1 and later)")]
+    TooOld,
+    /// Pages of the mapping cannot be made present.
+    #[error("pages of the memfd: {0}")]
+    Pages(Errno),
     /// mmap failed.
     #[error("mmap: {0}")]
     Map(Errno),
@@ -39,7 +46,7 @@ pub enum RegionError {
     Layout(#[from] LayoutError),
 }
 
-/// A memfd of the region's size that nobody can resize.
+/// A memfd of the region's size that nobody can resize. Holes can still be punched into it, until [`seal_memfd`].
 pub(crate) fn create_memfd(layout: &Layout) -> Result<OwnedFd, RegionError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know NOEXEC_SEAL; some are set up to refuse a memfd without it.
@@ -49,10 +56,48 @@ pub(crate) fn create_memfd(layout: &Layout) -> Result<OwnedFd, RegionError> {
     }
     .map_err(RegionError::Create)?;
     ftruncate(&memfd, layout.region_octets() as u64).map_err(RegionError::Size)?;
-    fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-        .map_err(RegionError::Seal)?;
+    fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).map_err(RegionError::Seal)?;
     Ok(memfd)
 }
+
+/// Seals a memfd against writes, holes (`fallocate`, `MADV_REMOVE`: EPERM) and further writable mappings. The writable
+/// mappings that exist stay writable. The kernel takes the inode's lock, which a program that punches holes may hold for as
+/// long as its thread gets no CPU.
+pub(crate) fn seal_memfd(memfd: impl AsFd) -> Result<(), RegionError> {
+    let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+    match fcntl_add_seals(&memfd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+        // The program may have added all seals itself.
+        Err(Errno::PERM) if fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(wanted)) => Ok(()),
+        Err(Errno::INVAL) => Err(RegionError::TooOld),
+        sealed => sealed.map_err(RegionError::Seal),
+    }
+}
+
+/// What the kernel may join into one huge page, octets: at least this on every machine.
+const HUGE_OCTETS: usize = 2 << 20;
+
+/// Holds one page of each part of a memfd that could become a huge page. Otherwise its program could have the kernel join the
+/// pages (`MADV_COLLAPSE`), which takes them away from every mapping while it copies them, for as long as the program's thread
+/// gets no CPU. A page that is in use elsewhere, in a pipe here, cannot be joined. The pages must be present.
+pub(crate) fn pin(memfd: impl AsFd, octets: usize) -> Result<OwnedFd, RegionError> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(RegionError::Pages)?;
+    let parts = octets.div_ceil(HUGE_OCTETS);
+    if parts > PIPE_PAGES {
+        fcntl_setpipe_size(&theirs, parts * page_size()).map_err(RegionError::Pages)?;
+    }
+    for part in 0..parts {
+        let mut at = (part * HUGE_OCTETS) as u64;
+        // It does not wait: the pipe has room, and the page is there.
+        let held = splice(&memfd, Some(&mut at), &theirs, None, 1, SpliceFlags::NONBLOCK);
+        if held.map_err(RegionError::Pages)? != 1 {
+            return Err(RegionError::Pages(Errno::IO));
+        }
+    }
+    Ok(ours)
+}
+
+/// Pages that a pipe holds when nothing else is asked.
+const PIPE_PAGES: usize = 16;
 
 /// A mapping between two pages that cannot be touched; unmapped when dropped. A page is this kernel's: 4 KiB on x86-64, up to
 /// 64 KiB elsewhere. Regions stay multiples of [`PAGE_OCTETS`] everywhere.
@@ -96,6 +141,26 @@ impl GuardedMapping {
     /// The memory.
     pub(crate) const fn words(&self) -> Mapping {
         self.words
+    }
+
+    /// Makes every page present, so that no access faults as long as no page is taken away.
+    pub(crate) fn populate(&self) -> Result<(), RegionError> {
+        let (base, octets) = (self.words.base().as_ptr(), self.words.octets());
+        loop {
+            // SAFETY: the pages of this mapping; that they become present changes none of their octets.
+            match unsafe { madvise(base.cast(), octets, Advice::LinuxPopulateWrite) } {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Linux before 5.14: a read makes a page of shared memory present, writable as it is mapped.
+                Err(Errno::INVAL) => {
+                    for at in (0..octets).step_by(PAGE_OCTETS) {
+                        let _ = self.words.load64(at, Relaxed);
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(RegionError::Pages(error)),
+            }
+        }
     }
 }
 
@@ -169,6 +234,89 @@ mod tests {
             Some((number(start)?.max(from), number(end)?.min(to), rest.get(..4)?.to_owned()))
         };
         text.lines().filter_map(line).filter(|(start, end, _)| start < end).collect()
+    }
+
+    /// What a program may do to a region's memfd before it is sealed, and no more after; both sides go on writing.
+    #[test]
+    fn a_sealed_region_has_no_holes() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let layout = Layout::new(64, 2048, 4, 8).unwrap();
+        let (mut consumer, memfd) = crate::Consumer::create(layout).unwrap();
+        let octets = layout.region_octets();
+        let program = ClientMapping::open(&memfd).unwrap();
+        let theirs = GuardedMapping::new(&memfd, octets).unwrap();
+        let punch = || {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&memfd, hole, 0, octets as u64)
+        };
+        let remove = || {
+            let base = theirs.words().base().as_ptr();
+            // SAFETY: pages of a mapping of this test; what they hold becomes zero, which is what is tried.
+            unsafe { madvise(base.cast(), octets, Advice::LinuxRemove) }
+        };
+        program.poke(octets - 8, 7);
+        assert_eq!((punch(), remove()), (Ok(()), Ok(())), "before the seal");
+        assert_eq!(program.peek(octets - 8), 0);
+        consumer.seal(&memfd).unwrap();
+        assert_eq!((punch(), remove()), (Err(Errno::PERM), Err(Errno::PERM)), "after it");
+        assert!(GuardedMapping::new(&memfd, octets).is_err(), "no further writable mapping");
+        program.poke(octets - 8, 9);
+        assert_eq!(theirs.words().load64(octets - 8, Relaxed), 9);
+        consumer.set_state(crate::RegionState::Retired);
+        assert_eq!(program.producer().state(), crate::RegionState::Retired);
+        consumer.seal(&memfd).unwrap();
+    }
+
+    /// linux/mman.h; Linux 6.1.
+    const MADV_COLLAPSE: libc::c_int = 25;
+
+    /// A program cannot have the pages of a sealed region joined into a huge one: that takes them away from the daemon for a
+    /// while, as a hole does.
+    #[test]
+    fn pages_of_a_sealed_region_stay_where_they_are() {
+        for slots in [64, 1024, 4096] {
+            let layout = Layout::new(slots, 2048, 1024, 64).unwrap();
+            let octets = layout.region_octets();
+            let (mut consumer, memfd) = crate::Consumer::create(layout).unwrap();
+            let whole = octets.next_multiple_of(HUGE_OCTETS) + HUGE_OCTETS;
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at an address that the kernel chooses; it stays until the test's process ends.
+            let reserved =
+                unsafe { mmap_anonymous(null_mut(), whole, ProtFlags::empty(), MapFlags::PRIVATE) }.unwrap();
+            let padding = reserved.addr().next_multiple_of(HUGE_OCTETS) - reserved.addr();
+            let base: *mut c_void = reserved.cast::<u8>().wrapping_add(padding).cast();
+            // SAFETY: the replaced pages are among those just reserved.
+            unsafe { mmap(base, whole - HUGE_OCTETS, access, MapFlags::SHARED | MapFlags::FIXED, &memfd, 0) }
+                .unwrap();
+            consumer.seal(&memfd).unwrap();
+            for part in 0..octets.div_ceil(HUGE_OCTETS) {
+                let at: *mut c_void = base.cast::<u8>().wrapping_add(part * HUGE_OCTETS).cast();
+                // SAFETY: pages of the mapping above; joining them changes none of their octets.
+                let joined = unsafe { libc::madvise(at, HUGE_OCTETS, MADV_COLLAPSE) };
+                assert_eq!(joined, -1, "{slots} slots, part {part}");
+            }
+        }
+    }
+
+    /// Every page is there when a region is sealed, whatever was punched before.
+    #[test]
+    fn a_sealed_region_is_resident() {
+        let layout = Layout::new(64, 2048, 4, 8).unwrap();
+        let memfd = create_memfd(&layout).unwrap();
+        let memory = GuardedMapping::new(&memfd, layout.region_octets()).unwrap();
+        let blocks = || fstat(&memfd).unwrap().st_blocks;
+        assert_eq!(blocks(), 0);
+        seal_memfd(&memfd).unwrap();
+        memory.populate().unwrap();
+        assert_eq!(blocks() * 512, layout.region_octets().next_multiple_of(page_size()) as i64);
+    }
+
+    /// A program that seals the seals keeps the daemon from sealing: it is told apart, not believed.
+    #[test]
+    fn a_memfd_whose_seals_are_sealed_is_refused() {
+        let memfd = create_memfd(&Layout::new(4, 256, 1, 2).unwrap()).unwrap();
+        fcntl_add_seals(&memfd, SealFlags::SEAL).unwrap();
+        assert_eq!(seal_memfd(&memfd), Err(RegionError::Seal(Errno::PERM)));
     }
 
     /// On a kernel with pages of 64 KiB as on this one: guards are whole pages, and the end is rounded up to one.
