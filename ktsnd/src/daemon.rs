@@ -47,6 +47,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     let control_socket = run_dir.control_socket();
     let latest = Arc::new(Tables::new(0, Vec::new())?);
     let directory = Directory::new(latest.clone());
+    directory.set_memory_max(config.daemon.memory_max);
     let manager = {
         let sender = event_sender.clone();
         tables::Manager::start(move |event| {

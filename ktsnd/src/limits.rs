@@ -7,6 +7,22 @@ use ktsn_time::Nanos;
 pub const CLIENTS_MAX: usize = 4096;
 /// Most attachments of one daemon.
 pub const ATTACHMENTS_MAX: usize = 1024;
+/// Connections of one process, where the kernel shows the process: libktsn keeps no more than 8 regions, each with one, and
+/// those of a program that calls `exec` may end after the new ones begin.
+pub const CLIENTS_A_PROCESS: usize = 16;
+/// Octets of memory that all clients together have at most, unless `[daemon]` says otherwise: regions, private copies and
+/// [`CLIENT_KERNEL_OCTETS`].
+pub const CLIENTS_MEMORY_MAX: u64 = 384 << 20;
+/// The same of one attachment, unless it says otherwise: some eight clients with all their slots, and sixty-four in all.
+pub const MEMORY_MAX: u64 = 64 << 20;
+/// For so many clients of an attachment memory is left, whatever the first ones get.
+pub const CLIENTS_EXPECTED: u64 = 64;
+/// So many attachments have a part of half the daemon's memory set aside: those that the Helm chart makes room for.
+pub const MEMORY_SHARES: usize = 64;
+/// Octets that the kernel keeps for a client: sockets, queued messages, page tables.
+pub const CLIENT_KERNEL_OCTETS: u64 = 64 << 10;
+/// Octets that ktsnd needs besides its clients: itself, the queues and captures of [`MEMORY_SHARES`] attachments.
+pub const BASE_OCTETS: u64 = 128 << 20;
 /// Frames queued in one port at most.
 pub const QUEUE_MAX: usize = 32_768;
 /// Frames queued in a pod interface at most: as many as a client has slots by default. It is reserved for each attachment,

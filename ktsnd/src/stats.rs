@@ -8,6 +8,8 @@ use ktsn_model::{BypassReason, DropReason, TrafficClass};
 use ktsn_sched::policing::{FilterCounters, Tripped};
 use ktsn_time::Nanos;
 
+use crate::tenant::RefusedBy;
+
 /// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
@@ -135,6 +137,8 @@ pub struct AttachmentStats {
     pub ingress_reattached: AtomicU64,
     /// Doorbells heard.
     pub doorbells: AtomicU64,
+    /// Programs that did not become clients, by reason. The registrar's alone.
+    pub clients_refused: [AtomicU64; RefusedBy::ALL.len()],
     /// handed_at − tx_time of on-time frames.
     pub transmit_error: Spans,
 }
@@ -177,8 +181,9 @@ impl AttachmentStats {
         for (own, more) in own.into_iter().zip(counters(other)) {
             add(own, more);
         }
-        let reasons = other.dropped.iter().chain(&other.bypassed);
-        for (own, more) in self.dropped.iter().chain(&self.bypassed).zip(reasons) {
+        let reasons = other.dropped.iter().chain(&other.bypassed).chain(&other.clients_refused);
+        let own = self.dropped.iter().chain(&self.bypassed).chain(&self.clients_refused);
+        for (own, more) in own.zip(reasons) {
             // What clients said may be any number.
             own.store(own.load(Relaxed).saturating_add(more.load(Relaxed)), Relaxed);
         }

@@ -2,7 +2,9 @@
 //! Clients: who they are, which sockets they show, what they may do.
 
 mod answer;
+mod budget;
 mod connection;
+mod credit;
 mod directory;
 mod examiner;
 mod granted;
@@ -16,10 +18,12 @@ mod registrar;
 mod socket;
 #[allow(unsafe_code)]
 mod sys;
+mod turns;
 
 #[cfg(test)]
 mod tests;
 
+pub use budget::RefusedBy;
 pub use directory::{ClientView, Directory, Served, StreamView};
 pub use registrar::{Registrar, RegistrarError};
 pub use socket::{NotASocket, SocketFacts, examine};

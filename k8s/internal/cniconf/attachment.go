@@ -40,6 +40,7 @@ func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
 		"slots":               integer(1, math.MaxUint32, func(v uint32) { a.Slots = v }),
 		"clients_max":         integer(1, math.MaxUint32, func(v uint32) { a.ClientsMax = v }),
 		"octets_max":          integer(1, math.MaxUint64, func(v uint64) { a.OctetsMax = v }),
+		"memory_max":          integer(1, math.MaxUint64, func(v uint64) { a.MemoryMax = v }),
 	}
 }
 

@@ -244,7 +244,8 @@ type Attachment struct {
 	Slots             uint32                 `protobuf:"varint,12,opt,name=slots,proto3" json:"slots,omitempty"`
 	ClientsMax        uint32                 `protobuf:"varint,13,opt,name=clients_max,json=clientsMax,proto3" json:"clients_max,omitempty"`
 	OctetsMax         uint64                 `protobuf:"varint,14,opt,name=octets_max,json=octetsMax,proto3" json:"octets_max,omitempty"`
-	Vlan              *uint32                `protobuf:"varint,16,opt,name=vlan,proto3,oneof" json:"vlan,omitempty"` // tag of frames that leave by the interface and bring none; absent = none
+	MemoryMax         uint64                 `protobuf:"varint,60,opt,name=memory_max,json=memoryMax,proto3" json:"memory_max,omitempty"` // octets of ktsnd's memory that its clients have together
+	Vlan              *uint32                `protobuf:"varint,16,opt,name=vlan,proto3,oneof" json:"vlan,omitempty"`                      // tag of frames that leave by the interface and bring none; absent = none
 	Pcp               *uint32                `protobuf:"varint,17,opt,name=pcp,proto3,oneof" json:"pcp,omitempty"`
 	TakePriorityMin   *uint32                `protobuf:"varint,15,opt,name=take_priority_min,json=takePriorityMin,proto3,oneof" json:"take_priority_min,omitempty"` // datagrams without transmit time are taken from it on; absent = none
 	Capture           string                 `protobuf:"bytes,20,opt,name=capture,proto3" json:"capture,omitempty"`                                                 // preload or kernel
@@ -386,6 +387,13 @@ func (x *Attachment) GetClientsMax() uint32 {
 func (x *Attachment) GetOctetsMax() uint64 {
 	if x != nil {
 		return x.OctetsMax
+	}
+	return 0
+}
+
+func (x *Attachment) GetMemoryMax() uint64 {
+	if x != nil {
+		return x.MemoryMax
 	}
 	return 0
 }
@@ -2566,12 +2574,13 @@ type AttachmentStatistics struct {
 	Dropped           map[string]uint64      `protobuf:"bytes,7,rep,name=dropped,proto3" json:"dropped,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Bypassed          map[string]uint64      `protobuf:"bytes,8,rep,name=bypassed,proto3" json:"bypassed,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // as the clients report it
 	Doorbells         uint64                 `protobuf:"varint,9,opt,name=doorbells,proto3" json:"doorbells,omitempty"`
-	TransmitError     *Histogram             `protobuf:"bytes,10,opt,name=transmit_error,json=transmitError,proto3" json:"transmit_error,omitempty"`              // handed_at − tx_time
-	Ingress           *IngressStatistics     `protobuf:"bytes,40,opt,name=ingress,proto3" json:"ingress,omitempty"`                                               // absent: ingress = kernel
-	CaptureReattached uint64                 `protobuf:"varint,20,opt,name=capture_reattached,json=captureReattached,proto3" json:"capture_reattached,omitempty"` // times that the capture program was found taken off its device
-	CaptureLag        *Histogram             `protobuf:"bytes,21,opt,name=capture_lag,json=captureLag,proto3" json:"capture_lag,omitempty"`                       // from the instant of capture to the worker, of captured frames
-	Copies            uint64                 `protobuf:"varint,30,opt,name=copies,proto3" json:"copies,omitempty"`                                                // head-end replication: copies sent beyond the first of a datagram
-	CopiesLost        uint64                 `protobuf:"varint,31,opt,name=copies_lost,json=copiesLost,proto3" json:"copies_lost,omitempty"`                      // copies that did not leave, while another one of the datagram did or was still to
+	ClientsRefused    map[string]uint64      `protobuf:"bytes,60,rep,name=clients_refused,json=clientsRefused,proto3" json:"clients_refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // programs that did not become clients: clients_max, memory_max, process_max
+	TransmitError     *Histogram             `protobuf:"bytes,10,opt,name=transmit_error,json=transmitError,proto3" json:"transmit_error,omitempty"`                                                                               // handed_at − tx_time
+	Ingress           *IngressStatistics     `protobuf:"bytes,40,opt,name=ingress,proto3" json:"ingress,omitempty"`                                                                                                                // absent: ingress = kernel
+	CaptureReattached uint64                 `protobuf:"varint,20,opt,name=capture_reattached,json=captureReattached,proto3" json:"capture_reattached,omitempty"`                                                                  // times that the capture program was found taken off its device
+	CaptureLag        *Histogram             `protobuf:"bytes,21,opt,name=capture_lag,json=captureLag,proto3" json:"capture_lag,omitempty"`                                                                                        // from the instant of capture to the worker, of captured frames
+	Copies            uint64                 `protobuf:"varint,30,opt,name=copies,proto3" json:"copies,omitempty"`                                                                                                                 // head-end replication: copies sent beyond the first of a datagram
+	CopiesLost        uint64                 `protobuf:"varint,31,opt,name=copies_lost,json=copiesLost,proto3" json:"copies_lost,omitempty"`                                                                                       // copies that did not leave, while another one of the datagram did or was still to
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2667,6 +2676,13 @@ func (x *AttachmentStatistics) GetDoorbells() uint64 {
 		return x.Doorbells
 	}
 	return 0
+}
+
+func (x *AttachmentStatistics) GetClientsRefused() map[string]uint64 {
+	if x != nil {
+		return x.ClientsRefused
+	}
+	return nil
 }
 
 func (x *AttachmentStatistics) GetTransmitError() *Histogram {
@@ -3604,7 +3620,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x02df\x18\x18 \x01(\tR\x02df\x12&\n" +
 	"\fudp_checksum\x18\x19 \x01(\bH\x01R\vudpChecksum\x88\x01\x01B\x12\n" +
 	"\x10_flood_interfaceB\x0f\n" +
-	"\r_udp_checksum\"\x85\x06\n" +
+	"\r_udp_checksum\"\xa4\x06\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -3625,7 +3641,9 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\vclients_max\x18\r \x01(\rR\n" +
 	"clientsMax\x12\x1d\n" +
 	"\n" +
-	"octets_max\x18\x0e \x01(\x04R\toctetsMax\x12\x17\n" +
+	"octets_max\x18\x0e \x01(\x04R\toctetsMax\x12\x1d\n" +
+	"\n" +
+	"memory_max\x18< \x01(\x04R\tmemoryMax\x12\x17\n" +
 	"\x04vlan\x18\x10 \x01(\rH\x02R\x04vlan\x88\x01\x01\x12\x15\n" +
 	"\x03pcp\x18\x11 \x01(\rH\x03R\x03pcp\x88\x01\x01\x12/\n" +
 	"\x11take_priority_min\x18\x0f \x01(\rH\x04R\x0ftakePriorityMin\x88\x01\x01\x12\x18\n" +
@@ -3824,7 +3842,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x04idle\x18\x06 \x01(\tR\x04idle\x1a7\n" +
 	"\tLeftEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xd7\x05\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf6\x06\n" +
 	"\x14AttachmentStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x12\n" +
@@ -3835,7 +3853,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\aoverrun\x18\x06 \x01(\x04R\aoverrun\x12D\n" +
 	"\adropped\x18\a \x03(\v2*.ktsn.v1.AttachmentStatistics.DroppedEntryR\adropped\x12G\n" +
 	"\bbypassed\x18\b \x03(\v2+.ktsn.v1.AttachmentStatistics.BypassedEntryR\bbypassed\x12\x1c\n" +
-	"\tdoorbells\x18\t \x01(\x04R\tdoorbells\x129\n" +
+	"\tdoorbells\x18\t \x01(\x04R\tdoorbells\x12Z\n" +
+	"\x0fclients_refused\x18< \x03(\v21.ktsn.v1.AttachmentStatistics.ClientsRefusedEntryR\x0eclientsRefused\x129\n" +
 	"\x0etransmit_error\x18\n" +
 	" \x01(\v2\x12.ktsn.v1.HistogramR\rtransmitError\x124\n" +
 	"\aingress\x18( \x01(\v2\x1a.ktsn.v1.IngressStatisticsR\aingress\x12-\n" +
@@ -3849,6 +3868,9 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a;\n" +
 	"\rBypassedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1aA\n" +
+	"\x13ClientsRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x9d\x03\n" +
 	"\x10WorkerStatistics\x12\x16\n" +
@@ -3966,7 +3988,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -4018,7 +4040,8 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	nil,                            // 47: ktsn.v1.IngressStatistics.LeftEntry
 	nil,                            // 48: ktsn.v1.AttachmentStatistics.DroppedEntry
 	nil,                            // 49: ktsn.v1.AttachmentStatistics.BypassedEntry
-	nil,                            // 50: ktsn.v1.PortStatistics.RefusedEntry
+	nil,                            // 50: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	nil,                            // 51: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -4048,46 +4071,47 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	47, // 24: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
 	48, // 25: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
 	49, // 26: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
-	33, // 27: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
-	34, // 28: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
-	33, // 29: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
-	38, // 30: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	50, // 31: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
-	35, // 32: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	36, // 33: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	37, // 34: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	35, // 35: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	42, // 36: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
-	43, // 37: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
-	13, // 38: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	15, // 39: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 40: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 41: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	11, // 42: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
-	17, // 43: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	26, // 44: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	28, // 45: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	31, // 46: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	32, // 47: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	40, // 48: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	44, // 49: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	14, // 50: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	16, // 51: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 52: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 53: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	12, // 54: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
-	22, // 55: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	27, // 56: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	29, // 57: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	39, // 58: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	39, // 59: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	41, // 60: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	45, // 61: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	50, // [50:62] is the sub-list for method output_type
-	38, // [38:50] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	50, // 27: ktsn.v1.AttachmentStatistics.clients_refused:type_name -> ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	33, // 28: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
+	34, // 29: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
+	33, // 30: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
+	38, // 31: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	51, // 32: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	35, // 33: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	36, // 34: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	37, // 35: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	35, // 36: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	42, // 37: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	43, // 38: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	13, // 39: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	15, // 40: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 41: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 42: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	11, // 43: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
+	17, // 44: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	26, // 45: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	28, // 46: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	31, // 47: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	32, // 48: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	40, // 49: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	44, // 50: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	14, // 51: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	16, // 52: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 53: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 54: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	12, // 55: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
+	22, // 56: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	27, // 57: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	29, // 58: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	39, // 59: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	39, // 60: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	41, // 61: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	45, // 62: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	51, // [51:63] is the sub-list for method output_type
+	39, // [39:51] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -4110,7 +4134,7 @@ func file_ktsn_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -55,6 +55,7 @@ type Attachment struct {
 	AllowPolicyBypass *bool
 	Ingress           string
 	Addresses         []string
+	MemoryMax         uint64
 }
 
 // AttachRequest's octets.
@@ -113,7 +114,8 @@ func (a *Attachment) octets() []byte {
 	b = appendNumber(b, 21, a.CapturePriority)
 	b = appendTruth(b, 30, a.AllowPolicyBypass)
 	b = appendText(b, 40, a.Ingress)
-	return appendTexts(b, 50, a.Addresses)
+	b = appendTexts(b, 50, a.Addresses)
+	return appendNumber(b, 60, a.MemoryMax)
 }
 
 // VersionReply's version.

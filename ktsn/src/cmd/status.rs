@@ -288,6 +288,12 @@ fn put_counters(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
     let head =
         ["attachment", "taken", "sent", "octets", "late", "overrun", "dropped", "bypassed", "doorbells"];
     put_table(text, &head, &rows);
+    for of in attachments.iter().filter(|of| !of.clients_refused.is_empty()) {
+        let mut reasons: Vec<_> =
+            of.clients_refused.iter().map(|(why, count)| format!("{why} {count}")).collect();
+        reasons.sort();
+        put!(text, "{}: clients refused: {}", or_dash(&of.name), reasons.join(", "));
+    }
     put!(text, "\nTransmit error (handed to the port - TxTime)");
     let rows: Vec<Vec<String>> = attachments
         .iter()
@@ -457,7 +463,7 @@ fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
         "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
         "copies": of.copies, "copies_lost": of.copies_lost,
         "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
-        "doorbells": of.doorbells, "ingress": ingress::json_of(of),
+        "doorbells": of.doorbells, "clients_refused": of.clients_refused, "ingress": ingress::json_of(of),
         "transmit_error_ns": {
             "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
             "p99_9": error.p99_9, "max": error.max,

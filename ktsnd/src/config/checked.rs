@@ -49,11 +49,19 @@ pub struct Daemon {
     pub clock_source: ClockSource,
     /// The greatest error with which it is good; `None` = whatever its source admits.
     pub clock_error_max: Option<Nanos>,
+    /// Octets of memory that all clients together have at most.
+    pub memory_max: u64,
 }
 
 impl Default for Daemon {
     fn default() -> Self {
-        Self { run_dir: None, mlock: true, clock_source: ClockSource::default(), clock_error_max: None }
+        Self {
+            run_dir: None,
+            mlock: true,
+            memory_max: crate::limits::CLIENTS_MEMORY_MAX,
+            clock_source: ClockSource::default(),
+            clock_error_max: None,
+        }
     }
 }
 
@@ -108,6 +116,8 @@ pub struct Attachment {
     pub clients_max: u32,
     /// Most octets of slots a client gets.
     pub octets_max: u64,
+    /// Most octets of ktsnd's memory that its clients get together.
+    pub memory_max: u64,
     /// As it was written, for the state file and for listing.
     pub raw: RawAttachment,
 }
@@ -164,6 +174,13 @@ fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
     Ok(Daemon {
         run_dir: raw.run_dir.as_ref().map(PathBuf::from),
         mlock: raw.mlock.unwrap_or(true),
+        memory_max: bounded(
+            "daemon.memory_max",
+            raw.memory_max,
+            crate::limits::CLIENTS_MEMORY_MAX,
+            16 << 20,
+            1 << 40,
+        )?,
         clock_source: ClockSource::check("daemon.clock_source", raw.clock_source.as_deref())?,
         clock_error_max: clock::error_max("daemon.clock_error_max", raw.clock_error_max.as_deref())?,
     })
@@ -221,8 +238,15 @@ impl Attachment {
             )?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
-            clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 256, 1, 4096)? as u32,
+            clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 128, 1, 4096)? as u32,
             octets_max: bounded(&path("octets_max"), raw.octets_max, 4 << 20, 1 << 17, 1 << 28)?,
+            memory_max: bounded(
+                &path("memory_max"),
+                raw.memory_max,
+                crate::limits::MEMORY_MAX,
+                1 << 20,
+                1 << 40,
+            )?,
             name: name.to_owned(),
             netns,
             interface,

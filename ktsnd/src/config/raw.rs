@@ -28,6 +28,7 @@ pub(super) struct RawDaemon {
     pub mlock: Option<bool>,
     pub clock_source: Option<String>,
     pub clock_error_max: Option<String>,
+    pub memory_max: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -110,6 +111,8 @@ pub struct RawAttachment {
     pub clients_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub octets_max: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_max: Option<u64>,
 }
 
 /// `"txtime"`, `"all"` or `{ priority_min = N }`.

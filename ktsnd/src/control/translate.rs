@@ -57,6 +57,7 @@ pub(super) fn raw_attachment(message: v1::Attachment) -> RawAttachment {
         slots: count(message.slots),
         clients_max: count(message.clients_max),
         octets_max: count(message.octets_max),
+        memory_max: count(message.memory_max),
     }
 }
 
@@ -204,6 +205,7 @@ pub(crate) fn attachment_message(attachment: &Attachment, overlay: Option<&Overl
         slots: attachment.slots,
         clients_max: attachment.clients_max,
         octets_max: attachment.octets_max,
+        memory_max: attachment.memory_max,
     }
 }
 

@@ -139,6 +139,7 @@ impl Node {
             slots: attachment.slots,
             octets_max: attachment.octets_max,
             clients_max: attachment.clients_max,
+            memory_max: attachment.memory_max,
             allow_tai: attachment.allow_tai,
             take_from: attachment.take_from,
             stats: stats.clone(),

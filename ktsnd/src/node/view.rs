@@ -16,6 +16,7 @@ use crate::config::Mode;
 use crate::control::{attachment_message, histogram_message};
 use crate::stats::{AttachmentStats, PortRefusal};
 use crate::supervise;
+use crate::tenant::RefusedBy;
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
@@ -218,6 +219,7 @@ fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistic
         capture_reattached: get(&stats.capture_reattached),
         ingress: None,
         doorbells: get(&stats.doorbells),
+        clients_refused: words(&stats.clients_refused, &|i| RefusedBy::ALL[i].word()),
         transmit_error: Some(histogram_message(&stats.transmit_error)),
     }
 }

@@ -14,16 +14,34 @@ use ktsn_ring::{
 use super::directory::Served;
 use super::socket::SocketFacts;
 use crate::limits;
-use crate::worker::Offer;
+use crate::worker::{Client, Offer};
 
-/// As many slots as were configured and fit into `octets_max`, each large enough for the interface's MTU.
-pub(super) fn layout_for<P>(served: &Served<P>) -> Result<Layout, ktsn_ring::LayoutError> {
+/// Slots that every client gets, where its attachment's `slots` and `octets_max` allow so many.
+const SLOTS_LEAST: u32 = 64;
+
+/// As many slots as were configured, fit into `octets_max`, and into `memory` octets of ktsnd ([`memory_of`]), but no fewer
+/// than [`SLOTS_LEAST`] for want of memory. Each is large enough for the interface's MTU.
+pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, ktsn_ring::LayoutError> {
     // A packet socket's frame has its Ethernet header and a tag in the slot too.
     let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu.saturating_add(18);
     let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
     let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
-    let slots = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
-    Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX)
+    let most = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
+    let of = |slots| Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX);
+    // The most that fits lies in `low..high`, unless even `low` does not fit.
+    let (mut low, mut high) = (most.min(SLOTS_LEAST), most + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if memory_of(&of(middle)?) <= memory { low = middle } else { high = middle }
+    }
+    of(low)
+}
+
+/// Octets of ktsnd's memory that a client with such a region has at most: the region, private copies of all that can be queued,
+/// and what the kernel keeps for it.
+pub(super) fn memory_of(layout: &Layout) -> u64 {
+    let own = Client::private_octets(layout.slots_count(), layout.payload_max());
+    (layout.region_octets() + own) as u64 + limits::CLIENT_KERNEL_OCTETS
 }
 
 /// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is
@@ -193,7 +211,12 @@ mod tests {
     proptest! {
         /// A region holds what was asked for, and never more octets than allowed.
         #[test]
-        fn regions_fit(slots in 64u32..=4096, octets_max in 1u64 << 17..1 << 28, mtu in 68u32..=65_535) {
+        fn regions_fit(
+            slots in 64u32..=4096,
+            octets_max in 1u64 << 17..1 << 28,
+            mtu in 68u32..=65_535,
+            memory in 0u64..1 << 24,
+        ) {
             let (worker, ..) = crate::worker::queues::<ktsn_port::AnyPort>().unwrap();
             let served = Served {
                 index: AttachmentIndex(0),
@@ -204,18 +227,22 @@ mod tests {
                 slots,
                 octets_max,
                 clients_max: 1,
+                memory_max: 1 << 30,
                 allow_tai: true,
                 take_from: None,
                 stats: std::sync::Arc::default(),
                 worker,
             };
-            let layout = layout_for(&served).unwrap();
+            let layout = layout_for(&served, u64::MAX).unwrap();
             prop_assert!(layout.slots_count() <= slots as usize);
             let octets = (layout.slots_count() * layout.slot_octets()) as u64;
             prop_assert!(octets <= octets_max || layout.slots_count() == 1);
             // The largest datagram that leaves in one frame has room.
             let room = (mtu as usize).min(65_536 - layout::SLOT_HEADER_OCTETS);
             prop_assert!(layout.payload_max() >= room);
+            let smaller = layout_for(&served, memory).unwrap();
+            prop_assert!(memory_of(&smaller) <= memory || smaller.slots_count() == layout.slots_count().min(64));
+            prop_assert!(smaller.slots_count() <= layout.slots_count() && smaller.slot_octets() == layout.slot_octets());
         }
     }
 }

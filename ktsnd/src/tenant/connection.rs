@@ -12,16 +12,16 @@ use std::path::Path;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen,
-    recvmsg, sendmsg, shutdown, socket_with, socketpair,
+    recvmsg, sendmsg, shutdown, socket_with, socketpair, sockopt,
 };
 
 use super::examiner::Examine;
 use super::socket::facts_without_lock;
 use super::sys;
 
-/// A message is one struct of at most this many octets; a longer one is no message of ours.
+/// Octets of a message that are read: ours are far shorter, and a longer one is none of ours.
 const MESSAGE_OCTETS_MAX: usize = 64;
 /// Descriptors that one message may carry (SCM_MAX_FD): there is room for all, as the kernel would close those without
 /// room in our thread, and closing may wait.
@@ -85,7 +85,7 @@ pub(super) enum Read {
 
 /// Reads one message; never waits.
 pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
-    let mut octets = [0; MESSAGE_OCTETS_MAX + 1];
+    let mut octets = [0; MESSAGE_OCTETS_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -99,11 +99,9 @@ pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
         .flatten()
         .collect();
     match result {
-        Ok(received) if received.bytes > 0 && received.bytes <= MESSAGE_OCTETS_MAX => {
-            let mut message =
-                Received { octets: [0; MESSAGE_OCTETS_MAX], length: received.bytes, descriptors };
-            message.octets.copy_from_slice(&octets[..MESSAGE_OCTETS_MAX]);
-            Read::Message(Box::new(message))
+        // Whatever came with descriptors is a message: who reads it closes them, not we.
+        Ok(received) if received.bytes > 0 || !descriptors.is_empty() => {
+            Read::Message(Box::new(Received { octets, length: received.bytes, descriptors }))
         }
         Ok(_) => Read::Ended,
         Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
@@ -135,6 +133,23 @@ pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ours, theirs))
 }
 
+/// Whether nothing lies in a connection that was shut: then closing it waits for nobody. On any doubt something does.
+pub(super) fn is_empty(connection: &OwnedFd) -> bool {
+    // With this option a message brings something besides its octets, even one without any; the end brings nothing.
+    if sockopt::set_socket_passcred(connection, true).is_err() {
+        return false;
+    }
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let peek =
+        || recvmsg(connection, &mut [IoSliceMut::new(&mut [0])], &mut RecvAncillaryBuffer::default(), flags);
+    // A peer that left something unread is told of first, once; what it sent still lies here.
+    let seen = match peek() {
+        Err(Errno::CONNRESET) => peek(),
+        seen => seen,
+    };
+    seen.is_ok_and(|received| received.bytes == 0 && !received.flags.contains(ReturnFlags::CTRUNC))
+}
+
 /// Ends a connection for its peer: no more can be sent to it.
 pub(super) fn shut(connection: &OwnedFd) {
     let _ = shutdown(connection, Shutdown::Both);
@@ -155,6 +170,55 @@ pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Neither a message without octets nor one without descriptors is taken for the end.
+    #[test]
+    fn a_connection_is_empty_when_nothing_lies_in_it() {
+        let sent = |messages: &[(&[u8], bool)]| {
+            let (ours, theirs) = pair();
+            for (octets, has_descriptor) in messages {
+                let passed = [theirs.as_fd()];
+                write(&theirs, octets, &passed[..usize::from(*has_descriptor)]).unwrap();
+            }
+            shut(&ours);
+            is_empty(&ours)
+        };
+        assert!(sent(&[]));
+        assert!(!sent(&[(b"KTSN", false)]) && !sent(&[(b"", false)]));
+        assert!(!sent(&[(b"KTSN", true)]) && !sent(&[(b"", true)]) && !sent(&[(b"", false), (b"", true)]));
+    }
+
+    /// A peer that goes without reading what it was sent resets the connection; what it sent lies there all the same.
+    #[test]
+    fn a_connection_that_was_reset_is_not_empty() {
+        for (octets, is_left) in [(&b"KTSN"[..], false), (b"", false), (b"", true)] {
+            let (ours, theirs) = pair();
+            write(&ours, b"unread", &[]).unwrap();
+            if !is_left {
+                write(&theirs, octets, &[ours.as_fd()]).unwrap();
+            }
+            drop(theirs);
+            shut(&ours);
+            assert_eq!(is_empty(&ours), is_left, "{octets:?}");
+        }
+    }
+
+    /// Who reads a message closes what came with it, however long it is; we must not.
+    #[test]
+    fn what_came_with_a_message_is_the_readers() {
+        for length in [0, 1, MESSAGE_OCTETS_MAX, MESSAGE_OCTETS_MAX + 1] {
+            let (ours, theirs) = pair();
+            write(&theirs, &vec![7; length], &[theirs.as_fd()]).unwrap();
+            let Read::Message(message) = read(ours.as_fd()) else { panic!("{length} octets are a message") };
+            assert_eq!(message.descriptors.len(), 1);
+            assert!(ktsn_ring::control::parse(message.octets()).is_err());
+        }
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
 
     /// A hang-up is reported whatever is asked for: a paused connection would be served without end.
     #[test]

@@ -11,6 +11,7 @@ use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
 
 use super::notifier::{self, Process, Processes};
+use crate::limits;
 use crate::queue::Receiver;
 use crate::stats::AttachmentStats;
 use crate::worker::{ClientKey, Notice, Outbox};
@@ -34,6 +35,8 @@ pub struct Served<P> {
     pub octets_max: u64,
     /// Clients at most.
     pub clients_max: u32,
+    /// Octets of ktsnd's memory that its clients have at most, together.
+    pub memory_max: u64,
     /// Whether CLOCK_TAI is granted.
     pub allow_tai: bool,
     /// From which priority on datagrams without transmit time are taken; `None` = never.
@@ -71,6 +74,8 @@ pub struct ClientView {
     pub attachment: AttachmentIndex,
     /// Its streams by their index.
     pub streams: BTreeMap<u32, StreamView>,
+    /// Octets of ktsnd's memory that it has at most.
+    pub octets: u64,
     /// Its process is gone; frames of it are still queued.
     pub ending: bool,
 }
@@ -80,6 +85,8 @@ pub(super) struct Known<P> {
     pub served: Vec<Served<P>>,
     pub clients: BTreeMap<ClientKey, ClientView>,
     pub tables: Arc<Tables>,
+    /// Octets of ktsnd's memory that all clients together have at most.
+    pub memory_max: u64,
     /// Counts changes of `served`.
     pub version: u64,
 }
@@ -112,8 +119,14 @@ impl<P> Directory<P> {
     /// An empty directory.
     #[must_use]
     pub fn new(tables: Arc<Tables>) -> Self {
-        let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables, version: 0 };
+        let memory_max = limits::CLIENTS_MEMORY_MAX;
+        let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables, memory_max, version: 0 };
         Self(Arc::new(Mutex::new(known)), Processes::default())
+    }
+
+    /// Bounds the memory of all clients together, in octets; [`limits::CLIENTS_MEMORY_MAX`] otherwise.
+    pub fn set_memory_max(&self, octets: u64) {
+        self.lock().memory_max = octets;
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Known<P>> {

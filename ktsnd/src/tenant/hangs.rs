@@ -1,90 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Threads that were left behind with a program's socket, and whose.
+//! How many threads a namespace may hold up, and those that the notifier left behind with a program's socket.
 //!
-//! In: such threads. Out: whether a namespace may have one more. There is a bound for each namespace, whatever the others do:
-//! those whose sockets hang take nobody's place.
+//! There is a bound for each namespace, whatever the others do: those whose sockets hang take nobody's place.
 
-use super::helper::{Behind, Hang};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Sockets of one namespace that may hang at a time: a program that forks has as many processes as it likes.
+/// Threads that one namespace may hold up at a time: a program that forks has as many processes as it likes.
 const OF_ONE_MAX: usize = 4;
-/// Where so many of all namespaces hang, a namespace may have one. So there are never more than these and one for each
-/// namespace, and whoever has none is always heard.
+/// Where all namespaces together hold up so many, each may hold up one. So there are never more than these and one for
+/// each namespace, and whoever holds up none is always heard.
 const OF_ALL_MANY: usize = 32;
 
-/// One of them; 0 = nobody knows whose.
-struct Hanging {
-    pid: u32,
-    netns_cookie: u64,
-    hang: Hang,
+/// Whether a namespace that holds up `of_one` of `of_all` threads may hold up no more.
+pub(super) const fn is_full(of_one: usize, of_all: usize) -> bool {
+    of_one >= if of_all < OF_ALL_MANY { OF_ONE_MAX } else { 1 }
 }
 
-/// See the module.
+/// Threads left behind, each with the namespace that it was left for.
 #[derive(Default)]
-pub(super) struct Hangs(Vec<Hanging>);
+pub(super) struct Hangs(Vec<(u64, Arc<AtomicBool>)>);
 
 impl Hangs {
-    /// Remembers whose socket hangs. Without a namespace it counts among the closers that hang.
-    pub(super) fn add<J>(&mut self, pid: u32, netns_cookie: u64, behind: Behind<J>) {
-        let hang = if netns_cookie == 0 { behind.into_hang() } else { behind.into_bounded_hang() };
-        self.0.push(Hanging { pid, netns_cookie, hang });
-    }
-
-    /// Whether a socket of this process hangs.
-    pub(super) fn has_of(&mut self, pid: u32) -> bool {
-        self.forget();
-        pid != 0 && self.0.iter().any(|hanging| hanging.pid == pid)
+    /// Remembers whose socket hangs; `is_over` becomes true when the thread goes on.
+    pub(super) fn add(&mut self, netns_cookie: u64, is_over: Arc<AtomicBool>) {
+        self.0.push((netns_cookie, is_over));
     }
 
     /// Whether so many sockets of this namespace hang that no more are to be touched.
     pub(super) fn is_full_of(&mut self, netns_cookie: u64) -> bool {
-        self.forget();
-        let of_all = self.0.iter().filter(|hanging| hanging.netns_cookie != 0).count();
-        let of_one = self.0.iter().filter(|hanging| hanging.netns_cookie == netns_cookie).count();
-        of_one >= if of_all < OF_ALL_MANY { OF_ONE_MAX } else { 1 }
-    }
-
-    fn forget(&mut self) {
-        self.0.retain(|hanging| !hanging.hang.is_over());
+        self.0.retain(|(_, is_over)| !is_over.load(SeqCst));
+        is_full(self.0.iter().filter(|(of, _)| *of == netns_cookie).count(), self.0.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::helper::Helper;
     use super::*;
-    use std::sync::mpsc::channel;
-    use std::sync::{Arc, Mutex};
 
-    /// Jobs that hang until they are released, one for each of these namespaces where it may have one more.
     #[test]
     fn whoever_has_none_may_have_one() {
-        let (release, held) = channel::<()>();
-        let held = Arc::new(Mutex::new(held));
-        let mut helper = Helper::new("ktsn-test", move |_: u64| drop(held.lock().map(|held| held.recv())));
+        let is_over = Arc::new(AtomicBool::new(false));
         let mut hangs = Hangs::default();
-        let mut hang = |hangs: &mut Hangs, netns_cookie| {
+        let mut hang = |netns_cookie| {
             let may = !hangs.is_full_of(netns_cookie);
             if may {
-                assert!(helper.is_ready(), "those that hang take no closer's place");
-                let Err(Some(behind)) = helper.ask(netns_cookie) else { panic!("it hangs") };
-                hangs.add(7, netns_cookie, behind);
+                hangs.add(netns_cookie, is_over.clone());
             }
             may
         };
         for netns_cookie in 1..=8 {
-            assert_eq!([(); 5].map(|()| hang(&mut hangs, netns_cookie)), [true, true, true, true, false]);
+            assert_eq!([(); 5].map(|()| hang(netns_cookie)), [true, true, true, true, false]);
         }
         for netns_cookie in 9..=12 {
-            assert_eq!([(); 2].map(|()| hang(&mut hangs, netns_cookie)), [true, false]);
+            assert_eq!([(); 2].map(|()| hang(netns_cookie)), [true, false]);
         }
-        assert!(hangs.has_of(7) && !hangs.has_of(8));
-        drop(release);
-        let began = std::time::Instant::now();
-        while hangs.has_of(7) {
-            assert!(began.elapsed() < std::time::Duration::from_secs(5));
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert!(!hangs.is_full_of(1));
+        is_over.store(true, SeqCst);
+        assert!(hang(1));
     }
 }

@@ -3,13 +3,19 @@
 //!
 //! In: notices from the worker. Out: markers on the programs' own error queues. It holds a program's socket only
 //! while it sends, never while the program closes it, and no namespace beyond that. It may be slow; what it misses,
-//! programs find when they look. A client whose socket hangs (its program holds the lock), or whose numbers are wrong
+//! programs find when they look. Each namespace has a thread of its own for that: one that waits for a program's socket holds
+//! up the notices of its own namespace only. A client whose socket hangs (its program holds the lock), or whose numbers are wrong
 //! again and again, is not told any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::mpsc::{Receiver as Batches, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ktsn_ring::Attention;
 use ktsn_ring::completion::kind;
@@ -18,10 +24,10 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use tracing::warn;
 
 use super::hangs::Hangs;
-use super::helper::Helper;
+use super::helper::{CPU_PATIENCE, PATIENCE, waits};
 use super::marker::Target;
 use super::quiet::Quiet;
-use super::socket::close_elsewhere;
+use super::socket::close;
 use crate::queue::Receiver;
 use crate::supervise::Watched;
 use crate::worker::{ClientKey, Notice};
@@ -53,7 +59,7 @@ enum Found {
 
 /// A wrong number counts as much as so many right ones.
 const WRONG_WEIGHT: u32 = 16;
-/// From here on a client is not told any more: each wrong number costs a thread that closes what was there.
+/// From here on a client is not told any more.
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {
@@ -91,13 +97,158 @@ impl Processes {
         self.lock().remove(&client);
     }
 
+    /// Namespaces that have clients.
+    fn namespaces(&self) -> BTreeSet<u64> {
+        self.lock().values().map(|process| process.netns_cookie).collect()
+    }
+
     fn get(&self, client: ClientKey) -> Option<Arc<Process>> {
         self.lock().get(&client).cloned()
     }
 }
 
-/// What the marking thread is given: notices of one socket.
-type Job = (Arc<Process>, Vec<Notice>);
+/// Batches of one namespace that may wait for its thread. What comes beyond is lost: programs find it when they look.
+const BATCHES_WAITING: usize = 1024;
+/// In a lane's word: its thread was left behind, and does nothing more.
+const LEFT: u64 = u64::MAX;
+
+/// The thread that marks the sockets of one namespace, one after the other: a program that holds its socket's lock holds it
+/// up, and nothing of another namespace.
+struct Lane {
+    batches: SyncSender<Vec<Notice>>,
+    state: Arc<LaneState>,
+    /// The batch that the thread was at when it was looked at last, and since when.
+    seen: (u64, Instant),
+}
+
+#[derive(Default)]
+struct LaneState {
+    /// The kernel's number of the thread.
+    tid: AtomicI32,
+    /// The number of the batch that it is at, 0 = none, or [`LEFT`].
+    at: AtomicU64,
+    /// Whose batch that is.
+    client: AtomicU64,
+    is_over: Arc<AtomicBool>,
+}
+
+/// Says that a thread is over, however it ends.
+struct AtEnd(Arc<LaneState>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, SeqCst);
+    }
+}
+
+impl Lane {
+    fn start(processes: &Processes) -> Option<Self> {
+        let (batches, given) = sync_channel::<Vec<Notice>>(BATCHES_WAITING);
+        let state = Arc::new(LaneState::default());
+        let (own, processes) = (state.clone(), processes.clone());
+        let run = move || {
+            let own = AtEnd(own);
+            mark_all(&given, &own.0, &processes);
+        };
+        std::thread::Builder::new().name("ktsn-marker".into()).stack_size(256 << 10).spawn(run).ok()?;
+        Some(Self { batches, state, seen: (0, Instant::now()) })
+    }
+
+    /// The client whose socket holds the thread up, which is left behind then.
+    fn leave_if_it_hangs(&mut self) -> Option<ClientKey> {
+        let at = self.state.at.load(SeqCst);
+        if at == 0 || at != self.seen.0 {
+            self.seen = (at, Instant::now());
+            return None;
+        }
+        let took = self.seen.1.elapsed();
+        let hangs = took >= CPU_PATIENCE || (took >= PATIENCE && waits(self.state.tid.load(SeqCst)));
+        let client = ClientKey(self.state.client.load(SeqCst));
+        // One that has just gone on is not left behind.
+        let is_left = hangs && self.state.at.compare_exchange(at, LEFT, SeqCst, SeqCst).is_ok();
+        is_left.then_some(client)
+    }
+}
+
+/// Marks batch after batch, until there are no more or the thread was left behind: then another one has its place, and the
+/// region's words are that one's.
+fn mark_all(given: &Batches<Vec<Notice>>, state: &LaneState, processes: &Processes) {
+    state.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
+    let mut quiet = Quiet::default();
+    for (number, batch) in (1..).zip(given) {
+        let Some(first) = batch.first() else { continue };
+        let Some(process) = processes.get(first.client) else { continue };
+        state.client.store(first.client.0, SeqCst);
+        state.at.store(number, SeqCst);
+        let found = notify(&process, &batch);
+        if state.at.compare_exchange(number, 0, SeqCst, SeqCst).is_err() {
+            return;
+        }
+        if !process.may_go_on(found) {
+            processes.remove(first.client);
+            if quiet.may() {
+                warn!("a client's sockets are not where it says: its error queues are not woken any more");
+            }
+        }
+    }
+}
+
+/// The lanes of all namespaces.
+#[derive(Default)]
+struct Lanes {
+    lanes: BTreeMap<u64, Lane>,
+    hangs: Hangs,
+    quiet: Quiet,
+}
+
+impl Lanes {
+    /// Leaves behind what hangs, and its client untold.
+    fn leave_hanging(&mut self, processes: &Processes) {
+        let mut left = Vec::new();
+        for (netns_cookie, lane) in &mut self.lanes {
+            left.extend(lane.leave_if_it_hangs().map(|client| (*netns_cookie, client)));
+        }
+        for (netns_cookie, client) in left {
+            if let Some(lane) = self.lanes.remove(&netns_cookie) {
+                self.hangs.add(netns_cookie, lane.state.is_over.clone());
+            }
+            processes.remove(client);
+            if self.quiet.may() {
+                warn!("a client's socket hangs: its error queues are not woken any more");
+            }
+        }
+    }
+
+    fn give(&mut self, batch: Vec<Notice>, processes: &Processes) {
+        let Some(process) = batch.first().and_then(|first| processes.get(first.client)) else { return };
+        self.leave_hanging(processes);
+        let netns_cookie = process.netns_cookie;
+        if !self.lanes.contains_key(&netns_cookie) && !self.hangs.is_full_of(netns_cookie) {
+            // Who has no client any more needs no thread.
+            let there = processes.namespaces();
+            self.lanes.retain(|of, _| there.contains(of));
+            self.lanes.extend(Lane::start(processes).map(|lane| (netns_cookie, lane)));
+        }
+        if let Some(lane) = self.lanes.get(&netns_cookie) {
+            // A namespace that makes too many notices loses its own.
+            let _ = lane.batches.try_send(batch);
+        }
+    }
+
+    /// Lets all finish that do not hang.
+    fn finish(mut self, processes: &Processes) {
+        let mut open: BTreeMap<u64, Lane> = BTreeMap::new();
+        for (netns_cookie, lane) in std::mem::take(&mut self.lanes) {
+            let (batches, _) = sync_channel(1);
+            open.insert(netns_cookie, Lane { batches, ..lane });
+        }
+        self.lanes = open;
+        while self.lanes.values().any(|lane| !lane.state.is_over.load(SeqCst)) {
+            self.leave_hanging(processes);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
 
 /// Answers notices until the worker of the uplink `device` has gone.
 pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes, device: &str) {
@@ -108,13 +259,10 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes, device: &st
         watched.works();
         notice
     };
-    // A program that holds its socket's lock holds who marks it.
-    let mut helper = Helper::new("ktsn-marker", |(process, batch): Job| notify(&process, &batch));
-    let (mut hangs, mut quiet) = (Hangs::default(), Quiet::default());
+    let mut lanes = Lanes::default();
     let mut next = receive();
     while let Some(first) = next.take() {
         watched.works();
-        let process = processes.get(first.client);
         let mut batch = vec![first];
         while batch.len() < MARKERS_A_HOLD && next.is_none() {
             match notices.try_recv() {
@@ -123,33 +271,12 @@ pub(super) fn run(notices: &Receiver<Notice>, processes: &Processes, device: &st
                 Err(_) => break,
             }
         }
-        // What lies under the number may have to be closed elsewhere.
-        if let Some(process) = process
-            && !hangs.is_full_of(process.netns_cookie)
-            && helper.is_ready()
-        {
-            let is_served = match helper.ask((process.clone(), batch)) {
-                Ok(found) => process.may_go_on(found),
-                Err(behind) => {
-                    if let Some(behind) = behind {
-                        hangs.add(0, process.netns_cookie, behind);
-                    }
-                    false
-                }
-            };
-            if !is_served {
-                processes.remove(first.client);
-                if quiet.may() {
-                    warn!(
-                        "a client's sockets hang or are not where it says: its error queues are not woken any more"
-                    );
-                }
-            }
-        }
+        lanes.give(batch, processes);
         if next.is_none() {
             next = receive();
         }
     }
+    lanes.finish(processes);
 }
 
 fn is_same_socket(one: &Notice, other: &Notice) -> bool {
@@ -162,7 +289,7 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
 fn notify(process: &Process, batch: &[Notice]) -> Found {
     let Some(first) = batch.first() else { return Found::Right };
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(_holding) = process.attention.begin(first.stream, first.token) else {
+    let Some(holding) = process.attention.begin(first.stream, first.token) else {
         return Found::Right;
     };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
@@ -171,8 +298,10 @@ fn notify(process: &Process, batch: &[Notice]) -> Found {
     let target = match Target::new(descriptor, first.cookie, first.local) {
         Ok(target) => target,
         Err(other) => {
-            // Whatever lies under this number now: closing it may take as long as its file system likes.
-            close_elsewhere(other);
+            // Whatever lies under this number now: closing it may take as long as its file system likes, and is held
+            // against the client's namespace as a socket that hangs.
+            drop(holding);
+            close(other);
             return Found::Wrong;
         }
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast one connection is listened to: the workers' queues are everybody's.
+//! How fast one namespace is listened to: the workers' queues are everybody's.
 //!
 //! In: the time of each message. Out: whether it is read now. One that is not waits in its socket, and so does its
 //! sender: a program that opens a socket for each datagram is slowed down, never cut off. A window is shorter than a
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// The time in which messages are counted.
 pub(super) const WINDOW: Duration = Duration::from_millis(10);
-/// Messages of one connection in that time: a program that waits for each answer sends fewer on most machines.
+/// Messages of one namespace in that time: sixty-four programs attach and register at once.
 const MESSAGES_MAX: u32 = 128;
 
-/// The messages of one connection.
+/// The messages of one namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     began: Instant,
@@ -33,7 +33,12 @@ impl Pace {
         self.count <= MESSAGES_MAX
     }
 
-    /// Whether a connection that was refused is listened to again.
+    /// Whether one more message would be read now.
+    pub(super) fn has_left(&self, now: Instant) -> bool {
+        self.is_over(now) || self.count < MESSAGES_MAX
+    }
+
+    /// Whether it says nothing any more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.began) >= WINDOW
     }
@@ -49,9 +54,9 @@ mod tests {
         let mut pace = Pace::new(began);
         let read = |pace: &mut Pace, at| (0..1000).filter(|_| pace.may_read(at)).count();
         assert_eq!(read(&mut pace, began), 128);
-        assert!(!pace.is_over(began + WINDOW / 2));
+        assert!(Pace::new(began).has_left(began) && !pace.has_left(began + WINDOW / 2));
         assert_eq!(read(&mut pace, began + WINDOW / 2), 0);
-        assert!(pace.is_over(began + WINDOW));
+        assert!(pace.has_left(began + WINDOW));
         assert_eq!(read(&mut pace, began + WINDOW), 128);
     }
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The registrar thread: accepts clients, looks at their sockets, tells the workers.
 //!
-//! It may be slow but never waits for a client: passed sockets are looked at, and closed, by the examiner, for a
-//! bounded time. A connection is a process; when it closes, or the process ends, the client is over.
+//! It may be slow but never waits for a client: passed sockets are looked at and closed, and regions sealed, by the examiner;
+//! a connection is read on when the answer is there. Namespaces take turns by the time that they have used. A connection is a
+//! process; when it closes, or the process ends, the client is over.
 
+mod admission;
 mod ending;
+mod looking;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -15,33 +18,44 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables};
-use ktsn_ring::control::{self, HelloReply, HelloStatus, Message};
-use ktsn_ring::{Consumer, StreamCode, StreamStatus, layout};
+use ktsn_ring::control::{self, Message};
+use ktsn_ring::{StreamCode, StreamStatus};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tracing::{debug, warn};
 
-use super::answer::{flags_of, judge, layout_for, link_status_of, offer, status_of};
+use super::answer::{flags_of, judge, link_status_of, status_of};
 use super::connection::{self, Read, Received, watch};
-use super::directory::{ClientView, Directory, Served, StreamView};
-use super::examiner::{Examine, Examiner};
+use super::credit::cpu_time;
+use super::directory::{Directory, StreamView};
+use super::examiner::{Examine, Examiner, Facts, Unsealed};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
 use super::socket::{self, SocketFacts, examine};
+use super::sys;
+use super::turns::Turns;
 use crate::limits;
-use crate::worker::{Client, ClientKey, Command, Offer, Outbox, StreamInfo};
+use crate::worker::{ClientKey, Command, Offer, Outbox, StreamInfo};
+use looking::Looked;
 
-/// Connections that have not said Hello yet.
+/// Connections of one namespace that have not said Hello yet.
 const STRANGERS_MAX: usize = 64;
+/// The same with those whose Hello is being looked at, or waits for its namespace's turn.
+const STRANGERS_WAITING_MAX: usize = 512;
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
-/// Messages read from one connection before the others get their turn.
-const MESSAGES_A_TURN: usize = 16;
+/// How long a Hello may wait for its namespace's turn.
+const STRANGER_PATIENCE_MAX: Duration = Duration::from_secs(10);
+/// Connections that are accepted before those that are there get their turn.
+const ACCEPTED_A_TURN: usize = 16;
+/// Messages that are read before it is asked again who has something to say.
+const MESSAGES_A_TURN: usize = 64;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_WAKE: u64 = u64::MAX - 1;
+const TOKEN_ANSWERS: u64 = u64::MAX - 2;
 /// Set in the token of a pidfd; the rest is the connection's number.
 const TOKEN_PROCESS: u64 = 1 << 62;
 
@@ -58,17 +72,47 @@ struct Connection<P> {
     fd: Arc<OwnedFd>,
     process: Option<OwnedFd>,
     pid: u32,
+    /// SO_NETNS_COOKIE of the caller's end: an accepted socket has it.
+    netns_cookie: u64,
     since: Instant,
-    pace: Pace,
+    /// Not listened to for a moment.
+    is_paused: bool,
+    /// The message whose descriptor is being looked at; what follows waits.
+    message: Option<Box<Received>>,
     client: Option<Registered<P>>,
+}
+
+impl<P> Connection<P> {
+    /// Whether it has said nothing that is being dealt with.
+    fn is_stranger(&self) -> bool {
+        self.client.is_none() && self.message.is_none()
+    }
+}
+
+/// Who has a client's region. The worker gets it sealed only: before, a program that punches holes into it makes whoever
+/// reads it wait.
+enum Held {
+    /// Nobody has sealed it yet: its program has registered nothing.
+    Here(Unsealed),
+    /// The examiner seals it.
+    Away,
+    /// The worker has it.
+    Given,
+    /// It could not be sealed.
+    Gone,
 }
 
 struct Registered<P> {
     key: ClientKey,
     attachment: AttachmentIndex,
+    /// SO_NETNS_COOKIE of its attachment.
+    netns_cookie: u64,
+    held: Held,
     worker: Outbox<P>,
     streams: BTreeMap<u32, StreamInfo>,
     offer: Offer,
+    /// It changed before the worker had the client.
+    is_offer_changed: bool,
     /// What `offer` follows from, as far as the tables go.
     tables: Option<Arc<AttachmentTables>>,
 }
@@ -102,10 +146,12 @@ impl Registrar {
         };
         let listener = connection::listen_at(path).map_err(failed)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
+        let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
         watch(&epoll, &listener, TOKEN_LISTENER).map_err(failed)?;
         watch(&epoll, &wake, TOKEN_WAKE).map_err(failed)?;
+        watch(&epoll, &answers, TOKEN_ANSWERS).map_err(failed)?;
         let mut service = Service {
             epoll,
             listener,
@@ -118,7 +164,10 @@ impl Registrar {
             version: 0,
             granted: BTreeMap::new(),
             paused: Vec::new(),
-            examiner: Examiner::new(examine),
+            paces: BTreeMap::new(),
+            turns: Turns::new(Instant::now()),
+            examiner: Examiner::new(examine, answers.clone()),
+            answers,
             quiet: Quiet::default(),
         };
         let thread = std::thread::Builder::new()
@@ -159,18 +208,23 @@ struct Service<P> {
     granted: BTreeMap<u64, Granted>,
     /// Connections that are not listened to for a moment.
     paused: Vec<u64>,
+    /// The messages of each namespace of late; of those that are not served together under 0.
+    paces: BTreeMap<u64, Pace>,
+    turns: Turns,
     examiner: Examiner,
+    /// Where the examiner says that it has an answer.
+    answers: Arc<OwnedFd>,
     quiet: Quiet,
 }
 
 impl<P: Send + 'static> Service<P> {
     fn run(&mut self) {
         let watched = crate::supervise::Watched::enter("ktsn-registrar", "");
-        let mut events = Vec::with_capacity(64);
+        let mut events = Vec::with_capacity(1024);
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
             events.clear();
             let strangers = self.connections.values().any(|c| c.client.is_none());
-            let soon = !self.paused.is_empty() || self.examiner.is_waiting();
+            let soon = !self.paused.is_empty() || self.examiner.is_watching();
             let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
             let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
             let timeout = (strangers || soon).then_some(&patience);
@@ -187,28 +241,44 @@ impl<P: Send + 'static> Service<P> {
                         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
                         self.follow_tables();
                     }
+                    TOKEN_ANSWERS => {
+                        let _ = rustix::io::read(&*self.answers, &mut [0u8; 8]);
+                    }
                     token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
-                    number => self.serve(number),
+                    number => self.turns.add(self.owner_of(number).netns_cookie, number),
                 }
             }
+            self.take_turns();
+            self.take_answers();
             self.listen_again();
             self.lose_patience();
         }
-        // The daemon ends: regions are marked by the workers, processes live on.
-        for number in self.connections.keys().copied().collect::<Vec<u64>>() {
-            if let Some(connection) = self.connections.remove(&number) {
-                self.close(connection.pid, connection.fd);
+        // The daemon ends: regions are marked by the workers, processes live on. What may take long to close, or to unmap, the
+        // kernel closes when the process ends, in nobody's way.
+        for connection in std::mem::take(&mut self.connections).into_values() {
+            connection::shut(&connection.fd);
+            if !connection::is_empty(&connection.fd) {
+                std::mem::forget(connection.fd);
+            }
+            if let Some(Held::Here(unsealed)) = connection.client.map(|client| client.held) {
+                std::mem::forget(unsealed);
             }
         }
     }
 
-    fn accept(&mut self) {
-        if !self.can_listen() {
-            // They wait in the listener, which stays ready: don't ask it again and again.
-            std::thread::sleep(pace::WINDOW);
-            return;
-        }
+    /// Reads what can be read, a message of one connection at a time, in an order that is fair to namespaces.
+    fn take_turns(&mut self) {
         for _ in 0..MESSAGES_A_TURN {
+            let Some((netns_cookie, number)) = self.turns.next() else { return };
+            let before = cpu_time();
+            self.serve(number);
+            self.turns.spend(netns_cookie, cpu_time().saturating_sub(before), Instant::now());
+        }
+        self.turns.clear();
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fd = match acceptfrom_with(&self.listener, flags) {
                 Ok((fd, _)) => fd,
@@ -222,65 +292,78 @@ impl<P: Send + 'static> Service<P> {
                 }
                 Err(_) => return,
             };
-            let strangers: Vec<u64> =
-                self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(n, _)| *n).collect();
-            if strangers.len() >= STRANGERS_MAX {
-                self.end_if_silent(strangers[0]);
-            }
             let number = self.next_number;
             self.next_number += 1;
             let (process, pid) = socket::process_of(&fd);
-            if self.examiner.is_hanging(pid) {
-                // Who looked at what lies in it would hang on the same socket; nobody waits for dropping it.
-                connection::shut(&fd);
-                socket::close_elsewhere(fd);
-                continue;
-            }
+            let netns_cookie = sys::netns_cookie(&fd).unwrap_or(0);
+            let owner = self.owner(netns_cookie, pid);
+            let has_room = self.make_room(owner.netns_cookie);
             let fd = Arc::new(fd);
-            if watch(&self.epoll, &fd, number).is_err() {
-                self.close(pid, fd);
+            // Who hangs is not heard.
+            if !has_room || self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
+                self.close(owner, fd, None);
                 continue;
             }
             if let Some(process) = &process {
                 let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
             }
-            self.connections.insert(
-                number,
-                Connection {
-                    fd,
-                    process,
-                    pid,
-                    since: Instant::now(),
-                    pace: Pace::new(Instant::now()),
-                    client: None,
-                },
-            );
+            let connection = Connection {
+                fd,
+                process,
+                pid,
+                netns_cookie,
+                since: Instant::now(),
+                is_paused: false,
+                message: None,
+                client: None,
+            };
+            self.connections.insert(number, connection);
         }
     }
 
-    /// Whether anything can be read from clients; if not, that is told.
-    fn can_listen(&mut self) -> bool {
-        let can = self.examiner.is_ready();
-        if !can && self.quiet.may() {
-            warn!("too many passed descriptors that hang or take long to close: clients wait");
-        }
-        can
-    }
-
-    fn serve(&mut self, number: u64) {
-        for _ in 0..MESSAGES_A_TURN {
-            // What is not read is not ours to close.
-            let can_listen = self.can_listen();
-            let Some(connection) = self.connections.get_mut(&number) else { return };
-            if !can_listen || !connection.pace.may_read(Instant::now()) {
-                return self.pause(number);
+    /// Whether one more connection of a namespace may wait for its Hello; the one that has been silent longest goes for it.
+    fn make_room(&mut self, netns_cookie: u64) -> bool {
+        let strangers: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(number, _)| *number).collect();
+        let of_one: Vec<u64> = strangers
+            .into_iter()
+            .filter(|number| self.owner_of(*number).netns_cookie == netns_cookie)
+            .collect();
+        if of_one.len() >= STRANGERS_MAX {
+            let is_silent =
+                |number: &u64| self.connections.get(number).is_some_and(|c| c.is_stranger() && !c.is_paused);
+            if let Some(oldest) = of_one.iter().copied().find(is_silent) {
+                self.end_if_silent(oldest);
             }
-            match connection::read(connection.fd.as_fd()) {
-                Read::Nothing => return,
-                Read::Ended => return self.end(number),
-                Read::Message(message) => {
-                    if !self.handle(number, *message) {
-                        return self.end(number);
+        }
+        of_one.len() < STRANGERS_WAITING_MAX
+    }
+
+    /// Reads one message of a connection, where it has one and its namespace may be heard.
+    fn serve(&mut self, number: u64) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        if connection.message.is_some() {
+            return;
+        }
+        // What is not read is not ours to close.
+        let owner = self.owner_of(number);
+        let now = Instant::now();
+        let has_time = self.paces.entry(owner.netns_cookie).or_insert_with(|| Pace::new(now)).may_read(now);
+        if !has_time || self.examiner.room_for(owner) == 0 {
+            return self.pause(number);
+        }
+        let Some(connection) = self.connections.get(&number) else { return };
+        match connection::read(connection.fd.as_fd()) {
+            Read::Nothing => {}
+            Read::Ended => self.end(number),
+            Read::Message(mut message) => {
+                let is_register = matches!(control::parse(message.octets()), Ok(Message::Register(_)));
+                match self.look(number, is_register, std::mem::take(&mut message.descriptors)) {
+                    Looked::Later => self.wait_for_facts(number, message),
+                    Looked::At(facts) => {
+                        if !self.handle(number, &message, facts) {
+                            self.end(number);
+                        }
                     }
                 }
             }
@@ -288,8 +371,7 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Handles one message; false ends the connection.
-    fn handle(&mut self, number: u64, mut message: Received) -> bool {
-        let Ok(facts) = self.look(number, std::mem::take(&mut message.descriptors)) else { return false };
+    fn handle(&mut self, number: u64, message: &Received, facts: Facts) -> bool {
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
@@ -301,103 +383,13 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    fn reply(&self, number: u64, status: HelloStatus) -> bool {
-        if let Some(connection) = self.connections.get(&number) {
-            let _ = connection::write(&connection.fd, &HelloReply::refusing(status).encode(), &[]);
-        }
-        false
-    }
-
-    fn hello(&mut self, number: u64, hello: control::Hello, facts: &SocketFacts) -> bool {
-        if self.connections.get(&number).is_none_or(|c| c.client.is_some()) {
-            return false;
-        }
-        let abi = layout::ABI as u16;
-        if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
-            if self.quiet.may() {
-                warn!(
-                    min = hello.abi_min,
-                    max = hello.abi_max,
-                    ours = abi,
-                    "a client speaks no ring ABI of ours"
-                );
-            }
-            return self.reply(number, HelloStatus::Version);
-        }
-        let served = {
-            let known = self.directory.lock();
-            known.find(facts.netns_cookie, hello.interface_index).cloned()
-        };
-        let Some(served) = served else { return self.reply(number, HelloStatus::NotAttached) };
-        let clients = self.directory.lock().clients.values().filter(|c| c.attachment == served.index).count();
-        if clients >= served.clients_max as usize {
-            if self.quiet.may() {
-                warn!(attachment = served.name, clients_max = served.clients_max, "too many clients");
-            }
-            return self.reply(number, HelloStatus::ClientsMax);
-        }
-        match self.admit(number, &served) {
-            Ok(()) => true,
-            Err(error) => {
-                if self.quiet.may() {
-                    warn!(attachment = served.name, %error, "a client cannot be served");
-                }
-                self.reply(number, HelloStatus::Refused)
-            }
-        }
-    }
-
-    /// Makes the region and the doorbell, and tells the worker before the client.
-    fn admit(&mut self, number: u64, served: &Served<P>) -> anyhow::Result<()> {
-        let layout = layout_for(served)?;
-        let (mut consumer, memfd) = Consumer::create(layout)?;
-        let (ours, theirs) = connection::doorbell()?;
-        let (offer, tables) = {
-            let known = self.directory.lock();
-            let tables = known.tables.attachments().get(usize::from(served.index.0)).cloned().flatten();
-            (Offer { others: known.others(served), ..offer(&known.tables, served.index) }, tables)
-        };
-        consumer.set_destinations(&offer.table)?;
-        consumer.set_link(&offer.link);
-        consumer.set_sole_v4(offer.sole_v4);
-        consumer.set_others(&offer.others);
-        let key = ClientKey(number);
-        let attention = consumer.attention();
-        let client =
-            Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
-        let client = client.on_interface(served.interface_index);
-        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-        self.directory.reach(key, connection.process.as_ref(), served.netns_cookie, attention);
-        served.stats.transmit_error.make_room();
-        served.worker.send(Command::AddClient(Box::new(client)))?;
-        connection.client = Some(Registered {
-            key,
-            attachment: served.index,
-            worker: served.worker.clone(),
-            streams: BTreeMap::new(),
-            offer,
-            tables,
-        });
-        let view = ClientView {
-            pid: connection.pid,
-            attachment: served.index,
-            streams: BTreeMap::new(),
-            ending: false,
-        };
-        self.directory.lock().clients.insert(key, view);
-        let region_octets = u32::try_from(layout.region_octets())?;
-        let reply = HelloReply::attached(layout::ABI as u16, region_octets, served.interface_index);
-        connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()])?;
-        debug!(pid = connection.pid, attachment = served.name, "client attached");
-        Ok(())
-    }
-
     fn register(&mut self, number: u64, register: control::Register, facts: Option<SocketFacts>) -> bool {
         let control::Register { stream_index: index, token, txtime } = register;
         let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
             return false;
         };
-        if index >= limits::STREAMS_MAX {
+        // A registration is what has a client sealed, so the worker has it.
+        if index >= limits::STREAMS_MAX || !matches!(client.held, Held::Given) {
             return false;
         }
         let served = {
@@ -443,6 +435,9 @@ impl<P: Send + 'static> Service<P> {
         let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
             return false;
         };
+        if !matches!(client.held, Held::Given) {
+            return true; // it has registered nothing
+        }
         client.streams.remove(&index);
         if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
             view.streams.remove(&index);

@@ -2,25 +2,17 @@
 //! What a passed socket is: rights are shown, not claimed.
 //!
 //! In: a descriptor from a client, which may be anything. Out: facts read from the kernel, or what it is
-//! instead. It never touches the descriptor's file system and never waits in closing it; but
-//! a program that holds its socket's lock holds who asks for addresses.
+//! instead. Whoever holds a socket's lock holds who asks for its addresses, and a file system who closes its files: that is
+//! for threads that can be left behind.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getpeername, getsockname, ipproto, sockopt};
 
 use super::sys;
 use crate::worker::LinkKind;
-
-/// Descriptors of unknown kind that are being closed, and helpers left behind with a socket: that may take as long as
-/// their file system or their program likes.
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
-/// Most of them at once; above, descriptors are kept open rather than waited for.
-const CLOSING_MAX: usize = 32;
 
 /// What the kernel says about a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,30 +46,14 @@ pub enum NotASocket {
     Kernel(Errno),
 }
 
-/// Reads the facts and closes the descriptor.
+/// Reads the facts and closes the descriptor, as [`close`] does.
 ///
 /// # Errors
 /// [`NotASocket`].
 pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
-    match facts(&fd) {
-        Ok(facts) => {
-            // Closing a socket that lingers would wait for its peer; asking needs no lock.
-            if !facts.closes_at_once() && !matches!(sockopt::socket_linger(&fd), Ok(None)) {
-                let _ = sockopt::set_socket_linger(&fd, None);
-            }
-            drop(fd);
-            Ok(facts)
-        }
-        Err(Errno::NOTSOCK) => {
-            close_elsewhere(fd);
-            Err(NotASocket::Other)
-        }
-        Err(errno) => {
-            let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
-            close_elsewhere(fd);
-            Err(NotASocket::Kernel(errno))
-        }
-    }
+    let facts = facts(&fd);
+    close(fd);
+    facts.map_err(|errno| if errno == Errno::NOTSOCK { NotASocket::Other } else { NotASocket::Kernel(errno) })
 }
 
 /// What the kernel tells without waiting for the socket's lock: all but addresses.
@@ -126,37 +102,14 @@ fn address(any: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(any).ok()
 }
 
-/// Closes on a thread of its own. When too many of those hang, the descriptor stays open: a leak is bounded by
-/// the descriptor limit and seen, a hanging registrar is not.
-pub(super) fn close_elsewhere(fd: OwnedFd) {
-    if CLOSING.fetch_add(1, SeqCst) >= CLOSING_MAX {
-        CLOSING.fetch_sub(1, SeqCst);
-        std::mem::forget(fd);
-        return;
+/// Closes whatever it is. That may take as long as its file system, or whoever holds its lock, likes: for threads that can be
+/// left behind.
+pub(super) fn close(fd: OwnedFd) {
+    // Closing a socket that lingers would wait for its peer; asking needs no lock, and is refused where it is no socket.
+    if matches!(sockopt::socket_linger(&fd), Ok(Some(_))) {
+        let _ = sockopt::set_socket_linger(&fd, None);
     }
-    let closer =
-        std::thread::Builder::new().name("ktsn-close".into()).stack_size(64 << 10).spawn(move || {
-            drop(fd);
-            CLOSING.fetch_sub(1, SeqCst);
-        });
-    if closer.is_err() {
-        CLOSING.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Whether a further descriptor of unknown kind could be closed.
-pub(super) fn can_close_unknown() -> bool {
-    CLOSING.load(SeqCst) < CLOSING_MAX
-}
-
-/// Something else hangs on a program's descriptor, and counts as a closer.
-pub(super) fn one_hangs() {
-    CLOSING.fetch_add(1, SeqCst);
-}
-
-/// It went on.
-pub(super) fn one_hangs_no_more() {
-    CLOSING.fetch_sub(1, SeqCst);
+    drop(fd);
 }
 
 /// A descriptor that is readable when the process at the other end of `connection` ends, and its pid.
@@ -173,6 +126,7 @@ pub(super) fn process_of(connection: impl AsFd) -> (Option<OwnedFd>, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_udp_socket_tells_its_addresses_and_namespace() {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ktsn_resolve::{AttachmentIndex, Flow, PortIndex};
 use ktsn_ring::{Consumer, Frame as SlotFrame, LinkError, SlotError, SlotFlags, Taken};
 
-use ktsn_time::Monotonic;
+use ktsn_time::{Monotonic, Nanos};
 use rustix::fd::OwnedFd;
 
 use super::attention::Attended;
@@ -14,6 +14,7 @@ use super::command::ClientKey;
 use super::copies::Copies;
 use super::report::Asked;
 use super::sending::{LinkKind, Sending};
+use super::{monotonic_now, tai_now};
 use crate::limits::{EARLIER_MAX, STREAMS_MAX};
 
 /// What the registrar read from a passed socket.
@@ -134,6 +135,33 @@ impl Client {
             attended: Attended::default(),
             counters_seen: [0; 32],
         }
+    }
+
+    /// Octets of private memory that a client with so many slots has at most. The third factor is what its ring's consumer
+    /// remembers of a slot.
+    #[must_use]
+    pub const fn private_octets(slots: usize, payload_octets_max: usize) -> usize {
+        let of_slot = payload_octets_max + size_of::<Option<Queued>>() + size_of::<Asked>() + 64;
+        let of_stream = size_of::<Option<StreamInfo>>() + size_of::<ktsn_ring::StreamStatus>();
+        size_of::<Self>() + slots * of_slot + STREAMS_MAX as usize * of_stream
+    }
+
+    /// Seals the region against holes and makes its pages present. From then on no access to it waits for the program;
+    /// before, no worker may have the client. Sealing itself may wait for the program.
+    ///
+    /// # Errors
+    /// As [`Consumer::seal`].
+    pub fn seal(&mut self, memfd: &OwnedFd) -> Result<(), ktsn_ring::RegionError> {
+        self.promise_to_begin();
+        self.consumer.seal(memfd)
+    }
+
+    /// Promises that the worker looks at the ring soon: a program that waits for the answer to its first registration does not
+    /// take the daemon for dead.
+    pub fn promise_to_begin(&self) {
+        let soon = Nanos::from_seconds(1);
+        let (monotonic, tai) = (monotonic_now().saturating_add(soon), tai_now().saturating_add(soon));
+        self.consumer.look_at(monotonic.as_nanos(), tai.as_nanos());
     }
 
     /// The same on the pod's interface of this index.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ktsn_resolve::AttachmentIndex;
 
-use super::{Connection, Service};
+use super::{Connection, Held, Service};
 use crate::tenant::answer::{link_status_of, offer, status_of};
 use crate::worker::{Command, Offer};
 
@@ -68,7 +68,11 @@ impl<P: Send + 'static> Service<P> {
             let offer = Offer { others, ..offer(&tables, client.attachment) };
             if offer != client.offer {
                 client.offer.clone_from(&offer);
-                let _ = client.worker.send(Command::Offer(client.key, Box::new(offer)));
+                if matches!(client.held, Held::Given) {
+                    let _ = client.worker.send(Command::Offer(client.key, Box::new(offer)));
+                } else {
+                    client.is_offer_changed = true;
+                }
             }
             for (index, info) in &mut client.streams {
                 let (token, flags) = (info.token, info.status.flags);

@@ -2,16 +2,20 @@
 //! Many who hold the registrar up, each within what one may do: who comes in between is served.
 
 use std::io::{BufRead as _, Write as _};
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::stalls::Stalls;
 
-/// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here.
+/// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here; or something
+/// else that hangs in being closed: a pipe here.
 const HOLDERS: &str = r#"
 import os, socket, sys
 held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 held.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 print(int.from_bytes(held.getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder), flush=True)
+if sys.argv[3] == "file":
+    held = os.fdopen(os.pipe()[0])
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
     if os.fork() == 0:
@@ -28,8 +32,8 @@ for _ in range(int(sys.argv[2])):
 print("ended", flush=True)
 "#;
 
-fn examine_a_held_datagram_socket(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
-    if rustix::net::sockopt::socket_broadcast(&fd) == Ok(true) {
+fn examine_what_is_held(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_broadcast(&fd) != Ok(false) {
         std::thread::sleep(HELD);
     }
     examine(fd)
@@ -43,9 +47,17 @@ struct Holders {
 
 impl Holders {
     /// Begins: a namespace with an attachment of its own, whose program waits.
-    fn start(running: &Running, index: u16, processes: usize) -> Self {
+    fn start(running: &Running, index: u16, processes: usize, what: &str) -> Self {
         let mut program = std::process::Command::new("unshare")
-            .args(["-n", "python3", "-c", HOLDERS, running.path.to_str().unwrap(), &processes.to_string()])
+            .args([
+                "-n",
+                "python3",
+                "-c",
+                HOLDERS,
+                running.path.to_str().unwrap(),
+                &processes.to_string(),
+                what,
+            ])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -75,20 +87,62 @@ impl Holders {
 /// A program that forks has as many processes as it likes; its namespace's sockets are held against it all the same.
 #[test]
 fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
-    let running = start_with(8, examine_a_held_datagram_socket);
-    let mut holders = Holders::start(&running, 1, 40);
+    for what in ["socket", "file"] {
+        let running = start_with(8, examine_what_is_held);
+        let mut holders = Holders::start(&running, 1, 40, what);
+        let began = Instant::now();
+        holders.go();
+        holders.end();
+        assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached), "{what}");
+        assert!(began.elapsed() < HELD * 3 / 4, "{what}: {:?}", began.elapsed());
+    }
+}
+
+/// A namespace of one's own that nobody attached is worth nothing: all of them together have one place.
+#[test]
+fn namespaces_that_nobody_attached_hold_up_nobody() {
+    let running = start_with(8, examine_what_is_held);
+    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "file")).collect();
+    (1..=10).for_each(|index| running.directory.forget(AttachmentIndex(index)));
     let began = Instant::now();
-    holders.go();
-    holders.end();
+    all.iter_mut().for_each(Holders::go);
+    all.into_iter().for_each(Holders::end);
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
     assert!(began.elapsed() < HELD * 3 / 4, "{:?}", began.elapsed());
+}
+
+static SLOW: AtomicUsize = AtomicUsize::new(0);
+
+fn examine_slowly(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_broadcast(&fd) == Err(rustix::io::Errno::NOTSOCK) {
+        SLOW.fetch_add(1, SeqCst);
+        // Too short to be taken for hanging.
+        std::thread::sleep(helper::PATIENCE / 2);
+    }
+    examine(fd)
+}
+
+/// What takes its time without hanging keeps nobody waiting either: who comes behind it is served before it is done.
+#[test]
+fn descriptors_that_are_slow_wait_for_each_other_only() {
+    let running = start_with(8, examine_slowly);
+    let mut other = Holders::start(&running, 1, 1, "socket");
+    let slow: Vec<OwnedFd> = (0..60).map(|_| running.connect()).collect();
+    let (pipe, _end) = std::io::pipe().unwrap();
+    for fd in &slow {
+        write(fd, b"KTSN", &[pipe.as_fd(), pipe.as_fd()]).unwrap();
+    }
+    eventually(|| SLOW.load(SeqCst) > 0);
+    other.go();
+    other.end();
+    assert!(SLOW.load(SeqCst) < 100, "it waited for them: {SLOW:?}");
 }
 
 /// More namespaces together than it takes for all closers there are.
 #[test]
 fn ten_namespaces_together_hold_up_nobody_else() {
-    let running = start_with(8, examine_a_held_datagram_socket);
-    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5)).collect();
+    let running = start_with(8, examine_what_is_held);
+    let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "socket")).collect();
     let began = Instant::now();
     all.iter_mut().for_each(Holders::go);
     all.into_iter().for_each(Holders::end);
@@ -159,4 +213,73 @@ fn silent_connections_that_come_again_at_once_hold_up_nobody() {
     });
     let took = took.unwrap();
     assert!(took.iter().all(|took| *took < Duration::from_secs(2)), "{took:?}");
+}
+
+/// Hello and a registration from a namespace of its own; then it waits for the end of its input.
+const CALLER: &str = r#"
+import socket, struct, sys
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print(int.from_bytes(u.getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder), flush=True)
+sys.stdin.readline()
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+magic = b"KTSNRNG\0"
+socket.send_fds(s, [magic + struct.pack("<HHHH", 1, 1, 1, 0)], [u.fileno()])
+reply, fds, _, _ = socket.recv_fds(s, 64, 2)
+assert len(fds) == 2, reply
+socket.send_fds(s, [magic + struct.pack("<IIII", 3, 0, 1, 0)], [u.fileno()])
+sys.stdin.read()
+"#;
+
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+
+/// A socket whose lock is held, but never long enough to be taken for one that hangs.
+fn examine_a_socket_that_is_locked_for_a_moment(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+    if rustix::net::sockopt::socket_broadcast(&fd) == Ok(true) {
+        std::thread::sleep(Duration::from_millis(45));
+        LOCKED.fetch_add(1, SeqCst);
+    }
+    examine(fd)
+}
+
+/// Fifteen clients of one namespace register such sockets without end; who comes from another one waits for none of these.
+#[test]
+fn locks_held_for_a_moment_hold_up_their_own_namespace_only() {
+    let running = start_with(64, examine_a_socket_that_is_locked_for_a_moment);
+    let mut caller = std::process::Command::new("unshare")
+        .args(["-n", "python3", "-c", CALLER, running.path.to_str().unwrap()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = std::io::BufReader::new(caller.stdout.take().unwrap()).lines();
+    let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
+    let theirs = {
+        let known = running.directory.lock();
+        Served { index: AttachmentIndex(1), netns_cookie, ..known.served[0].clone() }
+    };
+    running.directory.serve(theirs);
+    let locked = UdpSocket::bind("127.0.0.1:0").unwrap();
+    locked.set_broadcast(true).unwrap();
+    let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();
+    let clients: Vec<OwnedFd> = (0..15).map(|_| running.connect()).collect();
+    for fd in &clients {
+        write(fd, hello.as_slice(), &[locked.as_fd()]).unwrap();
+        for index in 0..16 {
+            let _ = write(fd, &Register::new(index, 1).encode(), &[locked.as_fd()]);
+        }
+    }
+    eventually(|| LOCKED.load(SeqCst) > 0);
+    let before = LOCKED.load(SeqCst);
+    let mut input = caller.stdin.take().unwrap();
+    input.write_all(b"go\n").unwrap();
+    let is_there = || {
+        let known = running.directory.lock();
+        known.clients.values().any(|c| c.attachment == AttachmentIndex(1) && !c.streams.is_empty())
+    };
+    eventually(is_there);
+    let waited_for = LOCKED.load(SeqCst) - before;
+    assert!(waited_for < 64, "{waited_for} of theirs came first, of {}", 15 * 17);
+    drop(input);
+    assert!(caller.wait().unwrap().success());
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a program becomes a client.
+//!
+//! In: a Hello with what its socket is. Out: a region and a doorbell, or a refusal with its reason. The budgets are asked
+//! before any memory is made. The worker hears of the client when its region is sealed (`looking.rs`), not here.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use ktsn_ring::control::{self, HelloReply, HelloStatus};
+use ktsn_ring::{Consumer, Layout, layout};
+use tracing::{debug, warn};
+
+use super::{Held, Registered, Service};
+use crate::limits;
+use crate::stats::count;
+use crate::tenant::answer::{layout_for, memory_of, offer};
+use crate::tenant::budget::{Account, RefusedBy, available, portion};
+use crate::tenant::connection;
+use crate::tenant::directory::{ClientView, Known, Served};
+use crate::tenant::examiner::Unsealed;
+use crate::tenant::socket::SocketFacts;
+use crate::worker::{Client, ClientKey, Offer};
+
+/// The region of a new client of this attachment and of this process.
+fn region_for<P>(
+    known: &Known<P>,
+    served: &Served<P>,
+    pid: u32,
+) -> anyhow::Result<Result<Layout, RefusedBy>> {
+    let of_process = known.clients.values().filter(|c| pid != 0 && c.pid == pid && !c.ending).count();
+    if of_process >= limits::CLIENTS_A_PROCESS {
+        return Ok(Err(RefusedBy::ProcessMax));
+    }
+    let clients = known.clients.values().filter(|c| c.attachment == served.index).count();
+    if clients >= served.clients_max as usize {
+        return Ok(Err(RefusedBy::ClientsMax));
+    }
+    let mut accounts: Vec<Account> = known
+        .served
+        .iter()
+        .map(|served| Account { index: served.index, used: 0, max: served.memory_max })
+        .collect();
+    for client in known.clients.values() {
+        match accounts.iter_mut().find(|account| account.index == client.attachment) {
+            Some(account) => account.used += client.octets,
+            // Its attachment is gone, and the worker has not given it back yet.
+            None => accounts.push(Account { index: client.attachment, used: client.octets, max: 0 }),
+        }
+    }
+    let available = available(known.memory_max, &accounts, served.index);
+    let (whole, least) = (layout_for(served, u64::MAX)?, layout_for(served, 0)?);
+    match portion(available, memory_of(&whole), memory_of(&least), clients as u64) {
+        None => Ok(Err(RefusedBy::MemoryMax)),
+        Some(octets) => Ok(Ok(layout_for(served, octets)?)),
+    }
+}
+
+impl<P: Send + 'static> Service<P> {
+    fn reply(&self, number: u64, status: HelloStatus) -> bool {
+        if let Some(connection) = self.connections.get(&number) {
+            let _ = connection::write(&connection.fd, &HelloReply::refusing(status).encode(), &[]);
+        }
+        false
+    }
+
+    /// Answers a Hello; false ends the connection.
+    pub(super) fn hello(&mut self, number: u64, hello: control::Hello, facts: &SocketFacts) -> bool {
+        let Some(connection) = self.connections.get(&number).filter(|c| c.client.is_none()) else {
+            return false;
+        };
+        let pid = connection.pid;
+        let abi = layout::ABI as u16;
+        if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
+            if self.quiet.may() {
+                warn!(
+                    min = hello.abi_min,
+                    max = hello.abi_max,
+                    ours = abi,
+                    "a client speaks no ring ABI of ours"
+                );
+            }
+            return self.reply(number, HelloStatus::Version);
+        }
+        let served = {
+            let known = self.directory.lock();
+            known.find(facts.netns_cookie, hello.interface_index).cloned()
+        };
+        let Some(served) = served else { return self.reply(number, HelloStatus::NotAttached) };
+        let region = region_for(&self.directory.lock(), &served, pid);
+        let admitted = match region {
+            Ok(Err(reason)) => {
+                count(&served.stats.clients_refused[reason as usize]);
+                if self.quiet.may() {
+                    let (attachment, reason) = (&served.name, reason.word());
+                    let (clients_max, memory_max) = (served.clients_max, served.memory_max);
+                    warn!(attachment, reason, pid, clients_max, memory_max, "a client is refused");
+                }
+                return self.reply(number, HelloStatus::ClientsMax);
+            }
+            Ok(Ok(layout)) => self.admit(number, &served, layout),
+            Err(error) => Err(error),
+        };
+        match admitted {
+            Ok(()) => true,
+            Err(error) => {
+                if self.quiet.may() {
+                    warn!(attachment = served.name, %error, "a client cannot be served");
+                }
+                self.reply(number, HelloStatus::Refused)
+            }
+        }
+    }
+
+    /// Makes the region and the doorbell. The client stays here until its program has mapped the region and it is sealed.
+    fn admit(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
+        let (mut consumer, memfd) = Consumer::create(layout)?;
+        let (ours, theirs) = connection::doorbell()?;
+        let (offer, tables) = {
+            let known = self.directory.lock();
+            let tables = known.tables.attachments().get(usize::from(served.index.0)).cloned().flatten();
+            (Offer { others: known.others(served), ..offer(&known.tables, served.index) }, tables)
+        };
+        consumer.set_destinations(&offer.table)?;
+        consumer.set_link(&offer.link);
+        consumer.set_sole_v4(offer.sole_v4);
+        consumer.set_others(&offer.others);
+        let key = ClientKey(number);
+        let attention = consumer.attention();
+        let client =
+            Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
+        let client = Box::new(client.on_interface(served.interface_index));
+        client.promise_to_begin();
+        let region_octets = u32::try_from(layout.region_octets())?;
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+        let reply = HelloReply::attached(layout::ABI as u16, region_octets, served.interface_index);
+        let view = ClientView {
+            pid: connection.pid,
+            attachment: served.index,
+            streams: BTreeMap::new(),
+            octets: memory_of(&layout),
+            ending: false,
+        };
+        self.directory.lock().clients.insert(key, view);
+        self.directory.reach(key, connection.process.as_ref(), served.netns_cookie, attention);
+        served.stats.transmit_error.make_room();
+        let written = connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()]);
+        connection.client = Some(Registered {
+            key,
+            attachment: served.index,
+            netns_cookie: served.netns_cookie,
+            held: Held::Here(Unsealed { client, memfd }),
+            worker: served.worker.clone(),
+            streams: BTreeMap::new(),
+            offer,
+            is_offer_changed: false,
+            tables,
+        });
+        written?;
+        debug!(pid = connection.pid, attachment = served.name, "client attached");
+        Ok(())
+    }
+}

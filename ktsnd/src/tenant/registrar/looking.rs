@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The registrar has passed descriptors looked at, and regions sealed.
+//!
+//! In: a message's descriptors, the examiner's answers. Out: facts, and clients for the workers. Nothing here waits for a
+//! client: a connection whose message is with the examiner is read on when the answer is there.
+
+use std::os::fd::OwnedFd;
+
+use tracing::warn;
+
+use super::{Held, Service};
+use crate::tenant::connection::{Received, unwatch, watch};
+use crate::tenant::examiner::{Answer, Facts, Job, Owner};
+use crate::tenant::socket::facts_without_lock;
+use crate::worker::{Client, ClientKey, Command};
+
+/// What came of looking.
+pub(super) enum Looked {
+    /// The facts.
+    At(Facts),
+    /// The examiner tells them later.
+    Later,
+}
+
+impl<P: Send + 'static> Service<P> {
+    /// Against whom it counts when something takes long that came by such a connection. A program can make as many
+    /// namespaces as it likes: only those that are served count by themselves.
+    pub(super) fn owner(&self, netns_cookie: u64, pid: u32) -> Owner {
+        Owner { netns_cookie: if self.is_served(netns_cookie) { netns_cookie } else { 0 }, pid }
+    }
+
+    /// The same for a connection.
+    pub(super) fn owner_of(&self, number: u64) -> Owner {
+        let (netns_cookie, pid) = self.connections.get(&number).map_or((0, 0), |c| (c.netns_cookie, c.pid));
+        self.owner(netns_cookie, pid)
+    }
+
+    fn is_served(&self, netns_cookie: u64) -> bool {
+        self.directory.lock().served.iter().any(|served| served.netns_cookie == netns_cookie)
+    }
+
+    /// What came with a message. The first registration of a client has its region sealed: the program has mapped it by
+    /// then. Only UDP sockets of namespaces that are served are asked for what may take as long as a program likes, and it
+    /// counts against the socket's namespace.
+    pub(super) fn look(&mut self, number: u64, is_register: bool, mut descriptors: Vec<OwnedFd>) -> Looked {
+        let mut owner = self.owner_of(number);
+        let mut known = None;
+        if let [descriptor] = &descriptors[..]
+            && let Ok(facts) = facts_without_lock(descriptor)
+            && facts.closes_at_once()
+        {
+            if facts.link.is_some() || !self.is_served(facts.netns_cookie) {
+                known = Some(Ok(facts));
+                descriptors.clear();
+            } else {
+                owner.netns_cookie = facts.netns_cookie;
+            }
+        } else if descriptors.len() > 1 {
+            // No message of ours: what can be closed without waiting is not looked at.
+            descriptors.retain(|each| !facts_without_lock(each).is_ok_and(|facts| facts.closes_at_once()));
+        }
+        let mut unsealed = None;
+        if is_register
+            && let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut())
+            && matches!(client.held, Held::Here(_))
+            && let Held::Here(here) = std::mem::replace(&mut client.held, Held::Away)
+        {
+            owner.netns_cookie = client.netns_cookie;
+            unsealed = Some(here);
+        }
+        if unsealed.is_none() && descriptors.is_empty() {
+            return Looked::At(known);
+        }
+        self.examiner.give(owner, number, Job::Look { unsealed, known, descriptors });
+        Looked::Later
+    }
+
+    /// A connection waits for the examiner with this message, and what follows it waits in its socket.
+    pub(super) fn wait_for_facts(&mut self, number: u64, message: Box<Received>) {
+        if let Some(connection) = self.connections.get_mut(&number) {
+            unwatch(&self.epoll, &connection.fd);
+            connection.message = Some(message);
+        }
+    }
+
+    /// Goes on with the messages whose descriptors were looked at. A process that hangs is not heard any more.
+    pub(super) fn take_answers(&mut self) {
+        for (owner, number, answer) in self.examiner.answers() {
+            match answer {
+                Answer::Ended(None) => {}
+                Answer::Ended(Some(key)) => self.directory.over(key),
+                Answer::Looked { facts, sealed } => {
+                    let is_well =
+                        sealed.is_none_or(|(key, sealed)| self.take_sealed(owner, number, key, sealed));
+                    self.go_on(number, facts, is_well);
+                }
+            }
+        }
+        for (owner, number) in self.examiner.begins_to_hang() {
+            if self.quiet.may() {
+                warn!(
+                    pid = owner.pid,
+                    "a program holds up ktsnd (the lock of a socket that it passed, a file that takes long to close, its \
+                     region): its connections end"
+                );
+            }
+            let is_its = |of: u64, pid: u32| of == number || (pid != 0 && pid == owner.pid);
+            let its: Vec<u64> =
+                self.connections.iter().filter(|(of, c)| is_its(**of, c.pid)).map(|(of, _)| *of).collect();
+            for number in its {
+                self.end(number);
+            }
+        }
+    }
+
+    /// Reads a connection on; with `is_well` false it ends.
+    fn go_on(&mut self, number: u64, facts: Facts, is_well: bool) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let Some(message) = connection.message.take() else { return };
+        let _ = watch(&self.epoll, &connection.fd, number);
+        if !is_well || !self.handle(number, &message, facts) {
+            self.end(number);
+        }
+    }
+
+    /// A client comes back from the examiner: its worker attends to it from now on. False where there is none to attend to.
+    fn take_sealed(
+        &mut self,
+        owner: Owner,
+        number: u64,
+        key: ClientKey,
+        sealed: Result<Box<Client>, ktsn_ring::RegionError>,
+    ) -> bool {
+        let connection = self.connections.get_mut(&number);
+        let registered = connection.and_then(|c| c.client.as_mut()).filter(|client| client.key == key);
+        match (registered, sealed) {
+            (Some(registered), Ok(client)) => {
+                registered.held = Held::Given;
+                if registered.worker.send(Command::AddClient(client)).is_err() {
+                    return false;
+                }
+                // What changed meanwhile is said now.
+                if std::mem::take(&mut registered.is_offer_changed) {
+                    let offer = Box::new(registered.offer.clone());
+                    let _ = registered.worker.send(Command::Offer(key, offer));
+                }
+                true
+            }
+            (Some(registered), Err(error)) => {
+                registered.held = Held::Gone;
+                if self.quiet.may() {
+                    warn!(%error, "a client's region cannot be sealed: its connection ends");
+                }
+                false
+            }
+            // It ended while the examiner had it.
+            (None, Ok(client)) => {
+                self.examiner.give(owner, 0, Job::End { connection: None, client: Some(client) });
+                false
+            }
+            (None, Err(_)) => {
+                self.directory.over(key);
+                false
+            }
+        }
+    }
+}

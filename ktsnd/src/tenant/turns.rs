@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose connection the registrar reads next.
+//!
+//! In: connections with something to read, and the CPU time that each one's turn took. Out: one connection of the namespace
+//! that has used the least of late. So a namespace that keeps the registrar busy makes its own connections wait, however many
+//! it has, and another namespace's message is read next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// What was used counts half after this.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Turns {
+    ready: BTreeMap<u64, VecDeque<u64>>,
+    spent: BTreeMap<u64, Duration>,
+    since: Instant,
+}
+
+impl Turns {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { ready: BTreeMap::new(), spent: BTreeMap::new(), since: now }
+    }
+
+    /// A connection of a namespace has something to read.
+    pub(super) fn add(&mut self, netns_cookie: u64, number: u64) {
+        self.ready.entry(netns_cookie).or_default().push_back(number);
+    }
+
+    /// Whose turn it is: the namespace and the connection.
+    pub(super) fn next(&mut self) -> Option<(u64, u64)> {
+        let spent = |of: &u64| self.spent.get(of).copied().unwrap_or_default();
+        let netns_cookie = *self.ready.keys().min_by_key(|of| spent(of))?;
+        let line = self.ready.get_mut(&netns_cookie)?;
+        let number = line.pop_front();
+        if line.is_empty() {
+            self.ready.remove(&netns_cookie);
+        }
+        Some((netns_cookie, number?))
+    }
+
+    /// What a turn took.
+    pub(super) fn spend(&mut self, netns_cookie: u64, took: Duration, now: Instant) {
+        while now.duration_since(self.since) >= WINDOW {
+            self.since += WINDOW;
+            self.spent.retain(|_, spent| {
+                *spent /= 2;
+                *spent > Duration::from_micros(1)
+            });
+            if self.spent.is_empty() {
+                self.since = now;
+            }
+        }
+        *self.spent.entry(netns_cookie).or_default() += took.max(Duration::from_nanos(1));
+    }
+
+    /// Forgets who had something to read: it is asked for again.
+    pub(super) fn clear(&mut self) {
+        self.ready.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_micros(10);
+
+    /// A thousand connections of one namespace, and one of another that comes later.
+    #[test]
+    fn who_has_used_little_comes_next() {
+        let now = Instant::now();
+        let mut turns = Turns::new(now);
+        (1..=1000).for_each(|number| turns.add(7, number));
+        for number in 1..=10 {
+            assert_eq!(turns.next(), Some((7, number)));
+            turns.spend(7, STEP, now);
+        }
+        turns.add(8, 5000);
+        turns.add(8, 5001);
+        assert_eq!(turns.next(), Some((8, 5000)));
+        turns.spend(8, STEP * 20, now);
+        // Time counts, not turns.
+        for number in 11..=20 {
+            assert_eq!(turns.next(), Some((7, number)));
+            turns.spend(7, STEP, now);
+        }
+        turns.spend(7, STEP, now);
+        assert_eq!(turns.next(), Some((8, 5001)));
+        turns.clear();
+        assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn what_was_used_is_forgotten() {
+        let now = Instant::now();
+        let mut turns = Turns::new(now);
+        turns.spend(7, Duration::from_secs(1), now);
+        turns.spend(8, STEP, now + WINDOW * 1000);
+        assert_eq!(turns.spent.len(), 1);
+        turns.add(8, 1);
+        turns.add(7, 2);
+        assert_eq!(turns.next(), Some((7, 2)));
+    }
+}
