@@ -49,6 +49,8 @@ static ABSENT: [AtomicU64; PLACES_COUNT] = [const { AtomicU64::new(0) }; PLACES_
 static REFUSAL: AtomicU32 = AtomicU32::new(0);
 /// In its place: this program has no descriptor left for the two that are needed.
 const NO_DESCRIPTOR: u32 = u32::MAX;
+/// In its place: the daemon is there and ended the last connection without an answer.
+const CUT_OFF: u32 = u32::MAX - 1;
 
 /// How far an attachment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,7 +86,8 @@ pub(crate) fn advance(page: &'static Page, socket: c_int) {
     }
 }
 
-/// Attaches, and waits for it until `deadline` (CLOCK_MONOTONIC, ns). An absent or refusing daemon is known at once.
+/// Attaches, and waits for it until `deadline` (CLOCK_MONOTONIC, ns). An absent or refusing daemon is known at once. One that
+/// is there and does not answer, or ends the connection without an answer, is asked again until then.
 pub(crate) fn wait(page: &'static Page, socket: c_int, deadline: u64) -> bool {
     loop {
         let taken = page.try_lock().map(|locked| step(page, &locked, socket));
@@ -141,7 +144,9 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
         };
     }
     if now < page.retry_at.load(Relaxed) {
-        return or_absent;
+        // A daemon that is there and busy is waited for, by those who wait.
+        let is_busy = !is_attached && REFUSAL.load(Relaxed) == CUT_OFF;
+        return if is_busy { Step::Busy } else { or_absent };
     }
     match connect(socket, interface) {
         Ok(number) => {
@@ -207,7 +212,10 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
             REFUSAL.store(if is_cut_off { NO_DESCRIPTOR } else { reply.status as u32 }, Relaxed);
             false
         }
-        Err(_) => false,
+        Err(_) => {
+            REFUSAL.store(CUT_OFF, Relaxed);
+            false
+        }
     };
     if is_attached {
         ONCE.store(true, Release);
@@ -217,8 +225,18 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
     }
     // Also after success: a region that is lost again and again is not asked for at every send.
     let is_next = is_attached && region::missing(page) != 0;
-    page.retry_at.store(if is_next { now } else { now.saturating_add(retry_after()) }, Relaxed);
-    if is_attached { Step::Attached } else { Step::Absent }
+    let is_cut_off = !is_attached && REFUSAL.load(Relaxed) == CUT_OFF;
+    let pause = match (is_next, is_cut_off) {
+        (true, _) => 0,
+        (_, true) => RETRY,
+        _ => retry_after(),
+    };
+    page.retry_at.store(now.saturating_add(pause), Relaxed);
+    match (is_attached, is_cut_off) {
+        (true, _) => Step::Attached,
+        (_, true) => Step::Busy,
+        _ => Step::Absent,
+    }
 }
 
 /// Maps what the daemon sent and puts it into use.
@@ -261,8 +279,12 @@ pub(crate) fn warn() {
               Raise the hard limit of open files (RLIMIT_NOFILE); KTSN_LOG=off hides this line.\n"
         }
         CLIENTS_MAX => {
-            b"ktsn: the attachment has all its clients: SO_TXTIME is left to the kernel. \
-              Raise clients_max; KTSN_LOG=off hides this line.\n"
+            b"ktsn: the attachment has all its clients, or its memory, or this process all its connections: SO_TXTIME is left \
+              to the kernel. See 'clients refused' in ktsn status. Raise clients_max or memory_max; KTSN_LOG=off hides this line.\n"
+        }
+        CUT_OFF => {
+            b"ktsn: ktsnd is there and has not answered within a second: SO_TXTIME is left to the kernel. \
+              See ktsnd's log; the program may ask again; KTSN_LOG=off hides this line.\n"
         }
         _ => {
             b"ktsn: ktsnd refused this program: SO_TXTIME is left to the kernel. \

@@ -176,6 +176,8 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     if !attach::wait(page, fd, deadline) {
         return None;
     }
+    // The daemon is there: its answer has a second of its own, however long attaching took.
+    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
     let is_best = |status: &StreamStatus| status.flags & stream_flags::TAI_GRANTED != 0;
     let mut best: Option<StreamStatus> = None;
     for held in Use::all(page) {

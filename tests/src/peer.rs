@@ -61,6 +61,8 @@ pub struct Behaviour {
     pub promise: Duration,
     /// Whether the destination table is for ever being written.
     pub is_writing: bool,
+    /// How many connections are ended at their Hello, without an answer.
+    pub cuts_off: usize,
 }
 
 impl Default for Behaviour {
@@ -83,6 +85,7 @@ impl Default for Behaviour {
             register_delay: Duration::ZERO,
             promise: Duration::from_secs(10),
             is_writing: false,
+            cuts_off: 0,
         }
     }
 }
@@ -130,6 +133,8 @@ pub struct Events {
     pub broken: usize,
     /// Clients so far.
     pub clients: usize,
+    /// Connections ended without an answer so far.
+    pub cut_off: usize,
     /// Registrations so far.
     pub registrations: usize,
     /// The flags of SO_TXTIME that were claimed for a socket, by its cookie.
@@ -351,6 +356,11 @@ impl Client {
 
     fn greet(&mut self, hello: Hello, behaviour: &Behaviour, events: &mut Events) {
         assert_eq!((hello.abi_min, hello.abi_max), (1, 1));
+        if events.cut_off < behaviour.cuts_off {
+            events.cut_off += 1;
+            self.is_over = true;
+            return;
+        }
         if behaviour.hello != HelloStatus::Attached {
             let reply = HelloReply::refusing(behaviour.hello);
             rustix::net::send(&self.control, &reply.encode(), SendFlags::NOSIGNAL).expect("reply");

@@ -90,6 +90,19 @@ fn refusals_leave_the_program_with_the_kernel() {
     }
 }
 
+/// A daemon that ends connections without an answer, as one does that is very busy, is asked again while SO_TXTIME waits.
+#[test]
+fn a_daemon_that_cuts_off_is_asked_again() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour { cuts_off: 2, ..Behaviour::default() });
+    let output =
+        hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321).arg("2").output().expect("program");
+    assert_eq!(hook::values(&output)["failed"], 0);
+    assert_eq!(peer.texts().len(), 2, "{}", String::from_utf8_lossy(&output.stderr));
+    let events = peer.events();
+    assert_eq!((events.cut_off, events.clients), (2, 1));
+}
+
 /// A stream that the daemon does not serve: the kernel sends, under `strict` nobody does.
 #[test]
 fn a_socket_of_another_namespace() {
