@@ -48,7 +48,11 @@ fn serves_on(daemon: &Daemon, bed: &Bed, tap: &Tap, descriptors: usize) {
 }
 
 fn begin(bed: &Bed) -> (Daemon, Tap, usize) {
-    let daemon = Daemon::start(bed, &[Attachment::pod_a(bed)]);
+    begin_with(bed, &Attachment::pod_a(bed))
+}
+
+fn begin_with(bed: &Bed, attachment: &Attachment) -> (Daemon, Tap, usize) {
+    let daemon = Daemon::start(bed, std::slice::from_ref(attachment));
     let tap = Tap::open(&bed.host_b, UPLINK);
     // What is opened once and kept is open now.
     arrive(&daemon, &tap, &bed.pod_a, POD_B, 98, 5);
@@ -200,6 +204,9 @@ fn a_flood_of_doorbells() {
     let bed = Bed::new();
     let (daemon, tap, descriptors) = begin(&bed);
     let client = accepted(daemon.run_dir(), &bed.pod_a);
+    // A worker hears of a client with its first registration.
+    let socket = udp(&bed.pod_a);
+    client.raw.send(&Register::new(0, 1).encode(), &[socket.as_fd()]).expect("Register");
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=1500");
     let began = Instant::now();
     let mut rung = 0u64;
@@ -225,7 +232,8 @@ fn a_flood_of_doorbells() {
 #[test]
 fn two_hundred_clients() {
     let bed = Bed::new();
-    let (daemon, tap, descriptors) = begin(&bed);
+    let attachment = Attachment::pod_a(&bed).with("clients_max = 256\nslots = 64\nmemory_max = 134217728");
+    let (daemon, tap, descriptors) = begin_with(&bed, &attachment);
     let keys = "count=21 burst=1 lead_us=3000000 period_us=10000 go=1";
     let start = |n| Talker::start(&daemon, &bed.pod_a, POD_B, CROWD + n, keys);
     let mut talkers: Vec<Talker> = (0..200).map(start).collect();

@@ -150,6 +150,13 @@ pub(super) fn is_empty(connection: &OwnedFd) -> bool {
     seen.is_ok_and(|received| received.bytes == 0 && !received.flags.contains(ReturnFlags::CTRUNC))
 }
 
+/// Whether there is nothing to read from a connection whose peer is there.
+pub(super) fn is_silent(connection: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let none = &mut RecvAncillaryBuffer::default();
+    matches!(recvmsg(connection, &mut [IoSliceMut::new(&mut [0])], none, flags), Err(Errno::AGAIN))
+}
+
 /// Ends a connection for its peer: no more can be sent to it.
 pub(super) fn shut(connection: &OwnedFd) {
     let _ = shutdown(connection, Shutdown::Both);

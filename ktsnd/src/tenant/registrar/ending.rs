@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use tracing::debug;
 
 use super::{Connection, Held, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, Service};
-use crate::tenant::connection::{shut, unwatch, watch};
+use crate::tenant::connection::{is_silent, shut, unwatch, watch};
 use crate::tenant::examiner::Owner;
 use crate::worker::{Client, Command};
 
@@ -81,10 +81,12 @@ impl<P: Send + 'static> Service<P> {
 
     /// Ends a connection without Hello; one whose Hello lies unread is served instead.
     pub(super) fn end_if_silent(&mut self, number: u64) {
-        self.serve(number);
-        if self.connections.get(&number).is_some_and(|c| c.is_stranger() && !c.is_paused) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        if is_silent(&connection.fd) {
             debug!(number, "a connection without Hello ends");
             self.end(number);
+        } else {
+            self.serve(number);
         }
     }
 
