@@ -49,6 +49,8 @@ fn number(payload: &[u8]) -> u64 {
 /// Hears `count` datagrams in pod B; their numbers, in the order of arrival. Fewer when none comes for a long time.
 fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
     let socket = within(&bed.pod_b, || UdpSocket::bind((to, PORT)).expect("listener"));
+    // Where the worker stood still, frames come all at once: they are not to be lost at the listener.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20).expect("room");
     // The talker and its library may have to be built first.
     socket.set_read_timeout(Some(6 * SOON)).expect("timeout");
     std::thread::spawn(move || {
