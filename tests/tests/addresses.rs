@@ -221,7 +221,10 @@ fn what_was_given_is_given_after_a_restart() {
     let path = daemon.run_dir().join("state.json");
     let mut state: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&path).expect("state")).expect("JSON");
-    state["attachments"][0].as_object_mut().expect("an attachment").remove("addresses").expect("kept");
+    let kept = state["attachments"][0].as_object_mut().expect("an attachment");
+    kept.remove("addresses").expect("kept");
+    // Without it an older ktsnd would serve the attachment wrongly.
+    assert_eq!(kept.remove("needs"), Some(serde_json::json!(["addresses"])));
     std::fs::write(&path, state.to_string()).expect("state");
     bed.run(&format!("ip -n {} addr del {}/32 dev eth0", bed.pod_a, FOREIGN[1]));
     for _ in 0..2 {
