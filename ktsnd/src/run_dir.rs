@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
@@ -91,7 +92,7 @@ impl RunDir {
             .custom_flags(NOFOLLOW)
             .open(&lock_path)
             .map_err(at(lock_path.clone()))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !is_locked(&lock) {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
             return Err(RunDirError::Taken { path: path.to_owned(), holder: holder.trim().to_owned() });
@@ -180,6 +181,22 @@ impl RunDir {
             let _ = fs::remove_file(&new);
         }
         written
+    }
+}
+
+/// How long a lock may stay taken: what a ktsnd that was killed was about to start (nft, pmc) shares it until it runs.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+fn is_locked(file: &File) -> bool {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

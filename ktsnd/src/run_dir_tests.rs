@@ -15,6 +15,18 @@ fn one_daemon_a_directory() {
     RunDir::take(&path).unwrap();
 }
 
+/// A ktsnd that was killed while it started a tool leaves a copy of the lock's descriptor for a moment.
+#[test]
+fn a_lock_that_is_let_go_soon_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = RunDir::take(dir.path()).unwrap();
+    let path = dir.path().to_owned();
+    let second = std::thread::spawn(move || RunDir::take(&path).map(drop));
+    std::thread::sleep(Duration::from_millis(20));
+    drop(first);
+    second.join().unwrap().unwrap();
+}
+
 #[test]
 fn state_survives_and_damage_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
