@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon: clients' rings in, frames on time out.
 //!
-//! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread.
+//! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread. Beside them the
+//! supervisor sees to it that all of them live (`docs/design/supervision.md`), and the clock watcher looks at the clock.
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
 mod capture;

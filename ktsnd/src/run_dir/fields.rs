@@ -54,7 +54,7 @@ impl<'de> de::Deserializer<'de> for Names<'_> {
 }
 
 /// The names of `T`'s fields; none where it is no structure.
-pub(super) fn names<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
+fn names<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
     let _ = T::deserialize(Names(&mut names));
     names

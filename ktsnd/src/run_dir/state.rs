@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::fields::{names, prune_attachment};
+use super::fields::prune_attachment;
 use crate::config::{RawAttachment, RawVxlanPeer};
 
 /// What is taken up again after a restart.
@@ -31,7 +31,7 @@ pub struct State {
 pub struct KeptAttachment {
     /// What this ktsnd understands of it.
     pub raw: RawAttachment,
-    /// The entry as it was read, where it says more: it is written back so.
+    /// The entry as it was read, where it says more: what this ktsnd does not know is written back so.
     pub whole: Option<Value>,
 }
 
@@ -97,9 +97,6 @@ pub struct KeptSchedule {
 
 /// The highest form of the file that is read. It goes up when an older ktsnd would misread even single entries.
 pub(super) const VERSION: u64 = 2;
-
-/// Fields of an attachment that say what it must not do: a ktsnd that does not know one of them must not serve it.
-const BINDING: [&str; 1] = ["addresses"];
 
 /// The form in which a state is written: 2 with overlay peers, else 1, so that an older ktsnd reads what it knows.
 fn form_of(state: &State) -> u64 {
@@ -267,7 +264,8 @@ pub(super) fn read_state(octets: &[u8]) -> Result<Reading, StateError> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry<'a> {
-    Whole(&'a Value),
+    Foreign(&'a Value),
+    Whole(Value),
     Known {
         #[serde(flatten)]
         raw: &'a RawAttachment,
@@ -296,14 +294,27 @@ struct Written<'a> {
     fields: &'a Map<String, Value>,
 }
 
-/// The names of an attachment's fields that a ktsnd must know to serve it.
+/// Fields of an attachment that say what it must not do: a ktsnd that does not know one of them must not serve it.
 fn needs(raw: &RawAttachment) -> Vec<&'static str> {
-    let known = names::<RawAttachment>();
-    if BINDING.iter().all(|name| !known.contains(name)) {
-        return Vec::new();
+    if raw.addresses.is_some() { vec!["addresses"] } else { Vec::new() }
+}
+
+/// An entry that says more than this ktsnd knows, with what this one knows by now.
+fn merged(whole: &Value, raw: &RawAttachment) -> serde_json::Result<Value> {
+    let mut whole = whole.clone();
+    if let (Some(fields), Value::Object(known)) = (whole.as_object_mut(), serde_json::to_value(raw)?) {
+        fields.extend(known);
+        let own = needs(raw);
+        if !own.is_empty() {
+            let listed = fields.entry("needs").or_insert_with(|| Value::Array(Vec::new()));
+            if let Some(listed) = listed.as_array_mut() {
+                let missing = own.into_iter().map(Value::from).filter(|need| !listed.contains(need));
+                let missing: Vec<Value> = missing.collect();
+                listed.extend(missing);
+            }
+        }
     }
-    let value = serde_json::to_value(raw).unwrap_or_default();
-    BINDING.into_iter().filter(|name| value.get(name).is_some()).collect()
+    Ok(whole)
 }
 
 /// The octets of the file.
@@ -311,14 +322,18 @@ fn needs(raw: &RawAttachment) -> Vec<&'static str> {
 /// # Errors
 /// None that a state can cause.
 pub(super) fn write_state(state: &State) -> serde_json::Result<Vec<u8>> {
-    let known = state.attachments.iter().map(|kept| match &kept.whole {
-        Some(whole) => Entry::Whole(whole),
-        None => Entry::Known { raw: &kept.raw, needs: needs(&kept.raw) },
-    });
+    let mut entries = Vec::with_capacity(state.attachments.len() + state.foreign.attachments.len());
+    for kept in &state.attachments {
+        entries.push(match &kept.whole {
+            Some(whole) => Entry::Whole(merged(whole, &kept.raw)?),
+            None => Entry::Known { raw: &kept.raw, needs: needs(&kept.raw) },
+        });
+    }
     let Foreign { attachments, schedules, peers, fields } = &state.foreign;
+    entries.extend(attachments.iter().map(Entry::Foreign));
     let written = Written {
         version: form_of(state),
-        attachments: known.chain(attachments.iter().map(Entry::Whole)).collect(),
+        attachments: entries,
         schedules: both(&state.schedules, schedules),
         peers: both(&state.peers, peers),
         policies: &state.policies,

@@ -65,6 +65,24 @@ fn an_unknown_field_of_an_overlay_or_of_peers_is_not_left_out() {
     assert_eq!(written(&reading.state), file);
 }
 
+/// The addresses that are given when it is attached hold from then on, also where the file says more than this ktsnd knows.
+#[test]
+fn given_addresses_are_kept_and_needed() {
+    let file = json!({ "version": 1, "schedules": [], "attachments": [{ "name": "a", "colour": "red" }, { "name": "b" }] });
+    let mut state = read(&file).state;
+    for kept in &mut state.attachments {
+        kept.raw.addresses = Some(crate::config::RawAddresses::List(vec!["10.0.0.5".to_owned()]));
+    }
+    let back = written(&state);
+    let expected = json!([
+        { "name": "a", "colour": "red", "addresses": ["10.0.0.5"], "needs": ["addresses"] },
+        { "name": "b", "addresses": ["10.0.0.5"], "needs": ["addresses"] },
+    ]);
+    assert_eq!(back["attachments"], expected);
+    assert_eq!(read(&back).state.attachments[0].raw, state.attachments[0].raw);
+    assert_eq!(written(&read(&back).state), back);
+}
+
 #[test]
 fn a_value_that_is_unknown_is_kept() {
     let file = json!({ "version": 1, "schedules": [], "attachments": [{ "name": "a", "slots": "many" }] });
