@@ -26,7 +26,7 @@ use silence::{Sign, Silence};
 const ROUND: Duration = Duration::from_millis(ROUND_MS as u64);
 const ROUND_MS: i64 = 250;
 /// A thread that has not answered for so many rounds is stuck: no living one takes a second.
-const STUCK_AFTER: u32 = 5;
+const STUCK_AFTER: u32 = 4;
 /// A worker that stays stuck for so many rounds ends the process: 10 s.
 const ABORT_AFTER: u32 = 40;
 /// The supervisor itself is stuck when its last round is older.

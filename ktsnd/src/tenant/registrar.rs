@@ -247,6 +247,8 @@ impl<P: Send + 'static> Service<P> {
                     token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
                     number => self.turns.add(self.owner_of(number).netns_cookie, number),
                 }
+                // One connection's turn is bounded, all of them together are not.
+                watched.works();
             }
             self.take_turns();
             self.take_answers();
