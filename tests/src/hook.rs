@@ -51,7 +51,7 @@ pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
     artefact
 }
 
-/// `programs/NAME.c`, compiled once per test binary.
+/// `programs/NAME.c`, or where there is no such file all of `programs/NAME_*.c`, compiled once per test binary.
 ///
 /// # Panics
 /// When it does not compile.
@@ -63,9 +63,11 @@ pub fn compiled(name: &str) -> &'static Path {
         return path;
     }
     let path = DIRECTORY.get_or_init(lasting_directory).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
-    let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-o"];
-    let done = Command::new("gcc").args(flags).arg(&path).arg(source).output().expect("gcc");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let one = programs.join(format!("{name}.c"));
+    let parts = if one.exists() { vec![one] } else { sources(&programs, &format!("{name}_")) };
+    let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-pthread", "-o"];
+    let done = Command::new("gcc").args(flags).arg(&path).args(parts).output().expect("gcc");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let path: &'static Path = Box::leak(path.into_boxed_path());
     paths.insert(name.to_owned(), path);
@@ -98,7 +100,7 @@ pub fn sender(libc: Libc) -> &'static Path {
             let compiled = Command::new(compiler)
                 .args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
                 .arg(&program)
-                .args(sources(&programs))
+                .args(sources(&programs, "hook_"))
                 .output()
                 .expect(compiler);
             assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
@@ -108,11 +110,11 @@ pub fn sender(libc: Libc) -> &'static Path {
     &senders[usize::from(libc == Libc::Musl)]
 }
 
-/// The parts of `hook_sender`: all of `programs/hook_*.c`.
-fn sources(programs: &Path) -> Vec<PathBuf> {
+/// The parts of a program: all of `programs/PREFIX*.c`.
+fn sources(programs: &Path, prefix: &str) -> Vec<PathBuf> {
     let is_part = |path: &PathBuf| {
         let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-        name.starts_with("hook_") && name.ends_with(".c")
+        name.starts_with(prefix) && name.ends_with(".c")
     };
     let entries = std::fs::read_dir(programs).expect("programs");
     let mut sources: Vec<PathBuf> =

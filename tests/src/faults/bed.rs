@@ -160,6 +160,14 @@ ip -n {b} link set {UPLINK} up
         ));
     }
 
+    /// Gives pod Q an interface again after it has lost its own.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn restore_pod_q(&self) {
+        self.run(&pod_commands(&self.host_a, &self.pod_q, 0, 6));
+    }
+
     /// Removes a namespace by name, as a container runtime does.
     ///
     /// # Panics

@@ -144,6 +144,7 @@ pub struct Daemon {
     namespace: String,
     program: Option<PathBuf>,
     environment: Vec<(&'static str, OsString)>,
+    log_filter: &'static str,
     child: Option<Child>,
 }
 
@@ -181,7 +182,8 @@ impl Daemon {
         std::fs::write(directory.path().join("ktsnd.toml"), configuration).expect("configuration");
         let run_dir = directory.path().join("run");
         let (namespace, environment) = (namespace.to_owned(), Vec::new());
-        Self { directory, run_dir, namespace, program: None, environment, child: None }
+        let log_filter = "info,ktsnd=debug";
+        Self { directory, run_dir, namespace, program: None, environment, log_filter, child: None }
     }
 
     /// The same in another run directory.
@@ -205,6 +207,13 @@ impl Daemon {
         self
     }
 
+    /// The same that logs no more than users see who ask for nothing: what is timed must not wait for a log.
+    #[must_use]
+    pub fn logging_as_shipped(mut self) -> Self {
+        self.log_filter = "info";
+        self
+    }
+
     /// The command line that starts it; inside the namespace when it is run by [`within`].
     #[must_use]
     pub fn command(&self) -> Command {
@@ -214,7 +223,7 @@ impl Daemon {
             .arg(self.directory.path().join("ktsnd.toml"))
             .arg("--run-dir")
             .arg(&self.run_dir)
-            .args(["--log", "info,ktsnd=debug"])
+            .args(["--log", self.log_filter])
             .env("NO_COLOR", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -276,6 +285,11 @@ impl Daemon {
         Control::connect(&self.run_dir).expect("control API")
     }
 
+    /// Whether it has ended by itself, and how.
+    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
     /// Its process.
     ///
     /// # Panics
@@ -334,8 +348,21 @@ impl Daemon {
     /// When it does not run.
     #[must_use]
     pub fn resident_kib(&self) -> usize {
+        self.memory_kib("VmRSS:")
+    }
+
+    /// The most resident memory that it has ever had, KiB.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn resident_kib_max(&self) -> usize {
+        self.memory_kib("VmHWM:")
+    }
+
+    fn memory_kib(&self, field: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("status");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
+        let line = status.lines().find_map(|l| l.strip_prefix(field)).expect("a field of status");
         line.trim().trim_end_matches(" kB").parse().expect("KiB")
     }
 

@@ -13,7 +13,7 @@ use super::sys::{self, FRAME_OCTETS_MAX};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Ear<T> {
+pub(crate) struct Ear<T> {
     stop: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<T>>>,
     thread: Option<JoinHandle<()>>,
@@ -21,7 +21,7 @@ pub(super) struct Ear<T> {
 
 impl<T: Clone + Send + 'static> Ear<T> {
     /// Hears `socket` from now on; what is `None` is left out.
-    pub(super) fn open(socket: OwnedFd, what: fn(&[u8], i64) -> Option<T>) -> Self {
+    pub(crate) fn open(socket: OwnedFd, what: fn(&[u8], i64) -> Option<T>) -> Self {
         let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let thread = {
             let (stop, heard) = (Arc::clone(&stop), Arc::clone(&heard));
@@ -31,7 +31,7 @@ impl<T: Clone + Send + 'static> Ear<T> {
     }
 
     /// What has been heard so far.
-    pub(super) fn heard(&self) -> MutexGuard<'_, Vec<T>> {
+    pub(crate) fn heard(&self) -> MutexGuard<'_, Vec<T>> {
         lock(&self.heard)
     }
 }

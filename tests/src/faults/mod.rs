@@ -8,7 +8,7 @@ pub mod bed;
 pub mod control;
 pub mod crowd;
 pub mod daemon;
-mod ear;
+pub(crate) mod ear;
 pub mod frames;
 pub mod raw;
 pub mod second;
@@ -17,7 +17,7 @@ pub mod talker;
 pub mod tap;
 
 #[allow(unsafe_code)]
-mod sys;
+pub(crate) mod sys;
 
 pub use bed::Bed;
 pub use daemon::{Attachment, Daemon};

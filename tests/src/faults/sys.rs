@@ -6,7 +6,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 /// Octets of one frame kept at most.
-pub(super) const FRAME_OCTETS_MAX: usize = 2048;
+pub(crate) const FRAME_OCTETS_MAX: usize = 2048;
 
 fn answer(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -20,7 +20,7 @@ fn set(fd: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Result<
 }
 
 /// A packet socket on `device` of this thread's namespace that hears what comes in, stamped by the kernel.
-pub(super) fn open(device: &str) -> io::Result<OwnedFd> {
+pub(crate) fn open(device: &str) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: no pointer is passed.
     let raw = answer(unsafe {
@@ -49,8 +49,27 @@ pub(super) fn open(device: &str) -> io::Result<OwnedFd> {
 }
 
 /// From now on [`receive`] puts a tag back that the kernel has taken out of a frame.
-pub(super) fn keep_tags(fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn keep_tags(fd: &OwnedFd) -> io::Result<()> {
     set(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
+}
+
+/// From now on the socket keeps only frames whose two octets at `offset` are `port`.
+pub(crate) fn keep_port(fd: &OwnedFd, offset: u32, port: u16) -> io::Result<()> {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, offset),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, u32::from(port)),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, FRAME_OCTETS_MAX as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: `filter` and the program that it points to live through the call; the kernel copies both.
+    answer(unsafe {
+        let (option, value) = (libc::SO_ATTACH_FILTER, (&raw const filter).cast());
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, size)
+    })
+    .map(|_| ())
 }
 
 /// The frame with its tag, if the kernel has taken one out; its octets.
@@ -65,7 +84,7 @@ fn with_tag(frame: &mut [u8; FRAME_OCTETS_MAX], count: usize, auxdata: &libc::tp
 }
 
 /// One frame: its octets in `frame` (their count) and the kernel's stamp, nanoseconds of CLOCK_REALTIME.
-pub(super) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::Result<(usize, i64)> {
+pub(crate) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::Result<(usize, i64)> {
     let mut control = [0u64; 16];
     let mut iov = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
     // SAFETY: all zeros is a valid msghdr.

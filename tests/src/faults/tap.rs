@@ -107,7 +107,7 @@ pub fn tai_now() -> i64 {
 }
 
 /// A stamp of CLOCK_REALTIME on the TxTime's clock.
-pub(super) fn on_clock(stamp: i64, clock: u32) -> i64 {
+pub(crate) fn on_clock(stamp: i64, clock: u32) -> i64 {
     let real = now(rustix::time::DynamicClockId::Known(rustix::time::ClockId::Realtime));
     if clock == CLOCK_MONOTONIC {
         let mono = now(rustix::time::DynamicClockId::Known(rustix::time::ClockId::Monotonic));

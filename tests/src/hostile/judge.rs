@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rule by which an innocent stream is judged, with and without an attack beside it.
+//!
+//! In: the rounds of both sides, one each by turns. Out: the figures of both, and what is worse than allowed. The rule is
+//! fixed before any result exists:
+//!
+//! * **lost** (frames that did not reach the wire, missed ones among them): an exact one-sided permutation test. Losses come in
+//!   blocks, so that frames are not independent and a test that counts frames (Fisher's) would see too much; rounds
+//!   are. The statistic is the sum over the attacked rounds of the square root of what a round lost: the root keeps one round that
+//!   the hypervisor spoilt from hiding nine. `p` is the share of all ways to deal the rounds to two sides whose
+//!   statistic is at least this. Worse: `p` ≤ 0.05. Fewer than three rounds cannot show that.
+//! * **p99** of the instant on the wire after the transmit time: the median over the rounds may not exceed the control's by
+//!   more than a bar.
+//! * **p50** of the same: at most 1.2 times the control's.
+
+/// Fewest rounds that the test can say anything with: 1 of 20 ways.
+pub const ROUNDS_MIN: usize = 3;
+/// Most rounds: 2,704,156 ways.
+pub const ROUNDS_MAX: usize = 12;
+/// One minus the confidence.
+pub const LEVEL: f64 = 0.05;
+/// How much later than in the control a frame may be, at p99, nanoseconds.
+pub const P99_MORE_NS: i64 = 50_000;
+/// How many times the control's p50 may be, in hundredths.
+pub const P50_PERCENT: i64 = 120;
+
+/// One side of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Frames that never came to the wire, or came before their transmit time.
+    pub lost: u64,
+    /// Median of the instant on the wire after the transmit time, nanoseconds; `None`: no frame came.
+    pub p50: Option<i64>,
+    /// Its 99th percentile.
+    pub p99: Option<i64>,
+}
+
+/// The figures of a side: sum of the lost, medians over the rounds of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Frames lost in all rounds.
+    pub lost: u64,
+    /// Median of the rounds' p50, nanoseconds; `i64::MAX` where most rounds brought no frame.
+    pub p50: i64,
+    /// Median of the rounds' p99.
+    pub p99: i64,
+}
+
+impl Figures {
+    /// Of these rounds.
+    #[must_use]
+    pub fn of(rounds: &[Round]) -> Self {
+        Self {
+            lost: rounds.iter().map(|round| round.lost).sum(),
+            p50: median(rounds.iter().map(|round| round.p50.unwrap_or(i64::MAX)).collect()),
+            p99: median(rounds.iter().map(|round| round.p99.unwrap_or(i64::MAX)).collect()),
+        }
+    }
+}
+
+/// The lower of the two in the middle.
+fn median(mut values: Vec<i64>) -> i64 {
+    values.sort_unstable();
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(i64::MAX)
+}
+
+/// Nearest rank, in per mille, of sorted values.
+#[must_use]
+pub fn percentile(sorted: &[i64], per_mille: usize) -> Option<i64> {
+    let rank = (sorted.len() * per_mille).div_ceil(1000);
+    sorted.get(rank.max(1) - 1).copied()
+}
+
+/// The share of all ways to deal the rounds that give the attacked side at least what it lost.
+#[must_use]
+pub fn p_value(control: &[u64], attacked: &[u64]) -> f64 {
+    let root = |lost: &u64| (*lost as f64).sqrt();
+    let all: Vec<f64> = control.iter().chain(attacked).map(root).collect();
+    let seen: f64 = attacked.iter().map(root).sum();
+    // Sums of the same numbers in another order differ by less.
+    let (mut at_least, mut ways) = (0_u64, 0_u64);
+    deal(&all, attacked.len(), 0.0, &mut |sum| {
+        ways += 1;
+        at_least += u64::from(sum >= seen - 1e-6);
+    });
+    at_least as f64 / ways as f64
+}
+
+/// Gives the sum of each choice of `count` of `values`.
+fn deal(values: &[f64], count: usize, sum: f64, each: &mut impl FnMut(f64)) {
+    match values.split_first() {
+        _ if count == 0 => each(sum),
+        Some((first, rest)) if values.len() >= count => {
+            deal(rest, count - 1, sum + first, each);
+            deal(rest, count, sum, each);
+        }
+        _ => {}
+    }
+}
+
+/// What is worse than allowed; nothing = the attack did no harm. `more_ns` is the bar of p99.
+#[must_use]
+pub fn worse(control: &[Round], attacked: &[Round], more_ns: i64) -> Vec<String> {
+    let lost = |rounds: &[Round]| rounds.iter().map(|round| round.lost).collect::<Vec<_>>();
+    let (before, after) = (Figures::of(control), Figures::of(attacked));
+    let p = p_value(&lost(control), &lost(attacked));
+    let mut found = Vec::new();
+    if p <= LEVEL {
+        found.push(format!("lost {} instead of {} (p = {p:.4})", after.lost, before.lost));
+    }
+    if after.p99 > before.p99.saturating_add(more_ns) {
+        found.push(format!("p99 {} instead of {}", micros(after.p99), micros(before.p99)));
+    }
+    if after.p50 / P50_PERCENT * 100 > before.p50 {
+        found.push(format!("p50 {} instead of {}", micros(after.p50), micros(before.p50)));
+    }
+    found
+}
+
+/// For people.
+#[must_use]
+pub fn micros(nanos: i64) -> String {
+    if nanos == i64::MAX { "none".to_owned() } else { format!("{:.1} us", nanos as f64 / 1000.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(lost: &[u64], p50: i64, p99: i64) -> Vec<Round> {
+        lost.iter().map(|&lost| Round { lost, p50: Some(p50), p99: Some(p99) }).collect()
+    }
+
+    #[test]
+    fn the_test_of_losses_is_exact() {
+        let close = |p: f64, expected: f64| assert!((p - expected).abs() < 1e-9, "{p} {expected}");
+        close(p_value(&[0, 0, 0], &[5, 6, 7]), 1.0 / 20.0);
+        close(p_value(&[0, 0, 0], &[0, 0, 0]), 1.0);
+        close(p_value(&[5, 6, 7], &[0, 0, 0]), 1.0);
+        close(p_value(&[0; 10], &[1; 10]), 1.0 / 184_756.0);
+        // One of the ten is as likely on either side.
+        close(p_value(&[0; 10], &[0, 0, 0, 0, 9, 0, 0, 0, 0, 0]), 0.5);
+    }
+
+    #[test]
+    fn one_spoilt_round_hides_nothing() {
+        let spoilt = [0, 0, 0, 0, 300, 0, 0, 0, 0, 0];
+        assert!(p_value(&spoilt, &[30; 10]) <= LEVEL);
+        assert!(p_value(&spoilt, &[0; 10]) > LEVEL);
+    }
+
+    #[test]
+    fn each_bar_can_be_missed() {
+        let control = rounds(&[0, 1, 0], 3000, 20_000);
+        assert!(worse(&control, &control, P99_MORE_NS).is_empty());
+        assert!(worse(&control, &rounds(&[0, 0, 2], 3600, 70_000), P99_MORE_NS).is_empty());
+        assert_eq!(worse(&control, &rounds(&[9, 9, 9], 3000, 20_000), P99_MORE_NS).len(), 1);
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3000, 70_001), P99_MORE_NS).len(), 1);
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3720, 20_000), P99_MORE_NS).len(), 1);
+        let none = [Round { lost: 100, p50: None, p99: None }; 3];
+        assert_eq!(worse(&control, &none, P99_MORE_NS).len(), 3);
+    }
+
+    #[test]
+    fn percentiles_are_nearest_rank() {
+        let values: Vec<i64> = (1..=100).collect();
+        assert_eq!((percentile(&values, 500), percentile(&values, 990)), (Some(50), Some(99)));
+        assert_eq!(percentile(&[], 990), None);
+    }
+}

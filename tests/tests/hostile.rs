@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `make test-hostile` measures, without a time: pods attack, and each frame of an innocent one of another attachment has an
+//! end that is counted.
+//!
+//! The workers here are ordinary threads and their limits long, so that a slow machine loses nothing: what is lost was dropped by
+//! the daemon, and its counters say why.
+
+use std::time::Duration;
+
+use ktsn_proto::v1::AttachmentStatistics;
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, pinned_port};
+use ktsn_tests::faults::talker::Talker;
+use ktsn_tests::faults::{Tap, eventually};
+use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments, metered};
+
+const SOON: Duration = Duration::from_secs(60);
+const FRAMES: usize = 400;
+const SENDER: u32 = 1;
+
+/// A daemon with both attachments; neither drops a frame because this machine is slow.
+fn start(bed: &Bed, more: &str) -> Daemon {
+    let patient =
+        |attachment: Attachment| Attachment { late: "send", ..attachment }.with("overrun_limit = \"10s\"");
+    let tables = attachments(bed).map(|attachment| patient(attachment).toml());
+    let mut daemon =
+        Daemon::prepare(&bed.host_a, &format!("{}{}{more}", pinned_port("auto"), tables.concat()));
+    daemon.spawn();
+    daemon
+}
+
+/// Sends the innocent frames beside `words` and `meanwhile`: all of them have an end that is counted, in order, none is early.
+fn beside(bed: &Bed, daemon: &Daemon, words: &str, meanwhile: impl FnOnce()) -> Attack {
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let before = daemon.control().counters(VICTIM);
+    let ends = |counters: &AttachmentStatistics| counters.sent + counters.dropped.values().sum::<u64>();
+    // It is attached before the attack: the first frame waits for the word.
+    let keys = format!("count={FRAMES} lead_us=100000 go=1");
+    let mut victim = Talker::start(daemon, &bed.pod_a, POD_B, SENDER, &keys);
+    eventually("the innocent program's first frame", SOON, || (!tap.of(SENDER).is_empty()).then_some(()));
+    let mut attack = Attack::start(daemon.run_dir(), &bed.pod_q, words).expect("the attack");
+    victim.go();
+    meanwhile();
+    let (values, errors) = victim.finish();
+    attack.end();
+    assert_eq!(values["failed"], 0, "{errors}");
+    let expected = u64::try_from(FRAMES).expect("few") - 1 + values["firsts"].unsigned_abs();
+    eventually("each frame has an end", SOON, || {
+        (ends(&daemon.control().counters(VICTIM)) == ends(&before) + expected).then_some(())
+    });
+    let counters = daemon.control().counters(VICTIM);
+    eventually("what was sent arrives", SOON, || {
+        (tap.of(SENDER).len() as u64 == counters.sent - before.sent).then_some(())
+    });
+    let arrived = tap.of(SENDER);
+    assert!(arrived.iter().all(|arrival| arrival.after_ns >= 0), "early: {counters:?}");
+    let numbers: Vec<u64> =
+        arrived.iter().map(|arrival| arrival.sequence).filter(|number| *number > 0).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next), "once, in order");
+    let absent = reason(&counters.dropped, "daemon_absent");
+    assert_eq!(counters.dropped.values().sum::<u64>(), absent, "dropped by the worker: {counters:?}");
+    assert!(daemon.control().health().expect("health").serving);
+    attack
+}
+
+fn clients_go(daemon: &Daemon) {
+    eventually("the clients go", SOON, || (daemon.clients() == 0).then_some(()));
+}
+
+#[test]
+fn full_rings_of_many_connections() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    for words in ["fill clients=1 payload=64", "fill clients=32 payload=64"] {
+        let attack = beside(&bed, &daemon, words, || ());
+        assert!(attack.value("clients") > 0 && attack.value("pushed") > 1000, "{}", attack.said());
+        clients_go(&daemon);
+    }
+}
+
+#[test]
+fn full_rings_beyond_the_horizon_and_beyond_a_meter_are_refused_with_their_reason() {
+    let bed = Bed::new();
+    let daemon = start(&bed, &metered());
+    let attack = beside(&bed, &daemon, "fill clients=8 due=beyond", || ());
+    let counters = daemon.control().counters(ATTACKER);
+    assert!(attack.value("pushed") > 1000, "{}", attack.said());
+    assert!(reason(&counters.dropped, "beyond_horizon") > 100 && counters.sent == 0, "{counters:?}");
+    clients_go(&daemon);
+    beside(&bed, &daemon, "fill clients=8", || ());
+    let counters = daemon.control().counters(ATTACKER);
+    assert!(reason(&counters.dropped, "policed") > 100, "{counters:?}");
+}
+
+#[test]
+fn streams_that_come_and_go_on_full_rings() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    let words = "fill clients=8 due=beyond storm=1 every_us=10000";
+    let attack = beside(&bed, &daemon, words, || ());
+    assert!(attack.value("rounds") > 10, "{}", attack.said());
+}
+
+#[test]
+fn an_interface_that_goes_away_under_full_rings() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    let line = format!("ip -n {} link del eth0", bed.pod_q);
+    beside(&bed, &daemon, "fill clients=64 due=beyond every_us=1000", || {
+        std::thread::sleep(Duration::from_millis(200));
+        bed.run(&line);
+    });
+    eventually("the attacker's clients go", SOON, || (daemon.clients() == 0).then_some(()));
+}
+
+#[test]
+fn holes_in_the_own_region() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    for words in ["punch", "punch idle=1"] {
+        let attack = beside(&bed, &daemon, words, || ());
+        // A daemon that refuses it gives EPERM.
+        let refused = attack.value("punch_errno") == i64::from(rustix::io::Errno::PERM.raw_os_error());
+        assert!(attack.value("punched") > 0 || refused, "{}", attack.said());
+        clients_go(&daemon);
+    }
+}
+
+#[test]
+fn thousands_of_frames_for_one_instant_and_doorbells_without_end() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    for words in ["fill clients=8 due=instant payload=64 every_us=100000 priority=6", "bells clients=64"] {
+        let attack = beside(&bed, &daemon, words, || ());
+        assert!(attack.value("clients") > 0, "{}", attack.said());
+        clients_go(&daemon);
+    }
+}
+
+#[test]
+fn locked_sockets_and_connections_that_come_and_go() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    for words in ["locks connections=8", "locks connections=8 rights=0", "churn"] {
+        beside(&bed, &daemon, words, || ());
+        clients_go(&daemon);
+    }
+}
