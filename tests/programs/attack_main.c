@@ -7,7 +7,8 @@
 //           ring_us=N: how often all doorbells are rung (0: when frames were published)
 //   punch   one client, doorbells each ring_us, holes punched in its region; idle=1: by a SCHED_IDLE thread beside a busy one
 //   bells   clients=N, whose doorbells are rung without end
-//   send    frames=N frames to=ADDRESS from=ADDRESS (IP_FREEBIND), raw=1: a whole frame with that source, arp=1: an ARP frame
+//   send    frames=N frames to=ADDRESS from=ADDRESS (IP_FREEBIND), raw=1: a whole frame with that source, arp=1: of ARP,
+//           tag=N: of that VLAN
 //   locks   sockets=N are locked for hold_ms at a time, gap_us apart, connections=N register them without end; rights=0:
 //           without userfaultfd, by pages of a memfd that a SCHED_IDLE thread punches
 //   churn   connections that open and close
@@ -22,7 +23,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <net/if.h>
-#include <net/if_arp.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
 #include <linux/if_ether.h>
@@ -292,7 +292,7 @@ static void *attack_bells(void *unused)
 static int packet_socket(void)
 {
 	int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-	struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP)};
+	struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 	name.sll_ifindex = (int)if_nametoindex("eth0");
 	if (fd < 0 || bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0)
 		fail("packet socket");
@@ -300,36 +300,46 @@ static int packet_socket(void)
 	return fd;
 }
 
-// The head of a frame of the pod's own MAC address with the source of the key `from`; its octets.
+// What comes before the mark in a frame of the pod's own MAC address, with the source of the key `from`: IPv4 and UDP, or
+// with arp=1 an ARP request; with tag=N behind a tag of that VLAN. Its octets.
 static uint16_t link_head(uint8_t *head, const struct frame *frame)
 {
-	struct ethhdr *link = (struct ethhdr *)head;
-	struct iphdr *ip = (struct iphdr *)(link + 1);
-	struct udphdr *udp = (struct udphdr *)(ip + 1);
 	struct ifreq request = {.ifr_name = "eth0"};
+	struct iphdr ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_UDP, .daddr = frame->to};
+	struct udphdr udp = {.source = htons(9), .dest = htons(9), .len = htons(sizeof(udp) + sizeof(struct mark))};
+	uint8_t arp[28] = {0, 1, 8, 0, 6, 4, 0, 1}, *at = head;
+	uint16_t words[10], tag = htons((uint16_t)key("tag", 0));
 	uint32_t sum = 0;
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	if (ioctl(fd, SIOCGIFHWADDR, &request) < 0)
 		fail("MAC address");
 	close(fd);
-	memcpy(link->h_source, request.ifr_hwaddr.sa_data, 6);
-	memcpy(link->h_dest, (uint8_t[]){2, 0, 0, 0, 9, 9}, 6);
-	link->h_proto = htons(ETH_P_IP);
-	*ip = (struct iphdr){.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_UDP, .daddr = frame->to};
-	inet_pton(AF_INET, word_key("from", "10.244.0.6"), &ip->saddr);
-	ip->tot_len = htons((uint16_t)(sizeof(*ip) + sizeof(*udp) + sizeof(struct mark)));
+	inet_pton(AF_INET, word_key("from", "10.244.0.6"), &ip.saddr);
+	ip.tot_len = htons(sizeof(ip) + sizeof(udp) + sizeof(struct mark));
+	memcpy(words, &ip, sizeof(ip));
 	for (unsigned index = 0; index < 10; index++)
-		sum += ((const uint16_t *)ip)[index];
+		sum += words[index];
 	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = (uint16_t)~((sum & 0xffff) + (sum >> 16));
-	*udp = (struct udphdr){.source = htons(9), .dest = htons(9)};
-	udp->len = htons((uint16_t)(sizeof(*udp) + sizeof(struct mark)));
-	return (uint16_t)((uint8_t *)(udp + 1) - head);
+	ip.check = (uint16_t)~((sum & 0xffff) + (sum >> 16));
+	memcpy(arp + 8, request.ifr_hwaddr.sa_data, 6);
+	memcpy(arp + 14, &ip.saddr, 4);
+	memcpy(arp + 24, &ip.daddr, 4);
+	at = mempcpy(at, (uint8_t[]){2, 0, 0, 0, 9, 9}, 6);
+	at = mempcpy(at, request.ifr_hwaddr.sa_data, 6);
+	if (tag)
+		at = mempcpy(mempcpy(at, "\x81\x00", 2), &tag, 2);
+	if (key("arp", 0)) {
+		at = mempcpy(mempcpy(at, "\x08\x06", 2), arp, sizeof(arp));
+	} else {
+		at = mempcpy(at, "\x08\x00", 2);
+		at = mempcpy(mempcpy(at, &ip, sizeof(ip)), &udp, sizeof(udp));
+	}
+	return (uint16_t)(at - head);
 }
 
 static void *attack_send(void *unused)
 {
-	static uint8_t head[64];
+	static uint8_t head[128];
 	struct frame frame = frame_of();
 	long count = key("frames", 50), pushed = 0;
 	frame.payload_octets = sizeof(struct mark);

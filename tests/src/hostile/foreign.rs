@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{ATTACKER, Attack};
-use crate::faults::Tap;
 use crate::faults::bed::{Bed, POD_A, POD_Q, UPLINK, within};
 use crate::faults::daemon::{self, Daemon};
+use crate::faults::frames::Frames;
 
 /// Frames of each try.
 pub const FRAMES: u64 = 50;
@@ -37,6 +37,28 @@ pub enum Way {
     Added,
     /// A packet socket's frame with that source.
     Raw,
+    /// A packet socket's ARP request with that sender.
+    Arp,
+    /// As [`Self::Raw`], behind a VLAN tag.
+    Tagged,
+}
+
+impl Way {
+    /// What the attacking program is told.
+    const fn keys(self) -> &'static str {
+        match self {
+            Self::Bound | Self::Added => "raw=0",
+            Self::Raw => "raw=1",
+            Self::Arp => "raw=1 arp=1",
+            Self::Tagged => "raw=1 tag=5",
+        }
+    }
+
+    /// Whether the attacker's attachment is a [`segment`].
+    #[must_use]
+    pub const fn is_raw(self) -> bool {
+        !matches!(self, Self::Bound | Self::Added)
+    }
 }
 
 /// What became of the frames of one try.
@@ -67,20 +89,20 @@ pub fn segment(bed: &Bed) -> String {
 /// # Errors
 /// The attack could not begin.
 pub fn source(bed: &Bed, run_dir: &Path, way: Way, address: &str) -> Result<Tried, String> {
-    let tap = Tap::open(&bed.host_b, UPLINK);
+    let wire = Frames::open(&bed.host_b, UPLINK);
     let is_added = way == Way::Added && address != POD_Q;
     if is_added {
         bed.run(&format!("ip -n {} addr add {address}/32 dev eth0", bed.pod_q));
         std::thread::sleep(SETTLE);
     }
-    let raw = u8::from(way == Way::Raw);
-    let words = format!("send frames={FRAMES} from={address} raw={raw} sender={SENDER} clients=1");
+    let words = format!("send frames={FRAMES} from={address} {} sender={SENDER}", way.keys());
     let pushed = Attack::start(run_dir, &bed.pod_q, &words).map(|mut attack| run(&mut attack));
     if is_added {
         bed.run(&format!("ip -n {} addr del {address}/32 dev eth0", bed.pod_q));
     }
     let wanted: Ipv4Addr = address.parse().map_err(|_| format!("{address}: no address"))?;
-    let reached = tap.of(SENDER).iter().filter(|arrival| arrival.source == wanted).count() as u64;
+    let has_it = |frame: &[u8]| frame.windows(4).any(|octets| octets == wanted.octets());
+    let reached = wire.arrived().iter().filter(|one| one.kind == SENDER && has_it(&one.frame)).count() as u64;
     Ok(Tried { address: address.to_owned(), pushed: pushed?, reached })
 }
 
