@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients demo bench bench-sched bench-overlay bench-cni e2e-k8s clean
+.PHONY: help setup build lint test test-clients test-hostile demo bench bench-sched bench-overlay bench-cni e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -30,6 +30,9 @@ test: build ## every test, the loom models and the list of allowed skips (root)
 
 test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells
 	@scripts/clients.sh $(ONLY)
+
+test-hostile: build ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
+	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh
 
 demo: build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
 	@scripts/demo.sh $(BIN)/ktsn

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The attacks. In: nothing. Out: their table.
+
+use ktsn_tests::hostile::foreign::Way;
+use ktsn_tests::hostile::judge::P99_MORE_NS;
+
+/// An attack beside the innocent stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    /// What the program `attack` is told.
+    pub(crate) words: &'static str,
+    /// What the testbed is like, and what happens in the middle of a round.
+    pub(crate) bed: On,
+    /// How much later than in the control a frame may be, at p99, nanoseconds.
+    pub(crate) more_ns: i64,
+    /// Whether the daemon's memory is judged, too.
+    pub(crate) is_memory: bool,
+}
+
+/// Where an attack takes place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    /// Two ordinary attachments.
+    Plain,
+    /// The attacker is metered.
+    Metered,
+    /// The attacker's interface goes away in the middle.
+    Removed,
+    /// The attacker's frames leave by its own interface, behind [`RULES`] rules of its own.
+    OwnRules,
+}
+
+/// Rules of the pod's packet filter at its own device, which each of its frames passes.
+pub(crate) const RULES: usize = 20_000;
+
+/// What is tried, and how it is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// The innocent stream, with and without.
+    Stream(Beside),
+    /// Another pod's first attach, with and without.
+    Attach(&'static str),
+    /// Frames with a foreign source.
+    Source(Way),
+    /// Frames to a foreign address, by the ingress fast path.
+    Short,
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    /// Its name, for `ONLY=`.
+    pub(crate) name: &'static str,
+    /// In words.
+    pub(crate) about: &'static str,
+    /// What is tried.
+    pub(crate) kind: Kind,
+}
+
+const fn stream(name: &'static str, about: &'static str, words: &'static str) -> Case {
+    on(On::Plain, name, about, words)
+}
+
+const fn on(bed: On, name: &'static str, about: &'static str, words: &'static str) -> Case {
+    Case { name, about, kind: Kind::Stream(Beside { words, bed, more_ns: P99_MORE_NS, is_memory: false }) }
+}
+
+const fn memory(name: &'static str, about: &'static str, words: &'static str) -> Case {
+    Case {
+        name,
+        about,
+        kind: Kind::Stream(Beside { words, bed: On::Plain, more_ns: P99_MORE_NS, is_memory: true }),
+    }
+}
+
+const fn attach(name: &'static str, about: &'static str, words: &'static str) -> Case {
+    Case { name, about, kind: Kind::Attach(words) }
+}
+
+/// All of them, in the order in which they run.
+pub(crate) const ALL: &[Case] = &[
+    stream(
+        "full-1",
+        "1 connection, its ring kept full, due now; the worker's CPU is wanted",
+        "fill clients=1 busy=1",
+    ),
+    stream(
+        "full-64",
+        "64 connections, rings kept full, due now; the worker's CPU is wanted",
+        "fill clients=64 busy=1",
+    ),
+    stream(
+        "full-256",
+        "256 connections, rings kept full, due now; the worker's CPU is wanted",
+        "fill clients=256 busy=1",
+    ),
+    on(On::Metered, "metered-1", "the same, 1, metered at 10 Mbit/s", "fill clients=1 busy=1"),
+    on(On::Metered, "metered-64", "the same, 64, metered", "fill clients=64 busy=1"),
+    on(On::Metered, "metered-256", "the same, 256, metered", "fill clients=256 busy=1"),
+    stream(
+        "beyond-256",
+        "256 connections, rings kept full, beyond the horizon",
+        "fill clients=256 due=beyond",
+    ),
+    stream(
+        "storm",
+        "8 connections: full rings, Unregister, Register each 10 ms",
+        "fill clients=8 due=beyond storm=1 every_us=10000",
+    ),
+    on(
+        On::Removed,
+        "removal",
+        "256 connections with full rings, the interface goes away",
+        "fill clients=256 due=beyond every_us=1000",
+    ),
+    stream("punch", "holes punched in the own region, doorbells each 0.5 ms", "punch"),
+    stream("punch-idle", "the same by a SCHED_IDLE thread beside a busy one", "punch idle=1"),
+    stream(
+        "instant-other",
+        "8,192 frames for one instant, each 100 ms, lower class",
+        "fill clients=8 due=instant payload=200 every_us=100000",
+    ),
+    stream(
+        "instant-same",
+        "8,192 frames for one instant, each 100 ms, same class",
+        "fill clients=8 due=instant payload=200 every_us=100000 priority=6",
+    ),
+    stream("bells-256", "256 connections ring without end", "bells clients=256"),
+    memory("memory-once", "256 connections, all slots once", "fill clients=256 due=beyond payload=1 once=1"),
+    memory(
+        "memory-again",
+        "256 connections, all slots again and again",
+        "fill clients=256 due=beyond payload=1",
+    ),
+    memory("memory-idle", "256 connections that say nothing more", "fill clients=256 frames=0"),
+    on(
+        On::OwnRules,
+        "own-rules",
+        "frames by the pod's own device, with 20,000 nftables rules there",
+        "fill clients=4 payload=200",
+    ),
+    attach("locks", "16 sockets locked 30 ms at a time on 32 connections", "locks cpu=-1"),
+    attach("locks-no-right", "the same by hole punching, without any right", "locks rights=0"),
+    attach("churn", "connections that open and close", "churn"),
+    Case { name: "source-bound", about: "foreign source by IP_FREEBIND", kind: Kind::Source(Way::Bound) },
+    Case {
+        name: "source-added",
+        about: "foreign source added to the interface",
+        kind: Kind::Source(Way::Added),
+    },
+    Case {
+        name: "source-raw",
+        about: "foreign source in a packet socket's frame",
+        kind: Kind::Source(Way::Raw),
+    },
+    Case {
+        name: "source-arp",
+        about: "foreign sender in a packet socket's ARP",
+        kind: Kind::Source(Way::Arp),
+    },
+    Case { name: "source-tagged", about: "the same behind a VLAN tag", kind: Kind::Source(Way::Tagged) },
+    Case { name: "short", about: "foreign addresses by the ingress fast path", kind: Kind::Short },
+];

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was found. In: cases as they end. Out: the table, `out/hostile/results.json` and the closing line.
+
+use std::path::PathBuf;
+
+use ktsn_measure::environment::Environment;
+use ktsn_tests::hostile::judge::{LEVEL, P50_PERCENT, P99_MORE_NS, micros, p_value};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::Options;
+use crate::cases::Case;
+
+/// What a case showed.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// What is worse than allowed; nothing: passed.
+    pub(crate) worse: Vec<String>,
+    /// Its figures, for the table: control, attacked, bar.
+    pub(crate) row: [String; 3],
+    /// Its rounds, for the file.
+    pub(crate) rounds: Value,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Cell {
+    name: &'static str,
+    about: &'static str,
+    outcome: &'static str,
+    worse: Vec<String>,
+    control: String,
+    attacked: String,
+    bar: String,
+    rounds: Value,
+}
+
+/// The verdicts so far.
+pub(crate) struct Report {
+    cells: Vec<Cell>,
+    output: PathBuf,
+    environment: Environment,
+}
+
+impl Report {
+    pub(crate) fn new(output: PathBuf) -> Self {
+        Self { cells: Vec::new(), output, environment: Environment::read() }
+    }
+
+    /// Takes a case down: what it showed, or why it could not be carried through.
+    pub(crate) fn add(&mut self, case: &Case, found: Result<Found, String>) {
+        let found = found.unwrap_or_else(|reason| Found {
+            worse: vec![reason],
+            row: [String::new(), String::new(), String::new()],
+            rounds: Value::Null,
+        });
+        let outcome = if found.worse.is_empty() { "passed" } else { "failed" };
+        let [control, attacked, bar] = found.row;
+        println!(
+            "  {outcome}  {}{}",
+            case.name,
+            if found.worse.is_empty() { "" } else { ": " }.to_owned() + &found.worse.join("; ")
+        );
+        self.cells.push(Cell {
+            name: case.name,
+            about: case.about,
+            outcome,
+            worse: found.worse,
+            control,
+            attacked,
+            bar,
+            rounds: found.rounds,
+        });
+    }
+
+    /// Prints the table and the closing line, writes the file; whether nothing failed.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn finish(self, options: &Options) -> anyhow::Result<bool> {
+        let head = ["case", "without", "under attack", "bar", ""].map(str::to_owned);
+        let row = |cell: &Cell| {
+            let parts = [cell.name, &cell.control, &cell.attacked, &cell.bar, cell.outcome];
+            parts.map(str::to_owned)
+        };
+        let rows: Vec<[String; 5]> = std::iter::once(head).chain(self.cells.iter().map(row)).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..5).map(width).collect();
+        println!();
+        for row in &rows {
+            let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}"));
+            println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        }
+        let count = |outcome| self.cells.iter().filter(|cell| cell.outcome == outcome).count();
+        let (passed, failed) = (count("passed"), count("failed"));
+        let document = json!({
+            "schema": "ktsn.hostile/1", "experiment": "test-hostile", "command": std::env::args().collect::<Vec<_>>(),
+            "programs": options.programs, "rounds": options.rounds, "frames": options.frames,
+            "environment": self.environment,
+            "rule": format!("lost: exact one-sided permutation test over rounds, p > {LEVEL}; p99 <= control + {P99_MORE_NS} \
+                             ns; p50 <= {P50_PERCENT} % of the control's; both medians over the rounds"),
+            "cases": self.cells,
+        });
+        if let Some(directory) = self.output.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        std::fs::write(&self.output, serde_json::to_string_pretty(&document)? + "\n")?;
+        println!("\n{} written", self.output.display());
+        println!("{passed} passed, {failed} failed, 0 skipped");
+        Ok(failed == 0 && passed > 0)
+    }
+}
+
+/// The columns of a stream: lost, p50, p99 of both sides, and the bars.
+pub(crate) fn columns(
+    control: &ktsn_tests::hostile::judge::Figures,
+    attacked: &ktsn_tests::hostile::judge::Figures,
+    (frames, more_ns): (u64, i64),
+) -> [String; 3] {
+    let side = |figures: &ktsn_tests::hostile::judge::Figures| {
+        let share = figures.lost as f64 * 100.0 / frames.max(1) as f64;
+        format!(
+            "{} lost ({share:.1} %) p50 {} p99 {}",
+            figures.lost,
+            micros(figures.p50),
+            micros(figures.p99)
+        )
+    };
+    let bar = format!(
+        "p50 {} p99 {}",
+        micros(control.p50.saturating_mul(P50_PERCENT) / 100),
+        micros(control.p99.saturating_add(more_ns))
+    );
+    [side(control), side(attacked), bar]
+}
+
+/// The test's value, for the progress line.
+pub(crate) fn so_far(control: &[u64], attacked: &[u64]) -> String {
+    let sum = |lost: &[u64]| lost.iter().sum::<u64>();
+    format!("lost {} / {}, p = {:.3}", sum(control), sum(attacked), p_value(control, attacked))
+}
