@@ -82,21 +82,21 @@ pub(crate) const ALL: &[Case] = &[
     stream(
         "full-1",
         "1 connection, its ring kept full, due now; the worker's CPU is wanted",
-        "fill clients=1 busy=1",
+        "fill clients=1 busy=1 ring_us=500",
     ),
     stream(
         "full-64",
         "64 connections, rings kept full, due now; the worker's CPU is wanted",
-        "fill clients=64 busy=1",
+        "fill clients=64 busy=1 ring_us=500",
     ),
     stream(
         "full-256",
         "256 connections, rings kept full, due now; the worker's CPU is wanted",
-        "fill clients=256 busy=1",
+        "fill clients=256 busy=1 ring_us=500",
     ),
-    on(On::Metered, "metered-1", "the same, 1, metered at 10 Mbit/s", "fill clients=1 busy=1"),
-    on(On::Metered, "metered-64", "the same, 64, metered", "fill clients=64 busy=1"),
-    on(On::Metered, "metered-256", "the same, 256, metered", "fill clients=256 busy=1"),
+    on(On::Metered, "metered-1", "the same, 1, metered at 10 Mbit/s", "fill clients=1 busy=1 ring_us=500"),
+    on(On::Metered, "metered-64", "the same, 64, metered", "fill clients=64 busy=1 ring_us=500"),
+    on(On::Metered, "metered-256", "the same, 256, metered", "fill clients=256 busy=1 ring_us=500"),
     stream(
         "beyond-256",
         "256 connections, rings kept full, beyond the horizon",

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use ktsn_lab::exclusive::wait_until_quiet;
 use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::CpuUse;
@@ -126,6 +126,8 @@ fn attach(options: &Options, name: &str, words: &str) -> anyhow::Result<Found> {
         std::thread::sleep(Duration::from_secs(1));
         let after = attaches(daemon.run_dir(), &bed, each)?;
         attack.end();
+        let did = ["held", "opened"].iter().any(|what| attack.value(what) > 0);
+        ensure!(did, "the attack did nothing: {}", attack.said());
         let most = |spans: &[i64]| spans.iter().max().copied().unwrap_or(0) as f64 / 1000.0;
         println!(
             "  {name}: round {round} of {}: max {:.1} / {:.1} ms, {} of {each} attached",

@@ -188,6 +188,9 @@ impl<'a> World<'a> {
         std::thread::sleep(LINGER);
         if let Some(attack) = &mut attack {
             attack.end();
+            let did = ["pushed", "punched", "punch_errno", "rung"].iter().any(|what| attack.value(what) > 0);
+            let is_idle = self.beside.words.contains("frames=0");
+            ensure!(did || is_idle, "the attack did nothing: {}", attack.said());
         }
         if let Some(fault) = self.fault() {
             bail!(fault);
