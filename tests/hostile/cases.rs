@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     Source(Way),
     /// Frames to a foreign address, by the ingress fast path.
     Short,
+    /// The worker fails so.
+    Fault(&'static str),
 }
 
 /// A case.
@@ -160,4 +162,6 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case { name: "source-tagged", about: "the same behind a VLAN tag", kind: Kind::Source(Way::Tagged) },
     Case { name: "short", about: "foreign addresses by the ingress fast path", kind: Kind::Short },
+    Case { name: "panic", about: "the worker panics (debug build)", kind: Kind::Fault("panic ktsn-worker") },
+    Case { name: "stall", about: "the worker hangs (debug build)", kind: Kind::Fault("stall ktsn-worker") },
 ];

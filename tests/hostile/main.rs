@@ -6,6 +6,7 @@
 //! `out/hostile/results.json`, and the closing line 'N passed, N failed, N skipped'. The rule is `hostile::judge`.
 
 mod cases;
+mod fault;
 mod report;
 mod run;
 mod world;
@@ -32,10 +33,11 @@ Usage: make test-hostile [ONLY=names] [ROUNDS=10] [FRAMES=1500] [QUIET=0] [VERBO
   FRAMES     frames of a round, 1 ms apart
   QUIET      0: rounds do not wait for a quiet machine
   VERBOSE    1: both sides of each round in full
+  DEBUG_KTSND  ktsnd of cases panic and stall [default: it is built]
   MEMORY_MIB most resident memory of ktsnd [default: the limit of the Helm chart]
 
 Examples:
-  make test-hostile                                     25 cases, about 20 minutes
+  make test-hostile                                     29 cases, about 20 minutes
   make test-hostile ONLY=punch ROUNDS=3                 both ways to punch holes
   PROGRAMS=/tmp/old ONLY=full-64 scripts/hostile.sh     the same attack against an older build
 
@@ -107,6 +109,11 @@ impl Options {
         Ok(options)
     }
 
+    /// A debug build of ktsnd, which can be told to fail.
+    pub(crate) fn debug_ktsnd(&self) -> PathBuf {
+        variable("DEBUG_KTSND").map_or_else(|| ktsn_tests::faults::daemon::binary().to_owned(), PathBuf::from)
+    }
+
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
@@ -121,6 +128,10 @@ fn run(root: &Path) -> anyhow::Result<bool> {
     check_machine()?;
     stop_on_signals();
     ktsn_tests::hostile::attack::binary();
+    if wanted.iter().any(|case| matches!(case.kind, cases::Kind::Fault(_))) {
+        println!("test-hostile: the debug ktsnd, which can be told to fail");
+        options.debug_ktsnd();
+    }
     let lock = root.join("out/.measure.lock");
     let _lock = MeasureLock::take(&lock, || println!("test-hostile: waiting for {}", lock.display()))?;
     let mut report = Report::new(root.join("out/hostile/results.json"));

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::Options;
 use crate::cases::{Beside, Case, Kind};
+use crate::fault;
 use crate::report::{Found, columns, so_far};
 use crate::world::{self, Side, World};
 
@@ -37,6 +38,7 @@ pub(crate) fn case(options: &Options, case: &Case) -> anyhow::Result<Found> {
         Kind::Attach(words) => attach(options, case.name, words),
         Kind::Source(way) => sources(options, way),
         Kind::Short => short(options),
+        Kind::Fault(fault) => fault::case(options, fault),
     }
 }
 

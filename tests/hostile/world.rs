@@ -8,6 +8,7 @@
 //! ```
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -82,6 +83,54 @@ impl Side {
     }
 }
 
+/// How the innocent stream begins.
+pub(crate) struct Talk<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) bed: &'a Bed,
+    pub(crate) run_dir: &'a Path,
+    pub(crate) directory: &'a Path,
+}
+
+impl Talk<'_> {
+    fn talker(&self, at: u64) -> Program {
+        let words = [
+            format!("{POD_B}:{PORT}"),
+            format!("--count={}", self.options.frames),
+            format!("--start-at={at}"),
+            format!("--lead={LEAD}"),
+        ];
+        Program::new("talk", &self.options.programs.join("ktsn"))
+            .args(["talk", "--cpu=0", "--fifo=40"])
+            .args(words)
+            .env("LD_PRELOAD", self.options.programs.join("libktsn.so"))
+            .env("KTSN_RUN_DIR", self.run_dir)
+            .within(&self.bed.pod_a)
+            .says_ready()
+    }
+
+    /// The talker with its first transmit time. On a busy machine it may come too late for that: then it is tried again.
+    pub(crate) fn begin(&self) -> anyhow::Result<(Process, Tai)> {
+        let mut tries = 1;
+        loop {
+            let begin = BEGIN * tries;
+            let at = tai_now().saturating_add(Nanos::from_millis(i64::try_from(begin.as_millis())?));
+            let mut talker = self.talker(at.as_nanos()).start(self.directory)?;
+            match talker.wait_ready(READY_MAX) {
+                Ok(()) => return Ok((talker, at)),
+                Err(error) if tries == TRIES_MAX => return Err(error.into()),
+                Err(_) => tries += 1,
+            }
+        }
+    }
+}
+
+/// Sleeps until half of the stream, which begins at `at`, has gone.
+pub(crate) fn sleep_until_half(options: &Options, at: Tai) {
+    let half = Nanos::from_micros(500).saturating_mul(options.frames.cast_signed());
+    let wait = at.saturating_add(half).since(tai_now()).get();
+    std::thread::sleep(Duration::from_nanos(u64::try_from(wait).unwrap_or(0)));
+}
+
 /// A testbed with a daemon of these programs.
 pub(crate) struct World<'a> {
     options: &'a Options,
@@ -134,43 +183,18 @@ impl<'a> World<'a> {
         self.daemon.has_ended().map(|status| format!("ktsnd ended: {status}"))
     }
 
-    fn talker(&self, at: u64) -> Program {
-        let words = [
-            format!("{POD_B}:{PORT}"),
-            format!("--count={}", self.options.frames),
-            format!("--start-at={at}"),
-            format!("--lead={LEAD}"),
-        ];
-        Program::new("talk", &self.options.programs.join("ktsn"))
-            .args(["talk", "--cpu=0", "--fifo=40"])
-            .args(words)
-            .env("LD_PRELOAD", self.options.programs.join("libktsn.so"))
-            .env("KTSN_RUN_DIR", self.daemon.run_dir())
-            .within(&self.bed.pod_a)
-            .says_ready()
-    }
-
-    /// The talker with its first transmit time. On a busy machine it may come too late for that: then it is tried again.
-    fn begin_talker(&self) -> anyhow::Result<(Process, Tai)> {
-        let mut tries = 1;
-        loop {
-            let begin = BEGIN * tries;
-            let at = tai_now().saturating_add(Nanos::from_millis(i64::try_from(begin.as_millis())?));
-            let mut talker = self.talker(at.as_nanos()).start(self.directory.path())?;
-            match talker.wait_ready(READY_MAX) {
-                Ok(()) => return Ok((talker, at)),
-                Err(error) if tries == TRIES_MAX => return Err(error.into()),
-                Err(_) => tries += 1,
-            }
-        }
-    }
-
     /// Runs one side: with the attack or without.
     pub(crate) fn side(&mut self, is_attacked: bool) -> anyhow::Result<Side> {
         let wire = Wire::open(&self.bed.host_b, UPLINK);
         let before = self.daemon.control().counters(VICTIM);
         let begun = CpuUse::now();
-        let (mut talker, at) = self.begin_talker()?;
+        let (mut talker, at) = Talk {
+            options: self.options,
+            bed: &self.bed,
+            run_dir: self.daemon.run_dir(),
+            directory: self.directory.path(),
+        }
+        .begin()?;
         let mut attack = self.begin(is_attacked)?;
         let late = tai_now().since(at);
         ensure!(
@@ -178,9 +202,7 @@ impl<'a> World<'a> {
             "the attack took too long to begin: half of the frames had gone"
         );
         if is_attacked && self.beside.bed == On::Removed {
-            let half = Nanos::from_micros(500).saturating_mul(self.options.frames.cast_signed());
-            let wait = at.saturating_add(half).since(tai_now()).get();
-            std::thread::sleep(Duration::from_nanos(u64::try_from(wait).unwrap_or(0)));
+            sleep_until_half(self.options, at);
             self.bed.run(&format!("ip -n {} link del eth0", self.bed.pod_q));
         }
         end_talker(&mut talker, Duration::from_millis(self.options.frames) + TALK_MORE)?;
@@ -240,7 +262,7 @@ impl<'a> World<'a> {
 }
 
 /// A talker that waits for room longer than this is told to end, then killed: what it has not sent is lost.
-fn end_talker(talker: &mut Process, longest: Duration) -> anyhow::Result<()> {
+pub(crate) fn end_talker(talker: &mut Process, longest: Duration) -> anyhow::Result<()> {
     if talker.wait_any(longest + BEGIN)?.is_none() {
         talker.ask_to_end()?;
         if talker.wait_any(END_MAX / 5)?.is_none() {
