@@ -111,7 +111,7 @@ pub fn worse(control: &[Round], attacked: &[Round], more_ns: i64) -> Vec<String>
     if after.p99 > before.p99.saturating_add(more_ns) {
         found.push(format!("p99 {} instead of {}", micros(after.p99), micros(before.p99)));
     }
-    if after.p50 / P50_PERCENT * 100 > before.p50 {
+    if after.p50.saturating_mul(100) > before.p50.saturating_mul(P50_PERCENT) {
         found.push(format!("p50 {} instead of {}", micros(after.p50), micros(before.p50)));
     }
     found
@@ -156,7 +156,7 @@ mod tests {
         assert!(worse(&control, &rounds(&[0, 0, 2], 3600, 70_000), P99_MORE_NS).is_empty());
         assert_eq!(worse(&control, &rounds(&[9, 9, 9], 3000, 20_000), P99_MORE_NS).len(), 1);
         assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3000, 70_001), P99_MORE_NS).len(), 1);
-        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3720, 20_000), P99_MORE_NS).len(), 1);
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3601, 20_000), P99_MORE_NS).len(), 1);
         let none = [Round { lost: 100, p50: None, p99: None }; 3];
         assert_eq!(worse(&control, &none, P99_MORE_NS).len(), 3);
     }
