@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What no pod may get: another pod's or the node's addresses. Nothing is timed.
+//! What no pod may get: another pod's or the node's addresses, and more of the daemon's memory than the chart provides for.
+//! Nothing is timed.
+
+use std::path::Path;
+use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_Q};
 use ktsn_tests::faults::daemon::{Daemon, port};
-use ktsn_tests::hostile::attachments;
+use ktsn_tests::faults::eventually;
 use ktsn_tests::hostile::foreign::{FOREIGN, FRAMES, NOT_ITS_OWN, Short, Way, segment, source};
+use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments};
+
+const SOON: Duration = Duration::from_secs(60);
 
 fn start(bed: &Bed, attacker: &str) -> Daemon {
     let [victim, _] = attachments(bed);
@@ -64,4 +71,42 @@ fn an_address_that_a_pod_adds_takes_nothing_in() {
         assert_eq!(tried.reached, 0, "{tried:?}");
     }
     assert_eq!(both.arrive_where_they_belong(&bed), Ok(FRAMES));
+}
+
+/// The limit of ktsnd's memory in the chart, KiB.
+fn chart_limit_kib() -> usize {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/deploy/helm/ktsn/values.yaml");
+    let text = std::fs::read_to_string(path).expect("the chart's values");
+    let (_, daemon) = text.split_once("\nktsnd:").expect("ktsnd's values");
+    let (_, limit) = daemon.split_once("limits: {memory: ").expect("its limit");
+    let (mib, _) = limit.split_once("Mi").expect("MiB");
+    mib.parse::<usize>().expect("a number") * 1024
+}
+
+/// 256 connections of one process: those that are let in fill their rings, again and again, and the memory stays within the
+/// limit.
+#[test]
+fn full_rings_of_a_crowd_stay_within_the_charts_memory() {
+    let bed = Bed::new();
+    let [_, attacker] = attachments(&bed);
+    let daemon = start(&bed, &attacker.toml());
+    for words in [
+        "fill clients=256 due=beyond payload=1 once=1",
+        "fill clients=256 due=beyond payload=1",
+        "fill clients=256 frames=0",
+    ] {
+        let mut attack = Attack::start(daemon.run_dir(), &bed.pod_q, words).expect("the attack");
+        let clients = u64::try_from(attack.value("clients")).expect("a count");
+        assert!(clients > 0, "{}", attack.said());
+        let slots = 1024 * clients;
+        if !words.contains("frames=0") {
+            eventually("all slots are taken once", SOON, || {
+                (daemon.control().counters(ATTACKER).dropped.values().sum::<u64>() >= slots).then_some(())
+            });
+        }
+        attack.end();
+        assert!(daemon.resident_kib_max() <= chart_limit_kib(), "{words}: {} KiB", daemon.resident_kib_max());
+        eventually("the clients go", SOON, || (daemon.clients() == 0).then_some(()));
+    }
+    assert!(daemon.control().statistics_of(VICTIM).is_ok());
 }
