@@ -106,7 +106,9 @@ pub const HORIZON_MAX: Nanos = Nanos::from_seconds(3600);
 pub const SLEEP_MAX: Nanos = Nanos::from_millis(250);
 /// A worker without clients wakes at least this often.
 pub const SLEEP_IDLE: Nanos = Nanos::from_seconds(10);
-/// How often a ring with a muted doorbell is looked at.
+/// Rings with muted doorbells that are looked at in one go …
+pub const MUTED_LOOKS: usize = 8;
+/// … so often.
 pub const SLEEP_MUTED: Nanos = Nanos::from_millis(1);
 /// Taking a frame over and making it ready takes about this long.
 pub const INTAKE_COST: Nanos = Nanos::from_micros(10);

@@ -141,7 +141,10 @@ pub struct Worker<P, E> {
     offset: Option<Offset>,
     /// A clock stepped: promises by the other one are void.
     is_stepped: bool,
-    muted_count: usize,
+    /// Places of clients with doorbells that are not heard, and which of them was looked at last, and when.
+    muted: Vec<u16>,
+    muted_turn: usize,
+    muted_at: Monotonic,
     second_began: Monotonic,
     tended_at: Monotonic,
     /// The client that is looked after next.
@@ -217,7 +220,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
             stats,
             offset: None,
             is_stepped: false,
-            muted_count: 0,
+            muted: Vec::with_capacity(limits::CLIENTS_MAX),
+            muted_turn: 0,
+            muted_at: Monotonic::ZERO,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
             tended: usize::MAX,
@@ -278,6 +283,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.next = self.transmit_due();
         let more_to_tend = self.tend(now);
         self.listen(now);
+        self.look_at_muted(now);
         let has_taken = self.close_some() | self.intake_all(now) | self.intake_all_captured();
         if has_taken {
             self.next = self.transmit_due();
@@ -317,8 +323,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             intake::count_bypassed(client, &self.attachments);
             if client.muted && now.since(client.muted_at) >= Nanos::from_seconds(1) {
                 client.muted = false;
-                self.muted_count -= 1;
                 self.env.mute(rustix::fd::AsFd::as_fd(&client.doorbell), index as u64, false);
+                self.muted.retain(|place| usize::from(*place) != index);
             }
             self.look_at_quiet(index);
         }
@@ -392,7 +398,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.turns.remove(index);
             self.attachment_of[index] = AttachmentIndex(u16::MAX);
             if client.muted {
-                self.muted_count -= 1;
+                self.muted.retain(|place| usize::from(*place) != index);
             }
             self.env.unwatch(rustix::fd::AsFd::as_fd(&client.doorbell));
             self.inbox.give(Returned::Client(client));

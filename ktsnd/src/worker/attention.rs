@@ -53,16 +53,14 @@ impl Client {
         self.attended.promised.is_some_and(|at| now.since(at) > limits::PROMISE_AGE)
     }
 
-    /// Whether what its ring may hold can wait until `looks_at`. A muted client's doorbell is not heard, so its ring is looked at.
+    /// Whether what its ring may hold can wait until `looks_at`.
     fn is_promised_beyond(&self, looks_at: Now) -> bool {
-        !self.muted
-            && self.attended.is_settled
-            && self.attended.promised.is_some_and(|at| at >= looks_at.monotonic)
+        self.attended.is_settled && self.attended.promised.is_some_and(|at| at >= looks_at.monotonic)
     }
 
-    /// Whether its ring may be left alone from now on.
+    /// Whether its ring may be left alone from now on, once it is empty. A muted client's ring is looked at by itself.
     fn is_quiet(&self, now: Monotonic) -> bool {
-        !self.muted && now.since(self.attended.busy_at) > limits::QUIET_AFTER
+        self.muted || now.since(self.attended.busy_at) > limits::QUIET_AFTER
     }
 
     /// Promises no look.
@@ -109,11 +107,23 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.woken = woken;
     }
 
-    /// Attends to a quiet client with a frame in its ring: its doorbell was lost, or it is muted.
+    /// Looks at the rings of some muted clients, each [`limits::SLEEP_MUTED`].
+    pub(super) fn look_at_muted(&mut self, now: Monotonic) {
+        if self.muted.is_empty() || now.since(self.muted_at) < limits::SLEEP_MUTED {
+            return;
+        }
+        self.muted_at = now;
+        for _ in 0..self.muted.len().min(limits::MUTED_LOOKS) {
+            self.muted_turn = (self.muted_turn + 1) % self.muted.len();
+            self.look_at_quiet(usize::from(self.muted[self.muted_turn]));
+        }
+    }
+
+    /// Attends to a quiet client with a frame in its ring: its doorbell was lost, or is not heard.
     pub(super) fn look_at_quiet(&mut self, index: usize) {
         let found = !self.turns.contains(index)
             && self.clients.get(index).and_then(Option::as_ref).is_some_and(|client| {
-                !client.closed && client.closing.is_none() && (client.muted || client.consumer.published())
+                !client.closed && client.closing.is_none() && client.consumer.published()
             });
         if found {
             let now = self.env.now();

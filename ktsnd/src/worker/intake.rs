@@ -18,9 +18,9 @@ use super::{Environment, Policing, PortState, Worker, frame_id};
 use crate::limits;
 use crate::stats::{add_claimed, count};
 
-/// As many frames as are surely taken over within `ahead`, one at least.
+/// As many frames as are surely taken over before the last stretch of `ahead`, one at least.
 pub(super) fn intake_budget(ahead: Nanos) -> usize {
-    let fitting = ahead.get() / limits::INTAKE_FRAME.get();
+    let fitting = ahead.saturating_sub(limits::LAST_STRETCH).get() / limits::INTAKE_FRAME.get();
     usize::try_from(fitting).unwrap_or(0).clamp(1, limits::INTAKE_BUDGET)
 }
 
@@ -101,7 +101,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 if client.closing.is_some_and(|walks| client.is_taken_since(walks)) {
                     return taken;
                 }
-                match client.collect(limits::INTAKE_BUDGET) {
+                // A link takes far less time than a frame.
+                match client.collect(2 * budget) {
                     // A long list: the walk goes on in the next pass.
                     Ok(0) => return taken,
                     Ok(_) => {}

@@ -39,7 +39,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         let bound = if self.clients_count + self.captured_count == 0 {
             limits::SLEEP_IDLE
-        } else if self.muted_count > 0 {
+        } else if !self.muted.is_empty() {
             limits::SLEEP_MUTED
         } else {
             limits::SLEEP_MAX
@@ -110,8 +110,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Reads doorbells and attends to the clients that rang. An attachment that rings more than
-    /// [`limits::DOORBELLS_A_SECOND`] is not heard for the rest of the second: its rings are looked at each
-    /// [`limits::SLEEP_MUTED`] instead.
+    /// [`limits::DOORBELLS_A_SECOND`] is not heard for the rest of the second: its rings are looked at in turns
+    /// instead, [`limits::MUTED_LOOKS`] of them each [`limits::SLEEP_MUTED`].
     pub(super) fn hear_doorbells(&mut self, numbers: &[u64], now: Now) {
         for number in numbers {
             let index = *number as usize;
@@ -143,7 +143,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             if usage.bells > limits::DOORBELLS_A_SECOND && !client.muted {
                 client.muted = true;
                 client.muted_at = now.monotonic;
-                self.muted_count += 1;
+                self.muted.push(index as u16); // a place is below CLIENTS_MAX, and stands there once
                 count(&self.stats.doorbells_muted);
                 self.env.mute(client.doorbell.as_fd(), *number, true);
             }
