@@ -247,7 +247,7 @@ impl World {
         let selection = Box::new(selection(arguments));
         let port = Box::new(Memory::new(256, 1500)?);
         let (priority_map, policing, stats) = (PriorityMap::default(), policing(arguments)?, Arc::default());
-        let new = NewPort { port, priority_map, selection, policing, stats };
+        let new = NewPort { port, priority_map, selection, policing, stats, is_pods: false };
         outbox.send(Command::AddPort(PortIndex(0), new))?;
         let stats = Arc::new(AttachmentStats::default());
         let policy = AttachmentPolicy {

@@ -40,6 +40,10 @@ pub const EMPTY_LOOKS: usize = 4;
 pub const INTAKE_A_PASS: usize = 64;
 /// What a pass takes over is taken over within this.
 pub const INTAKE_PASS: Nanos = Nanos::from_micros(INTAKE_A_PASS as i64 * 2);
+/// Links that are followed between two looks at the clock …
+pub const WORK_A_LOOK: usize = 16;
+/// … where a frame counts as so many.
+pub const WORK_OF_A_FRAME: usize = 4;
 /// Earlier registrations of one client that are kept while frames of them may lie in its ring.
 pub const EARLIER_MAX: usize = 64;
 /// Clients that are closed, or begin to be, in one pass.

@@ -32,6 +32,7 @@ mod report;
 mod routes;
 mod selection;
 mod sending;
+mod slow;
 mod told;
 mod transmit;
 mod turns;
@@ -73,6 +74,7 @@ use hand_over::HandOver;
 use held::Held;
 use report::End;
 use routes::Routes;
+use slow::Slow;
 use turns::Turns;
 
 /// One port with its queue.
@@ -83,6 +85,9 @@ struct PortState<P> {
     /// In front of the queue.
     policing: Option<Box<Policing>>,
     hand_over: HandOver,
+    /// A pod's interface: what its hand-overs may do to other ports.
+    is_pods: bool,
+    slow: Slow,
     /// In front of all that is queued.
     held: Option<Held>,
     stats: Arc<PortStats>,

@@ -161,6 +161,7 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
             selection: Box::new(select(&world.plan)),
             policing,
             stats: world.port_stats.clone(),
+            is_pods: false,
         };
         world.send(*b"AddPort ", Command::AddPort(PortIndex(0), new));
         for tenant in 0..world.tenants.len() as u16 {

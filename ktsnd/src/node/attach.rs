@@ -256,7 +256,7 @@ impl Node {
             port.policing = policing.stats();
         }
         let (port, priority_map) = (Box::new(opened.port), self.priority_map(uplink));
-        let new = NewPort { port, priority_map, selection, policing, stats };
+        let new = NewPort { port, priority_map, selection, policing, stats, is_pods: false };
         if let Err(error) = worker.must_take(Command::AddPort(index, new)) {
             self.ports.remove(&index.0);
             return Err(error);
@@ -313,7 +313,7 @@ impl Node {
             classes: [ClassOptions::default(); TrafficClass::COUNT],
         })));
         let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
-        let new = NewPort { port, priority_map, selection, policing: None, stats };
+        let new = NewPort { port, priority_map, selection, policing: None, stats, is_pods: true };
         if let Err(error) = self.workers[uplink].must_take(Command::AddPort(index, new)) {
             self.ports.remove(&index.0);
             return Err(error);

@@ -15,6 +15,7 @@ use rustix::fd::AsFd;
 use super::client::{Client, StreamInfo};
 use super::command::{AttachmentPolicy, ClientKey, Command, GateView, NewPort, Offer, Returned};
 use super::hand_over::{self, HandOver};
+use super::slow::Slow;
 use super::transmit::Next;
 use super::turns::LEVELS;
 use super::{Environment, Policing, PortState, Selection, Worker};
@@ -150,7 +151,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn add_port(&mut self, index: PortIndex, new: NewPort<P>) {
         let slot = usize::from(index.0);
-        let NewPort { port, priority_map, selection: sched, policing, stats } = new;
+        let NewPort { port, priority_map, selection: sched, policing, stats, is_pods } = new;
         if slot >= self.ports.len() || self.draining {
             self.inbox.give(Returned::Boxed(sched));
             self.give_policing(policing);
@@ -164,6 +165,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             priority_map,
             policing,
             hand_over,
+            is_pods,
+            slow: Slow::new(),
             held: None,
             stats,
             failure_told_at: Monotonic::ZERO,

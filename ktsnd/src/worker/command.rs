@@ -74,6 +74,8 @@ pub struct NewPort<P> {
     pub policing: Option<Box<Policing>>,
     /// Where its hand-overs are counted.
     pub stats: Arc<PortStats>,
+    /// A pod's interface: the pod's own rules run in its hand-overs.
+    pub is_pods: bool,
 }
 
 /// The gates of one port as its worker sees them: room for an answer, made by who asks (no allocation in the worker).

@@ -86,11 +86,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
     pub(super) fn intake(&mut self, index: usize, budget: usize) -> usize {
         let mut taken = 0;
         let mut now = None;
+        // Where slots are in no cache, a link may take as long as a frame does elsewhere: the clock is read now and then.
+        let (mut links, mut work) = (2 * budget, 0);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // Until all of it is taken.
             client.attended.is_settled = false;
         }
         while taken < budget {
+            if work >= limits::WORK_A_LOOK {
+                work = 0;
+                if self.is_next_within(limits::INTAKE_STOPS) {
+                    return taken;
+                }
+            }
             let Some(client) = self.clients[index].as_mut().filter(|c| !c.closed) else { return taken };
             let Some(next) = client.take(&mut self.scratch) else {
                 if !client.consumer.published() {
@@ -101,16 +109,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 if client.closing.is_some_and(|walks| client.is_taken_since(walks)) {
                     return taken;
                 }
-                // A link takes far less time than a frame.
-                match client.collect(2 * budget) {
+                if links == 0 {
                     // A long list: the walk goes on in the next pass.
-                    Ok(0) => return taken,
-                    Ok(_) => {}
-                    Err(error) => self.retire(index, error),
+                    return taken;
+                }
+                let some = links.min(limits::WORK_A_LOOK);
+                (links, work) = (links - some, work + some);
+                if let Err(error) = client.collect(some) {
+                    self.retire(index, error);
                 }
                 continue;
             };
             taken += 1;
+            work += limits::WORK_OF_A_FRAME;
             let now = *now.get_or_insert_with(|| self.env.now());
             client.attended.busy_at = now.monotonic;
             self.taken_at = now.monotonic;
@@ -120,6 +131,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         }
         taken
+    }
+
+    /// Whether the next frame is due within `span`, or already.
+    fn is_next_within(&mut self, span: Nanos) -> bool {
+        let Some(next) = self.next else { return false };
+        next.at.ahead_of(self.env.now()) < span
     }
 
     fn take_over(&mut self, index: usize, taken: &Taken, now: Now) {

@@ -66,7 +66,7 @@ fn late_frames_follow_their_clock() {
     app.push(ClockId::Monotonic, now + 11_000 * MS, now, b"too far");
     // TAI given as UTC of a clock 37 s behind would be 37 s off: the mistake that `horizon` is for.
     app.push(ClockId::Tai, (now + 37_000 * MS).saturating_add_signed(AHEAD), now, b"37 s");
-    world.run_until(10, |w| w.sent().len() == 2);
+    world.run_until(10, |w| w.sent().len() == 2 && w.dropped(DropReason::BeyondHorizon) == 2);
     let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)).collect();
     assert_eq!(sent, [b"fq sends".to_vec(), b"zero is at once".to_vec()]);
     assert_eq!(world.dropped(DropReason::Missed), 1);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaving: what the scheduler decides is built, checked against the clock once more, and committed.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
 use ktsn_sched::{Decision, Frame, FrameId, Strategy};
-use ktsn_time::{Nanos, Now, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::captured::{captured_frame, captured_index};
 use super::client::Client;
@@ -53,6 +55,8 @@ pub(super) enum NotStaged {
 pub(super) struct Kicked {
     port: usize,
     at: Option<TxTime>,
+    /// The same on a pod's interface, always.
+    began: Option<Monotonic>,
     wire_octets: u32,
 }
 
@@ -97,6 +101,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     break;
                 }
                 left -= 1;
+                if state.slow.is_slow() && self.is_postponed(port, soonest, now) {
+                    break;
+                }
+                let Some(state) = self.ports[port].as_mut() else { break };
                 if state.held.is_some() {
                     let again = self.try_held(port, now);
                     soonest = sooner(soonest, again, now);
@@ -137,6 +145,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let ahead = next.at.ahead_of(now);
         let then = Now { tai: now.tai.saturating_add(ahead), monotonic: now.monotonic.saturating_add(ahead) };
         let state = self.ports[next.port].as_mut().filter(|state| state.held.is_none())?;
+        if state.slow.is_slow() {
+            // Whether there is a gap for it is decided when all other ports have been asked.
+            return None;
+        }
         match state.sched.decide(then) {
             Decision::Transmit { frame, late, overrun, window } => {
                 // Where something else than its own time decides when it leaves, that is waited for too.
@@ -245,7 +257,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let (client, slot) = split(frame.id);
         let stamp = self.stamp(client, slot);
         let state = self.ports[port].as_mut()?;
-        self.kicked = Some(Kicked { port, at: read, wire_octets: frame.wire_octets });
+        let began = state.is_pods.then(|| self.env.monotonic());
+        self.kicked = Some(Kicked { port, at: read, began, wire_octets: frame.wire_octets });
         match state.port.commit(ready.stage) {
             Ok(()) => {
                 count(&state.stats.frames[usize::from(frame.class.get())]);
@@ -336,7 +349,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// The clock was read after a hand-over: that long it took at most, and the link is occupied from then on.
     #[inline]
     pub(super) fn handed_over(&mut self, now: Now) {
-        let Some(Kicked { port, at, wire_octets }) = self.kicked.take() else { return };
+        let Some(Kicked { port, at, began, wire_octets }) = self.kicked.take() else { return };
         let took = at.map(|at| match at {
             TxTime::Tai(at) => now.tai.since(at),
             TxTime::Monotonic(at) => now.monotonic.since(at),
@@ -349,6 +362,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         if let Some(span) = took.and_then(|took| state.hand_over.observe(took)) {
             state.set_hand_over(span);
+        }
+        if let Some(began) = began {
+            state.slow.observe(now.monotonic.since(began), now.monotonic);
+            if state.slow.is_slow() {
+                state.stats.hand_over_ns.store(state.slow.longest().get().unsigned_abs(), Relaxed);
+            }
         }
     }
 

@@ -137,6 +137,7 @@ fn interface(world: &mut World) -> Wire {
         selection: Box::new(World::time_aware(None)),
         policing: None,
         stats: Arc::new(PortStats::default()),
+        is_pods: true,
     };
     world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
     world.worker.apply_commands();

@@ -289,6 +289,7 @@ impl World {
             selection: Box::new(selection),
             policing: policing.map(Box::new),
             stats: port_stats.clone(),
+            is_pods: false,
         };
         outbox.send(Command::AddPort(PortIndex(0), new)).unwrap();
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy(&stats)))).unwrap();
