@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients test-hostile demo bench bench-sched bench-overlay bench-cni e2e-k8s clean
+.PHONY: help setup build lint test test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -33,6 +33,9 @@ test-clients: setup ## real programs under libktsn against the kernel, into out/
 
 test-hostile: build ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh
+
+soak: build ## kill, cut, fill and delete at random under traffic; accounts for every frame and resource in out/soak/results.json (root); MINUTES=10 SEED=n BIN_OLD=an older ktsnd
+	@tests/soak/soak.py --programs $(BIN) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BIN_OLD),--old $(BIN_OLD))
 
 demo: build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
 	@scripts/demo.sh $(BIN)/ktsn

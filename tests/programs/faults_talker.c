@@ -8,16 +8,20 @@
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
 //             input; then come the others
+//   record=F  a file of one u64 for each datagram, written while it runs and readable after a kill: CLOCK_MONOTONIC before
+//             the send << 2 | 1 in the call, 2 taken, 3 failed; 0 = not sent yet
 // Prints "what value" lines: sent, failed, errno (last), port, waits (sends that waited for something, but for the
 // first; one that was merely preempted does not count), firsts (how often the first was sent).
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -133,6 +137,22 @@ static int timed_socket(int family, clockid_t clock)
 	return fd;
 }
 
+// One word for each datagram, in the file of `record`; without that, none.
+static _Atomic uint64_t *records(size_t count)
+{
+	if (!text("record"))
+		return NULL;
+	size_t octets = count * sizeof(uint64_t);
+	int fd = open(text("record"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || ftruncate(fd, (off_t)octets))
+		exit(6);
+	void *words = mmap(NULL, octets, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (words == MAP_FAILED)
+		exit(6);
+	close(fd);
+	return words;
+}
+
 int main(int argc, char **argv)
 {
 	static char payload[65536];
@@ -159,6 +179,7 @@ int main(int argc, char **argv)
 			return 4;
 		name = NULL, to_octets = 0;
 	}
+	_Atomic uint64_t nowhere, *record = records((size_t)count);
 	say("ready", 1);
 	uint64_t start = now(clock) + lead;
 	for (long i = 0; i < count; i++) {
@@ -173,7 +194,11 @@ int main(int argc, char **argv)
 				    (uint32_t)clock, 0};
 		memcpy(payload, &mark, sizeof(mark));
 		long before = waited();
+		uint64_t at = now(CLOCK_MONOTONIC) << 2;
+		_Atomic uint64_t *word = record ? &record[i] : &nowhere;
+		*word = at | 1;
 		ssize_t result = send_at(fd, name, to_octets, payload, octets, tx_time);
+		*word = at | (result == (ssize_t)octets ? 2 : 3);
 		if (result == (ssize_t)octets)
 			sent++;
 		else
