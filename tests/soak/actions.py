@@ -25,7 +25,8 @@ class Soak:
     WEIGHTS = {"kill_program": 10, "kill_ktsnd": 5, "kill_both": 3, "link_flap": 3, "flood": 3, "detach_attach": 2, "delete_namespace": 2,
                "disk_full": 2, "upgrade_or_rollback": 2}
 
-    def __init__(self, bed, daemon, tap, random):
+    def __init__(self, bed, daemon, tap, random, only=()):
+        self.weights = {name: weight for name, weight in self.WEIGHTS.items() if not only or name in only}
         self.bed, self.daemon, self.random, self.ledger = bed, daemon, random, Ledger(tap)
         self.counts, self.kills, self.findings, self.served_ms, self.senders, self.timeline = {}, 0, [], [], 0, []
 
@@ -39,7 +40,7 @@ class Soak:
 
     def step(self):
         """One action, drawn by weight; its name."""
-        name = self.random.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))[0]
+        name = self.random.choices(list(self.weights), list(self.weights.values()))[0]
         began = time.monotonic_ns()
         self.counts[name] = self.counts.get(name, 0) + 1
         getattr(self, name)()
@@ -105,7 +106,7 @@ class Soak:
         for program in self.ledger.living:
             program.scan(self.daemon.starts)
         self.daemon.kill()
-        self.ledger.dead_lives.add(self.daemon.starts)
+        self.ledger.dead_lives[self.daemon.starts] = time.monotonic_ns()
         self.kills += 1
 
     def _start_ktsnd(self):
@@ -148,7 +149,7 @@ class Soak:
             for program in self.ledger.living:
                 program.scan(self.daemon.starts)
             self.daemon.terminate()
-            self.ledger.dead_lives.add(self.daemon.starts)
+            self.ledger.dead_lives[self.daemon.starts] = time.monotonic_ns()
         self.daemon.turn = 1 - self.daemon.turn
         self._start_ktsnd()
 

@@ -133,7 +133,7 @@ class Ledger:
         self.tap, self.living, self.ended = tap, [], []
         self.sums = {"programs": 0, "taken": 0, "refused": 0, "missing": 0, "daemon_absent": 0, "untold": 0, "in_call": 0}
         self.trace = []  # of each program: (when each missing frame was sent, daemon_absent, untold, pod)
-        self.drops, self.dead_lives = {}, set()  # drops: by life, then by reason
+        self.drops, self.dead_lives = {}, {}  # drops: by life, then by reason; dead_lives: when each ktsnd went
 
     def note_drops(self, life, statistics):
         """The counters of this life of ktsnd, without what programs count themselves."""

@@ -42,8 +42,12 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=10, help="of actions (default 10)")
     parser.add_argument("--seed", type=int, help="of the actions and their pauses (default: the time)")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "out/soak", help="directory of results.json")
+    parser.add_argument("--only", default="", metavar="A,B", help=f"only these actions of: {', '.join(Soak.WEIGHTS)}")
     parser.add_argument("--lose", type=int, default=0, metavar="N", help="forget each Nth frame at the receiver: the run must fail then")
     given = parser.parse_args()
+    given.only = [name for name in given.only.split(",") if name]
+    if unknown := set(given.only) - set(Soak.WEIGHTS):
+        parser.error(f"no such action: {', '.join(sorted(unknown))}")
     if given.seed is None:
         given.seed = int(time.time())
     return given
@@ -95,7 +99,7 @@ def soaked(given, bed, verdict):
     daemon.start()
     tap = Tap(bed, given.lose)
     tap.start()
-    soak = Soak(bed, daemon, tap, random.Random(given.seed))
+    soak = Soak(bed, daemon, tap, random.Random(given.seed), given.only)
     verdict["soak"] = soak
     soak.begin()
     time.sleep(WARM_UP)
