@@ -5,6 +5,7 @@
 //! of now for who asks, and a call at each change. It reads clocks and never sets one. Workers are told by the node; none
 //! of them waits for this thread.
 
+pub(crate) mod fuzzing;
 mod judge;
 mod parse;
 mod source;

@@ -11,6 +11,8 @@ pub mod config;
 pub mod control;
 mod cpus;
 pub mod daemon;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ingress;
 pub mod limits;
 pub mod node;

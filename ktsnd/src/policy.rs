@@ -7,6 +7,7 @@
 //! read (named sets, eBPF, another namespace's rules) is not found, so finding nothing proves nothing
 //! (`docs/guide/policy.md`). It changes no rule.
 
+pub(crate) mod fuzzing;
 mod named;
 mod read;
 mod restriction;

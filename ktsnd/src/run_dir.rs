@@ -5,6 +5,7 @@
 //! is refused, and no symbolic link in it is followed.
 
 mod fields;
+pub(crate) mod fuzzing;
 mod state;
 
 use std::fs::{self, File};

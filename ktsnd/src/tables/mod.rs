@@ -18,6 +18,7 @@
 
 mod build;
 mod delivery;
+pub(crate) mod fuzzing;
 mod given;
 mod host_end;
 mod keeper;

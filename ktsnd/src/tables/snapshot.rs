@@ -4,6 +4,8 @@
 //! In: a netlink socket of that namespace. Out: a [`Snapshot`], and of it what one device's table needs.
 //! Only the main routing table counts; policy routing rules, type-of-service routes and cached routes are left out.
 
+pub(in crate::tables) mod fuzzing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;

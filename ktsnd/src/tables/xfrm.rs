@@ -5,6 +5,8 @@
 //! encrypted (or blocked) on the kernel's way. On doubt they would. A kernel without XFRM netlink has no policies. Reads
 //! only.
 
+pub(super) mod fuzzing;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, OwnedFd};
