@@ -15,6 +15,8 @@ mod api;
 #[allow(dead_code)]
 #[path = "../../libktsn/src/control_messages.rs"]
 mod control_messages;
+#[cfg(feature = "api")]
+mod daemon;
 mod link;
 mod messages;
 pub mod mutate;
@@ -30,6 +32,8 @@ mod wire;
 
 #[cfg(feature = "api")]
 pub use api::api;
+#[cfg(feature = "api")]
+pub use daemon::{clock, config, netlink, rules, state};
 pub use link::link;
 pub use messages::messages;
 pub use resolve::resolve;

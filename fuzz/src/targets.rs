@@ -13,6 +13,16 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("resolve", crate::resolve),
     #[cfg(feature = "api")]
     ("api", crate::api),
+    #[cfg(feature = "api")]
+    ("state", crate::state),
+    #[cfg(feature = "api")]
+    ("netlink", crate::netlink),
+    #[cfg(feature = "api")]
+    ("rules", crate::rules),
+    #[cfg(feature = "api")]
+    ("clock", crate::clock),
+    #[cfg(feature = "api")]
+    ("config", crate::config),
     ("messages", crate::messages),
     ("schedule", crate::schedule),
     ("taprio", crate::taprio),
