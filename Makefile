@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni e2e-k8s clean
+.PHONY: help setup build lint test test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni fuzz e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -58,6 +58,9 @@ bench-overlay: build ## all ways from pod to pod, idle and loaded, 200 attachmen
 bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)
 	@mkdir -p out/bench
 	@scripts/go.sh bench-cni $(BIN) out/bench/cni.json
+
+fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
+	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh
 
 e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times, CACHED=1 builds no Kubernetes
 	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick) $(if $(CACHED),--cached)
