@@ -90,22 +90,13 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
     node.restore(kept.attachments, kept.foreign).await;
-    let (stop_sender, stop) = oneshot::channel();
+    let stop = stop_signal()?;
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {
         let stopped = async move {
             let _ = served.await;
         };
         Control::new(question_sender).serve(&control_socket, stopped).await
-    });
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        let _ = stop_sender.send(());
     });
     let _control = beat();
     info!("ready");
@@ -120,6 +111,21 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     }
     info!("drained");
     Ok(())
+}
+
+/// Says when the daemon is to end: SIGTERM or SIGINT.
+fn stop_signal() -> anyhow::Result<oneshot::Receiver<()>> {
+    let (stop_sender, stop) = oneshot::channel();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let _ = stop_sender.send(());
+    });
+    Ok(stop)
 }
 
 /// How often the control thread shows that it lives.

@@ -253,6 +253,7 @@ impl Node {
                 _ = &mut stop, if !self.stopping => {
                     info!("draining: nothing new is taken, queued frames are sent");
                     self.stopping = true;
+                    self.registrar.admit_no_more();
                     self.end_captures();
                     self.ingress.clear();
                     for worker in self.workers.values() {

@@ -211,7 +211,7 @@ impl<T> ManySender<T> {
 
 impl<T> WorkerReceiver<T> {
     /// The next value, if there is one now.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         self.0.pop().ok()
     }
 }
@@ -258,7 +258,7 @@ mod tests {
             .collect();
         let mut seen = Vec::new();
         while seen.len() < 200 {
-            seen.extend(worker.next());
+            seen.extend(worker.pop());
         }
         assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
         for thread in 0..4 {

@@ -349,22 +349,26 @@ fn an_uplink_that_is_replaced_is_followed() {
     assert_eq!(counted(&receiving).taken, before + 200, "{:?}", counted(&receiving));
 }
 
+/// The same on host A, for a pod that is believed what addresses it has.
+fn attachment_on_a(name: &str, namespace: &str) -> v1::Attachment {
+    let vxlan = v1::Vxlan { local: "192.168.50.1".to_owned(), ..v1::Vxlan::default() };
+    v1::Attachment {
+        vxlan: Some(vxlan),
+        addresses: vec!["interface".to_owned()],
+        ..attachment(name, namespace)
+    }
+}
+
+/// The MAC address of a device.
+fn mac(namespace: &str, device: &str) -> String {
+    let shown =
+        Command::new("ip").args(["-n", namespace, "-br", "link", "show", device]).output().expect("ip");
+    String::from_utf8_lossy(&shown.stdout).split_whitespace().nth(2).expect("an address").to_owned()
+}
+
 #[test]
 fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let bed = Bed::new();
-    let on_a = |name: &str, namespace: &str| {
-        let vxlan = v1::Vxlan { local: "192.168.50.1".to_owned(), ..v1::Vxlan::default() };
-        v1::Attachment {
-            vxlan: Some(vxlan),
-            addresses: vec!["interface".to_owned()],
-            ..attachment(name, namespace)
-        }
-    };
-    let mac = |namespace: &str, device: &str| {
-        let shown =
-            Command::new("ip").args(["-n", namespace, "-br", "link", "show", device]).output().expect("ip");
-        String::from_utf8_lossy(&shown.stdout).split_whitespace().nth(2).expect("an address").to_owned()
-    };
     // The pods ask for nobody, so the host does not learn of them by itself.
     let bridge = mac(&bed.host_a, "cni0");
     for pod in [&bed.pod_a, &bed.pod_q] {
@@ -372,7 +376,7 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     }
     let mut receiving = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
     receiving.spawn();
-    let attach = |name: &str, namespace: &str| receiving.control().attach(on_a(name, namespace));
+    let attach = |name: &str, namespace: &str| receiving.control().attach(attachment_on_a(name, namespace));
     attach(NAME, &bed.pod_a).expect("the first");
     // An address, then a MAC address that is taken.
     let (mac_a, mac_q) = (mac(&bed.pod_a, "eth0"), mac(&bed.pod_q, "eth0"));

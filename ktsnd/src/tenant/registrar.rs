@@ -122,6 +122,7 @@ struct Registered<P> {
 pub struct Registrar {
     wake: Arc<OwnedFd>,
     stop: Arc<std::sync::atomic::AtomicBool>,
+    is_closing: Arc<std::sync::atomic::AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -149,6 +150,7 @@ impl Registrar {
         let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let is_closing = Arc::new(std::sync::atomic::AtomicBool::new(false));
         watch(&epoll, &listener, TOKEN_LISTENER).map_err(failed)?;
         watch(&epoll, &wake, TOKEN_WAKE).map_err(failed)?;
         watch(&epoll, &answers, TOKEN_ANSWERS).map_err(failed)?;
@@ -157,6 +159,7 @@ impl Registrar {
             listener,
             wake: wake.clone(),
             stop: stop.clone(),
+            is_closing: is_closing.clone(),
             directory,
             connections: BTreeMap::new(),
             next_number: 1,
@@ -174,7 +177,14 @@ impl Registrar {
             .name("ktsn-registrar".into())
             .spawn(move || service.run())
             .map_err(|error| RegistrarError { path: path.display().to_string(), error })?;
-        Ok(Self { wake, stop, thread: Some(thread) })
+        Ok(Self { wake, stop, is_closing, thread: Some(thread) })
+    }
+
+    /// From now on no client is admitted: programs find no daemon, keep their counts, and ask the next one. A region that this
+    /// daemon made while it drains would take along what its program had counted.
+    pub fn admit_no_more(&self) {
+        self.is_closing.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.tables_changed();
     }
 
     /// Tells it that the directory's tables changed.
@@ -198,6 +208,7 @@ struct Service<P> {
     listener: OwnedFd,
     wake: Arc<OwnedFd>,
     stop: Arc<std::sync::atomic::AtomicBool>,
+    is_closing: Arc<std::sync::atomic::AtomicBool>,
     directory: Directory<P>,
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
@@ -239,6 +250,7 @@ impl<P: Send + 'static> Service<P> {
                     TOKEN_LISTENER => self.accept(),
                     TOKEN_WAKE => {
                         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                        self.close_if_asked();
                         self.follow_tables();
                     }
                     TOKEN_ANSWERS => {
@@ -277,6 +289,19 @@ impl<P: Send + 'static> Service<P> {
             self.turns.spend(netns_cookie, cpu_time().saturating_sub(before), Instant::now());
         }
         self.turns.clear();
+    }
+
+    /// Whether clients are no longer admitted.
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Whoever connects from now on is refused by the kernel, and so are those that wait in the listener.
+    fn close_if_asked(&mut self) {
+        if self.is_closing() {
+            let _ = epoll::delete(&self.epoll, &self.listener);
+            let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        }
     }
 
     fn accept(&mut self) {

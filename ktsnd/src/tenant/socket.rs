@@ -46,7 +46,7 @@ pub enum NotASocket {
     Kernel(Errno),
 }
 
-/// Reads the facts and closes the descriptor, as [`close`] does.
+/// Reads the facts and closes the descriptor, as `close` does.
 ///
 /// # Errors
 /// [`NotASocket`].

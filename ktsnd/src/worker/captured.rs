@@ -387,9 +387,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             pushed_at: piece.captured_at,
             wire_octets,
             sdu_octets,
-            late: policy.late,
-            overrun_limit: policy.overrun_limit,
-            horizon: policy.horizon,
+            ..policy.frame()
         };
         state.sched.offer(offered, now).map_err(|refused| Blocked::By(refused.reason))?;
         self.busy.insert(usize::from(port.0));

@@ -246,6 +246,21 @@ impl Client {
         &self.payloads[start..start + usize::from(octets)]
     }
 
+    /// Keeps what a slot's frame needs until it leaves.
+    pub(super) fn queue(
+        &mut self,
+        slot: u16,
+        payload: &[u8],
+        sending: Sending,
+        port: PortIndex,
+        copies: Copies,
+    ) {
+        self.keep_payload(slot, payload);
+        self.queued_count += 1;
+        let payload_octets = payload.len() as u16; // no more than payload_max, which is a u16
+        self.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
+    }
+
     pub(super) fn keep_payload(&mut self, slot: u16, payload: &[u8]) {
         let start = usize::from(slot) * self.payload_octets_max;
         self.payloads[start..start + payload.len()].copy_from_slice(payload);

@@ -10,7 +10,7 @@ use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 
 use ktsn_sched::policing::StreamIdentification;
-use ktsn_sched::{ClassOptions, GateProgram, GateStatus};
+use ktsn_sched::{ClassOptions, Frame, FrameId, GateProgram, GateStatus};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::OwnedFd;
 
@@ -44,6 +44,24 @@ pub struct AttachmentPolicy {
     pub stats: Arc<AttachmentStats>,
     /// What it uses of the worker; the worker's own.
     pub usage: Usage,
+}
+
+impl AttachmentPolicy {
+    /// A frame with what the attachment says of all its frames; the rest is its taker's to say.
+    pub(super) fn frame(&self) -> Frame {
+        Frame {
+            id: FrameId(0),
+            tenant: 0,
+            class: TrafficClass::default(),
+            tx_time: None,
+            pushed_at: Monotonic::ZERO,
+            wire_octets: 0,
+            sdu_octets: 0,
+            late: self.late,
+            overrun_limit: self.overrun_limit,
+            horizon: self.horizon,
+        }
+    }
 }
 
 /// What an attachment uses of its worker, and what of it was told; all zero at first.
@@ -248,7 +266,7 @@ pub struct Inbox<P> {
 impl<P> Inbox<P> {
     /// The next command, unless what it brings back might find no room.
     pub(crate) fn next(&mut self) -> Option<Command<P>> {
-        if self.returned.room() < limits::RETURNED_RESERVE { None } else { self.commands.next() }
+        if self.returned.room() < limits::RETURNED_RESERVE { None } else { self.commands.pop() }
     }
 
     /// Hands something back that must not be lost: its queue has room for all that there can be at once

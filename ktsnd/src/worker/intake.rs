@@ -8,7 +8,7 @@ use ktsn_ring::{ClockId, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
-use super::client::{Client, Queued};
+use super::client::Client;
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
 use super::sending::Sending;
@@ -187,26 +187,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if is_too_greedy(policy.usage.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
         }
-        let offered = Frame {
-            id: frame_id(index, slot),
-            tenant: u32::from(attachment.0),
-            class,
-            tx_time: Some(tx_time),
-            pushed_at: Monotonic::from_nanos(frame.pushed_at),
-            wire_octets,
-            sdu_octets,
-            late: policy.late,
-            overrun_limit: policy.overrun_limit,
-            horizon: policy.horizon,
-        };
-        match state.sched.offer(offered, now) {
+        let (tenant, pushed_at) = (u32::from(attachment.0), Monotonic::from_nanos(frame.pushed_at));
+        let offered =
+            Frame { id: frame_id(index, slot), tenant, class, tx_time: Some(tx_time), ..policy.frame() };
+        match state.sched.offer(Frame { pushed_at, wire_octets, sdu_octets, ..offered }, now) {
             Ok(()) => {
                 self.busy.insert(usize::from(port.0));
                 policy.usage.queued += 1;
-                client.keep_payload(slot, payload);
-                client.queued_count += 1;
-                let payload_octets = payload_octets as u16; // no more than payload_max, which is a u16
-                client.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
+                client.queue(slot, payload, sending, port, copies);
                 self.note_sooner(tx_time, usize::from(port.0), now);
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
                 self.want_neighbour(attachment, wanted);

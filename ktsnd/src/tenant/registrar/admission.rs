@@ -69,6 +69,9 @@ impl<P: Send + 'static> Service<P> {
         let Some(connection) = self.connections.get(&number).filter(|c| c.client.is_none()) else {
             return false;
         };
+        if self.is_closing() {
+            return false;
+        }
         let pid = connection.pid;
         let abi = layout::ABI as u16;
         if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
