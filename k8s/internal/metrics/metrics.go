@@ -108,6 +108,7 @@ var (
 	portHandOver  = desc("port_hand_over_seconds", "From kick to wire, 99.9 % of the last thousand frames or so.", port)
 	workerWakeUps = desc("worker_wake_ups_total", "Times that the worker woke up.", port)
 	workerSpin    = desc("worker_spin_seconds_total", "Time that the worker spent spinning.", port)
+	workerRests   = desc("worker_cpu_budget_spent_total", "Rests of the worker, as it had used its share of the CPU.", port)
 	workerSteps   = desc("worker_clock_steps_total", "Steps of the clock that the worker saw.", port)
 	workerBugs    = desc("worker_bugs_total", "Faults of ktsnd itself: report them.", port)
 	capacity      = desc("slots", "Slots of ktsn.io/tsn that this node offers.", nil)
@@ -283,6 +284,7 @@ func (o *out) ofPorts(statistics *nodeapi.StatisticsReply) {
 		device := worker.GetUplink()
 		o.counter(workerWakeUps, worker.GetWakeUps(), device)
 		o.metrics = append(o.metrics, prometheus.MustNewConstMetric(workerSpin, prometheus.CounterValue, float64(worker.GetSpinNs())/1e9, device))
+		o.counter(workerRests, worker.GetCpuBudgetSpent(), device)
 		o.counter(workerSteps, worker.GetClockSteps(), device)
 		o.counter(workerBugs, worker.GetBugs(), device)
 	}

@@ -2738,9 +2738,10 @@ type WorkerStatistics struct {
 	DoorbellsMuted  uint64                 `protobuf:"varint,7,opt,name=doorbells_muted,json=doorbellsMuted,proto3" json:"doorbells_muted,omitempty"`
 	RegionsRetired  uint64                 `protobuf:"varint,8,opt,name=regions_retired,json=regionsRetired,proto3" json:"regions_retired,omitempty"`
 	Bugs            uint64                 `protobuf:"varint,9,opt,name=bugs,proto3" json:"bugs,omitempty"`
-	Reports         uint64                 `protobuf:"varint,10,opt,name=reports,proto3" json:"reports,omitempty"`                                     // frames told of in their slots: error reports, transmit timestamps
-	ReportsDropped  uint64                 `protobuf:"varint,11,opt,name=reports_dropped,json=reportsDropped,proto3" json:"reports_dropped,omitempty"` // not told: the program had as many unread as it may
-	NoticesLost     uint64                 `protobuf:"varint,12,opt,name=notices_lost,json=noticesLost,proto3" json:"notices_lost,omitempty"`          // told, but the program is not woken: it finds them when it looks
+	Reports         uint64                 `protobuf:"varint,10,opt,name=reports,proto3" json:"reports,omitempty"`                                       // frames told of in their slots: error reports, transmit timestamps
+	ReportsDropped  uint64                 `protobuf:"varint,11,opt,name=reports_dropped,json=reportsDropped,proto3" json:"reports_dropped,omitempty"`   // not told: the program had as many unread as it may
+	NoticesLost     uint64                 `protobuf:"varint,12,opt,name=notices_lost,json=noticesLost,proto3" json:"notices_lost,omitempty"`            // told, but the program is not woken: it finds them when it looks
+	CpuBudgetSpent  uint64                 `protobuf:"varint,20,opt,name=cpu_budget_spent,json=cpuBudgetSpent,proto3" json:"cpu_budget_spent,omitempty"` // rests, as the worker had used its share of the CPU
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2855,6 +2856,13 @@ func (x *WorkerStatistics) GetReportsDropped() uint64 {
 func (x *WorkerStatistics) GetNoticesLost() uint64 {
 	if x != nil {
 		return x.NoticesLost
+	}
+	return 0
+}
+
+func (x *WorkerStatistics) GetCpuBudgetSpent() uint64 {
+	if x != nil {
+		return x.CpuBudgetSpent
 	}
 	return 0
 }
@@ -3872,7 +3880,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1aA\n" +
 	"\x13ClientsRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x9d\x03\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xc7\x03\n" +
 	"\x10WorkerStatistics\x12\x16\n" +
 	"\x06uplink\x18\x01 \x01(\tR\x06uplink\x12\x19\n" +
 	"\bwake_ups\x18\x02 \x01(\x04R\awakeUps\x12\x17\n" +
@@ -3887,7 +3895,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\areports\x18\n" +
 	" \x01(\x04R\areports\x12'\n" +
 	"\x0freports_dropped\x18\v \x01(\x04R\x0ereportsDropped\x12!\n" +
-	"\fnotices_lost\x18\f \x01(\x04R\vnoticesLost\"\xa4\x03\n" +
+	"\fnotices_lost\x18\f \x01(\x04R\vnoticesLost\x12(\n" +
+	"\x10cpu_budget_spent\x18\x14 \x01(\x04R\x0ecpuBudgetSpent\"\xa4\x03\n" +
 	"\x0ePortStatistics\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x16\n" +

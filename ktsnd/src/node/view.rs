@@ -108,6 +108,7 @@ impl Node {
                     reports: get(&w.stats.reports),
                     reports_dropped: get(&w.stats.reports_dropped),
                     notices_lost: get(&w.stats.notices_lost),
+                    cpu_budget_spent: get(&w.stats.cpu_budget_spent),
                 })
                 .collect(),
             ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),
