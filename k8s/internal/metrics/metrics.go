@@ -124,7 +124,7 @@ func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
 		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
-		workerWakeUps, workerSpin, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
+		workerWakeUps, workerSpin, workerRests, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
 	} {
 		descriptions <- one
 	}

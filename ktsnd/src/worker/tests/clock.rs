@@ -189,6 +189,9 @@ proptest! {
     ) {
         let policy = if is_hold { UnsynchronisedPolicy::Hold } else { UnsynchronisedPolicy::Drop };
         let mut world = patient(policy);
+        // No frame may be given up: the steps sleep for up to 75 s in all.
+        world.worker.apply_commands();
+        world.worker.attachments[0].as_mut().unwrap().horizon = Nanos::from_seconds(1_000);
         let app = world.client(1024);
         let mut pushed = 0u64;
         let mut is_bad = false;
