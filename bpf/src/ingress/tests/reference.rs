@@ -65,7 +65,7 @@ pub(super) const ENDS: [(u32, IpAddr, IpAddr); 6] = [
     (1, LOCAL_V6, underlay_v6(2)),
     (7, LOCAL_V4, underlay_v4(2)),
     (7, LOCAL_V6, underlay_v6(2)),
-    // An address of the node is no tunnel end, whoever says so.
+    // An address of the node is no tunnel end, even where a peer list names it.
     (1, LOCAL_V4, underlay_v4(200)),
 ];
 
