@@ -39,7 +39,7 @@ TURNS = (
     ("prefixes_doubled",), ("range_taken",), ("unserved_told", "rebooted_forgotten"),
 )
 # Nothing may be left on the nodes by the lines of these.
-CLEAN = ("kinds_served", "disk_full", "many_at_once")
+CLEAN = ("kinds_served", "policy_comes_later", "disk_full", "many_at_once")
 GROUPS = (Faults, Kinds, Schedules, Adversities)
 NAMES = tuple(name for names in TURNS for name in names)
 # Sizes beyond these are an accident: something went into an image that does not belong there.

@@ -26,8 +26,7 @@ const (
 // listen serves /metrics, /readyz and /livez, at the addresses that are given: to everybody at the first, and at the second by TLS,
 // /metrics to those whom the API server lets.
 func (a *Agent) listen() (servers []*http.Server, err error) {
-	var listener net.Listener
-	serve := func(handler http.Handler) {
+	serve := func(listener net.Listener, handler http.Handler) {
 		server := guard.Server(handler)
 		servers = append(servers, server)
 		go func() { _ = server.Serve(listener) }() // ends with Close
@@ -35,19 +34,21 @@ func (a *Agent) listen() (servers []*http.Server, err error) {
 	}
 	scrape := a.scrape()
 	if a.config.Listen != "" {
-		if listener, err = guard.Listen(a.config.Listen); err != nil {
+		listener, err := guard.Listen(a.config.Listen)
+		if err != nil {
 			return nil, fmt.Errorf("--listen: %w: is another agent running on this node?", err)
 		}
-		serve(a.handler(scrape, true))
+		serve(listener, a.handler(scrape, true))
 	}
 	if a.config.SecureListen != "" {
-		if listener, err = guard.ListenTLS(a.config.SecureListen, a.config.TLSCert, a.config.TLSKey); err != nil {
+		listener, err := guard.ListenTLS(a.config.SecureListen, a.config.TLSCert, a.config.TLSKey)
+		if err != nil {
 			for _, server := range servers {
 				server.Close()
 			}
 			return nil, fmt.Errorf("--secure-listen: %w", err)
 		}
-		serve(a.handler(guard.New(a.reviews, a.config.Log).Wrap(scrape), false))
+		serve(listener, a.handler(guard.New(a.reviews, a.config.Log).Wrap(scrape), false))
 	}
 	return servers, nil
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -91,5 +92,41 @@ func TestTheListenerForOthersIsGuarded(t *testing.T) {
 	}
 	if body := b.get("/livez"); !strings.Contains(body, "stuck: policies") {
 		t.Errorf("/livez on this node: %s", body)
+	}
+}
+
+// Both addresses answer, each by its own rules: the one without TLS to this node, the other to whom the API server lets.
+func TestEachAddressHasItsOwnServer(t *testing.T) {
+	free := func() string {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		return listener.Addr().String()
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
+	for range 20 {
+		here, secure := free(), free()
+		b := newBench(t, func(c *Config) { c.Overlay, c.Listen, c.SecureListen = false, here, secure }, nil, node("kn1", "192.0.2.1", nil, 0))
+		servers, err := b.listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for address, want := range map[string]int{"http://" + here: 200, "https://" + secure: 401} {
+			answer, err := client.Get(address + "/metrics")
+			if err != nil {
+				t.Fatalf("%s: %v", address, err)
+			}
+			answer.Body.Close()
+			if answer.StatusCode != want {
+				t.Fatalf("%s: %d, expected %d", address, answer.StatusCode, want)
+			}
+		}
+		for _, server := range servers {
+			server.Close()
+		}
 	}
 }

@@ -154,7 +154,11 @@ class Cases:
             left.clear()
             left.update({key: (before.get(key, 0), now) for key, now in self.leavings(node).items() if now > before.get(key, 0)})
             return not left
-        until(clean, seconds, lambda: f"left on {node.name}: {left}", 0.5)
+        until(clean, seconds, lambda: f"left on {node.name}: {left}; there are {self.named(node)}", 0.5)
+
+    def named(self, node):
+        """The states and leases of a node, by container: which pod left them."""
+        return node.space.run("sh", "-c", "cd /var/lib/cni && ls ktsn; grep -rH . networks").split("\n")
 
     def traffic(self, seconds=1.0, to=None):
         """Timed frames flow from end to end without a loss."""

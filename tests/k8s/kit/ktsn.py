@@ -68,8 +68,10 @@ class Ktsn:
         told = []
         for name, pod in self.pods().items():
             for container in ("ktsnd", "agent"):
-                log = self.cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", container, "--tail=6", check=False)
-                told.append(f"{name} {container}: {log.stdout}{log.stderr}")
+                words = ("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", container, "--tail=6")
+                for which in ((), ("--previous",)):
+                    log = self.cluster.kubectl(*words, *which, check=False)
+                    told.append(f"{name} {container} {' '.join(which)}: {log.stdout}{log.stderr}")
             states = [status.get("state") for status in pod.get("status", {}).get("containerStatuses", [])]
             told.append(f"{name}: {json.dumps(states)}")
         events = self.cluster.kubectl("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp", check=False).stdout
