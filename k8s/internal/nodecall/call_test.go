@@ -122,13 +122,13 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 		t.Error("present")
 	}
 
-	d := &daemon{}
-	server := nodetest.Serve(t, directory, d)
+	first := nodetest.Serve(t, directory, &daemon{})
 	err = client.Attach(nodetest.Within(t, time.Second), &nodewire.Attachment{})
 	nodetest.WantError(t, err, codes.DeadlineExceeded, "did not answer Attach in time")
-	d.attach = func(*nodepb.AttachRequest) error {
+	first.Stop()
+	server := nodetest.Serve(t, directory, &daemon{attach: func(*nodepb.AttachRequest) error {
 		return status.Error(codes.InvalidArgument, "attachment.late: “soon” 100%")
-	}
+	}})
 	err = client.Attach(nodetest.Within(t, 20*time.Second), &nodewire.Attachment{})
 	nodetest.WantError(t, err, codes.InvalidArgument, "Attach", "attachment.late: “soon” 100%")
 	err = client.Detach(nodetest.Within(t, 20*time.Second), "c1/net1")
