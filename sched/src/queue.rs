@@ -17,6 +17,7 @@ use crate::admission::{Admission, chosen};
 use crate::frame::{Frame, FrameId};
 use crate::strategy::Decision;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use ktsn_model::{LatePolicy, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use turns::{Served, Turns};
@@ -270,8 +271,13 @@ impl Queues {
         let (lane, heap) = self.lane_of(self.frames[slot as usize].tenant, &self.nodes[slot as usize]);
         let before = self.turns.root(lane, heap);
         let root = self.merge(before, slot);
-        if root != before {
-            self.turns.set_root(lane, heap, root);
+        if root == before {
+            return;
+        }
+        self.turns.set_root(lane, heap, root);
+        if self.nodes[root as usize].marks & BY_ARRIVAL == 0 {
+            self.turns.settle_first(lane, root, &self.nodes);
+        } else {
             self.turns.settle(lane, &self.nodes);
         }
     }
@@ -292,13 +298,21 @@ impl Queues {
             (None, Some(second)) => Some(head(second.due, MONOTONIC)),
             (Some(first), Some(second)) => {
                 let (one, other) = (head(first.due, TAI), head(second.due, MONOTONIC));
-                let stood = [now[TAI].saturating_sub(first.at), now[MONOTONIC].saturating_sub(second.at)];
-                let arrival = |slot: u32| self.nodes[slot as usize].arrival;
-                // The tie of two turns: they are the same tenant's.
-                let is_second = (other.wait, stood[TAI], second.tie)
-                    < (one.wait, stood[MONOTONIC], first.tie)
-                    || ((other.wait, stood[TAI], second.tie) == (one.wait, stood[MONOTONIC], first.tie)
-                        && (one.overdue, arrival(second.root)) < (other.overdue, arrival(first.root)));
+                // Two that are not due yet seldom wait equally long: one comparison then.
+                let is_second = if one.wait == other.wait {
+                    let stood = [now[TAI].saturating_sub(first.at), now[MONOTONIC].saturating_sub(second.at)];
+                    let arrival = |slot: u32| self.nodes[slot as usize].arrival;
+                    // The tie of two turns: they are the same tenant's.
+                    match (stood[TAI], second.tie).cmp(&(stood[MONOTONIC], first.tie)) {
+                        Ordering::Less => true,
+                        Ordering::Greater => false,
+                        Ordering::Equal => {
+                            (one.overdue, arrival(second.root)) < (other.overdue, arrival(first.root))
+                        }
+                    }
+                } else {
+                    other.wait < one.wait
+                };
                 Some(if is_second { other } else { one })
             }
         }

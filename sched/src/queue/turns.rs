@@ -163,6 +163,12 @@ impl Turns {
         }
     }
 
+    /// A frame has come that is now the first of `lane` on its clock, where each clock has a heap of its own: it stands elsewhere there.
+    pub(super) fn settle_first(&mut self, lane: usize, root: u32, nodes: &[Node]) {
+        let node = &nodes[root as usize];
+        self.stand(lane % TrafficClass::COUNT * CLOCKS + node.clock(), lane, root, node);
+    }
+
     /// The first frames of `lane`, or its last turn, have changed: it stands elsewhere.
     pub(super) fn settle(&mut self, lane: usize, nodes: &[Node]) {
         let mut first = [NIL; CLOCKS];
@@ -189,18 +195,18 @@ impl Turns {
         let (at, tie) = if is_served { (served.at[clock], served.turn) } else { (due, node.arrival) };
         let stand = Stand { at, tie, due, root, lane: lane as u32 };
         let place = places[clock] as usize;
-        if let ([there], 0) = (self.queues[queue].as_mut_slice(), place) {
-            // Alone, as most are.
-            *there = stand;
-            return;
-        }
-        match self.queues[queue].get_mut(place) {
+        let stands = &mut self.queues[queue];
+        match stands.get_mut(place) {
             Some(there) => *there = stand,
             None => {
-                self.lanes[lane].places[clock] = self.queues[queue].len() as u32;
+                self.lanes[lane].places[clock] = stands.len() as u32;
                 // There is room: it is made for every lane that can have a frame.
-                self.queues[queue].push(stand);
+                stands.push(stand);
             }
+        }
+        if stands.len() == 1 {
+            // Alone, as most are.
+            return;
         }
         let place = self.rise(queue, self.lanes[lane].places[clock] as usize);
         self.sink(queue, place);
