@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::af_packet::AfPacket;
 use crate::af_xdp::AfXdp;
+use crate::deferred::Deferred;
 use crate::device::{Device, Options};
 #[cfg(feature = "dpdk")]
 use crate::dpdk::Dpdk;
@@ -70,6 +71,8 @@ pub enum AnyPort {
     /// A driver of DPDK.
     #[cfg(feature = "dpdk")]
     Dpdk(Box<Dpdk>),
+    /// AF_PACKET by a thread of its own.
+    Deferred(Box<Deferred>),
     /// In this process.
     Memory(Box<Memory>),
     /// Any of these, recorded to a file.
@@ -90,6 +93,7 @@ macro_rules! adapters {
 adapters!(
     AfXdp(AfXdp),
     AfPacket(AfPacket),
+    Deferred(Deferred),
     Memory(Memory),
     Pcap(Pcap<AnyPort, std::io::BufWriter<std::fs::File>>),
     Fault(Fault<AnyPort>),
@@ -104,6 +108,7 @@ macro_rules! each {
             Self::AfPacket($port) => $call,
             #[cfg(feature = "dpdk")]
             Self::Dpdk($port) => $call,
+            Self::Deferred($port) => $call,
             Self::Memory($port) => $call,
             Self::Pcap($port) => $call,
             Self::Fault($port) => $call,

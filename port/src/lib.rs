@@ -15,7 +15,8 @@
 //! store and one non-blocking system call, because it is called at the transmit time.
 //!
 //! What a port must never do: let a staged frame leave before its commit; send a frame twice; lose one without
-//! an error or a counter; block; allocate after it was opened; read a clock to decide anything; receive.
+//! an error or a counter; block; allocate after it was opened; read a clock to decide anything; receive. (`deferred` blocks, in
+//! its own thread, and reads a clock there.)
 //! It knows neither schedules nor tenants.
 
 mod device;
@@ -27,6 +28,7 @@ mod traits;
 pub mod af_packet;
 pub mod af_xdp;
 pub mod auto;
+pub mod deferred;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod fault;

@@ -22,7 +22,7 @@ pub type Builder<'a> = dyn FnMut(&mut [u8]) -> Option<usize> + 'a;
 /// What an opened port can do; constant while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The adapter's name as in the configuration: `af_xdp`, `af_packet`, `memory`.
+    /// The adapter's name as in the configuration: `af_xdp`, `af_packet`, `memory`; `deferred` is chosen by the daemon.
     pub adapter: &'static str,
     /// The interface's index; 0 when there is none.
     pub ifindex: u32,
