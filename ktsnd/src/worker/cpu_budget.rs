@@ -23,6 +23,8 @@ pub(super) const SHARE_PERMILLE: i64 = 900;
 pub(super) const FULL: Nanos = Nanos::from_millis(5);
 /// A rest ends with so much saved: enough for a millisecond of work.
 const RESUME: Nanos = Nanos::from_micros(100);
+/// No rest is shorter. One that hands frames over all the time would gain nothing, and the next one would begin at once.
+const REST_MIN: Nanos = Nanos::from_micros(20);
 /// A rest that frames must wait for.
 const FORCED_REST: Nanos = Nanos::from_micros(200);
 
@@ -115,8 +117,8 @@ impl CpuBudget {
             return Allowed::Nothing(FORCED_REST);
         }
         let missing = RESUME.saturating_sub(self.tokens).get();
-        // Rounded up, so that one rest is enough.
-        Allowed::Due(Nanos::new(missing * 1000 / SHARE_PERMILLE + 1_000))
+        // Handing over during the rest takes time, too: one rest is enough.
+        Allowed::Due(Nanos::new(missing * 1000 / SHARE_PERMILLE + 1_000).max(REST_MIN))
     }
 }
 
@@ -186,5 +188,28 @@ mod tests {
                 prop_assert!(sum <= 915_000_000, "{sum} ns awake in a second");
             }
         }
+    }
+
+    /// Frames that are handed over during a rest take some of it.
+    #[test]
+    fn a_rest_comes_to_its_end_though_the_worker_does_something_in_it() {
+        let takes = Nanos::from_micros(3);
+        let mut now = Monotonic::from_nanos(SECOND);
+        let mut budget = CpuBudget::new();
+        budget.awake(now);
+        while budget.allowed() == Allowed::Work {
+            now = now.saturating_add(Nanos::from_millis(1));
+            budget.awake(now);
+        }
+        let mut rests = 0;
+        while let Allowed::Due(span) = budget.allowed() {
+            now = now.saturating_add(takes);
+            budget.awake(now);
+            now = now.saturating_add(span.saturating_sub(takes).max(Nanos::ZERO));
+            budget.slept(now);
+            rests += 1;
+            assert!(rests < 4, "{budget:?}");
+        }
+        assert_eq!(budget.allowed(), Allowed::Work);
     }
 }
