@@ -13,6 +13,7 @@ mod cpus;
 pub mod daemon;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hand_overs;
 mod ingress;
 pub mod limits;
 pub mod node;

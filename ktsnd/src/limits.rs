@@ -136,6 +136,21 @@ pub const HELD_PAUSE_MAX: Nanos = Nanos::from_micros(320);
 /// … until it has been held for so long.
 pub const HELD_MAX: Nanos = Nanos::from_millis(10);
 
+/// A hand-over by a pod's interface may take this long; what it takes longer is charged to the pod …
+pub const HAND_OVER_USUAL: Nanos = Nanos::from_micros(20);
+/// … this much at most for one hand-over, as the machine may have stalled. …
+pub const HAND_OVER_CHARGE_MAX: Nanos = Nanos::from_micros(400);
+/// … Within a second a pod may be charged so much. Beyond, its frames leave by an ordinary thread …
+pub const HAND_OVER_BUDGET: Nanos = Nanos::from_micros(500);
+/// … until they were within the budget there for so long. …
+pub const DEFERRED_MIN: Nanos = Nanos::from_seconds(600);
+/// … Twice as long each time, where they are beyond it again soon, up to this.
+pub const DEFERRED_MAX: Nanos = Nanos::from_seconds(86_400);
+/// Transmit buffers of a port whose frames leave by an ordinary thread.
+pub const DEFERRED_STAGES: u16 = 64;
+/// A port that could not be opened for that is tried again after this.
+pub const DEFER_PAUSE: Nanos = Nanos::from_seconds(10);
+
 /// The same news (a missing neighbour, a failed port) is told no more often than this.
 pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
 
@@ -154,5 +169,6 @@ pub const DOORBELLS_A_SECOND: u32 = 20_000;
 const _: () =
     assert!((CACHE_ENTRIES / CACHE_WAYS).is_power_of_two() && CACHE_ENTRIES.is_multiple_of(CACHE_WAYS));
 const _: () = assert!(CACHE_ENTRIES <= 1 << 16);
+const _: () = assert!(HAND_OVER_CHARGE_MAX.get() < HAND_OVER_BUDGET.get());
 const _: () = assert!(SLEEP_MUTED.get() < SLEEP_MAX.get() && SLEEP_MAX.get() < SLEEP_IDLE.get());
 const _: () = assert!(CLIENTS_MAX <= 1 << 16 && QUEUE_MAX >= 4096);

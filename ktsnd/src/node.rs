@@ -9,6 +9,7 @@ mod capture;
 mod clock;
 mod detached;
 mod ingress;
+mod interface;
 mod mailbox;
 mod network_policy;
 mod peers;
@@ -139,6 +140,8 @@ struct OpenPort {
     stats: Arc<PortStats>,
     /// What the stream filters in front of it have seen, in their order.
     policing: Arc<[StreamFilterStats]>,
+    /// By which thread its frames leave, where it is a pod's.
+    way: interface::Way,
     /// Frames that the device had sent when it was opened.
     sent_before: u64,
 }
@@ -272,6 +275,7 @@ impl Node {
                 _ = looks.tick() => {
                     self.look_at_speeds();
                     self.look_at_captures();
+                    self.look_at_deferred();
                 }
             }
             if self.stopping && self.workers.values().all(|w| w.ended) {
@@ -353,6 +357,7 @@ impl Node {
             }
             Returned::BeyondHorizon(index, ahead) => self.beyond_horizon(index, ahead),
             Returned::PortFailed(index) => self.reopen(&uplink, index),
+            Returned::PortSlow(index, longest) => self.defer(index, longest),
             Returned::CaptureRefused(index) => self.end_capture(index),
             Returned::Ended => {
                 debug!(uplink, "worker ended");

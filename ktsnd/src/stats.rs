@@ -121,6 +121,10 @@ pub struct AttachmentStats {
     pub copies_lost: AtomicU64,
     /// Octets of all these, without FCS.
     pub sent_octets: AtomicU64,
+    /// Of the sent ones, those that left by an ordinary thread, as hand-overs took too long. That thread's alone.
+    pub deferred: AtomicU64,
+    /// Of the sent ones, those that the device did not take from that thread.
+    pub deferred_failed: AtomicU64,
     /// Frames sent although their transmit time had passed when the program sent them.
     pub late: AtomicU64,
     /// On-time frames sent more than 1 µs after their transmit time.
@@ -159,6 +163,8 @@ impl AttachmentStats {
                 of.copies.load(Relaxed),
                 of.copies_lost.load(Relaxed),
                 of.sent_octets.load(Relaxed),
+                of.deferred.load(Relaxed),
+                of.deferred_failed.load(Relaxed),
                 of.late.load(Relaxed),
                 of.overrun.load(Relaxed),
                 of.capture_reattached.load(Relaxed),
@@ -172,6 +178,8 @@ impl AttachmentStats {
             &self.copies,
             &self.copies_lost,
             &self.sent_octets,
+            &self.deferred,
+            &self.deferred_failed,
             &self.late,
             &self.overrun,
             &self.capture_reattached,

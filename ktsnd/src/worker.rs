@@ -43,7 +43,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ktsn_model::{DropReason, PriorityMap, UnsynchronisedPolicy};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 use ktsn_sched::{FrameId, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Offset};
 
@@ -80,6 +80,8 @@ use turns::Turns;
 /// One port with its queue.
 struct PortState<P> {
     port: Box<P>,
+    /// Takes its place as soon as all that was committed has left.
+    successor: Option<Box<P>>,
     sched: Box<Selection>,
     priority_map: PriorityMap,
     /// In front of the queue.
@@ -343,8 +345,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if new_second {
             self.second_began = now;
         }
-        for state in self.ports[..self.ports_end].iter_mut().flatten() {
+        for (index, state) in (0..).zip(&mut self.ports[..self.ports_end]) {
+            let Some(state) = state else { continue };
             state.port.reap();
+            if let Some(before) = state.succeed() {
+                self.inbox.give(Returned::Port(PortIndex(index), Some(before)));
+            }
             if new_second && let Some(span) = state.hand_over.tick() {
                 state.set_hand_over(span);
             }

@@ -95,6 +95,10 @@ var (
 	late          = desc("frames_late_total", "Frames whose transmit time had passed when the program sent them.", attachment)
 	overrun       = desc("frames_overrun_total", "Frames sent more than 1 µs after their transmit time as the worker came late.", attachment)
 	dropped       = desc("frames_dropped_total", "Frames dropped, by reason.", withReason)
+	deferred      = desc("frames_deferred_total", "Of the frames sent, those that left by a thread that is not real-time.", attachment)
+	deferredLost  = desc("frames_deferred_failed_total", "Of the frames sent, those that the device did not take from that thread.", attachment)
+	deferredFor   = desc("deferred_seconds", "How long frames have left by a thread that is not real-time; 0 = they leave by the worker.", attachment)
+	deferredTook  = desc("deferred_hand_over_seconds", "Longest hand-over of the last minute, while frames are deferred.", attachment)
 	bypassed      = desc("datagrams_bypassed_total", "Datagrams left to the kernel, by reason.", withReason)
 	transmitError = desc("transmit_error_seconds", "From the transmit time to the hand-over to the port.", attachment)
 	ingressTaken  = desc("ingress_frames_taken_total", "Frames that came the short way into the pod.", attachment)
@@ -123,7 +127,7 @@ var (
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
-		bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
+		deferred, deferredLost, deferredFor, deferredTook, bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
 		workerWakeUps, workerSpin, workerRests, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
 	} {
 		descriptions <- one
@@ -253,6 +257,12 @@ func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 	o.counter(sentOctets, one.GetSentOctets(), name)
 	o.counter(late, one.GetLate(), name)
 	o.counter(overrun, one.GetOverrun(), name)
+	o.counter(deferred, one.GetDeferred(), name)
+	o.counter(deferredLost, one.GetDeferredFailed(), name)
+	o.gauge(deferredFor, float64(one.GetDeferral().GetForNs())/1e9, name)
+	if deferral := one.GetDeferral(); deferral != nil {
+		o.gauge(deferredTook, float64(deferral.GetLongestHandOverNs())/1e9, name)
+	}
 	o.reasons(dropped, one.GetDropped(), name)
 	o.reasons(bypassed, one.GetBypassed(), name)
 	if ingress := one.GetIngress(); ingress != nil {

@@ -119,6 +119,7 @@ func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.Ca
 			Dropped: map[string]uint64{"missed": 1}, Bypassed: map[string]uint64{"no_txtime": 4},
 			TransmitError: &nodeapi.Histogram{HdrV2: encode(-700, 10)},
 			Ingress:       &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
+			Deferred:      6, DeferredFailed: 2, Deferral: &nodeapi.Deferral{ForNs: 61_000_000_000, LongestHandOverNs: 512_000},
 		}},
 		Workers: []*nodeapi.WorkerStatistics{{Uplink: "eth0", WakeUps: 9, SpinNs: 1_500_000_000}},
 		Ports: []*nodeapi.PortStatistics{
@@ -133,6 +134,18 @@ const scraped = `
 # HELP ktsn_clock_tai_offset_seconds TAI less UTC as the kernel has it; 0 is wrong.
 # TYPE ktsn_clock_tai_offset_seconds gauge
 ktsn_clock_tai_offset_seconds 37
+# HELP ktsn_deferred_hand_over_seconds Longest hand-over of the last minute, while frames are deferred.
+# TYPE ktsn_deferred_hand_over_seconds gauge
+ktsn_deferred_hand_over_seconds{attachment="c1/net1"} 0.000512
+# HELP ktsn_deferred_seconds How long frames have left by a thread that is not real-time; 0 = they leave by the worker.
+# TYPE ktsn_deferred_seconds gauge
+ktsn_deferred_seconds{attachment="c1/net1"} 61
+# HELP ktsn_frames_deferred_failed_total Of the frames sent, those that the device did not take from that thread.
+# TYPE ktsn_frames_deferred_failed_total counter
+ktsn_frames_deferred_failed_total{attachment="c1/net1"} 2
+# HELP ktsn_frames_deferred_total Of the frames sent, those that left by a thread that is not real-time.
+# TYPE ktsn_frames_deferred_total counter
+ktsn_frames_deferred_total{attachment="c1/net1"} 6
 # HELP ktsn_frames_dropped_total Frames dropped, by reason.
 # TYPE ktsn_frames_dropped_total counter
 ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
@@ -160,6 +173,7 @@ func TestWhatIsScraped(t *testing.T) {
 	}
 	collector := New(daemon{}, agent)
 	err := testutil.CollectAndCompare(collector, strings.NewReader(scraped), "ktsn_clock_tai_offset_seconds",
+		"ktsn_deferred_hand_over_seconds", "ktsn_deferred_seconds", "ktsn_frames_deferred_failed_total", "ktsn_frames_deferred_total",
 		"ktsn_frames_dropped_total", "ktsn_port_frames_total", "ktsn_port_refused_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
 	if err != nil {
 		t.Error(err)

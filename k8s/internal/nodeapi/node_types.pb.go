@@ -43,6 +43,7 @@ type StatisticsRequest = nodepb.StatisticsRequest
 type WatchStatisticsRequest = nodepb.WatchStatisticsRequest
 type Histogram = nodepb.Histogram
 type IngressStatistics = nodepb.IngressStatistics
+type Deferral = nodepb.Deferral
 type AttachmentStatistics = nodepb.AttachmentStatistics
 type WorkerStatistics = nodepb.WorkerStatistics
 type PortStatistics = nodepb.PortStatistics

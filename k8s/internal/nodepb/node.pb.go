@@ -2563,6 +2563,59 @@ func (x *IngressStatistics) GetIdle() string {
 	return ""
 }
 
+// The frames of a pod's interface leave by a thread that is not real-time.
+type Deferral struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	ForNs             uint64                 `protobuf:"varint,1,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`                                         // since when
+	LongestHandOverNs uint64                 `protobuf:"varint,2,opt,name=longest_hand_over_ns,json=longestHandOverNs,proto3" json:"longest_hand_over_ns,omitempty"` // of the last minute, CPU time of that thread
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Deferral) Reset() {
+	*x = Deferral{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deferral) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deferral) ProtoMessage() {}
+
+func (x *Deferral) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deferral.ProtoReflect.Descriptor instead.
+func (*Deferral) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Deferral) GetForNs() uint64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
+func (x *Deferral) GetLongestHandOverNs() uint64 {
+	if x != nil {
+		return x.LongestHandOverNs
+	}
+	return 0
+}
+
 type AttachmentStatistics struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Name              string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2581,13 +2634,16 @@ type AttachmentStatistics struct {
 	CaptureLag        *Histogram             `protobuf:"bytes,21,opt,name=capture_lag,json=captureLag,proto3" json:"capture_lag,omitempty"`                                                                                        // from the instant of capture to the worker, of captured frames
 	Copies            uint64                 `protobuf:"varint,30,opt,name=copies,proto3" json:"copies,omitempty"`                                                                                                                 // head-end replication: copies sent beyond the first of a datagram
 	CopiesLost        uint64                 `protobuf:"varint,31,opt,name=copies_lost,json=copiesLost,proto3" json:"copies_lost,omitempty"`                                                                                       // copies that did not leave, while another one of the datagram did or was still to
+	Deferred          uint64                 `protobuf:"varint,70,opt,name=deferred,proto3" json:"deferred,omitempty"`                                                                                                             // of the sent ones: left by a thread that is not real-time, as hand-overs by the pod's interface took too long
+	DeferredFailed    uint64                 `protobuf:"varint,71,opt,name=deferred_failed,json=deferredFailed,proto3" json:"deferred_failed,omitempty"`                                                                           // of the sent ones: the device did not take them from that thread
+	Deferral          *Deferral              `protobuf:"bytes,72,opt,name=deferral,proto3" json:"deferral,omitempty"`                                                                                                              // absent: its frames leave by the worker
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *AttachmentStatistics) Reset() {
 	*x = AttachmentStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2655,7 @@ func (x *AttachmentStatistics) String() string {
 func (*AttachmentStatistics) ProtoMessage() {}
 
 func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2668,7 @@ func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentStatistics.ProtoReflect.Descriptor instead.
 func (*AttachmentStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AttachmentStatistics) GetName() string {
@@ -2727,6 +2783,27 @@ func (x *AttachmentStatistics) GetCopiesLost() uint64 {
 	return 0
 }
 
+func (x *AttachmentStatistics) GetDeferred() uint64 {
+	if x != nil {
+		return x.Deferred
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetDeferredFailed() uint64 {
+	if x != nil {
+		return x.DeferredFailed
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetDeferral() *Deferral {
+	if x != nil {
+		return x.Deferral
+	}
+	return nil
+}
+
 type WorkerStatistics struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Uplink          string                 `protobuf:"bytes,1,opt,name=uplink,proto3" json:"uplink,omitempty"`
@@ -2748,7 +2825,7 @@ type WorkerStatistics struct {
 
 func (x *WorkerStatistics) Reset() {
 	*x = WorkerStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2837,7 @@ func (x *WorkerStatistics) String() string {
 func (*WorkerStatistics) ProtoMessage() {}
 
 func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2850,7 @@ func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatistics.ProtoReflect.Descriptor instead.
 func (*WorkerStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WorkerStatistics) GetUplink() string {
@@ -2884,7 +2961,7 @@ type PortStatistics struct {
 
 func (x *PortStatistics) Reset() {
 	*x = PortStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +2973,7 @@ func (x *PortStatistics) String() string {
 func (*PortStatistics) ProtoMessage() {}
 
 func (x *PortStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +2986,7 @@ func (x *PortStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatistics.ProtoReflect.Descriptor instead.
 func (*PortStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PortStatistics) GetDevice() string {
@@ -3000,7 +3077,7 @@ type StreamFilterStatistics struct {
 
 func (x *StreamFilterStatistics) Reset() {
 	*x = StreamFilterStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3089,7 @@ func (x *StreamFilterStatistics) String() string {
 func (*StreamFilterStatistics) ProtoMessage() {}
 
 func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3102,7 @@ func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFilterStatistics.ProtoReflect.Descriptor instead.
 func (*StreamFilterStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StreamFilterStatistics) GetStreamFilterInstanceId() uint32 {
@@ -3146,7 +3223,7 @@ type StatisticsReply struct {
 
 func (x *StatisticsReply) Reset() {
 	*x = StatisticsReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3235,7 @@ func (x *StatisticsReply) String() string {
 func (*StatisticsReply) ProtoMessage() {}
 
 func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3248,7 @@ func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsReply.ProtoReflect.Descriptor instead.
 func (*StatisticsReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatisticsReply) GetAtMonotonicNs() uint64 {
@@ -3217,7 +3294,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3229,7 +3306,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3319,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 type HealthReply struct {
@@ -3260,7 +3337,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3349,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3362,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HealthReply) GetServing() bool {
@@ -3350,7 +3427,7 @@ type ThreadState struct {
 
 func (x *ThreadState) Reset() {
 	*x = ThreadState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3439,7 @@ func (x *ThreadState) String() string {
 func (*ThreadState) ProtoMessage() {}
 
 func (x *ThreadState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3452,7 @@ func (x *ThreadState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadState.ProtoReflect.Descriptor instead.
 func (*ThreadState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ThreadState) GetName() string {
@@ -3423,7 +3500,7 @@ type ClockState struct {
 
 func (x *ClockState) Reset() {
 	*x = ClockState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[43]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3512,7 @@ func (x *ClockState) String() string {
 func (*ClockState) ProtoMessage() {}
 
 func (x *ClockState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[43]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3525,7 @@ func (x *ClockState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockState.ProtoReflect.Descriptor instead.
 func (*ClockState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ClockState) GetSource() string {
@@ -3515,7 +3592,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[44]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3604,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[44]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3617,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 type VersionReply struct {
@@ -3554,7 +3631,7 @@ type VersionReply struct {
 
 func (x *VersionReply) Reset() {
 	*x = VersionReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[45]
+	mi := &file_ktsn_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3643,7 @@ func (x *VersionReply) String() string {
 func (*VersionReply) ProtoMessage() {}
 
 func (x *VersionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[45]
+	mi := &file_ktsn_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3579,7 +3656,7 @@ func (x *VersionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionReply.ProtoReflect.Descriptor instead.
 func (*VersionReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VersionReply) GetVersion() string {
@@ -3850,7 +3927,10 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x04idle\x18\x06 \x01(\tR\x04idle\x1a7\n" +
 	"\tLeftEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf6\x06\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"R\n" +
+	"\bDeferral\x12\x15\n" +
+	"\x06for_ns\x18\x01 \x01(\x04R\x05forNs\x12/\n" +
+	"\x14longest_hand_over_ns\x18\x02 \x01(\x04R\x11longestHandOverNs\"\xea\a\n" +
 	"\x14AttachmentStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x12\n" +
@@ -3871,7 +3951,10 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"captureLag\x12\x16\n" +
 	"\x06copies\x18\x1e \x01(\x04R\x06copies\x12\x1f\n" +
 	"\vcopies_lost\x18\x1f \x01(\x04R\n" +
-	"copiesLost\x1a:\n" +
+	"copiesLost\x12\x1a\n" +
+	"\bdeferred\x18F \x01(\x04R\bdeferred\x12'\n" +
+	"\x0fdeferred_failed\x18G \x01(\x04R\x0edeferredFailed\x12-\n" +
+	"\bdeferral\x18H \x01(\v2\x11.ktsn.v1.DeferralR\bdeferral\x1a:\n" +
 	"\fDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a;\n" +
@@ -3997,7 +4080,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*Vxlan)(nil),                  // 1: ktsn.v1.Vxlan
@@ -4034,23 +4117,24 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	(*WatchStatisticsRequest)(nil), // 32: ktsn.v1.WatchStatisticsRequest
 	(*Histogram)(nil),              // 33: ktsn.v1.Histogram
 	(*IngressStatistics)(nil),      // 34: ktsn.v1.IngressStatistics
-	(*AttachmentStatistics)(nil),   // 35: ktsn.v1.AttachmentStatistics
-	(*WorkerStatistics)(nil),       // 36: ktsn.v1.WorkerStatistics
-	(*PortStatistics)(nil),         // 37: ktsn.v1.PortStatistics
-	(*StreamFilterStatistics)(nil), // 38: ktsn.v1.StreamFilterStatistics
-	(*StatisticsReply)(nil),        // 39: ktsn.v1.StatisticsReply
-	(*HealthRequest)(nil),          // 40: ktsn.v1.HealthRequest
-	(*HealthReply)(nil),            // 41: ktsn.v1.HealthReply
-	(*ThreadState)(nil),            // 42: ktsn.v1.ThreadState
-	(*ClockState)(nil),             // 43: ktsn.v1.ClockState
-	(*VersionRequest)(nil),         // 44: ktsn.v1.VersionRequest
-	(*VersionReply)(nil),           // 45: ktsn.v1.VersionReply
-	nil,                            // 46: ktsn.v1.OverlayState.PeersEntry
-	nil,                            // 47: ktsn.v1.IngressStatistics.LeftEntry
-	nil,                            // 48: ktsn.v1.AttachmentStatistics.DroppedEntry
-	nil,                            // 49: ktsn.v1.AttachmentStatistics.BypassedEntry
-	nil,                            // 50: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
-	nil,                            // 51: ktsn.v1.PortStatistics.RefusedEntry
+	(*Deferral)(nil),               // 35: ktsn.v1.Deferral
+	(*AttachmentStatistics)(nil),   // 36: ktsn.v1.AttachmentStatistics
+	(*WorkerStatistics)(nil),       // 37: ktsn.v1.WorkerStatistics
+	(*PortStatistics)(nil),         // 38: ktsn.v1.PortStatistics
+	(*StreamFilterStatistics)(nil), // 39: ktsn.v1.StreamFilterStatistics
+	(*StatisticsReply)(nil),        // 40: ktsn.v1.StatisticsReply
+	(*HealthRequest)(nil),          // 41: ktsn.v1.HealthRequest
+	(*HealthReply)(nil),            // 42: ktsn.v1.HealthReply
+	(*ThreadState)(nil),            // 43: ktsn.v1.ThreadState
+	(*ClockState)(nil),             // 44: ktsn.v1.ClockState
+	(*VersionRequest)(nil),         // 45: ktsn.v1.VersionRequest
+	(*VersionReply)(nil),           // 46: ktsn.v1.VersionReply
+	nil,                            // 47: ktsn.v1.OverlayState.PeersEntry
+	nil,                            // 48: ktsn.v1.IngressStatistics.LeftEntry
+	nil,                            // 49: ktsn.v1.AttachmentStatistics.DroppedEntry
+	nil,                            // 50: ktsn.v1.AttachmentStatistics.BypassedEntry
+	nil,                            // 51: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	nil,                            // 52: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.Vxlan.peers:type_name -> ktsn.v1.VxlanPeer
@@ -4058,7 +4142,7 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 2: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
 	7,  // 3: ktsn.v1.GetPeersReply.peers:type_name -> ktsn.v1.PeerState
 	0,  // 4: ktsn.v1.PeerState.peer:type_name -> ktsn.v1.VxlanPeer
-	46, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
+	47, // 5: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
 	10, // 6: ktsn.v1.SetPoliciesRequest.policies:type_name -> ktsn.v1.AttachmentPolicy
 	2,  // 7: ktsn.v1.AttachRequest.attachment:type_name -> ktsn.v1.Attachment
 	19, // 8: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
@@ -4077,50 +4161,51 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	24, // 21: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
 	24, // 22: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
 	25, // 23: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	47, // 24: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
-	48, // 25: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
-	49, // 26: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
-	50, // 27: ktsn.v1.AttachmentStatistics.clients_refused:type_name -> ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	48, // 24: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
+	49, // 25: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
+	50, // 26: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
+	51, // 27: ktsn.v1.AttachmentStatistics.clients_refused:type_name -> ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
 	33, // 28: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
 	34, // 29: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
 	33, // 30: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
-	38, // 31: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	51, // 32: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
-	35, // 33: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	36, // 34: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	37, // 35: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	35, // 36: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	42, // 37: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
-	43, // 38: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
-	13, // 39: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	15, // 40: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	3,  // 41: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	5,  // 42: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	11, // 43: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
-	17, // 44: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	26, // 45: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	28, // 46: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	31, // 47: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	32, // 48: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	40, // 49: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	44, // 50: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	14, // 51: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	16, // 52: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	4,  // 53: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	6,  // 54: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	12, // 55: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
-	22, // 56: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	27, // 57: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	29, // 58: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	39, // 59: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	39, // 60: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	41, // 61: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	45, // 62: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	51, // [51:63] is the sub-list for method output_type
-	39, // [39:51] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	35, // 31: ktsn.v1.AttachmentStatistics.deferral:type_name -> ktsn.v1.Deferral
+	39, // 32: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	52, // 33: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	36, // 34: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	37, // 35: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	38, // 36: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	36, // 37: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	43, // 38: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	44, // 39: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	13, // 40: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	15, // 41: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	3,  // 42: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	5,  // 43: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	11, // 44: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
+	17, // 45: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	26, // 46: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	28, // 47: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	31, // 48: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	32, // 49: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	41, // 50: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	45, // 51: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	14, // 52: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	16, // 53: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	4,  // 54: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	6,  // 55: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	12, // 56: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
+	22, // 57: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	27, // 58: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	29, // 59: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	40, // 60: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	40, // 61: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	42, // 62: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	46, // 63: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -4135,15 +4220,15 @@ func file_ktsn_v1_node_proto_init() {
 		(*SetPeersRequest_Vni)(nil),
 	}
 	file_ktsn_v1_node_proto_msgTypes[24].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[38].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[43].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[39].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[44].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

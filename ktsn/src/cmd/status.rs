@@ -20,6 +20,7 @@ use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
 
 mod addresses;
+mod deferred;
 mod health;
 mod ingress;
 mod overlay;
@@ -137,6 +138,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     counters.extend(detached(&answers.statistics));
     put_counters(&mut text, &counters);
     text.push_str(&ingress::text(&answers.statistics.attachments));
+    text.push_str(&deferred::text(&answers.statistics.attachments));
     text.push_str(&policing::text(&answers.statistics.ports));
     put_workers(&mut text, &answers.statistics.workers);
     text
@@ -466,6 +468,7 @@ fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
         "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
         "copies": of.copies, "copies_lost": of.copies_lost,
         "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
+        "deferred": of.deferred, "deferred_failed": of.deferred_failed, "deferral": deferred::json_of(of),
         "doorbells": of.doorbells, "clients_refused": of.clients_refused, "ingress": ingress::json_of(of),
         "transmit_error_ns": {
             "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,

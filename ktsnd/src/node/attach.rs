@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ktsn_model::TrafficClass;
-use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, in_namespace, link_speed, open};
+use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_speed, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex};
 
-use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use tracing::{info, warn};
 
 use super::capture;
+use super::interface::Way;
 use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
@@ -23,11 +22,10 @@ use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort, Selection, Usage, WorkerEnded};
+use crate::worker::{AttachmentPolicy, Command, NewPort, Usage, WorkerEnded};
 
-/// Transmit buffers of an uplink, and of a pod's interface.
+/// Transmit buffers of an uplink.
 const UPLINK_STAGES: u16 = 256;
-const INTERFACE_STAGES: u16 = 4;
 /// A device that is gone is looked for at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -203,7 +201,7 @@ impl Node {
         Ok(AttachmentIndex(found as u16))
     }
 
-    fn free_port(&self) -> PortIndex {
+    pub(super) fn free_port(&self) -> PortIndex {
         let free = (0..).find(|i| !self.ports.contains_key(i)).unwrap_or(u16::MAX);
         PortIndex(free)
     }
@@ -287,40 +285,6 @@ impl Node {
         self.undo_worker(uplink, uplink_port, new);
     }
 
-    fn open_interface(
-        &mut self,
-        attachment: &Attachment,
-        uplink: &str,
-    ) -> Result<(PortIndex, Option<tables::Entered>), NodeError> {
-        let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
-        // Entering a namespace takes a thread: once for all.
-        let inside = in_namespace(Some(&attachment.netns), || {
-            let device = Device { ifname: &attachment.interface, netns: None };
-            Ok((AfPacket::open(&device, &options)?, link_speed(&device), tables::Entered::here().ok()))
-        });
-        let (port, speed, entered) = inside.map_err(|e| not_opened("attachment.interface", &e))?;
-        let port = AnyPort::from(port);
-        let index = self.free_port();
-        let netns = attachment.netns.display().to_string();
-        let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), speed);
-        // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
-        let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity: limits::INTERFACE_QUEUE_MAX,
-            // It is this attachment's alone.
-            tenants: 1,
-            link_speed: None,
-            hand_over: HAND_OVER_AT_START,
-            classes: [ClassOptions::default(); TrafficClass::COUNT],
-        })));
-        let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
-        let new = NewPort { port, priority_map, selection, policing: None, stats, is_pods: true };
-        if let Err(error) = self.workers[uplink].must_take(Command::AddPort(index, new)) {
-            self.ports.remove(&index.0);
-            return Err(error);
-        }
-        Ok((index, entered))
-    }
-
     fn close_port(&mut self, uplink: &str, index: PortIndex) {
         self.ports.remove(&index.0);
         if let Some(worker) = self.workers.get(uplink) {
@@ -328,7 +292,7 @@ impl Node {
         }
     }
 
-    fn note_port(
+    pub(super) fn note_port(
         &mut self,
         index: PortIndex,
         device: &str,
@@ -354,6 +318,7 @@ impl Node {
             tried_at: known.and_then(|p| p.tried_at),
             stats: stats.clone(),
             policing,
+            way: Way::default(),
             sent_before: sent_by_device.saturating_sub(frames_of(&stats)),
         };
         self.ports.insert(index.0, open);
@@ -484,7 +449,7 @@ fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
     }
 }
 
-fn not_opened(field: &str, error: &OpenError) -> NodeError {
+pub(super) fn not_opened(field: &str, error: &OpenError) -> NodeError {
     const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
     let hint = match error {
         OpenError::NotPermitted { .. } | OpenError::Namespace { errno: EPERM, .. } => {

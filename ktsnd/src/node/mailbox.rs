@@ -28,6 +28,7 @@ enum Key {
     Rules(u16),
     Clock,
     PortFailed(u64, u16),
+    PortSlow(u64, u16),
     Neighbour(u64, u16, NextHop),
 }
 
@@ -38,6 +39,7 @@ fn key_of(event: &Event) -> Option<Key> {
         Event::Tables(tables::Event::Rules(news)) => Key::Rules(news.index.0),
         Event::Clock => Key::Clock,
         Event::Worker(number, Returned::PortFailed(index)) => Key::PortFailed(*number, index.0),
+        Event::Worker(number, Returned::PortSlow(index, _)) => Key::PortSlow(*number, index.0),
         Event::Worker(number, Returned::NeighbourWanted(index, next_hop)) => {
             Key::Neighbour(*number, index.0, *next_hop)
         }
@@ -68,7 +70,7 @@ impl Waiting {
         let key = key_of(&event);
         match key {
             Some(key) if self.keys.contains(&key) => match key {
-                Key::Clock | Key::PortFailed(..) | Key::Neighbour(..) => return,
+                Key::Clock | Key::PortFailed(..) | Key::PortSlow(..) | Key::Neighbour(..) => return,
                 Key::Tables => {
                     if let Some(before) = self.events.iter_mut().find(|other| key_of(other) == Some(key)) {
                         *before = event;

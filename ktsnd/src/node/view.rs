@@ -192,8 +192,17 @@ impl Node {
     fn attachment_statistics(&self, attached: &Attached) -> v1::AttachmentStatistics {
         v1::AttachmentStatistics {
             ingress: self.ingress_statistics(attached),
+            deferral: self.deferral(attached),
             ..statistics_of(&attached.attachment.name, &attached.stats)
         }
+    }
+}
+
+impl Node {
+    fn deferral(&self, attached: &Attached) -> Option<v1::Deferral> {
+        let port = self.ports.get(&attached.interface_port.0)?;
+        let (span, longest_hand_over_ns) = port.way.deferred(monotonic_now())?;
+        Some(v1::Deferral { for_ns: span.get().unsigned_abs(), longest_hand_over_ns })
     }
 }
 
@@ -212,6 +221,9 @@ fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistic
         copies: get(&stats.copies),
         copies_lost: get(&stats.copies_lost),
         sent_octets: get(&stats.sent_octets),
+        deferred: get(&stats.deferred),
+        deferred_failed: get(&stats.deferred_failed),
+        deferral: None,
         late: get(&stats.late),
         overrun: get(&stats.overrun),
         dropped: words(&stats.dropped, &|i| DropReason::ALL[i].word()),

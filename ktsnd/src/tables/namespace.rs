@@ -34,7 +34,7 @@ impl Identity {
 pub(crate) struct Entered {
     pub(super) identity: Identity,
     pub(super) netlink: Netlink,
-    pub(super) cookie: u64,
+    pub(crate) cookie: u64,
 }
 
 impl Entered {

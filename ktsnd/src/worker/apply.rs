@@ -65,11 +65,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match command {
             Command::AddPort(index, new) => self.add_port(index, new),
             Command::ReplacePort(index, port) => {
-                let old = match self.ports.get_mut(usize::from(index.0)).and_then(Option::as_mut) {
-                    Some(state) => std::mem::replace(&mut state.port, port),
-                    None => port,
+                let (earlier, before) = match self.port(index) {
+                    Some(state) => (state.successor.replace(port), state.succeed()),
+                    None => (Some(port), None),
                 };
-                self.inbox.give(Returned::Port(index, Some(old)));
+                for old in [earlier, before].into_iter().flatten() {
+                    self.inbox.give(Returned::Port(index, Some(old)));
+                }
             }
             Command::RemovePort(index) => self.remove_port(index),
             Command::SetAttachment(index, policy) => self.set_attachment(index, policy),
@@ -161,6 +163,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let hand_over = HandOver::new();
         let mut state = PortState {
             port,
+            successor: None,
             sched,
             priority_map,
             policing,

@@ -255,6 +255,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.inbox.give(Returned::Boxed(state.sched));
         self.give_policing(state.policing);
-        self.inbox.give(Returned::Port(index, Some(state.port)));
+        for port in [Some(state.port), state.successor].into_iter().flatten() {
+            self.inbox.give(Returned::Port(index, Some(port)));
+        }
     }
 }

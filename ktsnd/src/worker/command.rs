@@ -189,7 +189,7 @@ pub struct Offer {
 pub enum Command<P> {
     /// A port to send on, under its index in the tables.
     AddPort(PortIndex, NewPort<P>),
-    /// The same port's device, opened again; its queue stays.
+    /// The same port's device, opened again; its queue stays. A pod's port first sends what was committed to it.
     ReplacePort(PortIndex, Box<P>),
     /// Gives up a port; what waits for it is dropped as `detached`.
     RemovePort(PortIndex),
@@ -246,6 +246,8 @@ pub enum Returned<P> {
     BeyondHorizon(AttachmentIndex, ktsn_time::Nanos),
     /// A port's device is gone.
     PortFailed(PortIndex),
+    /// Hand-overs by a pod's interface are beyond their budget; the longest of them.
+    PortSlow(PortIndex, Nanos),
     /// A region had impossible links; the client has to come back with a new one.
     Retired(ClientKey, ktsn_ring::LinkError),
     /// A source of captured frames cannot be waited for: what is put there is read by nobody.

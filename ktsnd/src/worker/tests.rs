@@ -15,6 +15,7 @@ mod link;
 mod neighbours;
 mod policing;
 mod reports;
+mod slow;
 mod world;
 
 use std::sync::atomic::Ordering::SeqCst;

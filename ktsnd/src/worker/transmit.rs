@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Leaving: what the scheduler decides is built, checked against the clock once more, and committed.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError, StageError, StageId};
 use ktsn_resolve::{PortIndex, Refusal};
@@ -181,6 +179,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     pub(super) fn stage(&mut self, port: usize, id: FrameId) -> Result<Staged, NotStaged> {
+        if let Some(state) = self.ports[port].as_mut().filter(|state| state.successor.is_some()) {
+            let before = state.succeed().ok_or(NotStaged::Full)?;
+            self.inbox.give(Returned::Port(PortIndex(port as u16), Some(before)));
+        }
         let (index, slot) = split(id);
         let (Waiting { sending, copies }, queued_for, payload) = match captured_index(index) {
             Some(at) => captured_frame(&self.captured, at, slot),
@@ -364,10 +366,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             state.set_hand_over(span);
         }
         if let Some(began) = began {
-            state.slow.observe(now.monotonic.since(began), now.monotonic);
-            if state.slow.is_slow() {
-                state.stats.hand_over_ns.store(state.slow.longest().get().unsigned_abs(), Relaxed);
-            }
+            self.account(port, now.monotonic.since(began), now.monotonic);
         }
     }
 

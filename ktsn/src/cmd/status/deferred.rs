@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Deferred attachments in `ktsn status`: pods whose frames leave by an ordinary thread, as hand-overs by their own interface take
+//! too long.
+
+use ktsn_proto::v1;
+use serde_json::{Value, json};
+
+use crate::output::{columns, span};
+
+/// One row for each attachment that is deferred, or was; empty when there is none.
+pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
+    let rows: Vec<Vec<String>> = attachments
+        .iter()
+        .filter(|of| of.deferral.is_some() || of.deferred + of.deferred_failed > 0)
+        .map(|of| {
+            let (since, longest) = match &of.deferral {
+                Some(now) => (span(now.for_ns), span(now.longest_hand_over_ns)),
+                None => ("not now".to_owned(), "-".to_owned()),
+            };
+            vec![of.name.clone(), since, longest, of.deferred.to_string(), of.deferred_failed.to_string()]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["attachment", "for", "longest hand-over", "frames", "failed"];
+    format!("\nDeferred (frames leave by an ordinary thread, not on time)\n{}", columns(&head, &rows))
+}
+
+/// The same as JSON; null where frames leave by the worker.
+pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
+    of.deferral.as_ref().map_or(
+        Value::Null,
+        |now| json!({ "for_ns": now.for_ns, "longest_hand_over_ns": now.longest_hand_over_ns }),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attachments_that_are_or_were_deferred_have_a_row() {
+        let plain = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
+        assert_eq!((text(std::slice::from_ref(&plain)), json_of(&plain)), (String::new(), Value::Null));
+        let was = v1::AttachmentStatistics { name: "was".to_owned(), deferred: 4, ..Default::default() };
+        let deferral = v1::Deferral { for_ns: 61_000_000_000, longest_hand_over_ns: 512_000 };
+        let is = v1::AttachmentStatistics {
+            name: "is".to_owned(),
+            deferred: 7,
+            deferred_failed: 1,
+            deferral: Some(deferral),
+            ..Default::default()
+        };
+        assert_eq!(json_of(&is)["longest_hand_over_ns"], 512_000);
+        let shown = text(&[plain, was, is]);
+        let rows: Vec<Vec<&str>> =
+            shown.lines().rev().take(2).map(|row| row.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["was", "not", "now", "-", "4", "0"], "{shown}");
+        assert!(rows[0].starts_with(&["is"]) && rows[0].ends_with(&["7", "1"]), "{shown}");
+        assert!(shown.contains("512.00 µs"), "{shown}");
+    }
+}

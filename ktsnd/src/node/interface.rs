@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A pod's own interface as a port: how it is opened, and by which thread its frames leave.
+//!
+//! In: an attachment; news of the worker that hand-overs by its interface are beyond their budget. Out: the port, replaced by one
+//! whose frames leave by an ordinary thread, and back by the worker when hand-overs were within the budget for long. Both are
+//! counted, shown and logged. Until a port is replaced the worker postpones its hand-overs (`worker/slow.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ktsn_model::TrafficClass;
+use ktsn_port::af_packet::AfPacket;
+use ktsn_port::deferred::{Deferred, Left, Observer};
+use ktsn_port::{AnyPort, Device, OpenError, Options, Port as _, in_namespace, link_speed};
+use ktsn_resolve::PortIndex;
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
+use ktsn_time::{Monotonic, Nanos};
+use tracing::{info, warn};
+
+use super::attach::not_opened;
+use super::{Node, NodeError};
+use crate::config::Attachment;
+use crate::hand_overs::HandOvers;
+use crate::limits;
+use crate::stats::{AttachmentStats, count};
+use crate::tables;
+use crate::worker::{Command, HAND_OVER_AT_START, NewPort, Selection, monotonic_now};
+
+/// Transmit buffers of a pod's interface.
+const INTERFACE_STAGES: u16 = 4;
+
+/// Which interface it is: the cookie of its namespace, and its index there.
+type Identity = (Option<u64>, u32);
+
+/// What the thread of a deferred port shows.
+#[derive(Debug)]
+pub(super) struct Seen {
+    longest_ns: AtomicU64,
+    /// When hand-overs were beyond the budget last, CLOCK_MONOTONIC.
+    beyond_at_ns: AtomicU64,
+}
+
+/// By which thread the frames of a pod's interface leave.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    identity: Identity,
+    /// Since when they leave by an ordinary thread.
+    deferred: Option<(Monotonic, Arc<Seen>)>,
+    /// How long hand-overs have to be within the budget for the way back.
+    wait: Nanos,
+    /// When they went back last.
+    back_at: Option<Monotonic>,
+    /// When it was tried to defer them last.
+    tried_at: Option<Monotonic>,
+}
+
+impl Way {
+    /// Whether frames are to be deferred that are not yet.
+    fn is_to_defer(&mut self, now: Monotonic) -> bool {
+        let is_soon = self.tried_at.is_some_and(|at| now.since(at) < limits::DEFER_PAUSE);
+        if self.deferred.is_some() || is_soon {
+            return false;
+        }
+        self.tried_at = Some(now);
+        true
+    }
+
+    /// Frames are deferred from now on. Soon after the last time it is for twice as long.
+    fn defer(&mut self, now: Monotonic, longest: Nanos) -> Arc<Seen> {
+        let is_again = self.back_at.is_some_and(|at| now.since(at) < self.wait);
+        self.wait = if is_again {
+            self.wait.saturating_mul(2).min(limits::DEFERRED_MAX)
+        } else {
+            limits::DEFERRED_MIN
+        };
+        let seen = Arc::new(Seen {
+            longest_ns: AtomicU64::new(longest.get().unsigned_abs()),
+            beyond_at_ns: AtomicU64::new(now.as_nanos()),
+        });
+        self.deferred = Some((now, seen.clone()));
+        seen
+    }
+
+    /// Whether hand-overs have been within the budget for long enough.
+    fn is_to_go_back(&self, now: Monotonic) -> bool {
+        self.deferred.as_ref().is_some_and(|(_, seen)| {
+            now.since(Monotonic::from_nanos(seen.beyond_at_ns.load(Relaxed))) >= self.wait
+        })
+    }
+
+    /// For how long frames have been deferred, and the longest hand-over of the last minute; `None`: they leave by the worker.
+    pub(super) fn deferred(&self, now: Monotonic) -> Option<(Nanos, u64)> {
+        let (since, seen) = self.deferred.as_ref()?;
+        Some((now.since(*since), seen.longest_ns.load(Relaxed)))
+    }
+}
+
+/// Accounts for the frames of a deferred port, in its thread.
+fn observer(stats: Arc<AttachmentStats>, seen: Arc<Seen>, now: fn() -> Monotonic) -> Observer {
+    let mut account = HandOvers::new();
+    Box::new(move |left: Left| {
+        count(if left.result.is_ok() { &stats.deferred } else { &stats.deferred_failed });
+        let took = Nanos::new(i64::try_from(left.took.as_nanos()).unwrap_or(i64::MAX));
+        let now = now();
+        if !account.charge(took, now) {
+            seen.beyond_at_ns.store(now.as_nanos(), Relaxed);
+        }
+        seen.longest_ns.store(account.longest().get().unsigned_abs(), Relaxed);
+    })
+}
+
+/// What is found where the interface is.
+struct Inside {
+    port: AfPacket,
+    speed: Option<u64>,
+    entered: Option<tables::Entered>,
+}
+
+impl Inside {
+    /// Entering a namespace takes a thread: once for all.
+    fn open(attachment: &Attachment) -> Result<Self, OpenError> {
+        let options = Options { stage_count: INTERFACE_STAGES, ..Options::default() };
+        in_namespace(Some(&attachment.netns), || {
+            let device = Device { ifname: &attachment.interface, netns: None };
+            let port = AfPacket::open(&device, &options)?;
+            Ok(Self { port, speed: link_speed(&device), entered: tables::Entered::here().ok() })
+        })
+    }
+
+    fn identity(&self) -> Identity {
+        (self.entered.as_ref().map(|entered| entered.cookie), self.port.capabilities().ifindex)
+    }
+}
+
+impl Node {
+    pub(super) fn open_interface(
+        &mut self,
+        attachment: &Attachment,
+        uplink: &str,
+    ) -> Result<(PortIndex, Option<tables::Entered>), NodeError> {
+        let inside = Inside::open(attachment).map_err(|e| not_opened("attachment.interface", &e))?;
+        let identity = inside.identity();
+        let port = AnyPort::from(inside.port);
+        let index = self.free_port();
+        let netns = attachment.netns.display().to_string();
+        let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), inside.speed);
+        if let Some(port) = self.ports.get_mut(&index.0) {
+            port.way.identity = identity;
+        }
+        // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
+        let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
+            capacity: limits::INTERFACE_QUEUE_MAX,
+            // It is this attachment's alone.
+            tenants: 1,
+            link_speed: None,
+            hand_over: HAND_OVER_AT_START,
+            classes: [ClassOptions::default(); TrafficClass::COUNT],
+        })));
+        let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
+        let new = NewPort { port, priority_map, selection, policing: None, stats, is_pods: true };
+        if let Err(error) = self.workers[uplink].must_take(Command::AddPort(index, new)) {
+            self.ports.remove(&index.0);
+            return Err(error);
+        }
+        Ok((index, inside.entered))
+    }
+
+    /// Hand-overs by a pod's interface are beyond their budget, the longest took `longest`: its frames leave by an ordinary thread
+    /// from now on.
+    pub(super) fn defer(&mut self, index: PortIndex, longest: Nanos) {
+        let now = monotonic_now();
+        let attached = self.attached.iter().flatten().find(|attached| attached.interface_port == index);
+        let port = self.ports.get_mut(&index.0).filter(|port| !port.netns.is_empty());
+        let (Some(attached), Some(port)) = (attached, port) else { return };
+        if self.stopping || !port.way.is_to_defer(now) {
+            return;
+        }
+        let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
+        let longest_us = longest.get() / 1000;
+        let opened = Inside::open(&attached.attachment).and_then(|inside| {
+            if inside.identity() != port.way.identity {
+                return Err(OpenError::NoDevice { ifname: interface.clone() });
+            }
+            let observer = observer(attached.stats.clone(), port.way.defer(now, longest), monotonic_now);
+            Deferred::start(inside.port, limits::DEFERRED_STAGES, observer)
+        });
+        let deferred = match opened {
+            Ok(deferred) => AnyPort::from(deferred),
+            Err(error) => {
+                port.way.deferred = None;
+                warn!(
+                    attachment = name, interface, longest_us, %error,
+                    "hand-overs by the pod's interface take too long, and it cannot be opened for a thread of its own: they \
+                     wait for gaps between the frames of other attachments; tried again in {}", limits::DEFER_PAUSE
+                );
+                return;
+            }
+        };
+        let wait = port.way.wait;
+        warn!(
+            attachment = name,
+            interface,
+            longest_us,
+            "hand-overs by the pod's interface take too long: its frames leave by an ordinary thread, not on time, until that \
+             has ended for {wait}; look for packet-filter rules of this pod, and of pods on this node that it sends to (nft \
+             list ruleset)"
+        );
+        port.adapter = deferred.capabilities().adapter;
+        port.reason = format!("a hand-over took {longest_us} µs: an ordinary thread sends");
+        if let Some(worker) = self.workers.get(&attached.uplink) {
+            worker.send(Command::ReplacePort(index, Box::new(deferred)));
+        }
+    }
+
+    /// Frames of pods whose hand-overs have been within the budget for long leave by the worker again.
+    pub(super) fn look_at_deferred(&mut self) {
+        let now = monotonic_now();
+        for attached in self.attached.iter().flatten() {
+            let index = attached.interface_port;
+            let port = self.ports.get_mut(&index.0).filter(|port| port.way.is_to_go_back(now));
+            let (Some(port), false) = (port, self.stopping) else { continue };
+            let inside = Inside::open(&attached.attachment);
+            let Some(inside) = inside.ok().filter(|inside| inside.identity() == port.way.identity) else {
+                // Its namespace is on its way out.
+                continue;
+            };
+            let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
+            let wait = port.way.wait;
+            (port.way.deferred, port.way.back_at, port.way.tried_at) = (None, Some(now), None);
+            let direct = AnyPort::from(inside.port);
+            port.adapter = direct.capabilities().adapter;
+            port.reason.clear();
+            info!(
+                attachment = name,
+                interface,
+                "hand-overs by the pod's interface were within the budget for {wait}: its frames leave by the worker again, on \
+                 time; nothing is to be done"
+            );
+            if let Some(worker) = self.workers.get(&attached.uplink) {
+                worker.send(Command::ReplacePort(index, Box::new(direct)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use ktsn_port::SendError;
+
+    fn at(seconds: i64) -> Monotonic {
+        Monotonic::from_nanos(0).saturating_add(Nanos::from_seconds(seconds))
+    }
+
+    #[test]
+    fn frames_go_back_after_ten_minutes_within_the_budget() {
+        let mut way = Way::default();
+        assert!(
+            way.is_to_defer(at(100)) && !way.is_to_defer(at(109)),
+            "an open that failed is tried again later"
+        );
+        assert!(way.is_to_defer(at(110)) && !way.is_to_go_back(at(100_000)));
+        let seen = way.defer(at(110), Nanos::from_micros(512));
+        assert!(!way.is_to_defer(at(100_000)));
+        assert_eq!(way.deferred(at(115)), Some((Nanos::from_seconds(5), 512_000)));
+        assert!(!way.is_to_go_back(at(709)) && way.is_to_go_back(at(710)));
+        seen.beyond_at_ns.store(at(700).as_nanos(), Relaxed);
+        assert!(!way.is_to_go_back(at(1299)) && way.is_to_go_back(at(1300)));
+    }
+
+    #[test]
+    fn a_pod_that_toggles_waits_twice_as_long_each_time() {
+        let (mut way, mut now) = (Way::default(), 0);
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            way.defer(at(now), Nanos::ZERO);
+            waits.push(way.wait.get() / 1_000_000_000);
+            now += 100_000;
+            (way.deferred, way.back_at) = (None, Some(at(now)));
+            now += 500;
+        }
+        assert_eq!(waits, [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 86_400, 86_400]);
+        // As long by the worker as the last wait: it begins anew.
+        way.defer(at(now - 500 + 86_400), Nanos::ZERO);
+        assert_eq!(way.wait, limits::DEFERRED_MIN);
+    }
+
+    #[test]
+    fn each_frame_of_the_thread_is_counted_and_its_time_charged() {
+        let stats = Arc::new(AttachmentStats::default());
+        let mut way = Way::default();
+        let seen = way.defer(at(1), Nanos::ZERO);
+        let mut observe = observer(stats.clone(), seen.clone(), || at(5));
+        observe(Left { took: Duration::from_micros(9), result: Ok(()) });
+        observe(Left { took: Duration::from_micros(600), result: Err(SendError::Dropped) });
+        assert_eq!((stats.deferred.load(Relaxed), stats.deferred_failed.load(Relaxed)), (1, 1));
+        assert_eq!(
+            (seen.longest_ns.load(Relaxed), seen.beyond_at_ns.load(Relaxed)),
+            (600_000, at(1).as_nanos())
+        );
+        observe(Left { took: Duration::from_micros(600), result: Ok(()) });
+        assert_eq!(seen.beyond_at_ns.load(Relaxed), at(5).as_nanos());
+    }
+}
