@@ -4,7 +4,7 @@
 //! In: staged frames. Out: the same frames, in the order of their commits, handed to the port inside by a thread that this
 //! adapter starts. A commit moves the buffer into a queue and wakes the thread: it never waits, whatever the device does. The
 //! buffer comes back by a second queue. So `Ok` means here that the thread has the frame. What the device refuses later is
-//! counted (`deferred_dropped_count`) and told to the observer.
+//! counted (`deferred_dropped_count`) and passed to the observer.
 //!
 //! The thread has the scheduling policy and the CPUs of the thread that starts it. It measures each hand-over in CPU time, as
 //! other threads may run in between.
@@ -39,7 +39,7 @@ pub struct Left {
     pub result: Result<(), SendError>,
 }
 
-/// Is told of each frame, in the thread that hands it over.
+/// Called for each frame, in the thread that hands it over.
 pub type Observer = Box<dyn FnMut(Left) + Send>;
 
 /// A frame on its way to the thread, or its buffer on its way back.

@@ -26,12 +26,9 @@ pub(crate) enum On {
     Metered,
     /// The attacker's interface goes away in the middle.
     Removed,
-    /// The attacker's frames leave by its own interface, behind [`RULES`] rules of its own.
+    /// The attacker's frames leave by its own interface, behind [`rules`](ktsn_tests::hostile::rules) of its own.
     OwnRules,
 }
-
-/// Rules of the pod's packet filter at its own device, which each of its frames passes.
-pub(crate) const RULES: usize = 20_000;
 
 /// What is tried, and how it is judged.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,6 @@
 //!  observer ready ── talker ready ── attack ready ── first frame ══════ (removal) ══════ last frame ── attack ends
 //! ```
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,12 +19,12 @@ use ktsn_tests::faults::daemon::Daemon;
 use ktsn_tests::faults::eventually;
 use ktsn_tests::hostile::judge::Round;
 use ktsn_tests::hostile::wire::{PORT, Seen, Wire};
-use ktsn_tests::hostile::{Attack, VICTIM, attachments, metered};
+use ktsn_tests::hostile::{Attack, VICTIM, attachments, metered, rules};
 use ktsn_time::{Nanos, Tai};
 use serde::Serialize;
 
 use crate::Options;
-use crate::cases::{Beside, On, RULES};
+use crate::cases::{Beside, On};
 
 /// From the talker's start to its first frame: the attack begins meanwhile.
 const BEGIN: Duration = Duration::from_millis(900);
@@ -165,8 +164,8 @@ impl<'a> World<'a> {
         let [victim, attacker] = attachments(&bed);
         let mut tables = victim.toml();
         if beside.bed == On::OwnRules {
-            own_rules(&bed)?;
-            tables += &without_overlay(&attacker.to(&["10.244.0.0/16"]).toml());
+            rules::own(&bed);
+            tables += &rules::by_interface(attacker);
         } else {
             tables += &attacker.toml();
         }
@@ -270,25 +269,5 @@ pub(crate) fn end_talker(talker: &mut Process, longest: Duration) -> anyhow::Res
             talker.wait_any(END_MAX)?;
         }
     }
-    Ok(())
-}
-
-/// A table without its overlay, which comes last: frames leave by the pod's own interface.
-fn without_overlay(table: &str) -> String {
-    table.split_once("overlay = ").map_or_else(|| table.to_owned(), |(head, _)| head.to_owned())
-}
-
-/// Rules of the pod's own, in front of its own device.
-fn own_rules(bed: &Bed) -> anyhow::Result<()> {
-    let mut text =
-        "table netdev own {\n chain own_rules {\n type filter hook egress device \"eth0\" priority 0;\n"
-            .to_owned();
-    for rule in 0..RULES {
-        writeln!(text, "  ip daddr 172.16.{}.{} counter", rule >> 8, rule & 255)?;
-    }
-    let directory = tempfile::tempdir().context("temporary directory")?;
-    let path = directory.path().join("rules");
-    std::fs::write(&path, text + " }\n}\n")?;
-    bed.run(&format!("ip netns exec {} nft -f {}", bed.pod_q, path.display()));
     Ok(())
 }

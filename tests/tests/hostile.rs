@@ -13,19 +13,25 @@ use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, pinned_port};
 use ktsn_tests::faults::talker::Talker;
 use ktsn_tests::faults::{Tap, eventually};
-use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments, metered};
+use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments, metered, rules};
 
 const SOON: Duration = Duration::from_secs(60);
 const FRAMES: usize = 400;
 const SENDER: u32 = 1;
 
-/// A daemon with both attachments; neither drops a frame because this machine is slow.
+/// Drops no frame because this machine is slow.
+fn patient(attachment: Attachment) -> Attachment {
+    Attachment { late: "send", ..attachment }.with("overrun_limit = \"10s\"")
+}
+
+/// A daemon with both attachments.
 fn start(bed: &Bed, more: &str) -> Daemon {
-    let patient =
-        |attachment: Attachment| Attachment { late: "send", ..attachment }.with("overrun_limit = \"10s\"");
     let tables = attachments(bed).map(|attachment| patient(attachment).toml());
-    let mut daemon =
-        Daemon::prepare(&bed.host_a, &format!("{}{}{more}", pinned_port("auto"), tables.concat()));
+    start_with(bed, &format!("{}{more}", tables.concat()))
+}
+
+fn start_with(bed: &Bed, tables: &str) -> Daemon {
+    let mut daemon = Daemon::prepare(&bed.host_a, &format!("{}{tables}", pinned_port("auto")));
     daemon.spawn();
     daemon
 }
@@ -146,4 +152,39 @@ fn locked_sockets_and_connections_that_come_and_go() {
         beside(&bed, &daemon, words, || ());
         clients_go(&daemon);
     }
+}
+
+/// Frames of a pod whose own rules make each hand-over long leave by another thread soon: each of them has an end, too.
+#[test]
+fn a_pod_whose_own_rules_take_long_is_deferred() {
+    let bed = Bed::new();
+    rules::own(&bed);
+    let [victim, attacker] = attachments(&bed).map(patient);
+    let daemon = start_with(&bed, &(victim.toml() + &rules::by_interface(attacker)));
+    assert!(daemon.control().counters(ATTACKER).deferral.is_none());
+    let attack = beside(&bed, &daemon, "fill clients=4 payload=200", || {
+        eventually("frames are deferred", SOON, || {
+            let counters = daemon.control().counters(ATTACKER);
+            (counters.deferred > 10).then_some(())
+        });
+    });
+    assert!(attack.value("pushed") > 100, "{}", attack.said());
+    clients_go(&daemon);
+    // What a client left in its ring is sent, then the thread's queue.
+    let counted = |of: &AttachmentStatistics| (of.sent, of.deferred, of.deferred_failed);
+    let counters = eventually("each frame has an end", SOON, || {
+        let before = daemon.control().counters(ATTACKER);
+        std::thread::sleep(Duration::from_millis(200));
+        let after = daemon.control().counters(ATTACKER);
+        let ends = after.sent + after.dropped.values().sum::<u64>();
+        (counted(&before) == counted(&after) && ends == after.taken).then_some(after)
+    });
+    let deferral = counters.deferral.expect("deferred for minutes");
+    assert!(deferral.longest_hand_over_ns > 0 && deferral.for_ns > 0, "{deferral:?}");
+    // Two by the worker make a pod deferred; a few more leave until its port is replaced.
+    let direct = counters.sent - counters.deferred - counters.deferred_failed;
+    assert!((2..counters.deferred).contains(&direct), "{counters:?}");
+    assert_eq!(reason(&counters.dropped, "bug"), 0);
+    let log = daemon.log();
+    assert_eq!(log.matches("leave by an ordinary thread").count(), 1, "{log}");
 }

@@ -94,6 +94,12 @@ impl Attachment {
             )
     }
 
+    /// Its table without an overlay: frames leave by the pod's own interface.
+    #[must_use]
+    pub fn without_overlay(&self) -> String {
+        self.head()
+    }
+
     fn head(&self) -> String {
         let mut text = format!(
             "[[attachment]]\nname = \"{}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\nlate = \"{}\"\n{}\n",

@@ -3,11 +3,12 @@
 //!
 //! In: a testbed with its daemon. Out: the attacking process ([`attack`]), whether foreign addresses get anywhere
 //! ([`foreign`]), the innocent stream on the wire ([`wire`]), and the rule by which it is judged ([`judge`]). `make test-hostile` and the functional
-//! tests share it.
+//! tests share it. [`rules`] are of a pod that makes its own hand-overs long.
 
 pub mod attack;
 pub mod foreign;
 pub mod judge;
+pub mod rules;
 pub mod wire;
 
 pub use attack::Attack;
