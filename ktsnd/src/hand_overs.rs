@@ -52,6 +52,11 @@ impl HandOvers {
         left >= Nanos::ZERO
     }
 
+    /// Whether a hand-over was charged within the last second: the next one should be measured in CPU time.
+    pub(crate) fn is_charged(&self, now: Monotonic) -> bool {
+        self.left < limits::HAND_OVER_BUDGET && now.since(self.left_at) < Nanos::from_seconds(1)
+    }
+
     /// How long the longest hand-over of the last minute took.
     pub(crate) fn longest(&self) -> Nanos {
         self.longest
@@ -91,6 +96,15 @@ mod tests {
             assert!(account.charge(Nanos::from_millis(30), at(second * 1_000_000)));
         }
         assert!(!account.charge(Nanos::from_millis(30), at(99_100_000)));
+    }
+
+    #[test]
+    fn a_charge_is_known_for_a_second() {
+        let mut account = HandOvers::new();
+        account.charge(Nanos::from_micros(20), at(1_000_000));
+        assert!(!account.is_charged(at(1_000_000)));
+        account.charge(Nanos::from_micros(30), at(2_000_000));
+        assert!(account.is_charged(at(2_900_000)) && !account.is_charged(at(3_000_000)));
     }
 
     #[test]

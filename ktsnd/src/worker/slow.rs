@@ -54,6 +54,11 @@ impl Slow {
         is_to_tell
     }
 
+    /// Whether the next hand-over is to be measured in CPU time, too: the last one may have been long as the thread did not run.
+    pub(super) fn is_suspect(&self, now: Monotonic) -> bool {
+        self.account.is_charged(now)
+    }
+
     /// Whether the port is slow: beyond its budget within the last minute.
     pub(super) fn is_slow(&self) -> bool {
         self.beyond_at.is_some()
@@ -88,8 +93,10 @@ impl<P: Port> PortState<P> {
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// A hand-over by a pod's interface took `took`.
-    pub(super) fn account(&mut self, port: usize, took: Nanos, now: Monotonic) {
+    /// A hand-over by a pod's interface took `took`. `cpu`: the thread's CPU time when it began, where it matters.
+    pub(super) fn account(&mut self, port: usize, took: Nanos, cpu: Option<Nanos>, now: Monotonic) {
+        let used = cpu.and_then(|began| Some(self.env.cpu_time()?.saturating_sub(began)));
+        let took = used.map_or(took, |used| used.min(took));
         let Some(Some(state)) = self.ports.get_mut(port) else { return };
         let is_to_tell = state.slow.observe(took, now);
         if state.slow.is_slow() {

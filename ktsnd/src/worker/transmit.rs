@@ -55,6 +55,8 @@ pub(super) struct Kicked {
     at: Option<TxTime>,
     /// The same on a pod's interface, always.
     began: Option<Monotonic>,
+    /// The thread's CPU time then, where a hand-over before was long.
+    cpu: Option<Nanos>,
     wire_octets: u32,
 }
 
@@ -260,7 +262,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let stamp = self.stamp(client, slot);
         let state = self.ports[port].as_mut()?;
         let began = state.is_pods.then(|| self.env.monotonic());
-        self.kicked = Some(Kicked { port, at: read, began, wire_octets: frame.wire_octets });
+        let is_suspect = began.is_some_and(|now| state.slow.is_suspect(now));
+        let cpu = if is_suspect { self.env.cpu_time() } else { None };
+        self.kicked = Some(Kicked { port, at: read, began, cpu, wire_octets: frame.wire_octets });
         match state.port.commit(ready.stage) {
             Ok(()) => {
                 count(&state.stats.frames[usize::from(frame.class.get())]);
@@ -351,7 +355,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// The clock was read after a hand-over: that long it took at most, and the link is occupied from then on.
     #[inline]
     pub(super) fn handed_over(&mut self, now: Now) {
-        let Some(Kicked { port, at, began, wire_octets }) = self.kicked.take() else { return };
+        let Some(Kicked { port, at, began, cpu, wire_octets }) = self.kicked.take() else { return };
         let took = at.map(|at| match at {
             TxTime::Tai(at) => now.tai.since(at),
             TxTime::Monotonic(at) => now.monotonic.since(at),
@@ -366,7 +370,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             state.set_hand_over(span);
         }
         if let Some(began) = began {
-            self.account(port, now.monotonic.since(began), now.monotonic);
+            self.account(port, now.monotonic.since(began), cpu, now.monotonic);
         }
     }
 

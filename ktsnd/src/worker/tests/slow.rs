@@ -135,6 +135,24 @@ fn slow_hand_overs_of_a_pods_interface_wait_for_gaps() {
     assert_eq!(bed.stats.dropped[usize::from(DropReason::Bug.number())].load(SeqCst), 0);
 }
 
+/// The machine stands still in each hand-over: that is not the pod's doing.
+#[test]
+fn a_thread_that_does_not_run_is_not_charged() {
+    let mut bed = Bed::new(0);
+    let clock = bed.world.clocks.clone();
+    let left = bed.left.clone();
+    let stalls = move |_: &[u8]| {
+        clock.monotonic.fetch_add(500 * US, SeqCst);
+        left.lock().unwrap().push(0);
+    };
+    let port = Box::new(Memory::new(16, 1500).unwrap().with_sink(Box::new(stalls)));
+    bed.world.outbox.send(Command::ReplacePort(SLOW, port)).unwrap();
+    bed.run(50, |bed| bed.back == 1);
+    let sent = bed.sent();
+    bed.run(200, |_| false);
+    assert!(bed.sent() > sent + 100 && bed.told.is_none(), "{} {:?}", bed.sent(), bed.told);
+}
+
 /// Just below what one could see in a single hand-over, again and again: the account sees it.
 #[test]
 fn many_hand_overs_a_little_too_long_are_beyond_the_budget_and_short_ones_never() {
