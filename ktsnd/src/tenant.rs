@@ -18,6 +18,7 @@ mod registrar;
 mod socket;
 #[allow(unsafe_code)]
 mod sys;
+mod threads;
 mod turns;
 
 #[cfg(test)]

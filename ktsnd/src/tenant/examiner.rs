@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks at passed descriptors, seals regions and closes connections, on threads that may take as long as a program likes.
+//! Which job of which namespace a helper begins: looking at passed descriptors, sealing regions, closing connections.
 //!
-//! In: a job, and the namespace that it counts against. Out: an answer, later; a descriptor of the asker's choice becomes
-//! readable then. A program may hold up a thread for ever: with a socket whose lock it holds, with a file whose closing waits
-//! for its file system, with a thread of its own that is stopped while it punches holes. So each namespace has its own line
-//! of jobs and a few threads (`hangs.rs`), and a process one of these; CPU time is accounted by namespace (`credit.rs`).
-//! The registrar never waits here.
+//! In: a job, and the namespace that it counts against. Out: an answer, later. A program may hold up a helper for ever: with a
+//! socket whose lock it holds, with a file whose closing waits for its file system, with a thread of its own that is stopped
+//! while it punches holes. So each namespace has its own line of jobs and a few helpers (`hangs.rs`), and a process one of
+//! these; CPU time is accounted by namespace (`credit.rs`). The helpers are threads (`threads.rs`). The registrar never waits
+//! here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::connection;
-use super::credit::{Credit, cpu_time};
+use super::credit::Credit;
 use super::hangs::is_full;
-use super::helper::{CPU_PATIENCE, waits};
+use super::helper::CPU_PATIENCE;
 use super::socket::{NotASocket, SocketFacts};
 use crate::worker::{Client, ClientKey};
 
@@ -28,8 +26,6 @@ pub(super) type Facts = Option<Result<SocketFacts, NotASocket>>;
 
 /// A job that sleeps for so long hangs: its process is not heard any more.
 const HANGS_AFTER: Duration = Duration::from_millis(200);
-/// Threads that wait for work.
-const IDLE_MAX: usize = 8;
 
 /// Against whom a job counts. A program cannot choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,24 +61,31 @@ pub(super) enum Answer {
     Ended(Option<ClientKey>),
 }
 
-struct Thread {
-    id: u64,
-    /// The kernel's number of it, once it runs.
-    tid: Arc<AtomicI32>,
-    jobs: Sender<Job>,
-    has_begun: Arc<AtomicBool>,
-}
-
-struct Told {
-    id: u64,
-    answer: Answer,
+/// A job that is done.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The number that the job was begun with.
+    pub job_number: u64,
+    pub answer: Answer,
     /// CPU time of the job.
-    spent: Duration,
+    pub spent: Duration,
 }
 
-/// A thread at work.
+/// Those that do the jobs. A job may take as long as a program likes, and keeps its helper until then.
+pub(super) trait Helpers: Send {
+    /// Whether a job can begin now.
+    fn is_ready(&mut self) -> bool;
+    /// Begins a job. Only after [`Self::is_ready`].
+    fn begin(&mut self, job_number: u64, job: Job);
+    /// A job that is done, each once.
+    fn next_done(&mut self) -> Option<Done>;
+    /// Whether the helper of this job waits for a program.
+    fn is_asleep(&self, job_number: u64) -> bool;
+}
+
+/// A helper at work.
 struct Busy {
-    thread: Thread,
+    job_number: u64,
     owner: Owner,
     /// The connection that waits for the answer; 0 = none.
     number: u64,
@@ -100,14 +103,11 @@ struct Waiting {
 
 /// The registrar's examiner.
 pub(super) struct Examiner {
-    examine: Examine,
-    idle: Vec<Thread>,
+    helpers: Box<dyn Helpers>,
+    /// What the time is.
+    now: fn() -> Instant,
     busy: Vec<Busy>,
-    next_id: u64,
-    tell: Sender<Told>,
-    told: Receiver<Told>,
-    /// Written to when there is an answer.
-    wake: Arc<OwnedFd>,
+    next_job_number: u64,
     /// Jobs by namespace, each line in order.
     lines: BTreeMap<u64, VecDeque<Waiting>>,
     /// CPU time that each namespace has left, where it has not all.
@@ -115,11 +115,9 @@ pub(super) struct Examiner {
 }
 
 impl Examiner {
-    pub(super) fn new(examine: Examine, wake: Arc<OwnedFd>) -> Self {
-        let (tell, told) = channel();
-        let (idle, busy) = (Vec::new(), Vec::new());
+    pub(super) fn new(helpers: Box<dyn Helpers>, now: fn() -> Instant) -> Self {
         let (lines, credits) = (BTreeMap::new(), BTreeMap::new());
-        Self { examine, idle, busy, next_id: 1, tell, told, wake, lines, credits }
+        Self { helpers, now, busy: Vec::new(), next_job_number: 1, lines, credits }
     }
 
     /// How many jobs of this owner could begin now: a message is read only where what came with it can be closed. What waits in
@@ -134,7 +132,7 @@ impl Examiner {
     }
 
     fn has_credit(&mut self, netns_cookie: u64) -> bool {
-        let now = Instant::now();
+        let now = (self.now)();
         let Some(credit) = self.credits.get_mut(&netns_cookie) else { return true };
         credit.refill(now);
         let (has_some, is_full) = (credit.has_some(), credit.is_full());
@@ -166,15 +164,17 @@ impl Examiner {
                 at += 1;
                 continue;
             }
-            let Some(thread) = self.idle.pop().or_else(|| self.spawn()) else { break };
+            if !self.helpers.is_ready() {
+                break;
+            }
             let Some(waiting) = self.lines.get_mut(&netns_cookie).and_then(|line| line.remove(at)) else {
                 break;
             };
-            thread.has_begun.store(false, SeqCst);
-            // It lives as long as we hold its sender.
-            let _ = thread.jobs.send(waiting.job);
-            let Waiting { owner, number, .. } = waiting;
-            self.busy.push(Busy { thread, owner, number, since: Instant::now(), is_hanging: false });
+            let job_number = self.next_job_number;
+            self.next_job_number += 1;
+            let Waiting { owner, number, job } = waiting;
+            self.helpers.begin(job_number, job);
+            self.busy.push(Busy { job_number, owner, number, since: (self.now)(), is_hanging: false });
         }
         self.lines.retain(|_, line| !line.is_empty());
     }
@@ -182,15 +182,13 @@ impl Examiner {
     /// Answers since the last call, each with its owner and the connection that it is for.
     pub(super) fn answers(&mut self) -> Vec<(Owner, u64, Answer)> {
         let mut answers = Vec::new();
-        while let Ok(told) = self.told.try_recv() {
-            let Some(at) = self.busy.iter().position(|busy| busy.thread.id == told.id) else { continue };
-            let Busy { thread, owner, number, .. } = self.busy.swap_remove(at);
-            if self.idle.len() < IDLE_MAX {
-                self.idle.push(thread);
-            }
-            let now = Instant::now();
-            self.credits.entry(owner.netns_cookie).or_insert_with(|| Credit::full(now)).spend(told.spent);
-            answers.push((owner, number, told.answer));
+        while let Some(done) = self.helpers.next_done() {
+            let is_it = |busy: &Busy| busy.job_number == done.job_number;
+            let Some(at) = self.busy.iter().position(is_it) else { continue };
+            let Busy { owner, number, .. } = self.busy.swap_remove(at);
+            let now = (self.now)();
+            self.credits.entry(owner.netns_cookie).or_insert_with(|| Credit::full(now)).spend(done.spent);
+            answers.push((owner, number, done.answer));
         }
         let namespaces: Vec<u64> = self.lines.keys().copied().collect();
         for netns_cookie in namespaces {
@@ -199,14 +197,13 @@ impl Examiner {
         answers
     }
 
-    /// Who holds up a thread since a moment ago, each told once, with the connection that waits for it. A thread that
+    /// Who holds up a helper since a moment ago, each told once, with the connection that waits for it. A helper that
     /// waits for a CPU hangs no more than others do.
     pub(super) fn begins_to_hang(&mut self) -> Vec<(Owner, u64)> {
-        let mut hanging = Vec::new();
+        let (mut hanging, now) = (Vec::new(), (self.now)());
         for busy in self.busy.iter_mut().filter(|busy| !busy.is_hanging) {
-            let sleeps = || busy.thread.has_begun.load(SeqCst) && waits(busy.thread.tid.load(SeqCst));
-            let took = busy.since.elapsed();
-            if took >= CPU_PATIENCE || (took >= HANGS_AFTER && sleeps()) {
+            let took = now.duration_since(busy.since);
+            if took >= CPU_PATIENCE || (took >= HANGS_AFTER && self.helpers.is_asleep(busy.job_number)) {
                 busy.is_hanging = true;
                 hanging.push((busy.owner, busy.number));
             }
@@ -224,40 +221,15 @@ impl Examiner {
         pid != 0 && self.busy.iter().any(|busy| busy.is_hanging && busy.owner.pid == pid)
     }
 
-    /// Whether all threads that a namespace may have hang.
+    /// Whether all helpers that a namespace may have hang.
     pub(super) fn is_stuck(&self, netns_cookie: u64) -> bool {
         let is_its = |busy: &&Busy| busy.is_hanging && busy.owner.netns_cookie == netns_cookie;
         is_full(self.busy.iter().filter(is_its).count(), self.busy.len())
     }
-
-    fn spawn(&mut self) -> Option<Thread> {
-        let (jobs, given) = channel::<Job>();
-        let id = self.next_id;
-        self.next_id += 1;
-        let (has_begun, tid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
-        let own = tid.clone();
-        let (examine, tell, wake, begun) =
-            (self.examine, self.tell.clone(), self.wake.clone(), has_begun.clone());
-        let run = move || {
-            own.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
-            for job in given {
-                begun.store(true, SeqCst);
-                let before = cpu_time();
-                let answer = work(job, examine);
-                let spent = cpu_time().saturating_sub(before);
-                begun.store(false, SeqCst);
-                if tell.send(Told { id, answer, spent }).is_err() {
-                    return;
-                }
-                let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
-            }
-        };
-        std::thread::Builder::new().name("ktsn-examiner".into()).stack_size(256 << 10).spawn(run).ok()?;
-        Some(Thread { id, tid, jobs, has_begun })
-    }
 }
 
-fn work(job: Job, examine: Examine) -> Answer {
+/// Does a job; `examine` says what a descriptor is, and closes it.
+pub(super) fn work(job: Job, examine: Examine) -> Answer {
     match job {
         Job::Look { unsealed, known, mut descriptors } => {
             let sealed = unsealed.map(|Unsealed { mut client, memfd }| {

@@ -5,6 +5,7 @@
 //! a connection is read on when the answer is there. Namespaces take turns by the time that they have used. A connection is a
 //! process; when it closes, or the process ends, the client is over.
 
+mod accepting;
 mod admission;
 mod ending;
 mod looking;
@@ -22,34 +23,27 @@ use ktsn_ring::control::{self, Message};
 use ktsn_ring::{StreamCode, StreamStatus};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::answer::{flags_of, judge, link_status_of, status_of};
 use super::connection::{self, Read, Received, watch};
 use super::credit::cpu_time;
 use super::directory::{Directory, StreamView};
-use super::examiner::{Examine, Examiner, Facts, Unsealed};
+use super::examiner::{Examine, Examiner, Facts, Helpers, Unsealed};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
-use super::socket::{self, SocketFacts, examine};
-use super::sys;
+use super::socket::{SocketFacts, examine};
+use super::threads::Threads;
 use super::turns::Turns;
 use crate::limits;
 use crate::worker::{ClientKey, Command, Offer, Outbox, StreamInfo};
 use looking::Looked;
 
-/// Connections of one namespace that have not said Hello yet.
-const STRANGERS_MAX: usize = 64;
-/// The same with those whose Hello is being looked at, or waits for its namespace's turn.
-const STRANGERS_WAITING_MAX: usize = 512;
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a Hello may wait for its namespace's turn.
 const STRANGER_PATIENCE_MAX: Duration = Duration::from_secs(10);
-/// Connections that are accepted before those that are there get their turn.
-const ACCEPTED_A_TURN: usize = 16;
 /// Messages that are read before it is asked again who has something to say.
 const MESSAGES_A_TURN: usize = 64;
 
@@ -65,6 +59,19 @@ const TOKEN_PROCESS: u64 = 1 << 62;
 pub struct RegistrarError {
     path: String,
     error: io::Error,
+}
+
+/// What the time is.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    pub now: fn() -> Instant,
+    /// CPU time of the calling thread.
+    pub cpu_time: fn() -> Duration,
+}
+
+impl Clock {
+    /// The kernel's.
+    pub(super) const REAL: Self = Self { now: Instant::now, cpu_time };
 }
 
 struct Connection<P> {
@@ -146,33 +153,11 @@ impl Registrar {
             error: error.into(),
         };
         let listener = connection::listen_at(path).map_err(failed)?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let is_closing = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        watch(&epoll, &listener, TOKEN_LISTENER).map_err(failed)?;
-        watch(&epoll, &wake, TOKEN_WAKE).map_err(failed)?;
-        watch(&epoll, &answers, TOKEN_ANSWERS).map_err(failed)?;
-        let mut service = Service {
-            epoll,
-            listener,
-            wake: wake.clone(),
-            stop: stop.clone(),
-            is_closing: is_closing.clone(),
-            directory,
-            connections: BTreeMap::new(),
-            next_number: 1,
-            generation: 0,
-            version: 0,
-            granted: BTreeMap::new(),
-            paused: Vec::new(),
-            paces: BTreeMap::new(),
-            turns: Turns::new(Instant::now()),
-            examiner: Examiner::new(examine, answers.clone()),
-            answers,
-            quiet: Quiet::default(),
-        };
+        let helpers = Box::new(Threads::new(examine, answers.clone()));
+        let mut service = Service::new(listener, answers, directory, helpers, Clock::REAL).map_err(failed)?;
+        let (wake, stop, is_closing) =
+            (service.wake.clone(), service.stop.clone(), service.is_closing.clone());
         let thread = std::thread::Builder::new()
             .name("ktsn-registrar".into())
             .spawn(move || service.run())
@@ -203,12 +188,14 @@ impl Drop for Registrar {
     }
 }
 
-struct Service<P> {
+/// The registrar without its thread: [`Self::attend`] is one turn of it.
+pub(super) struct Service<P> {
     epoll: OwnedFd,
     listener: OwnedFd,
     wake: Arc<OwnedFd>,
     stop: Arc<std::sync::atomic::AtomicBool>,
     is_closing: Arc<std::sync::atomic::AtomicBool>,
+    clock: Clock,
     directory: Directory<P>,
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
@@ -229,46 +216,106 @@ struct Service<P> {
 }
 
 impl<P: Send + 'static> Service<P> {
+    /// A registrar that serves what is in `directory`; `answers` is readable when a helper has an answer.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub(super) fn new(
+        listener: OwnedFd,
+        answers: Arc<OwnedFd>,
+        directory: Directory<P>,
+        helpers: Box<dyn Helpers>,
+        clock: Clock,
+    ) -> Result<Self, Errno> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, &listener, TOKEN_LISTENER)?;
+        watch(&epoll, &wake, TOKEN_WAKE)?;
+        watch(&epoll, &answers, TOKEN_ANSWERS)?;
+        Ok(Self {
+            epoll,
+            listener,
+            wake,
+            stop: Arc::default(),
+            is_closing: Arc::default(),
+            clock,
+            directory,
+            connections: BTreeMap::new(),
+            next_number: 1,
+            generation: 0,
+            version: 0,
+            granted: BTreeMap::new(),
+            paused: Vec::new(),
+            paces: BTreeMap::new(),
+            turns: Turns::new((clock.now)()),
+            examiner: Examiner::new(helpers, clock.now),
+            answers,
+            quiet: Quiet::default(),
+        })
+    }
+
     fn run(&mut self) {
         let watched = crate::supervise::Watched::enter("ktsn-registrar", "");
         let mut events = Vec::with_capacity(1024);
         while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
-            events.clear();
-            let strangers = self.connections.values().any(|c| c.client.is_none());
-            let soon = !self.paused.is_empty() || self.examiner.is_watching();
-            let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
-            let patience = Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 };
-            let timeout = (strangers || soon).then_some(&patience);
+            let patience =
+                self.patience().map(|patience| Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 });
             watched.waits();
-            let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout);
+            let waited = self.wait(&mut events, patience.as_ref());
             watched.works();
-            if waited.is_err() {
-                continue;
+            if waited.is_ok() {
+                self.attend(&events, &|| watched.works());
             }
-            for event in events.iter().map(|e: &epoll::Event| e.data.u64()) {
-                match event {
-                    TOKEN_LISTENER => self.accept(),
-                    TOKEN_WAKE => {
-                        let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
-                        self.close_if_asked();
-                        self.follow_tables();
-                    }
-                    TOKEN_ANSWERS => {
-                        let _ = rustix::io::read(&*self.answers, &mut [0u8; 8]);
-                    }
-                    token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
-                    number => self.turns.add(self.owner_of(number).netns_cookie, number),
-                }
-                // One connection's turn is bounded, all of them together are not.
-                watched.works();
-            }
-            self.take_turns();
-            self.take_answers();
-            self.listen_again();
-            self.lose_patience();
         }
-        // The daemon ends: regions are marked by the workers, processes live on. What may take long to close, or to unmap, the
-        // kernel closes when the process ends, in nobody's way.
+        self.leave();
+    }
+
+    /// How long it may sleep though nothing happens; `None`: for ever.
+    fn patience(&self) -> Option<Duration> {
+        let strangers = self.connections.values().any(|c| c.client.is_none());
+        let soon = !self.paused.is_empty() || self.examiner.is_watching();
+        let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
+        (strangers || soon).then_some(patience)
+    }
+
+    /// Waits for something to happen.
+    pub(super) fn wait(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        patience: Option<&Timespec>,
+    ) -> Result<(), Errno> {
+        events.clear();
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), patience).map(|_| ())
+    }
+
+    /// One turn: attends to what happened, and to what the time brought. `works` is called where it took some time.
+    pub(super) fn attend(&mut self, events: &[epoll::Event], works: &dyn Fn()) {
+        for event in events.iter().map(|e| e.data.u64()) {
+            match event {
+                TOKEN_LISTENER => self.accept(),
+                TOKEN_WAKE => {
+                    let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                    self.close_if_asked();
+                    self.follow_tables();
+                }
+                TOKEN_ANSWERS => {
+                    let _ = rustix::io::read(&*self.answers, &mut [0u8; 8]);
+                }
+                token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
+                number => self.turns.add(self.owner_of(number).netns_cookie, number),
+            }
+            // One connection's turn is bounded, all of them together are not.
+            works();
+        }
+        self.take_turns();
+        self.take_answers();
+        self.listen_again();
+        self.lose_patience();
+    }
+
+    /// The daemon ends: regions are marked by the workers, processes live on. What may take long to close, or to unmap, the
+    /// kernel closes when the process ends, in nobody's way.
+    fn leave(&mut self) {
         for connection in std::mem::take(&mut self.connections).into_values() {
             connection::shut(&connection.fd);
             if !connection::is_empty(&connection.fd) {
@@ -284,9 +331,10 @@ impl<P: Send + 'static> Service<P> {
     fn take_turns(&mut self) {
         for _ in 0..MESSAGES_A_TURN {
             let Some((netns_cookie, number)) = self.turns.next() else { return };
-            let before = cpu_time();
+            let before = (self.clock.cpu_time)();
             self.serve(number);
-            self.turns.spend(netns_cookie, cpu_time().saturating_sub(before), Instant::now());
+            let took = (self.clock.cpu_time)().saturating_sub(before);
+            self.turns.spend(netns_cookie, took, (self.clock.now)());
         }
         self.turns.clear();
     }
@@ -304,68 +352,6 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTED_A_TURN {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = match acceptfrom_with(&self.listener, flags) {
-                Ok((fd, _)) => fd,
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    if self.quiet.may() {
-                        warn!("no descriptors left for further clients; raise the limit of open files");
-                    }
-                    // The listener stays ready: don't ask it again and again.
-                    std::thread::sleep(Duration::from_millis(10));
-                    return;
-                }
-                Err(_) => return,
-            };
-            let number = self.next_number;
-            self.next_number += 1;
-            let (process, pid) = socket::process_of(&fd);
-            let netns_cookie = sys::netns_cookie(&fd).unwrap_or(0);
-            let owner = self.owner(netns_cookie, pid);
-            let has_room = self.make_room(owner.netns_cookie);
-            let fd = Arc::new(fd);
-            // Who hangs is not heard.
-            if !has_room || self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
-                self.close(owner, fd, None);
-                continue;
-            }
-            if let Some(process) = &process {
-                let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
-            }
-            let connection = Connection {
-                fd,
-                process,
-                pid,
-                netns_cookie,
-                since: Instant::now(),
-                is_paused: false,
-                message: None,
-                client: None,
-            };
-            self.connections.insert(number, connection);
-        }
-    }
-
-    /// Whether one more connection of a namespace may wait for its Hello; the one that has been silent longest goes for it.
-    fn make_room(&mut self, netns_cookie: u64) -> bool {
-        let strangers: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(number, _)| *number).collect();
-        let of_one: Vec<u64> = strangers
-            .into_iter()
-            .filter(|number| self.owner_of(*number).netns_cookie == netns_cookie)
-            .collect();
-        if of_one.len() >= STRANGERS_MAX {
-            let is_silent =
-                |number: &u64| self.connections.get(number).is_some_and(|c| c.is_stranger() && !c.is_paused);
-            if let Some(oldest) = of_one.iter().copied().find(is_silent) {
-                self.end_if_silent(oldest);
-            }
-        }
-        of_one.len() < STRANGERS_WAITING_MAX
-    }
-
     /// Reads one message of a connection, where it has one and its namespace may be heard.
     fn serve(&mut self, number: u64) {
         let Some(connection) = self.connections.get(&number) else { return };
@@ -374,7 +360,7 @@ impl<P: Send + 'static> Service<P> {
         }
         // What is not read is not ours to close.
         let owner = self.owner_of(number);
-        let now = Instant::now();
+        let now = (self.clock.now)();
         let has_time = self.paces.entry(owner.netns_cookie).or_insert_with(|| Pace::new(now)).may_read(now);
         if !has_time || self.examiner.room_for(owner) == 0 {
             return self.pause(number);

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::event::epoll;
 use tracing::debug;
@@ -31,7 +30,7 @@ impl<P: Send + 'static> Service<P> {
 
     /// Listens again to paused connections for which there is room, those first that have waited longest.
     pub(super) fn listen_again(&mut self) {
-        let now = Instant::now();
+        let now = (self.clock.now)();
         self.paces.retain(|_, pace| !pace.is_over(now));
         let mut rooms: BTreeMap<u64, usize> = BTreeMap::new();
         let mut paused = Vec::new();
@@ -60,11 +59,12 @@ impl<P: Send + 'static> Service<P> {
     /// Ends connections that have said nothing for long. One that waits for its namespace's turn has said something, but
     /// where all threads of that namespace hang it waits in vain.
     pub(super) fn lose_patience(&mut self) {
+        let now = (self.clock.now)();
         let silent: Vec<u64> =
             self.connections.iter().filter(|(_, c)| c.is_stranger()).map(|(n, _)| *n).collect();
         for number in silent {
             let Some(connection) = self.connections.get(&number) else { continue };
-            let (since, is_paused) = (connection.since.elapsed(), connection.is_paused);
+            let (since, is_paused) = (now.duration_since(connection.since), connection.is_paused);
             if since <= STRANGER_PATIENCE {
                 continue;
             }

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a connection comes to the registrar.
+//!
+//! In: the listener, or a connection with its caller. Out: a connection that is listened to, or one that is closed at once: its
+//! namespace has too many that have said nothing, or its process hangs.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use tracing::warn;
+
+use super::{Connection, Service, TOKEN_PROCESS};
+use crate::tenant::connection::watch;
+use crate::tenant::{socket, sys};
+
+/// Connections of one namespace that have not said Hello yet.
+const STRANGERS_MAX: usize = 64;
+/// The same with those whose Hello is being looked at, or waits for its namespace's turn.
+const STRANGERS_WAITING_MAX: usize = 512;
+/// Connections that are accepted before those that are there get their turn.
+const ACCEPTED_A_TURN: usize = 16;
+
+/// The process at the other end of a connection, as the kernel knows it.
+pub(in crate::tenant) struct Caller {
+    /// Readable when the process ends; `None` where the process is not visible.
+    pub process: Option<OwnedFd>,
+    /// 0 = not visible.
+    pub pid: u32,
+    /// SO_NETNS_COOKIE of its end.
+    pub netns_cookie: u64,
+}
+
+impl<P: Send + 'static> Service<P> {
+    /// Accepts connections, a bounded number of them.
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTED_A_TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = match acceptfrom_with(&self.listener, flags) {
+                Ok((fd, _)) => fd,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    if self.quiet.may() {
+                        warn!("no descriptors left for further clients; raise the limit of open files");
+                    }
+                    // The listener stays ready: don't ask it again and again.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let (process, pid) = socket::process_of(&fd);
+            let netns_cookie = sys::netns_cookie(&fd).unwrap_or(0);
+            self.begin(fd, Caller { process, pid, netns_cookie });
+        }
+    }
+
+    /// Begins with a connection: it is listened to, or closed.
+    pub(in crate::tenant) fn begin(&mut self, fd: OwnedFd, caller: Caller) {
+        let Caller { process, pid, netns_cookie } = caller;
+        let number = self.next_number;
+        self.next_number += 1;
+        let owner = self.owner(netns_cookie, pid);
+        let has_room = self.make_room(owner.netns_cookie);
+        let fd = Arc::new(fd);
+        // Who hangs is not heard.
+        if !has_room || self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
+            self.close(owner, fd, None);
+            return;
+        }
+        if let Some(process) = &process {
+            let _ = watch(&self.epoll, process, TOKEN_PROCESS | number);
+        }
+        let since = (self.clock.now)();
+        let connection = Connection {
+            fd,
+            process,
+            pid,
+            netns_cookie,
+            since,
+            is_paused: false,
+            message: None,
+            client: None,
+        };
+        self.connections.insert(number, connection);
+    }
+
+    /// Whether one more connection of a namespace may wait for its Hello; the one that has been silent longest goes for it.
+    fn make_room(&mut self, netns_cookie: u64) -> bool {
+        let strangers: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(number, _)| *number).collect();
+        let of_one: Vec<u64> = strangers
+            .into_iter()
+            .filter(|number| self.owner_of(*number).netns_cookie == netns_cookie)
+            .collect();
+        if of_one.len() >= STRANGERS_MAX {
+            let is_silent =
+                |number: &u64| self.connections.get(number).is_some_and(|c| c.is_stranger() && !c.is_paused);
+            if let Some(oldest) = of_one.iter().copied().find(is_silent) {
+                self.end_if_silent(oldest);
+            }
+        }
+        of_one.len() < STRANGERS_WAITING_MAX
+    }
+}
