@@ -178,6 +178,13 @@ impl<P> Directory<P> {
         notifier::run(notices, &self.1, device);
     }
 
+    /// A client's stream is listed no more.
+    pub(super) fn end_stream(&self, key: ClientKey, index: u32) {
+        if let Some(view) = self.lock().clients.get_mut(&key) {
+            view.streams.remove(&index);
+        }
+    }
+
     /// A client's process is gone.
     pub(super) fn ending(&self, key: ClientKey) {
         self.1.remove(key);

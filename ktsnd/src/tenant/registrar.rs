@@ -409,18 +409,18 @@ impl<P: Send + 'static> Service<P> {
             let known = self.directory.lock();
             known.served.iter().find(|s| s.index == client.attachment).cloned()
         };
-        let refuse = |code| StreamStatus { token, code, ..StreamStatus::default() };
-        let (Some(served), Some(facts)) = (served, facts) else {
+        let judged = match (&served, &facts) {
+            (Some(served), Some(facts)) => judge(served, &self.directory.lock().tables, facts),
+            _ => StreamCode::NotAttached,
+        };
+        let (Some(served), Some(facts), StreamCode::Registered) = (served, facts, judged) else {
+            // What the stream was before ends with it.
             client.streams.remove(&index);
-            let _ = client.worker.send(Command::Refuse(client.key, index, refuse(StreamCode::NotAttached)));
+            self.directory.end_stream(client.key, index);
+            let status = StreamStatus { token, code: judged, ..StreamStatus::default() };
+            let _ = client.worker.send(Command::Refuse(client.key, index, status));
             return true;
         };
-        let code = judge(&served, &self.directory.lock().tables, &facts);
-        if code != StreamCode::Registered {
-            client.streams.remove(&index);
-            let _ = client.worker.send(Command::Refuse(client.key, index, refuse(code)));
-            return true;
-        }
         let granted = self.granted.entry(served.netns_cookie).or_default();
         let flags = granted.answer(flags_of(&served), txtime, facts.cookie);
         let status = match facts.link {
@@ -452,9 +452,7 @@ impl<P: Send + 'static> Service<P> {
             return true; // it has registered nothing
         }
         client.streams.remove(&index);
-        if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
-            view.streams.remove(&index);
-        }
+        self.directory.end_stream(client.key, index);
         client.worker.send(Command::Unregister(client.key, index)).is_ok()
     }
 }

@@ -293,6 +293,24 @@ fn a_listening_tcp_socket_and_a_pipe_are_refused() {
     assert_eq!(running.finish(), ["add", "refuse", "refuse", "end"]);
 }
 
+/// A stream that is registered anew with what is refused is neither the worker's nor listed any more.
+#[test]
+fn a_refused_registration_ends_the_stream() {
+    let running = start(4);
+    let (fd, _) = running.hello(ABI as u16);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let streams = || running.directory.clients()[0].streams.keys().copied().collect::<Vec<_>>();
+    write(&fd, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
+    write(&fd, &Register::new(1, 2).encode(), &[udp.as_fd()]).unwrap();
+    eventually(|| streams() == [0, 1]);
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    write(&fd, &Register::new(0, 3).encode(), &[tcp.as_fd()]).unwrap();
+    eventually(|| streams() == [1]);
+    drop(fd);
+    running.wait_for_clients(0);
+    assert_eq!(running.finish(), ["add", "register", "register", "refuse", "end"]);
+}
+
 #[test]
 fn a_flood_of_registrations_is_slowed_down() {
     let running = start(4);
