@@ -2,7 +2,8 @@
 //! Fuzz targets: functions that take any octets and panic only on a broken promise.
 //!
 //! In: octets from a corpus, a mutator or libFuzzer. Out: nothing, or a panic that names the invariant. A target must
-//! be deterministic, keep no state between calls, touch no file, clock or network, and stay fast (microseconds): the
+//! be deterministic, keep no state between calls, touch no file, clock or network (`registrar` makes sockets), and stay
+//! fast (microseconds; `registrar`: milliseconds): the
 //! same function runs under `cargo test` and under libFuzzer (see `README.md`).
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,8 @@ pub mod mutate;
 #[allow(dead_code)]
 #[path = "../../resolve/tests/reference/mod.rs"]
 mod reference;
+#[cfg(feature = "api")]
+mod registrar;
 mod resolve;
 mod ring;
 mod schedule;
@@ -36,6 +39,8 @@ pub use api::api;
 pub use daemon::{clock, config, netlink, rules, state};
 pub use link::link;
 pub use messages::messages;
+#[cfg(feature = "api")]
+pub use registrar::registrar;
 pub use resolve::resolve;
 pub use ring::{control, ring};
 pub use schedule::{schedule, taprio};

@@ -23,6 +23,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("clock", crate::clock),
     #[cfg(feature = "api")]
     ("config", crate::config),
+    #[cfg(feature = "api")]
+    ("registrar", crate::registrar),
     ("messages", crate::messages),
     ("schedule", crate::schedule),
     ("taprio", crate::taprio),

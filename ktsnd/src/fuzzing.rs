@@ -2,7 +2,7 @@
 //! Readers of what comes from outside, for the fuzz targets: not an interface.
 //!
 //! In: any octets. Out: what the daemon would make of them, in types that say no more than a target has to hold against its
-//! promises. Nothing here touches a file, the clock or the network.
+//! promises. Nothing here touches a file, the clock or the network, but for `registrar`, which makes sockets, memfds and the like.
 
 use ktsn_model::IpPrefix;
 
@@ -11,6 +11,14 @@ pub use crate::policy::fuzzing::{Named, rules};
 pub use crate::tables::fuzzing::{Layout, layout, policies};
 
 pub use crate::run_dir::fuzzing::{StateRead, state};
+
+/// The registrar, driven one step at a time.
+pub mod registrar {
+    pub use crate::tenant::fuzzing::{
+        ATTACHMENTS, CLIENTS_A_PROCESS, Closed, Counted, Driver, Limits, Namespace, Passed, Peer, Region,
+        Told,
+    };
+}
 
 /// Addresses that pods have in the targets.
 #[must_use]

@@ -26,5 +26,6 @@ mod tests;
 
 pub use budget::RefusedBy;
 pub use directory::{ClientView, Directory, Served, StreamView};
+pub(crate) use registrar::fuzzing;
 pub use registrar::{Registrar, RegistrarError};
 pub use socket::{NotASocket, SocketFacts, examine};

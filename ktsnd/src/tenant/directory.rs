@@ -185,6 +185,11 @@ impl<P> Directory<P> {
         }
     }
 
+    /// Whether nothing is kept of any client.
+    pub(super) fn is_empty(&self) -> bool {
+        self.1.is_empty() && self.lock().clients.is_empty()
+    }
+
     /// A client's process is gone.
     pub(super) fn ending(&self, key: ClientKey) {
         self.1.remove(key);

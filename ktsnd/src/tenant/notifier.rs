@@ -97,6 +97,10 @@ impl Processes {
         self.lock().remove(&client);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Namespaces that have clients.
     fn namespaces(&self) -> BTreeSet<u64> {
         self.lock().values().map(|process| process.netns_cookie).collect()

@@ -8,6 +8,7 @@
 mod accepting;
 mod admission;
 mod ending;
+pub(crate) mod fuzzing;
 mod looking;
 mod tables;
 
