@@ -74,7 +74,7 @@ pub fn rules(data: &[u8]) {
     let text = String::from_utf8_lossy(octets);
     let (named, hindrances) = fuzzing::rules(&text, first % 2 == 1, &own, &others);
     for rule in &named {
-        let all = || rule.source.iter().chain(&rule.destination);
+        let all = || rule.sources.iter().chain(&rule.destinations);
         assert!(all().count() > 0 && all().all(|prefix| prefix.bits() > 0), "it names addresses");
     }
     assert!(hindrances.len() <= named.len());

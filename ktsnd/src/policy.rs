@@ -44,8 +44,10 @@ enum Action {
 /// A rule that names addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    source: Option<IpPrefix>,
-    destination: Option<IpPrefix>,
+    /// Where datagrams come from; `None`: anywhere.
+    sources: Option<Prefixes>,
+    /// Where they go; `None`: anywhere.
+    destinations: Option<Prefixes>,
     action: Action,
     /// As it was printed.
     pub(crate) text: String,
@@ -135,24 +137,30 @@ fn iptables_rule(line: &str) -> Option<Rule> {
         () if is_of(&TRANSLATES) => Action::Translate,
         () => return None,
     };
-    let (source, destination) = (after("-s").and_then(prefix), after("-d").and_then(prefix));
-    (source.is_some() || destination.is_some()).then(|| Rule {
-        source,
-        destination,
-        action,
-        text: line.to_owned(),
-    })
+    let named = |flag| after(flag).and_then(prefix).map(|prefix| [prefix].into_iter().collect());
+    rule_of(named("-s"), named("-d"), action, || line.to_owned())
+}
+
+/// A rule, if it names an address.
+fn rule_of(
+    sources: Option<Prefixes>,
+    destinations: Option<Prefixes>,
+    action: Action,
+    text: impl FnOnce() -> String,
+) -> Option<Rule> {
+    let names = sources.is_some() || destinations.is_some();
+    names.then(|| Rule { sources, destinations, action, text: text() })
 }
 
 /// Rules of `nft -j list ruleset`.
 fn of_nft(text: &str) -> Vec<Rule> {
     let parsed: Value = serde_json::from_str(text).unwrap_or(Value::Null);
     let all = parsed["nftables"].as_array().map_or(&[][..], Vec::as_slice);
-    all.iter().filter_map(|entry| entry.get("rule")).flat_map(nft_rule).collect()
+    all.iter().filter_map(|entry| entry.get("rule")).filter_map(nft_rule).collect()
 }
 
-/// One for each pair of the addresses that the rule names.
-fn nft_rule(rule: &Value) -> Vec<Rule> {
+/// The rule, whatever number of addresses it names on each side: they are never paired.
+fn nft_rule(rule: &Value) -> Option<Rule> {
     let statements = rule["expr"].as_array().map_or(&[][..], Vec::as_slice);
     let has = |name: &str| statements.iter().any(|statement| statement.get(name).is_some());
     let action = if has("drop") || has("reject") {
@@ -160,41 +168,34 @@ fn nft_rule(rule: &Value) -> Vec<Rule> {
     } else if has("dnat") || has("redirect") {
         Action::Translate
     } else {
-        return Vec::new();
+        return None;
     };
-    let (mut sources, mut destinations) = (vec![None], vec![None]);
+    let (mut sources, mut destinations) = (None, None);
     for statement in statements.iter().filter_map(|statement| statement.get("match")) {
         let (left, right) = (&statement["left"], &statement["right"]);
         let is_equal = matches!(statement["op"].as_str(), Some("==" | "in"));
         let protocol = &left["payload"]["protocol"];
         let is_l4 = left["meta"]["key"] == "l4proto" || left["payload"]["field"] == "protocol";
         if protocol == "tcp" || (is_l4 && is_equal && right == "tcp") {
-            return Vec::new(); // not about datagrams
+            return None; // not about datagrams
         }
         let named = match left["payload"]["field"].as_str() {
             Some("saddr") if protocol != "ether" => &mut sources,
             Some("daddr") if protocol != "ether" => &mut destinations,
             _ => continue,
         };
-        let found: Vec<Option<IpPrefix>> = if is_equal { nft_prefixes(right) } else { Vec::new() };
-        if !found.is_empty() {
-            *named = found;
-        }
+        *named = if is_equal { nft_prefixes(right).or(named.take()) } else { named.take() };
     }
     // Without what counts: the same rule must read the same.
     let is_constant =
         |statement: &&Value| statement.get("counter").is_none() && statement.get("quota").is_none();
     let constant: Value = statements.iter().filter(is_constant).cloned().collect();
-    let text = format!("{} {} {}: {constant}", rule["family"], rule["table"], rule["chain"]);
-    let pairs = sources.iter().flat_map(|source| destinations.iter().map(move |to| (*source, *to)));
-    pairs
-        .filter(|(source, destination)| source.is_some() || destination.is_some())
-        .map(|(source, destination)| Rule { source, destination, action, text: text.clone() })
-        .collect()
+    let text = || format!("{} {} {}: {constant}", rule["family"], rule["table"], rule["chain"]);
+    rule_of(sources, destinations, action, text)
 }
 
-/// The addresses of one side of a comparison; those of named sets are not there.
-fn nft_prefixes(right: &Value) -> Vec<Option<IpPrefix>> {
+/// The addresses of one side of a comparison, if there are any; those of named sets are not there.
+fn nft_prefixes(right: &Value) -> Option<Prefixes> {
     let one = |value: &Value| match value {
         Value::String(text) => prefix(text),
         _ => {
@@ -203,7 +204,8 @@ fn nft_prefixes(right: &Value) -> Vec<Option<IpPrefix>> {
         }
     };
     let all = right["set"].as_array().map_or(std::slice::from_ref(right), Vec::as_slice);
-    all.iter().map(one).filter(Option::is_some).collect()
+    let found: Prefixes = all.iter().filter_map(one).collect();
+    (!found.is_empty()).then_some(found)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules as the tools print them.
 
+use super::named::cost;
 use super::{Prefixes, Rule, hindrances, is_past_the_kernel, of_iptables, of_nft, past_the_kernel};
 use ktsn_resolve::{
     Attachment, AttachmentTables, Forwarding, Link, LinkTable, Overlay, PortIndex, Route, Via,
@@ -166,4 +167,85 @@ fn what_the_node_would_send_on_by_the_uplink_skips_its_rules_too() {
     assert_eq!(past_the_kernel(&tables), prefixes(&["10.244.1.0/24"]));
     let narrow = without_overlay(&["10.244.1.7/32"], &["10.244.1.0/24"]);
     assert_eq!(past_the_kernel(&narrow), prefixes(&["10.244.1.7/32"]));
+}
+
+/// A rule of two sets of so many addresses: the pod and others to many of the pod's destinations. The rule; what it hinders; what
+/// finding it cost.
+fn of_two_sets(addresses: u32) -> (Vec<Rule>, usize, u64) {
+    let set = |first: [u8; 2], step: u32| {
+        let address = |at: u32| {
+            let [_, _, third, fourth] = (at * step).to_be_bytes();
+            format!(r#""{}.{}.{third}.{fourth}""#, first[0], first[1])
+        };
+        (0..addresses).map(address).collect::<Vec<_>>().join(",")
+    };
+    let side = |field: &str, set: &str| {
+        format!(
+            r#"{{"match":{{"op":"==","left":{{"payload":{{"protocol":"ip","field":"{field}"}}}},"right":{{"set":[{set}]}}}}}}"#
+        )
+    };
+    let text = format!(
+        r#"{{"nftables":[{{"rule":{{"family":"inet","table":"t","chain":"forward","expr":[{},{},{{"drop":null}}]}}}}]}}"#,
+        side("saddr", &set([10, 244], 1)),
+        side("daddr", &set([10, 245], 3)),
+    );
+    let others: Prefixes = (0..=255u8).map(|third| format!("10.245.{third}.0/24").parse().unwrap()).collect();
+    let own = ["10.244.0.5".parse().unwrap()];
+    let read_and_held = || {
+        let rules = of_nft(&text);
+        let found = hindrances(&rules, &own, &others);
+        (rules, found.iter().map(|hindrance| hindrance.destinations.len()).sum())
+    };
+    let ((rules, destinations), cost) = cost::of(read_and_held);
+    (rules, destinations, cost)
+}
+
+/// Two sets of n addresses are no n × n rules: ten times as many addresses cost some ten times as much.
+#[test]
+fn a_rule_of_large_sets_costs_what_its_sets_hold() {
+    let (few, many) = (of_two_sets(1_000), of_two_sets(10_000));
+    assert_eq!((few.0.len(), few.1), (1, 1_000));
+    assert_eq!((many.0.len(), many.1), (1, 10_000), "each destination once");
+    assert!(many.2 < 20 * few.2, "{} comparisons for ten times {}", many.2, few.2);
+    assert!(many.2 < 2 * 10_000 * 100, "{} comparisons for 20,000 addresses", many.2);
+}
+
+/// What two sets mean together is what their pairs mean.
+#[test]
+fn sets_hinder_what_their_pairs_hinder() {
+    let own = ["10.244.0.5".parse().unwrap()];
+    let past = prefixes(&["10.244.1.0/24", "10.244.2.0/24", "10.9.0.0/16"]);
+    let rule = |sources: &str, destinations: &str| {
+        let side = |field: &str, set: &str| {
+            format!(
+                r#"{{"match":{{"op":"==","left":{{"payload":{{"protocol":"ip","field":"{field}"}}}},"right":{{"set":[{set}]}}}}}}"#
+            )
+        };
+        of_nft(&format!(
+            r#"{{"nftables":[{{"rule":{{"expr":[{},{},{{"drop":null}}]}}}}]}}"#,
+            side("saddr", sources),
+            side("daddr", destinations),
+        ))
+    };
+    let all = |rules: &[Rule]| -> (Prefixes, bool) {
+        let found = hindrances(rules, &own, &past);
+        let is_arrival = found.iter().any(|one| one.is_arrival);
+        (found.into_iter().flat_map(|one| one.destinations).collect(), is_arrival)
+    };
+    let addresses =
+        [r#""10.244.0.5""#, r#""10.244.1.7""#, r#""10.244.2.7""#, r#""10.8.0.1""#, r#""10.9.0.1""#];
+    for sources in 1u8..32 {
+        for destinations in 1u8..32 {
+            let chosen = |mask: u8| (0..5).filter(move |at| mask & (1 << at) != 0).map(|at| addresses[at]);
+            let set = |mask: u8| chosen(mask).collect::<Vec<_>>().join(",");
+            let pairs: Vec<Rule> = chosen(sources)
+                .flat_map(|source| chosen(destinations).flat_map(move |to| rule(source, to)))
+                .collect();
+            assert_eq!(
+                all(&rule(&set(sources), &set(destinations))),
+                all(&pairs),
+                "{sources} {destinations}"
+            );
+        }
+    }
 }

@@ -10,10 +10,10 @@ use super::{Hindrance, Prefixes, Rule, hindrances, of_iptables, of_nft};
 /// A rule that names addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Where datagrams come from; `None`: anywhere.
-    pub source: Option<IpPrefix>,
-    /// Where they go; `None`: anywhere.
-    pub destination: Option<IpPrefix>,
+    /// Where datagrams come from; empty: anywhere.
+    pub sources: Vec<IpPrefix>,
+    /// Where they go; empty: anywhere.
+    pub destinations: Vec<IpPrefix>,
 }
 
 /// The rules of a text that `nft -j list ruleset` (else `iptables-save`) printed, and those that hinder datagrams between `own` and
@@ -22,8 +22,9 @@ pub struct Named {
 pub fn rules(text: &str, is_nft: bool, own: &[IpAddr], others: &[IpPrefix]) -> (Vec<Named>, Vec<Hindrance>) {
     let rules: Vec<Rule> = if is_nft { of_nft(text) } else { of_iptables(text) };
     let found = hindrances(&rules, own, &others.iter().copied().collect::<Prefixes>());
-    (
-        rules.into_iter().map(|rule| Named { source: rule.source, destination: rule.destination }).collect(),
-        found,
-    )
+    let all = |prefixes: Option<Prefixes>| prefixes.iter().flat_map(Prefixes::iter).collect();
+    let named = rules
+        .into_iter()
+        .map(|rule| Named { sources: all(rule.sources), destinations: all(rule.destinations) });
+    (named.collect(), found)
 }

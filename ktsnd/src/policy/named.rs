@@ -2,9 +2,10 @@
 //! Which of an attachment's destinations a rule names.
 //!
 //! In: rules, the attachment's own addresses, the destinations that its short cuts carry past the node's packet filter.
-//! Out: those rules that are about them, each with the destinations it names. It looks at thousands of rules and
-//! destinations, so both are searched by bisection.
+//! Out: those rules that are about them, each with the destinations it names. It looks at thousands of rules, of addresses in
+//! one rule, and of destinations, so all are searched by bisection: the cost grows with their number, not with its square.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ktsn_model::IpPrefix;
@@ -18,10 +19,14 @@ pub(crate) struct Prefixes(Vec<IpPrefix>);
 
 /// Equal addresses: the wider one first.
 fn key(prefix: &IpPrefix) -> (bool, IpAddr, u8) {
+    #[cfg(test)]
+    cost::count();
     (prefix.address().is_ipv6(), prefix.address(), prefix.bits())
 }
 
 fn covers(wide: &IpPrefix, narrow: &IpPrefix) -> bool {
+    #[cfg(test)]
+    cost::count();
     wide.bits() <= narrow.bits() && wide.contains(narrow.address())
 }
 
@@ -45,6 +50,23 @@ impl Prefixes {
         whole.then_some(of).into_iter().chain(inside)
     }
 
+    /// Whether one of them holds the address.
+    fn contains(&self, address: IpAddr) -> bool {
+        let host = IpPrefix::host(address);
+        let at = self.0.partition_point(|prefix| key(prefix) <= key(&host));
+        at.checked_sub(1).and_then(|before| self.0.get(before)).is_some_and(|prefix| covers(prefix, &host))
+    }
+
+    /// The IP version of the first one.
+    fn is_v4(&self) -> Option<bool> {
+        self.0.first().map(|prefix| prefix.address().is_ipv4())
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = IpPrefix> {
         self.0.iter().copied()
@@ -64,26 +86,27 @@ pub struct Hindrance {
 
 /// The rules about datagrams from one of `own` to one of `others`, or back.
 pub(crate) fn hindrances(rules: &[Rule], own: &[IpAddr], others: &Prefixes) -> Vec<Hindrance> {
-    let mut found: Vec<Hindrance> = Vec::new();
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     for rule in rules {
         // What it says nothing about is still of the family that it names.
-        let Some(named) = rule.source.or(rule.destination) else { continue };
-        let is_v4 = named.address().is_ipv4();
-        let is_own = |prefix: Option<IpPrefix>| {
-            own.iter().any(|own| prefix.map_or(own.is_ipv4() == is_v4, |prefix| prefix.contains(*own)))
+        let named = rule.sources.as_ref().or(rule.destinations.as_ref());
+        let Some(is_v4) = named.and_then(Prefixes::is_v4) else { continue };
+        let is_own = |named: &Option<Prefixes>| {
+            own.iter().any(|own| named.as_ref().map_or(own.is_ipv4() == is_v4, |all| all.contains(*own)))
         };
-        let named = |prefix: Option<IpPrefix>| -> Vec<IpPrefix> {
-            let all = || others.iter().filter(|other| other.address().is_ipv4() == is_v4).collect();
-            prefix.map_or_else(all, |prefix| others.within(prefix).collect())
+        let others_of = |named: &Option<Prefixes>| -> Vec<IpPrefix> {
+            match named {
+                None => others.iter().filter(|other| other.address().is_ipv4() == is_v4).collect(),
+                Some(named) => named.iter().flat_map(|prefix| others.within(prefix)).collect(),
+            }
         };
-        let goes = if is_own(rule.source) { named(rule.destination) } else { Vec::new() };
-        let is_drop = rule.action == Action::Drop;
-        let comes = if is_drop && is_own(rule.destination) { named(rule.source) } else { Vec::new() };
+        let goes = if is_own(&rule.sources) { others_of(&rule.destinations) } else { Vec::new() };
+        let comes_in = rule.action == Action::Drop && is_own(&rule.destinations);
+        let comes = if comes_in { others_of(&rule.sources) } else { Vec::new() };
         let is_arrival = !comes.is_empty();
         let destinations: Prefixes = goes.into_iter().chain(comes).collect();
         // The same rule as iptables and as nftables print it is one.
-        let same = |known: &Hindrance| known.destinations == destinations.0 && known.is_arrival == is_arrival;
-        if !destinations.0.is_empty() && !found.iter().any(same) {
+        if !destinations.is_empty() && known.insert((is_arrival, destinations.0.clone())) {
             found.push(Hindrance { rule: rule.text.clone(), destinations: destinations.0, is_arrival });
         }
     }
@@ -118,4 +141,23 @@ pub(crate) fn all_past_the_kernel(tables: &AttachmentTables) -> Prefixes {
     }
     let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|any| IpPrefix::covering(any, 0));
     every.into_iter().flatten().collect()
+}
+
+/// How many prefixes were compared.
+#[cfg(test)]
+pub(super) mod cost {
+    use std::cell::Cell;
+
+    thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    /// Comparisons while `work` runs.
+    pub(in crate::policy) fn of<T>(work: impl FnOnce() -> T) -> (T, u64) {
+        let before = COUNT.get();
+        let done = work();
+        (done, COUNT.get() - before)
+    }
 }
