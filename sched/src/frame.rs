@@ -35,6 +35,23 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame of no octets, of attachment 0 and the lowest class, without a TxTime.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            id: FrameId(0),
+            tenant: 0,
+            class: TrafficClass::default(),
+            tx_time: None,
+            pushed_at: Monotonic::ZERO,
+            wire_octets: 0,
+            sdu_octets: 0,
+            late: LatePolicy::default(),
+            overrun_limit: Nanos::ZERO,
+            horizon: Nanos::ZERO,
+        }
+    }
+
     /// The TxTime that it may not leave before: none without TxTime, and none where that is a deadline.
     #[must_use]
     pub fn not_before(&self) -> Option<TxTime> {

@@ -18,8 +18,8 @@ use crate::frame::{Frame, FrameId};
 use crate::strategy::Decision;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use ktsn_model::TrafficClass;
+use ktsn_time::{Monotonic, Now, Tai, TxTime};
 use turns::{Served, Turns};
 
 /// One heap per clock, so that a step of TAI re-sorts nothing. A tenant's class in order of arrival has one for both.
@@ -105,7 +105,7 @@ impl Node {
 /// A quarter of all numbers: zero is out of reach, and so are the numbers of turns.
 const FIRST_ARRIVAL: u64 = 1 << 62;
 
-/// This and `no_frame` fill slots that were never used; they are never handed out.
+/// This and `Frame::empty` fill slots that were never used; they are never handed out.
 const NO_NODE: Node = Node {
     due: 0,
     arrival: 0,
@@ -117,21 +117,6 @@ const NO_NODE: Node = Node {
     marks: 0,
 };
 const _: () = assert!(size_of::<Node>() == 32);
-
-fn no_frame() -> Frame {
-    Frame {
-        id: FrameId(0),
-        tenant: 0,
-        class: TrafficClass::default(),
-        tx_time: None,
-        pushed_at: Monotonic::ZERO,
-        wire_octets: 0,
-        sdu_octets: 0,
-        late: LatePolicy::default(),
-        overrun_limit: Nanos::ZERO,
-        horizon: Nanos::ZERO,
-    }
-}
 
 /// The frame of a class that leaves next, whatever else happens.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +183,7 @@ impl Queues {
     pub(crate) fn touch(&mut self) {
         let used = self.nodes.len();
         self.nodes.resize(self.capacity, NO_NODE);
-        self.frames.resize(self.capacity, no_frame());
+        self.frames.resize(self.capacity, Frame::empty());
         self.nodes.truncate(used);
         self.frames.truncate(used);
         self.turns.touch();

@@ -10,7 +10,7 @@ use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 
 use ktsn_sched::policing::StreamIdentification;
-use ktsn_sched::{ClassOptions, Frame, FrameId, GateProgram, GateStatus};
+use ktsn_sched::{ClassOptions, Frame, GateProgram, GateStatus};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::OwnedFd;
 
@@ -49,18 +49,8 @@ pub struct AttachmentPolicy {
 impl AttachmentPolicy {
     /// A frame with what the attachment says of all its frames; the rest is its taker's to say.
     pub(super) fn frame(&self) -> Frame {
-        Frame {
-            id: FrameId(0),
-            tenant: 0,
-            class: TrafficClass::default(),
-            tx_time: None,
-            pushed_at: Monotonic::ZERO,
-            wire_octets: 0,
-            sdu_octets: 0,
-            late: self.late,
-            overrun_limit: self.overrun_limit,
-            horizon: self.horizon,
-        }
+        let (late, overrun_limit, horizon) = (self.late, self.overrun_limit, self.horizon);
+        Frame { late, overrun_limit, horizon, ..Frame::empty() }
     }
 }
 

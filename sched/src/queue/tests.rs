@@ -51,7 +51,7 @@ fn push(queues: &mut Queues, queue: usize, due: u64, tenant: u32, by_arrival: bo
     let marks = if queue == TAI { ON_TAI } else { 0 };
     let mut node = Node { due, on_time: true, marks, ..NO_NODE };
     node.place(0, by_arrival);
-    queues.insert(node, &Frame { tenant, ..no_frame() })
+    queues.insert(node, &Frame { tenant, ..Frame::empty() })
 }
 
 fn at(nanos: u64) -> Now {
