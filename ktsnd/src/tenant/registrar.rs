@@ -370,6 +370,7 @@ impl<P: Send + 'static> Service<P> {
         match connection::read(connection.fd.as_fd()) {
             Read::Nothing => {}
             Read::Ended => self.end(number),
+            Read::Message(message) if message.descriptors.len() > 1 => self.end_crowded(number, *message),
             Read::Message(mut message) => {
                 let is_register = matches!(control::parse(message.octets()), Ok(Message::Register(_)));
                 match self.look(number, is_register, std::mem::take(&mut message.descriptors)) {

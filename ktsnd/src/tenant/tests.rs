@@ -293,6 +293,28 @@ fn a_listening_tcp_socket_and_a_pipe_are_refused() {
     assert_eq!(running.finish(), ["add", "refuse", "refuse", "end"]);
 }
 
+/// No message of ours brings several descriptors: all that its connection holds is closed, not one message at a time.
+#[test]
+fn several_descriptors_at_once_end_their_connection() {
+    let running = start(4);
+    let (fd, _) = running.hello(ABI as u16);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    write(&fd, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
+    write(&fd, &Register::new(1, 2).encode(), &[udp.as_fd(), udp.as_fd()]).unwrap();
+    // More than one namespace's pace, where the daemon has not ended it yet.
+    for _ in 0..200 {
+        if write(&fd, &Register::new(1, 2).encode(), &[writer.as_fd()]).is_err() {
+            break;
+        }
+    }
+    drop(writer);
+    assert_eq!(reader.read(&mut [0u8; 1]).unwrap(), 0, "all are closed");
+    assert!(running.ended(&fd));
+    running.wait_for_clients(0);
+    assert_eq!(running.finish(), ["add", "register", "end"]);
+}
+
 /// A stream that is registered anew with what is refused is neither the worker's nor listed any more.
 #[test]
 fn a_refused_registration_ends_the_stream() {
@@ -366,7 +388,7 @@ begun = [begin() for _ in range(often)]
 for s in begun:
     for _ in range(3):
         try:
-            socket.send_fds(s, [b"KTSN"], [held.fileno()] * 2)
+            socket.send_fds(s, [b"KTSN"], [held.fileno()])
         except (BrokenPipeError, ConnectionResetError):
             pass
 assert not [s for s in begun if not ended(s)]

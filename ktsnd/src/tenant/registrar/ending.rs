@@ -12,8 +12,9 @@ use rustix::event::epoll;
 use tracing::debug;
 
 use super::{Connection, Held, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, Service};
-use crate::tenant::connection::{is_silent, shut, unwatch, watch};
-use crate::tenant::examiner::Owner;
+use crate::tenant::connection::{Received, is_silent, shut, unwatch, watch};
+use crate::tenant::examiner::{Job, Owner};
+use crate::tenant::socket::facts_without_lock;
 use crate::worker::{Client, Command};
 
 impl<P: Send + 'static> Service<P> {
@@ -95,6 +96,19 @@ impl<P: Send + 'static> Service<P> {
         let owner = self.owner_of(number);
         if let Some((connection, client)) = self.part(number) {
             self.close(owner, connection.fd, client);
+        }
+    }
+
+    /// Ends a connection that passes several descriptors at once, which no message of ours does. What it still holds is closed
+    /// together, not message by message at its namespace's pace: the kernel counts descriptors under way by user id.
+    pub(super) fn end_crowded(&mut self, number: u64, message: Received) {
+        debug!(number, descriptors = message.descriptors.len(), "several descriptors: connection ends");
+        let owner = self.owner_of(number);
+        self.end(number);
+        let mut descriptors = message.descriptors;
+        descriptors.retain(|each| !facts_without_lock(each).is_ok_and(|facts| facts.closes_at_once()));
+        if !descriptors.is_empty() {
+            self.examiner.give(owner, 0, Job::Look { unsealed: None, known: None, descriptors });
         }
     }
 

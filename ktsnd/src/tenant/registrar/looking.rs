@@ -39,7 +39,7 @@ impl<P: Send + 'static> Service<P> {
         self.directory.lock().served.iter().any(|served| served.netns_cookie == netns_cookie)
     }
 
-    /// What came with a message. The first registration of a client has its region sealed: the program has mapped it by
+    /// What came with a message, one descriptor at most. The first registration of a client has its region sealed: the program has mapped it by
     /// then. Only UDP sockets of namespaces that are served are asked for what may take as long as a program likes, and it
     /// counts against the socket's namespace.
     pub(super) fn look(&mut self, number: u64, is_register: bool, mut descriptors: Vec<OwnedFd>) -> Looked {
@@ -55,9 +55,6 @@ impl<P: Send + 'static> Service<P> {
             } else {
                 owner.netns_cookie = facts.netns_cookie;
             }
-        } else if descriptors.len() > 1 {
-            // No message of ours: what can be closed without waiting is not looked at.
-            descriptors.retain(|each| !facts_without_lock(each).is_ok_and(|facts| facts.closes_at_once()));
         }
         let mut unsealed = None;
         if is_register
