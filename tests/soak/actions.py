@@ -89,7 +89,7 @@ class Soak:
         """SIGKILL at an instant of no importance; it stands still before, so that its last region is seen."""
         program.process.send_signal(signal.SIGSTOP)
         program.scan(self.daemon.starts)
-        program.was_attached = self.daemon.process.poll() is None and program.life() == self.daemon.starts
+        program.never_attached = not program.life()
         program.process.kill()
         program.process.wait()
         self.ledger.end(program)
@@ -105,8 +105,8 @@ class Soak:
         self._status()  # what it has counted goes with it
         for program in self.ledger.living:
             program.scan(self.daemon.starts)
+        self.ledger.end_life(self.daemon.starts)
         self.daemon.kill()
-        self.ledger.dead_lives[self.daemon.starts] = time.monotonic_ns()
         self.kills += 1
 
     def _start_ktsnd(self):
@@ -148,8 +148,8 @@ class Soak:
             self._status()
             for program in self.ledger.living:
                 program.scan(self.daemon.starts)
+            self.ledger.end_life(self.daemon.starts)
             self.daemon.terminate()
-            self.ledger.dead_lives[self.daemon.starts] = time.monotonic_ns()
         self.daemon.turn = 1 - self.daemon.turn
         self._start_ktsnd()
 

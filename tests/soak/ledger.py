@@ -6,10 +6,12 @@ mapped here until their frames are settled, and ktsnd's counters. Out: frames by
 
     taken by the library = arrived
                          + daemon_absent (counter of the program's regions)
-                         + untold        (killed before libktsn could count: slots never given back by a dead ktsnd, and sends that
-                                          reached no region; both are read in the region after the program's death)
+                         + untold        (killed before libktsn could count: slots never given back by the last ktsnd that it had, which
+                                          is dead, and sends since that one went which reached no region)
                          + drops by reason (the last Statistics of each ktsnd)
-    One frame in the send call at each kill of a program, and one in the hand-over at each kill of ktsnd, may be on either side.
+    Each start of ktsnd accounts for its own: what an earlier one left, libktsn has counted by the time that the program has a region of
+    a later one. One frame in the send call at each kill of a program, and one in the hand-over at each kill of ktsnd, may be on either
+    side.
 """
 
 import mmap
@@ -49,9 +51,12 @@ class Program:
 
     def __init__(self, process, pod, sender, path, kind):
         self.process, self.pod, self.sender, self.path, self.kind = process, pod, sender, pathlib.Path(path), kind
-        self.regions, self.seen, self.folded = {}, set(), {"absent": 0, "published": 0, "kept": 0}
+        self.regions, self.seen, self.folded = {}, set(), {"absent": 0, "published": 0}
         self.judged, self.taken, self.failed, self.in_call, self.missing = 0, 0, 0, 0, {}  # missing: when it was sent, by number
-        self.ended_at, self.was_attached, self.untold = None, True, 0
+        # Without a region at its death, which was looked for: one that ends by itself may have had one that nothing saw.
+        self.ended_at, self.untold, self.never_attached = None, 0, False
+        # Since its last ktsnd went: when that was, its counters then, and what the library has taken since.
+        self.gone_at, self.absent_then, self.published_then, self.taken_since = 0, 0, 0, 0
 
     def scan(self, life):
         """Maps regions that it has by now; those of a ktsnd before this one are added up once there is a newer one."""
@@ -76,8 +81,6 @@ class Program:
             region = self.regions.pop(inode)
             self.folded["absent"] += region.counter(DAEMON_ABSENT)
             self.folded["published"] += region.counter(PUBLISHED)
-            # What ktsnd dropped with a detach it has counted, and the slots of such a region come back to no one.
-            self.folded["kept"] += region.kept() if region.life < newest else 0
             region.memory.close()
 
     def life(self):
@@ -90,6 +93,12 @@ class Program:
 
     def _published(self):
         return self.folded["published"] + sum(region.counter(PUBLISHED) for region in self.regions.values())
+
+    def note_end(self, life):
+        """This start of ktsnd goes now. One that never served this program, or has a successor, does not matter to it."""
+        if self.life() == life:
+            self.gone_at, self.taken_since = time.monotonic_ns(), 0
+            self.absent_then, self.published_then = self.absent(), self._published()
 
     def judge(self, heard, before):
         """Reads its records of sends before that instant (CLOCK_MONOTONIC), and notes what has not arrived."""
@@ -104,6 +113,8 @@ class Program:
                 elif outcome == FAILED:
                     self.failed += 1
                 is_here = self.judged < len(heard) and heard[self.judged]
+                is_taken = outcome == TAKEN or (outcome == IN_CALL and is_here)
+                self.taken_since += is_taken and at >= self.gone_at
                 if outcome == IN_CALL:
                     self.in_call += not is_here
                     self.taken += is_here
@@ -114,11 +125,11 @@ class Program:
 
     def close(self, dead_lives):
         """After its death: what it could count no more. `dead_lives`: starts of ktsnd that were killed."""
-        is_lost = any(region.life in dead_lives for region in self.regions.values())
-        if is_lost or not self.was_attached:
-            kept = sum(region.kept() for region in self.regions.values() if region.life in dead_lives)
-            elsewhere = self.taken - self._published()
-            self.untold = max(0, elsewhere + kept + self.folded["kept"] - self.absent())
+        life = self.life()
+        if life in dead_lives or self.never_attached:
+            kept = sum(region.kept() for region in self.regions.values() if region.life == life)
+            elsewhere = self.taken_since - (self._published() - self.published_then)
+            self.untold = max(0, elsewhere + kept - (self.absent() - self.absent_then))
         absent = self.absent()
         for region in self.regions.values():
             region.memory.close()
@@ -133,7 +144,13 @@ class Ledger:
         self.tap, self.living, self.ended = tap, [], []
         self.sums = {"programs": 0, "taken": 0, "refused": 0, "missing": 0, "daemon_absent": 0, "untold": 0, "in_call": 0}
         self.trace = []  # of each program: (when each missing frame was sent, daemon_absent, untold, pod)
-        self.drops, self.dead_lives = {}, {}  # drops: by life, then by reason; dead_lives: when each ktsnd went
+        self.drops, self.dead_lives = {}, set()  # drops: by life, then by reason; dead_lives: those that went
+
+    def end_life(self, life):
+        """A start of ktsnd goes, now."""
+        for program in [*self.living, *self.ended]:
+            program.note_end(life)
+        self.dead_lives.add(life)
 
     def note_drops(self, life, statistics):
         """The counters of this life of ktsnd, without what programs count themselves."""
