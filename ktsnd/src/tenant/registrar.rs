@@ -356,7 +356,8 @@ impl<P: Send + 'static> Service<P> {
     /// Reads one message of a connection, where it has one and its namespace may be heard.
     fn serve(&mut self, number: u64) {
         let Some(connection) = self.connections.get(&number) else { return };
-        if connection.message.is_some() {
+        // A paused one that were read would be listened to before its message is dealt with, and keep the registrar awake.
+        if connection.message.is_some() || connection.is_paused {
             return;
         }
         // What is not read is not ours to close.

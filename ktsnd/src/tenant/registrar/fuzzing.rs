@@ -414,3 +414,33 @@ impl Driver {
         paused.eq(listed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ktsn_ring::control::Hello;
+    use ktsn_ring::layout::ABI;
+
+    /// A connection that was paused in this turn is not read in it, though it had something to read when the turn began.
+    #[test]
+    fn a_paused_connection_is_not_read() {
+        let memory_max = 64 << 20;
+        let limits =
+            Limits { clients_max: 4, memory_max, memory_max_of_all: 4 * memory_max, slots: 4, tick: 0 };
+        let mut driver = Driver::new(limits).unwrap();
+        let mut peer = driver.connect(1, Namespace::Own).unwrap();
+        let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();
+        assert!(driver.send(&peer, hello.as_slice(), &[Passed::Udp]));
+        driver.service.pause(peer.number);
+        driver.service.serve(peer.number);
+        assert_eq!((driver.jobs(), driver.answer_to(&mut peer)), (0, Ok(None)));
+        // It is listened to again, with its message unread.
+        driver.turn();
+        assert!(driver.turn());
+        assert_eq!(driver.jobs(), 1);
+        assert!(!driver.turn(), "nothing to read while a helper looks");
+        driver.finish_job(0, Duration::ZERO);
+        driver.turn();
+        assert_eq!(driver.answer_to(&mut peer), Ok(Some(HelloStatus::Attached)));
+    }
+}
