@@ -104,13 +104,15 @@ rust_target() {
 
 # Keeps, beside the inputs with names, the fewest and smallest that reach all that is reached.
 merge() {
-    local name=$1 dir=$out/$1 file
+    local name=$1 dir=$out/$1 file options=()
+    # A run of the registrar takes milliseconds: its inputs are kept for an edge, not for each number of times that it is reached.
+    [ "$name" != registrar ] || options=(-use_counters=0)
     rm -rf "$dir/merge"
     mkdir -p "$dir/merge"
     for file in "$known/$name"/*; do
         ! [[ ${file##*/} =~ ^[0-9a-f]{40}$ ]] || mv "$file" "$dir/merge/"
     done
-    KTSN_FUZZ_TARGET=$name "$program" -merge=1 -max_len=4000 "$known/$name" "$dir/merge" "$dir/corpus" >"$dir/merge.log" 2>&1 || {
+    KTSN_FUZZ_TARGET=$name "$program" -merge=1 "${options[@]}" -max_len=4000 "$known/$name" "$dir/merge" "$dir/corpus" >"$dir/merge.log" 2>&1 || {
         # Nothing that was kept is lost.
         cp -n "$dir/merge"/* "$known/$name/" 2>/dev/null || true
         echo "fuzz: FAILED: the corpus of $name could not be minimised: $dir/merge.log"

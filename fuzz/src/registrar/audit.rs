@@ -75,6 +75,17 @@ impl Model {
             let is_over = self.clients.get(gone).is_none_or(|client| client.is_given_back);
             assert!(is_over, "client {gone} counts until the worker gives it back");
         }
+        for program in &self.programs {
+            let number = program.peer.number;
+            let view = counted.iter().find(|client| client.number == number);
+            let is_over = program.is_closed && view.is_some_and(|view| !view.is_ending);
+            assert!(!is_over, "client {number}: its connection is closed, so it ends");
+            let is_known = view.is_some() || program.peer.region_octets == 0;
+            assert!(
+                is_known || self.driver.is_given_back(&program.peer),
+                "client {number}: its memory counts"
+            );
+        }
         if let Some(admitted) = &self.admitted {
             assert!(now.is_subset(admitted), "a daemon that drains admits no client");
         }
