@@ -388,7 +388,7 @@ begun = [begin() for _ in range(often)]
 for s in begun:
     for _ in range(3):
         try:
-            socket.send_fds(s, [b"KTSN"], [held.fileno()])
+            socket.send_fds(s, [b"KTSN"], [held.fileno()] * 2)
         except (BrokenPipeError, ConnectionResetError):
             pass
 assert not [s for s in begun if not ended(s)]
