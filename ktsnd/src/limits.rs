@@ -38,6 +38,8 @@ pub const INTAKE_QUANTUM: usize = 16;
 pub const EMPTY_LOOKS: usize = 4;
 /// Slots of all clients taken over in one pass: no frame that is due waits for more.
 pub const INTAKE_A_PASS: usize = 64;
+/// One pass of intake in so many begins at another level than the highest, each in turn.
+pub const LOWER_FIRST_IN: usize = 4;
 /// What a pass takes over is taken over within this.
 pub const INTAKE_PASS: Nanos = Nanos::from_micros(INTAKE_A_PASS as i64 * 2);
 /// Links that are followed between two looks at the clock …

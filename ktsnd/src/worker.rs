@@ -28,6 +28,7 @@ mod held;
 mod intake;
 mod margin;
 mod policing;
+mod port_turns;
 mod report;
 mod routes;
 mod selection;
@@ -150,6 +151,10 @@ pub struct Worker<P, E> {
     is_stepped: bool,
     /// Places of clients with doorbells that are not heard, and which of them was looked at last, and when.
     muted: Vec<u16>,
+    /// Passes in which a frame was taken over.
+    intake_passes: usize,
+    /// The pod's interface that hands over first in the next turn.
+    pods_from: usize,
     muted_turn: usize,
     muted_at: Monotonic,
     second_began: Monotonic,
@@ -228,6 +233,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             offset: None,
             is_stepped: false,
             muted: Vec::with_capacity(limits::CLIENTS_MAX),
+            intake_passes: 1,
+            pods_from: 0,
             muted_turn: 0,
             muted_at: Monotonic::ZERO,
             second_began: Monotonic::ZERO,
@@ -276,11 +283,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match self.cpu.allowed() {
             Allowed::Work => {}
             Allowed::Due(span) => {
-                self.rest(span, false);
-                return true;
+                if self.rest(span) {
+                    return true;
+                }
+                // So much is due that nothing was saved: then the other rings must not wait for it.
             }
             Allowed::Nothing(span) => {
-                self.rest(span, true);
+                self.rest_at_all_costs(span);
                 return true;
             }
         }

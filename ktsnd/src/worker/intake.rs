@@ -33,18 +33,24 @@ fn tx_time_of(taken: &Taken) -> TxTime {
 
 impl<P: Port, E: Environment> Worker<P, E> {
     /// Takes over from the clients in turn, a bounded number each and in all; stops short of the next frame that is due, and
-    /// goes on in the next pass. Attachments that are granted a higher class come first. Whether it took any.
+    /// goes on in the next pass. Attachments that are granted a higher class come first; one pass in [`limits::LOWER_FIRST_IN`]
+    /// begins at a lower one, so that each has a part that no other one can take. Whether it took any.
     pub(super) fn intake_all(&mut self, monotonic: Monotonic) -> bool {
         let quantum = if self.turns.len() > 1 { limits::INTAKE_QUANTUM } else { limits::INTAKE_BUDGET };
         let mut left = limits::INTAKE_A_PASS;
-        for level in (0..LEVELS).rev() {
+        let first = if self.intake_passes.is_multiple_of(limits::LOWER_FIRST_IN) {
+            self.turns.next_lower_level()
+        } else {
+            LEVELS - 1
+        };
+        for level in (0..LEVELS).map(|below| (first + LEVELS - below) % LEVELS) {
             let mut empty = 0;
             for _ in 0..self.turns.len_of(level).min(limits::LOOKS_A_PASS) {
                 let Some(index) = self.turns.whose_turn(level) else { break };
                 self.renew_promise(index, monotonic);
                 if self.is_waiting(index) {
                     let Some(budget) = self.time_for_intake(self.taken_at) else {
-                        return left < limits::INTAKE_A_PASS;
+                        return self.has_taken(left);
                     };
                     left -= self.intake(index, budget.min(quantum).min(left));
                     (empty, _) = (0, self.turns.pass_on(level));
@@ -56,11 +62,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     }
                 }
                 if left == 0 {
-                    return true;
+                    return self.has_taken(left);
                 }
             }
         }
-        left < limits::INTAKE_A_PASS
+        self.has_taken(left)
+    }
+
+    /// Whether a pass with `left` took any; only such a pass counts.
+    fn has_taken(&mut self, left: usize) -> bool {
+        let has_taken = left < limits::INTAKE_A_PASS;
+        self.intake_passes = self.intake_passes.wrapping_add(usize::from(has_taken));
+        has_taken
     }
 
     /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But where a frame is always

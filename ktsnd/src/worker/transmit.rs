@@ -81,71 +81,12 @@ pub(super) fn client_frame(
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
-    /// Hands over what is due, at most [`limits::FRAMES_A_TURN`] of each port. The soonest frame that is not due, and whether
-    /// there may be more that is.
-    pub(super) fn transmit_turn(&mut self) -> (Option<Next>, bool) {
-        let mut soonest: Option<Next> = None;
-        let mut more = false;
-        let mut now = self.env.now();
-        let mut from = 0;
-        while let Some(port) = self.busy.next(from) {
-            from = port + 1;
-            if self.ports[port].as_ref().is_none_or(|p| p.sched.is_empty() && p.held.is_none()) {
-                self.busy.remove(port);
-                continue;
-            }
-            let mut left = limits::FRAMES_A_TURN;
-            while let Some(state) = self.ports[port].as_mut() {
-                if left == 0 {
-                    more = true;
-                    break;
-                }
-                left -= 1;
-                if state.slow.is_slow() && self.is_postponed(port, soonest, now) {
-                    break;
-                }
-                let Some(state) = self.ports[port].as_mut() else { break };
-                if state.held.is_some() {
-                    let again = self.try_held(port, now);
-                    soonest = sooner(soonest, again, now);
-                    if again.is_some() {
-                        break;
-                    }
-                    now = self.env.now();
-                    continue;
-                }
-                match state.sched.decide(now) {
-                    Decision::Transmit { frame, late, overrun, window } => {
-                        let chosen = Chosen { frame: &frame, late, overrun, window, decided: now, at: None };
-                        let ready = self.make_ready(port, &chosen);
-                        now = if ready.is_some_and(|ready| self.hand_over(port, &ready, None)) {
-                            // One clock is enough: should TAI have been set meanwhile, it is read before each hand-over.
-                            let monotonic = self.env.monotonic();
-                            let passed = monotonic.since(now.monotonic);
-                            Now { tai: now.tai.saturating_add(passed), monotonic }
-                        } else {
-                            self.env.now()
-                        };
-                        self.handed_over(now);
-                    }
-                    Decision::Drop { frame, reason } => self.drop_frame(frame.id, frame.tenant, reason),
-                    Decision::WakeAt { at, .. } => {
-                        soonest = sooner(soonest, Some(Next { at, port }), now);
-                        break;
-                    }
-                    Decision::Idle => break,
-                }
-            }
-        }
-        (soonest, more)
-    }
-
     /// Takes the frame that will be due at `next` out of the queue and builds it, a moment ahead of its time.
     pub(super) fn make_next_ready(&mut self, next: Next, now: Now) -> Option<Ready> {
         let ahead = next.at.ahead_of(now);
         let then = Now { tai: now.tai.saturating_add(ahead), monotonic: now.monotonic.saturating_add(ahead) };
         let state = self.ports[next.port].as_mut().filter(|state| state.held.is_none())?;
-        if state.slow.is_slow() {
+        if state.slow.is_slow(now.monotonic) {
             // Whether there is a gap for it is decided when all other ports have been asked.
             return None;
         }
@@ -167,7 +108,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Builds a frame in the port's buffer.
-    fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
+    pub(super) fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
         if self.waits_for_clock(port, chosen.frame, chosen.window.is_some()) {
             return None;
         }
@@ -324,16 +265,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
         None
     }
 
-    /// As [`Self::transmit_turn`]; what there is to wait for: at once, where more is due.
-    pub(super) fn transmit_due(&mut self) -> Option<Next> {
-        let (soonest, is_more) = self.transmit_turn();
-        if !is_more {
-            return soonest;
-        }
-        let at = TxTime::Monotonic(self.env.monotonic());
-        self.busy.next(0).map(|port| Next { at, port })
-    }
-
     fn count_sent(&self, ready: &Ready, error: Nanos) {
         let Some(Some(policy)) = self.attachments.get(ready.due.frame.tenant as usize) else { return };
         let stats = &policy.stats;
@@ -405,15 +336,5 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Err(refused) = state.sched.put_back(frame, now) {
             self.drop_frame(frame.id, frame.tenant, refused.reason);
         }
-    }
-}
-
-/// The sooner of two, as the clocks stand at `now`.
-fn sooner(one: Option<Next>, other: Option<Next>, now: Now) -> Option<Next> {
-    match (one, other) {
-        (Some(one), Some(other)) => {
-            Some(if other.at.ahead_of(now) < one.at.ahead_of(now) { other } else { one })
-        }
-        (one, other) => one.or(other),
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct Turns {
     level_counts: [usize; LEVELS],
     /// The level of the last look of [`Self::next_of_any`].
     level_turn: usize,
+    /// The level below the highest that began an intake last.
+    lower_turn: usize,
     /// The active clients in no order, and where each stands there.
     all: Vec<u16>,
     places: Box<[u16]>,
@@ -91,6 +93,7 @@ impl Turns {
             attachment_turn: [NONE; LEVELS],
             level_counts: [0; LEVELS],
             level_turn: 0,
+            lower_turn: 0,
             all: Vec::with_capacity(clients),
             places: vec![0; clients].into_boxed_slice(),
         }
@@ -210,6 +213,16 @@ impl Turns {
             }
         }
         None
+    }
+
+    /// A level with clients below the highest one with clients, each in turn; where there is none, the highest of all.
+    pub(super) fn next_lower_level(&mut self) -> usize {
+        let has_clients = |level: &usize| self.level_counts[*level] > 0;
+        let highest = (0..LEVELS).rev().find(has_clients).unwrap_or(0);
+        let mut lower = (0..self.lower_turn).rev().chain((0..highest).rev());
+        let next = lower.find(|level| *level < highest && has_clients(level));
+        self.lower_turn = next.unwrap_or(LEVELS - 1);
+        self.lower_turn
     }
 
     /// The next look at the client's attachment is at this client.

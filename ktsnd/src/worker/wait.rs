@@ -150,41 +150,57 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// Hands over what is due and does nothing else for `span`: the worker has used its share of the CPU.
-    pub(super) fn rest(&mut self, span: Nanos, is_forced: bool) {
+    /// Hands over what is due and does nothing else for `span`: the worker has used its share of the CPU. False where it ended
+    /// early, as there is more that is due.
+    pub(super) fn rest(&mut self, span: Nanos) -> bool {
         count(&self.stats.cpu_budget_spent);
         self.is_resting = true;
         let until = self.env.monotonic().saturating_add(span);
-        let mut is_more = false;
-        while !is_more {
-            let mut next = None;
-            if !is_forced {
-                (next, is_more) = self.transmit_turn();
+        let is_whole = self.rest_until(until);
+        self.is_resting = false;
+        is_whole
+    }
+
+    /// Does nothing at all for `span`.
+    pub(super) fn rest_at_all_costs(&mut self, span: Nanos) {
+        count(&self.stats.cpu_budget_spent);
+        let until = self.env.monotonic().saturating_add(span);
+        self.doze(until);
+    }
+
+    fn rest_until(&mut self, until: Monotonic) -> bool {
+        loop {
+            let (next, more) = self.transmit_turn();
+            if more.is_some() {
+                return false;
             }
             let now = self.env.now();
             let left = until.since(now.monotonic);
-            if is_more || left <= Nanos::ZERO {
-                break;
+            if left <= Nanos::ZERO {
+                return true;
             }
-            let ahead =
-                next.map_or(Nanos::MAX, |next| next.at.ahead_of(now).saturating_sub(self.margin.get()));
-            if ahead > limits::SLEEP_MIN {
-                self.cpu.awake(now.monotonic);
-                self.env.rest(now.monotonic.saturating_add(left.min(ahead)));
-                self.cpu.slept(self.env.monotonic());
-            } else if let Some(next) = next {
-                let is_spun = self.may_spin(now, next.at.ahead_of(now));
-                if is_spun {
-                    self.spin(next, now);
-                } else {
-                    count(&self.stats.spin_budget_spent);
-                    self.cpu.awake(now.monotonic);
-                    self.env.rest(now.monotonic.saturating_add(next.at.ahead_of(now).max(Nanos::ZERO)));
-                    self.cpu.slept(self.env.monotonic());
+            let until_next = next.map_or(Nanos::MAX, |next| next.at.ahead_of(now));
+            let ahead = until_next.saturating_sub(self.margin.get());
+            match next {
+                Some(next) if ahead <= limits::SLEEP_MIN => {
+                    if self.may_spin(now, until_next) {
+                        self.spin(next, now);
+                    } else {
+                        count(&self.stats.spin_budget_spent);
+                        self.doze(now.monotonic.saturating_add(until_next.max(Nanos::ZERO)));
+                    }
                 }
+                _ => self.doze(now.monotonic.saturating_add(left.min(ahead))),
             }
         }
-        self.is_resting = false;
+    }
+
+    /// Sleeps until `at`, whatever comes.
+    fn doze(&mut self, at: Monotonic) {
+        let now = self.env.monotonic();
+        self.cpu.awake(now);
+        self.env.rest(at);
+        self.cpu.slept(self.env.monotonic());
     }
 
     /// Spins until `next` is due and hands it over, or returns early because something arrived.

@@ -7,13 +7,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use ktsn_model::DropReason;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::ClockId;
-use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 
 use super::world::{App, World, policy, tables_of};
 use super::{MS, US};
 use crate::limits;
 use crate::stats::AttachmentStats;
-use crate::worker::{Command, HAND_OVER_AT_START, Selection};
+use crate::worker::Command;
 
 /// Attachments 1 to `count` beside the world's own one; what all of them count.
 pub(super) fn attach_floods(world: &mut World, count: u16) -> Arc<AttachmentStats> {
@@ -56,16 +55,7 @@ fn an_untimed_flood_leaves_the_spin_budget_to_timed_frames() {
 #[test]
 fn attachments_that_flood_leave_room_in_the_queue_to_others() {
     const FLOODS: u16 = 6;
-    let mut world = World::with(
-        800,
-        Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity: limits::QUEUE_MAX,
-            tenants: limits::ATTACHMENTS_MAX,
-            link_speed: None,
-            hand_over: HAND_OVER_AT_START,
-            classes: [ClassOptions::default(); 8],
-        })),
-    );
+    let mut world = World::with(800, World::time_aware_for(limits::QUEUE_MAX, None));
     let stats = attach_floods(&mut world, FLOODS);
     let ahead = |world: &World| world.clocks.at() + 9_000 * MS;
     for index in 1..=FLOODS {

@@ -9,16 +9,19 @@ use std::sync::atomic::Ordering::SeqCst;
 use ktsn_model::DropReason;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::{ClockId, RegionState};
+use ktsn_time::Nanos;
 
 use super::flood::attach_floods;
-use super::world::{App, World};
+use super::world::{App, World, policy};
 use super::{MS, US};
+use crate::limits;
 use crate::stats::AttachmentStats;
-use crate::worker::{Command, Returned};
+use crate::worker::{AttachmentPolicy, Command, Returned};
 
-/// A stream of the world's own attachment: a frame each millisecond, pushed 5 ms ahead.
+/// A stream of the world's own attachment: a frame each millisecond, pushed `lead` ahead, 5 ms at first.
 pub(super) struct Innocent {
     app: App,
+    lead: u64,
     next: u64,
     pushed: u64,
 }
@@ -27,13 +30,13 @@ impl Innocent {
     fn new(world: &mut World) -> Self {
         let app = world.client(256);
         let next = world.clocks.at() + 2 * MS;
-        let mut innocent = Self { app, next, pushed: 0 };
+        let mut innocent = Self { app, lead: 5 * MS, next, pushed: 0 };
         innocent.push(world);
         innocent
     }
 
     pub(super) fn push(&mut self, world: &World) {
-        while world.clocks.at() + 5 * MS >= self.next {
+        while world.clocks.at() + self.lead >= self.next {
             assert!(self.app.push(ClockId::Monotonic, self.next, world.clocks.at(), b"innocent"));
             self.next += MS;
             self.pushed += 1;
@@ -52,7 +55,7 @@ impl Innocent {
 
 /// A world with one hostile attachment, number 1, of `count` clients.
 pub(super) fn world(count: usize, slots: u32) -> (World, Innocent, Vec<App>, Arc<AttachmentStats>) {
-    let mut world = World::new(1000);
+    let mut world = World::with(1000, World::time_aware_for(limits::QUEUE_MAX, None));
     world.clocks.hand_over.store(3 * US, SeqCst);
     world.clocks.slowness.store(400, SeqCst);
     let stats = attach_floods(&mut world, 1);
@@ -170,6 +173,55 @@ fn thousands_of_frames_for_one_instant_come_one_before_anothers() {
     // Its own turn and the hand-over under way.
     innocent.judge(&world, 10 * US);
     assert!(stats.sent.load(SeqCst) > 200, "{}", stats.sent.load(SeqCst));
+}
+
+/// The same again and again, so much that the worker's share of the CPU is used up while frames are due: the innocent ring is read
+/// all the same.
+#[test]
+fn instant_after_instant_leaves_the_other_rings_their_intake() {
+    let (mut world, mut innocent, hostile, stats) = world(8, 1024);
+    world.clocks.hand_over.store(5 * US, SeqCst);
+    let patient = AttachmentPolicy { overrun_limit: Nanos::from_seconds(1), ..policy(&stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(1), Box::new(patient))).unwrap();
+    let began = world.clocks.at();
+    let mut instant = began + 40 * MS;
+    while world.clocks.at() < began + 2_000 * MS {
+        innocent.push(&world);
+        let now = world.clocks.at();
+        if now + 30 * MS > instant {
+            instant += 55 * MS;
+        }
+        for app in &hostile {
+            fill(app, now, instant, 6);
+        }
+        world.worker.pass();
+    }
+    innocent.judge(&world, 50 * US);
+    assert!(
+        world.worker_stats.cpu_budget_spent.load(SeqCst) > 100 && stats.sent.load(SeqCst) > 200_000,
+        "{}",
+        stats.sent.load(SeqCst)
+    );
+}
+
+/// An attachment that is granted a higher class keeps its rings full: one of a lower class is read all the same.
+#[test]
+fn a_higher_class_leaves_intake_to_a_lower_one() {
+    let (mut world, mut innocent, hostile, _) = world(8, 1024);
+    innocent.lead = MS / 2;
+    let low = AttachmentPolicy { classes: 0x7f, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(low))).unwrap();
+    let began = world.clocks.at();
+    while world.clocks.at() < began + 200 * MS {
+        innocent.push(&world);
+        let now = world.clocks.at();
+        for app in &hostile {
+            // Beyond the horizon: refused, so between two frames of the stream there is none to wait for.
+            fill(app, now, now + 7_200_000 * MS, 7);
+        }
+        world.worker.pass();
+    }
+    innocent.judge(&world, 250 * US);
 }
 
 /// The attachments' shares do not depend on how many clients they have.

@@ -179,7 +179,8 @@ fn a_replaced_port_makes_nothing_late_and_loses_and_reorders_no_frame() {
     bed.run(200, |_| false);
     assert!(bed.sent() > sent + 500, "{}", bed.sent());
     assert_eq!(bed.late(), late);
-    assert!(bed.world.worker.ports[1].as_ref().is_some_and(|state| !state.slow.is_slow()));
+    let at = ktsn_time::Monotonic::from_nanos(bed.world.clocks.at());
+    assert!(bed.world.worker.ports[1].as_ref().is_some_and(|state| !state.slow.is_slow(at)));
 
     // Back, while frames are on their way: they leave first.
     let state = bed.world.worker.ports[1].as_mut().unwrap();
@@ -224,4 +225,14 @@ fn a_port_that_goes_takes_its_successor_along() {
     bed.world.outbox.send(Command::RemovePort(SLOW)).unwrap();
     bed.run(5, |bed| bed.back == 4);
     assert_eq!(bed.back, 4);
+}
+
+/// Hand-overs within the budget, without end: a frame of the uplink waits for one of them, not for a whole turn.
+#[test]
+fn a_busy_interface_costs_a_frame_of_the_uplink_one_hand_over() {
+    let mut bed = Bed::new(19 * US);
+    bed.run(200, |_| false);
+    let errors = bed.world.stats.transmit_error.snapshot();
+    assert!(bed.told.is_none() && bed.sent() > 2_000, "{} left by the interface", bed.sent());
+    assert!(errors.len() > 190 && errors.max() < 40 * US, "{} frames, {} ns late", errors.len(), errors.max());
 }

@@ -247,8 +247,12 @@ impl World {
     }
 
     pub(super) fn time_aware(link_speed: Option<u64>) -> Selection {
+        Self::time_aware_for(4096, link_speed)
+    }
+
+    pub(super) fn time_aware_for(capacity: usize, link_speed: Option<u64>) -> Selection {
         Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity: 4096,
+            capacity,
             tenants: limits::ATTACHMENTS_MAX,
             link_speed,
             hand_over: HAND_OVER_AT_START,
