@@ -7,6 +7,8 @@ use ktsn_time::Nanos;
 pub const CLIENTS_MAX: usize = 4096;
 /// Most attachments of one daemon.
 pub const ATTACHMENTS_MAX: usize = 1024;
+/// Ports of one worker: of each attachment its interface, and the uplinks.
+pub const PORTS_MAX: usize = 2 * ATTACHMENTS_MAX;
 /// Connections of one process, where the kernel shows the process: libktsn keeps no more than 8 regions, each with one, and
 /// those of a program that calls `exec` may end after the new ones begin.
 pub const CLIENTS_A_PROCESS: usize = 16;

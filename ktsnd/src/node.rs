@@ -167,7 +167,8 @@ pub struct Node {
     workers_started: u64,
     stopping: bool,
     clock: crate::clock::Known,
-    next_index: usize,
+    /// The attachment index and the port index that are tried first.
+    next: (usize, u16),
     /// Attachments of the state file are being taken up: it is written when all are.
     restoring: bool,
     /// Attachments went away by themselves since it was written.
@@ -217,7 +218,7 @@ impl Node {
             workers_started: 0,
             stopping: false,
             clock: crate::clock::Known::default(),
-            next_index: 0,
+            next: (0, 0),
             restoring: false,
             unsaved: false,
             waiting: Vec::new(),

@@ -207,9 +207,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         Self {
             env,
             inbox,
-            ports: (0..limits::ATTACHMENTS_MAX * 2).map(|_| None).collect(),
+            ports: (0..limits::PORTS_MAX).map(|_| None).collect(),
             ports_end: 0,
-            busy: Busy::new(limits::ATTACHMENTS_MAX * 2),
+            busy: Busy::new(limits::PORTS_MAX),
             attachments: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             clients: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
             clients_end: 0,

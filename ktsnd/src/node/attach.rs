@@ -193,16 +193,19 @@ impl Node {
     fn free_index(&mut self) -> Result<AttachmentIndex, NodeError> {
         let most = limits::ATTACHMENTS_MAX;
         let free = |i: &usize| self.attached.get(*i).is_none_or(Option::is_none);
-        let next = self.next_index;
+        let next = self.next.0;
         let found = (next..most).chain(0..next).find(free).ok_or_else(|| {
             NodeError::Full(format!("{most} attachments are the most that one ktsnd serves"))
         })?;
-        self.next_index = (found + 1) % most;
+        self.next.0 = (found + 1) % most;
         Ok(AttachmentIndex(found as u16))
     }
 
-    pub(super) fn free_port(&self) -> PortIndex {
-        let free = (0..).find(|i| !self.ports.contains_key(i)).unwrap_or(u16::MAX);
+    /// Not the one that was closed last: a worker may still be at work on it.
+    pub(super) fn free_port(&mut self) -> PortIndex {
+        let (next, most) = (self.next.1, limits::PORTS_MAX as u16);
+        let free = (next..most).chain(0..next).find(|i| !self.ports.contains_key(i)).unwrap_or(u16::MAX);
+        self.next.1 = free.wrapping_add(1) % most;
         PortIndex(free)
     }
 

@@ -73,7 +73,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     self.inbox.give(Returned::Port(index, Some(old)));
                 }
             }
-            Command::RemovePort(index) => self.remove_port(index),
+            Command::RemovePort(index) => self.remove_port_in_turn(index),
             Command::SetAttachment(index, policy) => self.set_attachment(index, policy),
             Command::RemoveAttachment(index) => self.remove_attachment(index),
             Command::AddCaptured(captured) => self.add_captured(captured),

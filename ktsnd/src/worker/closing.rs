@@ -8,6 +8,7 @@
 //! ```text
 //!  EndClient         ring ──► queue                         ──► handed back with its last frame
 //!  RemoveAttachment  clients ──► rings ──► captured ──► queues ──► policy handed back     (its frames: `detached`)
+//!  RemovePort        after the attachments before it        ──► handed back
 //!  Drain             clients ──► rings ──► captured ──► queue sent ──► Ended
 //! ```
 
@@ -34,11 +35,11 @@ enum Stage {
     Queues,
 }
 
-/// An attachment on its way out.
-#[derive(Clone, Copy, Debug)]
-struct Removal {
-    attachment: AttachmentIndex,
-    stage: Stage,
+/// An attachment on its way out, or a port that goes after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    Attachment(AttachmentIndex, Stage),
+    Port(PortIndex),
 }
 
 /// What a drain closes next.
@@ -55,7 +56,7 @@ enum Drain {
 pub(super) struct Closing {
     /// Clients with rings that are emptied and then closed; they take turns.
     clients: std::collections::VecDeque<u16>,
-    /// Attachments, the first one at work.
+    /// Attachments and ports, the first one at work.
     removals: std::collections::VecDeque<Removal>,
     /// What a drain does next.
     drain: Option<Drain>,
@@ -66,7 +67,7 @@ impl Closing {
     pub(super) fn new() -> Self {
         Self {
             clients: std::collections::VecDeque::with_capacity(limits::CLIENTS_MAX),
-            removals: std::collections::VecDeque::with_capacity(limits::ATTACHMENTS_MAX),
+            removals: std::collections::VecDeque::with_capacity(limits::ATTACHMENTS_MAX + limits::PORTS_MAX),
             drain: None,
         }
     }
@@ -78,7 +79,9 @@ impl Closing {
 
     /// Whether this attachment is on its way out: its frames are `detached`.
     pub(super) fn is_removed(&self, attachment: AttachmentIndex) -> bool {
-        !self.removals.is_empty() && self.removals.iter().any(|removal| removal.attachment == attachment)
+        let is_its =
+            |removal: &Removal| matches!(removal, Removal::Attachment(index, _) if *index == attachment);
+        !self.removals.is_empty() && self.removals.iter().any(is_its)
     }
 }
 
@@ -89,7 +92,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Command::SetAttachment(index, _) | Command::RemoveAttachment(index) => {
                 self.closing.is_removed(*index)
             }
-            Command::AddPort(..) | Command::RemovePort(_) => !self.closing.removals.is_empty(),
+            Command::AddPort(index, _) => self.closing.removals.contains(&Removal::Port(*index)),
             _ => false,
         }
     }
@@ -112,7 +115,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Begins to remove an attachment.
     pub(super) fn remove_attachment(&mut self, attachment: AttachmentIndex) {
         if self.attachments.get(usize::from(attachment.0)).is_some_and(Option::is_some) {
-            self.closing.removals.push_back(Removal { attachment, stage: Stage::Clients(0) });
+            self.closing.removals.push_back(Removal::Attachment(attachment, Stage::Clients(0)));
+        }
+    }
+
+    /// Removes a port, after the attachments that are on their way out: their frames wait there.
+    pub(super) fn remove_port_in_turn(&mut self, port: PortIndex) {
+        if self.closing.removals.is_empty() {
+            self.remove_port(port);
+        } else {
+            self.closing.removals.push_back(Removal::Port(port));
         }
     }
 
@@ -132,7 +144,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.closing.drain = self.drain_some(drain);
         }
         if let Some(removal) = self.closing.removals.front().copied() {
-            self.remove_some(removal);
+            match removal {
+                Removal::Attachment(index, stage) => self.remove_some(index, stage),
+                Removal::Port(port) => {
+                    self.closing.removals.pop_front();
+                    self.remove_port(port);
+                }
+            }
         }
         has_taken
     }
@@ -194,9 +212,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// One step of the removal at the front.
-    fn remove_some(&mut self, removal: Removal) {
-        let index = removal.attachment;
-        let stage = match removal.stage {
+    fn remove_some(&mut self, index: AttachmentIndex, stage: Stage) {
+        let stage = match stage {
             Stage::Clients(from) => match self.close_clients_from(from, |of| of == index) {
                 Some(from) => Some(Stage::Clients(from)),
                 None => Some(Stage::Rings),
@@ -216,7 +233,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Stage::Queues => (self.remove_queued(index) || self.clock.has_of(index)).then_some(Stage::Queues),
         };
         match (stage, self.closing.removals.front_mut()) {
-            (Some(stage), Some(front)) => front.stage = stage,
+            (Some(stage), Some(front)) => *front = Removal::Attachment(index, stage),
             _ => {
                 self.closing.removals.pop_front();
                 if let Some(policy) = self.attachments.get_mut(usize::from(index.0)).and_then(Option::take) {

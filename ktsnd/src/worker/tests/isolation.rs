@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_model::DropReason;
-use ktsn_resolve::AttachmentIndex;
+use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::{ClockId, RegionState};
 use ktsn_time::Nanos;
 
@@ -155,6 +155,26 @@ fn an_attachment_with_many_full_rings_goes_in_steps() {
     assert!(hostile.iter().all(|app| app.producer.state() == RegionState::Detached));
     let policies = world.returned.try_iter().filter(|back| matches!(back, Returned::Boxed(_))).count();
     assert!(policies > 0 && world.worker.attachments[1].is_none());
+}
+
+/// While an attachment with full rings goes, and its interface after it, others come and register.
+#[test]
+fn others_come_while_an_attachment_with_many_full_rings_goes() {
+    let (mut world, _innocent, hostile, _) = world(64, 64);
+    let now = world.clocks.at();
+    for app in &hostile {
+        fill(app, now, now + 3_000 * MS, 0);
+    }
+    world.outbox.send(Command::RemoveAttachment(AttachmentIndex(1))).unwrap();
+    world.outbox.send(Command::RemovePort(PortIndex(5))).unwrap();
+    let comes = world.client(64);
+    assert!(comes.push(ClockId::Monotonic, now + 2 * MS, now, b"comes"));
+    for _ in 0..8 {
+        world.worker.pass();
+    }
+    let is_on_its_way = world.worker.closing.is_removed(AttachmentIndex(1));
+    assert!(is_on_its_way && world.worker.clients.iter().flatten().any(|client| client.key == comes.key));
+    world.run_until(200, |w| !w.worker.closing.is_removed(AttachmentIndex(1)));
 }
 
 /// 8,192 frames for one instant, of the innocent frame's own class: it waits for one of them.

@@ -234,5 +234,10 @@ fn a_busy_interface_costs_a_frame_of_the_uplink_one_hand_over() {
     bed.run(200, |_| false);
     let errors = bed.world.stats.transmit_error.snapshot();
     assert!(bed.told.is_none() && bed.sent() > 2_000, "{} left by the interface", bed.sent());
-    assert!(errors.len() > 190 && errors.max() < 40 * US, "{} frames, {} ns late", errors.len(), errors.max());
+    assert!(
+        errors.len() > 190 && errors.max() < 40 * US,
+        "{} frames, {} ns late",
+        errors.len(),
+        errors.max()
+    );
 }
