@@ -9,6 +9,8 @@
 //!   are. The statistic is the sum over the attacked rounds of the square root of what a round lost: the root keeps one round that
 //!   the hypervisor spoilt from hiding nine. `p` is the share of all ways to deal the rounds to two sides whose
 //!   statistic is at least this. Worse: `p` ≤ 0.05. Fewer than three rounds cannot show that.
+//! * **lost in one round**: the worst attacked round may not lose 150 frames, 150 ms of the stream, more than the worst round of the
+//!   control. Three lost rounds of ten alone are not rare enough for the test above.
 //! * **p99** of the instant on the wire after the transmit time: the median over the rounds may not exceed the control's by
 //!   more than a bar.
 //! * **p50** of the same: at most 1.2 times the control's.
@@ -19,6 +21,8 @@ pub const ROUNDS_MIN: usize = 3;
 pub const ROUNDS_MAX: usize = 12;
 /// One minus the confidence.
 pub const LEVEL: f64 = 0.05;
+/// How many more frames than the control's worst round the worst one may lose.
+pub const ROUND_LOST_MORE: u64 = 150;
 /// How much later than in the control a frame may be, at p99, nanoseconds.
 pub const P99_MORE_NS: i64 = 50_000;
 /// How many times the control's p50 may be, in hundredths.
@@ -108,6 +112,10 @@ pub fn worse(control: &[Round], attacked: &[Round], more_ns: i64) -> Vec<String>
     if p <= LEVEL {
         found.push(format!("lost {} instead of {} (p = {p:.4})", after.lost, before.lost));
     }
+    let worst = |rounds: &[Round]| rounds.iter().map(|round| round.lost).max().unwrap_or(0);
+    if worst(attacked) > worst(control).saturating_add(ROUND_LOST_MORE) {
+        found.push(format!("lost {} in one round instead of {}", worst(attacked), worst(control)));
+    }
     if after.p99 > before.p99.saturating_add(more_ns) {
         found.push(format!("p99 {} instead of {}", micros(after.p99), micros(before.p99)));
     }
@@ -147,6 +155,17 @@ mod tests {
         let spoilt = [0, 0, 0, 0, 300, 0, 0, 0, 0, 0];
         assert!(p_value(&spoilt, &[30; 10]) <= LEVEL);
         assert!(p_value(&spoilt, &[0; 10]) > LEVEL);
+    }
+
+    #[test]
+    fn few_lost_rounds_are_seen() {
+        let control = rounds(&[3; 10], 3000, 20_000);
+        let attacked = rounds(&[0, 0, 0, 0, 154, 0, 0, 0, 0, 0], 3000, 20_000);
+        assert_eq!(worse(&control, &attacked, P99_MORE_NS).len(), 1);
+        assert!(
+            worse(&attacked, &control, P99_MORE_NS).is_empty()
+                && worse(&attacked, &attacked, P99_MORE_NS).is_empty()
+        );
     }
 
     #[test]
