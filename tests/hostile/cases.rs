@@ -26,8 +26,8 @@ pub(crate) enum On {
     Metered,
     /// The attacker's interface goes away in the middle.
     Removed,
-    /// The attacker's frames leave by its own interface, behind [`rules`](ktsn_tests::hostile::rules) of its own.
-    OwnRules,
+    /// The attacker's frames leave by its own interface, behind so many [`rules`](ktsn_tests::hostile::rules) of its own.
+    OwnRules(usize),
 }
 
 /// What is tried, and how it is judged.
@@ -124,6 +124,11 @@ pub(crate) const ALL: &[Case] = &[
         "8,192 frames for one instant, each 100 ms, same class",
         "fill clients=8 due=instant payload=200 every_us=100000 priority=6",
     ),
+    stream(
+        "instant-again",
+        "8,192 frames for one instant, each 35 ms, same class",
+        "fill clients=8 due=instant payload=200 every_us=35000 priority=6",
+    ),
     stream("bells-256", "256 connections ring without end", "bells clients=256"),
     memory("memory-once", "256 connections, all slots once", "fill clients=256 due=beyond payload=1 once=1"),
     memory(
@@ -133,9 +138,21 @@ pub(crate) const ALL: &[Case] = &[
     ),
     memory("memory-idle", "256 connections that say nothing more", "fill clients=256 frames=0"),
     on(
-        On::OwnRules,
+        On::OwnRules(0),
+        "own-interface",
+        "frames by the pod's own device, without a rule there",
+        "fill clients=4 payload=200",
+    ),
+    on(
+        On::OwnRules(3_500),
+        "own-rules-3500",
+        "the same, with 3,500 nftables rules there",
+        "fill clients=4 payload=200",
+    ),
+    on(
+        On::OwnRules(ktsn_tests::hostile::rules::RULES),
         "own-rules",
-        "frames by the pod's own device, with 20,000 nftables rules there",
+        "the same, with 20,000 rules",
         "fill clients=4 payload=200",
     ),
     attach("locks", "16 sockets locked 30 ms at a time on 32 connections", "locks cpu=-1"),

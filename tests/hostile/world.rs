@@ -163,8 +163,8 @@ impl<'a> World<'a> {
         let bed = bed();
         let [victim, attacker] = attachments(&bed);
         let mut tables = victim.toml();
-        if beside.bed == On::OwnRules {
-            rules::own(&bed);
+        if let On::OwnRules(count) = beside.bed {
+            rules::own(&bed, count);
             tables += &rules::by_interface(attacker);
         } else {
             tables += &attacker.toml();

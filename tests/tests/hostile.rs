@@ -164,7 +164,7 @@ fn locked_sockets_and_connections_that_come_and_go() {
 #[test]
 fn a_pod_whose_own_rules_take_long_is_deferred() {
     let bed = Bed::new();
-    rules::own(&bed);
+    rules::own(&bed, rules::RULES);
     let [victim, attacker] = attachments(&bed).map(patient);
     let daemon = start_with(&bed, &(victim.toml() + &rules::by_interface(attacker)));
     assert!(daemon.control().counters(ATTACKER).deferral.is_none());
