@@ -18,6 +18,9 @@ const agentUser = "system:serviceaccount:kube-system:ktsn-node-agent"
 
 const controllerUser = "system:serviceaccount:kube-system:ktsn-controller"
 
+// owned is a Node that has an owner and a finalizer.
+const owned = `{"metadata":{"name":"kn1","ownerReferences":[{"apiVersion":"v1","kind":"Machine","name":"m","uid":"u1"}],"finalizers":["example.org/drain"]},"spec":{}}`
+
 // policyOf is an admission policy as the chart renders it.
 func policyOf(t *testing.T, name string) *admission.ValidatingAdmissionPolicy {
 	t.Helper()
@@ -112,6 +115,11 @@ func TestAnAgentIsConfinedToItsNode(t *testing.T) {
 		{"taking one away", agentUser, "kn1", before, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":null}}}`, false},
 		{"a label", agentUser, "kn1", before, `{"metadata":{"labels":{"a":"c"}}}`, false},
 		{"a taint", agentUser, "kn1", before, `{"spec":{"unschedulable":true}}`, false},
+		{"an owner that is not there", agentUser, "kn1", before, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"u9"}]}}`, false},
+		{"its owner taken away", agentUser, "kn1", owned, `{"metadata":{"ownerReferences":null}}`, false},
+		{"a finalizer", agentUser, "kn1", before, `{"metadata":{"finalizers":["example.org/x"]}}`, false},
+		{"a finalizer taken away", agentUser, "kn1", owned, `{"metadata":{"finalizers":null}}`, false},
+		{"the report of a node with both", agentUser, "kn1", owned, `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, true},
 		{"somebody else", "system:node:kn2", "", before, `{"metadata":{"labels":{"a":"c"}}}`, true},
 	} {
 		var old, object, change map[string]any
@@ -149,6 +157,11 @@ func TestTheControllerIsConfinedToPrefixes(t *testing.T) {
 		{"taking one away", controllerUser, before, `{"metadata":{"annotations":{"ktsn.io/vtep":null}}}`, false},
 		{"a label", controllerUser, before, `{"metadata":{"labels":{"a":"c"}}}`, false},
 		{"a taint", controllerUser, before, `{"spec":{"unschedulable":true}}`, false},
+		{"an owner that is not there", controllerUser, before, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"u9"}]}}`, false},
+		{"its owner taken away", controllerUser, owned, `{"metadata":{"ownerReferences":null}}`, false},
+		{"a finalizer", controllerUser, before, `{"metadata":{"finalizers":["example.org/x"]}}`, false},
+		{"a finalizer taken away", controllerUser, owned, `{"metadata":{"finalizers":null}}`, false},
+		{"prefixes of a node with both", controllerUser, owned, `{"metadata":{"annotations":{"ktsn.io/tsn-prefixes":"10.99.2.0/24"}}}`, true},
 		{"somebody else", agentUser, before, `{"metadata":{"labels":{"a":"c"}}}`, true},
 	} {
 		var old, object, change map[string]any
