@@ -43,12 +43,13 @@ import (
 
 // Parts, as /readyz calls them.
 const (
-	partAPI     = "api-server"
-	partDaemon  = "ktsnd"
-	partPlugin  = "device-plugin"
-	partInstall = "install"
-	partOverlay = "overlay"
-	partPolicy  = "policies"
+	partAPI      = "api-server"
+	partDaemon   = "ktsnd"
+	partPlugin   = "device-plugin"
+	partInstall  = "install"
+	partOverlay  = "overlay"
+	partPolicy   = "policies"
+	partRestrict = "restrictions"
 )
 
 // Agent is one running agent.
@@ -68,11 +69,12 @@ type Agent struct {
 	pods     corelisters.PodLister
 	policies networklisters.NetworkPolicyLister
 
-	overlayChanged chan struct{}
-	policyChanged  chan struct{}
-	others         *otherPolicies
-	beats          *beats
-	conflicts      []string // of the overlay, told last
+	overlayChanged  chan struct{}
+	policyChanged   chan struct{}
+	restrictChanged chan struct{}
+	others          *otherPolicies
+	beats           *beats
+	conflicts       []string // of the overlay, told last
 
 	mutex    sync.Mutex
 	file     nodefile.Node
@@ -95,8 +97,8 @@ func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Inter
 	}, installer)
 	a := &Agent{
 		config: config, kube: kube, reviews: reviews, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
-		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy),
-		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1),
+		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy, partRestrict),
+		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1), restrictChanged: make(chan struct{}, 1),
 		patience: podwatch.NewPatience(unloadedAfter), others: newOtherPolicies(), beats: newBeats(),
 	}
 	if custom == nil {
@@ -146,7 +148,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				a.config.Log.Error("device plugin", "error", err)
 			}
 		},
-		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.podLoop, a.scheduleLoop, a.streamLoop,
+		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.restrictLoop, a.podLoop, a.scheduleLoop, a.streamLoop,
 	} {
 		group.Add(1)
 		go func() {

@@ -41,8 +41,10 @@ type daemon struct {
 	stuck    bool
 	schedule *nodeapi.ScheduleState
 	policies map[string]*nodeapi.AttachmentPolicy // said last, by attachment
+	heard    []*nodeapi.AttachmentPolicy          // all that was said
 	calls    int                                  // that said something
 	missing  map[string]bool                      // attachments that are not there yet
+	there    []string                             // attachments that are listed
 }
 
 func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequest, _ ...grpc.CallOption) (*nodeapi.SetPoliciesReply, error) {
@@ -59,6 +61,7 @@ func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequ
 			continue
 		}
 		d.policies[policy.GetAttachment()] = policy
+		d.heard = append(d.heard, policy)
 	}
 	return reply, nil
 }
@@ -102,7 +105,18 @@ func (d *daemon) GetSchedule(context.Context, *nodeapi.GetScheduleRequest, ...gr
 }
 
 func (d *daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*nodeapi.ListReply, error) {
-	return &nodeapi.ListReply{}, nil
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.down {
+		return nil, errDown
+	}
+	reply := &nodeapi.ListReply{}
+	for _, name := range d.there {
+		reply.Attachments = append(reply.Attachments, &nodeapi.AttachmentState{
+			Attachment: &nodeapi.Attachment{Name: name}, Policy: d.policies[name],
+		})
+	}
+	return reply, nil
 }
 
 func (d *daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -25,6 +27,13 @@ import (
 
 // kindsEvery is how often it is seen which kinds of policies the cluster has: they come with a policy engine's installation.
 const kindsEvery = 30 * time.Second
+
+// A kind that the API server does not name any more is given up after goneLooks looks at which a list of it was not found, either: a
+// group may be missing for a moment. existsMax is how long such a list may take.
+const (
+	goneLooks = 3
+	existsMax = 5 * time.Second
+)
 
 // otherKinds are policies of engines that nobody reads here, by group. Each of their objects counts as one that selects every pod.
 var otherKinds = map[string][]string{
@@ -47,6 +56,8 @@ type otherKind struct {
 	synced   cache.InformerSynced
 	stop     context.CancelFunc
 	failed   error // nil: it is listed and watched
+	isOld    bool  // the API server did not name it at the last look
+	missed   int   // looks in a row at which it was not found
 }
 
 func newOtherPolicies() *otherPolicies {
@@ -100,15 +111,16 @@ func findKinds(known discovery.DiscoveryInterface) ([]schema.GroupVersionResourc
 	return found, nil
 }
 
-// follow begins with new kinds and ends with those that are gone.
+// follow begins with new kinds. One that is not named any more ends when its successor, another version, was listed, or when it is gone.
 func (o *otherPolicies) follow(ctx context.Context, kinds []schema.GroupVersionResource, client dynamic.Interface, log *slog.Logger, changed func()) {
+	missing := o.missing(ctx, kinds, client)
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	o.unread = nil
 	for kind, one := range o.followed {
-		if !slices.Contains(kinds, kind) {
-			one.stop()
-			delete(o.followed, kind)
+		one.isOld = !slices.Contains(kinds, kind)
+		if one.missed++; !one.isOld || !slices.Contains(missing, kind) {
+			one.missed = 0
 		}
 	}
 	for _, kind := range kinds {
@@ -117,6 +129,38 @@ func (o *otherPolicies) follow(ctx context.Context, kinds []schema.GroupVersionR
 			o.followed[kind] = o.begin(ctx, kind, client, changed)
 		}
 	}
+	for kind, one := range o.followed {
+		if one.isOld && (o.isReplaced(kind) || one.missed >= goneLooks) {
+			one.stop()
+			delete(o.followed, kind)
+		}
+	}
+}
+
+// missing are the followed kinds that are not named and that the API server does not find.
+func (o *otherPolicies) missing(ctx context.Context, kinds []schema.GroupVersionResource, client dynamic.Interface) []schema.GroupVersionResource {
+	var found []schema.GroupVersionResource
+	for _, kind := range o.kinds() {
+		if slices.Contains(kinds, kind) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, existsMax)
+		if _, err := client.Resource(kind).List(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsNotFound(err) {
+			found = append(found, kind)
+		}
+		cancel()
+	}
+	return found
+}
+
+// isReplaced: whether another version of a kind was listed that the API server names.
+func (o *otherPolicies) isReplaced(kind schema.GroupVersionResource) bool {
+	for other, one := range o.followed {
+		if other != kind && other.GroupResource() == kind.GroupResource() && !one.isOld && one.synced() {
+			return true
+		}
+	}
+	return false
 }
 
 func (o *otherPolicies) begin(ctx context.Context, kind schema.GroupVersionResource, client dynamic.Interface, changed func()) *otherKind {
@@ -173,6 +217,9 @@ func (o *otherPolicies) now() policyfile.Others {
 	}
 	others := policyfile.Others{Every: map[string][]string{}}
 	for kind, one := range o.followed {
+		if one.isOld && o.isReplaced(kind) {
+			continue
+		}
 		name := kind.GroupResource().String()
 		switch {
 		case one.synced():
@@ -199,7 +246,7 @@ func (o *otherPolicies) now() policyfile.Others {
 	return others
 }
 
-// kinds are the kinds that are followed, for tests.
+// kinds are the kinds that are followed.
 func (o *otherPolicies) kinds() []schema.GroupVersionResource {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()

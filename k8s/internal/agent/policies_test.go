@@ -4,8 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -13,14 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
-	kubefake "k8s.io/client-go/kubernetes/fake"
-	ktesting "k8s.io/client-go/testing"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
@@ -83,7 +74,7 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	})
 	b.attachedPod("late", "")
 	b.daemon.set(true)
-	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "policies: ktsnd was not told") })
+	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "restrictions: ktsnd was not told") })
 	b.daemon.set(false)
 	time.Sleep(20 * time.Millisecond)
 	b.daemon.mutex.Lock()
@@ -115,66 +106,6 @@ func TestWhatKtsndKnowsIsNotSaidAgain(t *testing.T) {
 	defer b.daemon.mutex.Unlock()
 	if b.daemon.calls != 1 {
 		t.Errorf("%d calls", b.daemon.calls)
-	}
-}
-
-var ciliums = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumnetworkpolicies"}
-
-// The policies of an engine that nobody reads here count as ones about every pod; those that may not be listed are not known.
-func TestPoliciesOfOtherKinds(t *testing.T) {
-	kube := kubefake.NewClientset()
-	kube.Resources = []*metav1.APIResourceList{
-		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods"}}},
-		{GroupVersion: "cilium.io/v2", APIResources: []metav1.APIResource{{Name: "ciliumnetworkpolicies"}, {Name: "ciliumnodes"}}},
-	}
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"namespace": "a", "name": "l7"}, "spec": map[string]any{"x": "y"},
-	}}
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{ciliums: "CiliumNetworkPolicyList"}, object)
-	var isForbidden = true
-	client.PrependReactor("list", "ciliumnetworkpolicies", func(ktesting.Action) (bool, runtime.Object, error) {
-		if isForbidden {
-			return true, nil, apierrors.NewForbidden(ciliums.GroupResource(), "", errors.New("no right"))
-		}
-		return false, nil, nil
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	eventually := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if holds() {
-				return
-			}
-		}
-		t.Fatalf("never: %s", what)
-	}
-	forbidden := newOtherPolicies()
-	if forbidden.now().Unread == "" {
-		t.Error("nothing was looked at, and all is known")
-	}
-	log := slog.New(slog.DiscardHandler)
-	kinds, err := findKinds(kube.Discovery())
-	if err != nil || !slices.Equal(kinds, []schema.GroupVersionResource{ciliums}) {
-		t.Fatalf("%v, %v", kinds, err)
-	}
-	forbidden.follow(ctx, kinds, client, log, func() {})
-	eventually("that they may not be listed is told", func() bool { return strings.Contains(forbidden.now().Unread, "no right") })
-	isForbidden = false
-	allowed := newOtherPolicies()
-	go allowed.run(ctx, kube.Discovery(), client, log, func() {})
-	eventually("the policy counts", func() bool {
-		others := allowed.now()
-		return others.Unread == "" && len(others.Every["a"]) == 1 && strings.HasPrefix(others.Every["a"][0], "CiliumNetworkPolicy l7")
-	})
-	if err := client.Resource(ciliums).Namespace("a").Delete(ctx, "l7", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually("it counts no more", func() bool { return allowed.now().Unread == "" && allowed.now().Every == nil })
-	allowed.follow(ctx, nil, client, log, func() {})
-	if len(allowed.kinds()) != 0 {
-		t.Error("a kind that is gone is followed")
 	}
 }
 

@@ -3,6 +3,7 @@
 package policyfile
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,8 +12,11 @@ import (
 	networking "k8s.io/api/networking/v1"
 )
 
-// prefixesMax is how many prefixes ktsnd takes for one attachment.
-const prefixesMax = 4096
+// prefixesMax is how many prefixes ktsnd takes for one attachment, reasonMax how many octets of a reason it surely keeps.
+const (
+	prefixesMax = 4096
+	reasonMax   = 900
+)
 
 // Restriction is what network policies leave of one pod's short cuts. The zero value: everything.
 type Restriction struct {
@@ -27,8 +31,75 @@ type Restriction struct {
 
 // Equal: whether both leave the same, for the same reason.
 func (r Restriction) Equal(other Restriction) bool {
+	return r.leavesAs(other) && r.Reason == other.Reason
+}
+
+// leavesAs: whether both leave the same.
+func (r Restriction) leavesAs(other Restriction) bool {
 	return r.EgressRestricted == other.EgressRestricted && slices.Equal(r.EgressAllowed, other.EgressAllowed) &&
-		r.IngressBlocked == other.IngressBlocked && r.Reason == other.Reason
+		r.IngressBlocked == other.IngressBlocked
+}
+
+// And is a restriction that leaves only what both leave. It is `r` itself where `other` takes nothing more away.
+func (r Restriction) And(other Restriction) Restriction {
+	both := Restriction{
+		EgressRestricted: r.EgressRestricted || other.EgressRestricted,
+		IngressBlocked:   r.IngressBlocked || other.IngressBlocked,
+	}
+	switch {
+	case r.EgressRestricted && other.EgressRestricted:
+		both.EgressAllowed = common(r.EgressAllowed, other.EgressAllowed)
+	case r.EgressRestricted:
+		both.EgressAllowed = r.EgressAllowed
+	default:
+		both.EgressAllowed = other.EgressAllowed
+	}
+	if both.leavesAs(r) {
+		return r
+	}
+	both.Reason = other.Reason
+	if r.Reason != "" && r.Reason != other.Reason {
+		both.Reason = join([]string{other.Reason, r.Reason})
+	}
+	return both
+}
+
+// common are the addresses that are in both, as prefixes; nothing where these are too many for ktsnd.
+func common(a, b []netip.Prefix) []netip.Prefix {
+	found := sorted(append(within(a, b), within(b, a)...))
+	if len(found) > prefixesMax {
+		return nil
+	}
+	return found
+}
+
+// within are those prefixes that are parts of one of the others.
+func within(prefixes, others []netip.Prefix) []netip.Prefix {
+	all := map[netip.Prefix]bool{}
+	for _, other := range others {
+		all[other] = true
+	}
+	var found []netip.Prefix
+	for _, prefix := range prefixes {
+		for bits := prefix.Bits(); bits >= 0; bits-- {
+			if whole, err := prefix.Addr().Prefix(bits); err == nil && all[whole] {
+				found = append(found, prefix)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// sorted puts prefixes in order, each once.
+func sorted(prefixes []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		if order := a.Addr().Compare(b.Addr()); order != 0 {
+			return order
+		}
+		return a.Bits() - b.Bits()
+	})
+	return slices.Compact(prefixes)
 }
 
 // Restrict says what the policies leave of a pod's short cuts. Of what an egress policy allows only address blocks for all UDP ports
@@ -40,7 +111,7 @@ func Restrict(pod *corev1.Pod, policies []*networking.NetworkPolicy, others Othe
 	if len(every) > 0 {
 		return Restriction{
 			EgressRestricted: true, IngressBlocked: true,
-			Reason: strings.Join(slices.Concat(every, reasons(egress, ingress)), ", "),
+			Reason: join(slices.Concat(every, reasons(egress, ingress))),
 		}
 	}
 	restriction := Restriction{IngressBlocked: len(ingress) > 0}
@@ -52,8 +123,24 @@ func Restrict(pod *corev1.Pod, policies []*networking.NetworkPolicy, others Othe
 	if !restriction.EgressRestricted {
 		egress = nil
 	}
-	restriction.Reason = strings.Join(reasons(egress, ingress), ", ")
+	restriction.Reason = join(reasons(egress, ingress))
 	return restriction
+}
+
+// join makes one reason of several, of as many as ktsnd keeps.
+func join(reasons []string) string {
+	var joined strings.Builder
+	for i, reason := range reasons {
+		if i > 0 && joined.Len()+len(reason) > reasonMax {
+			fmt.Fprintf(&joined, " and %d more", len(reasons)-i)
+			break
+		}
+		if i > 0 {
+			joined.WriteString(", ")
+		}
+		joined.WriteString(reason)
+	}
+	return joined.String()
 }
 
 func reasons(egress, ingress []string) []string {
@@ -88,13 +175,7 @@ func allowed(policies []*networking.NetworkPolicy) ([]netip.Prefix, bool) {
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b netip.Prefix) int {
-		if order := a.Addr().Compare(b.Addr()); order != 0 {
-			return order
-		}
-		return a.Bits() - b.Bits()
-	})
-	if found = slices.Compact(found); len(found) > prefixesMax {
+	if found = sorted(found); len(found) > prefixesMax {
 		return nil, false
 	}
 	return found, false

@@ -107,3 +107,38 @@ func TestExceptionsAreTakenOutWhole(t *testing.T) {
 		}
 	}
 }
+
+// What two restrictions leave together is in both, and nothing that is in both is lost.
+func TestBothRestrictions(t *testing.T) {
+	read := func(text string) Restriction {
+		restriction := Restriction{EgressRestricted: !strings.HasPrefix(text, "all"), IngressBlocked: strings.HasSuffix(text, "closed"), Reason: text}
+		for _, word := range strings.Fields(text) {
+			if prefix, err := netip.ParsePrefix(word); err == nil {
+				restriction.EgressAllowed = append(restriction.EgressAllowed, prefix)
+			}
+		}
+		return restriction
+	}
+	for _, c := range []struct{ a, b, want string }{
+		{"all", "all", "all"},
+		{"all", "none", "none"},
+		{"none closed", "all", "none closed"},
+		{"10.0.0.0/8", "all closed", "10.0.0.0/8 closed"},
+		{"10.0.0.0/8", "0.0.0.0/0", "10.0.0.0/8"},
+		{"10.0.0.0/8 fd99::/48", "10.99.0.0/16 192.0.2.0/24 fd00::/8", "10.99.0.0/16 fd99::/48"},
+		{"10.99.1.0/24", "10.99.2.0/24", "none"},
+	} {
+		for _, both := range []Restriction{read(c.a).And(read(c.b)), read(c.b).And(read(c.a))} {
+			if !both.leavesAs(read(c.want)) {
+				t.Errorf("%s, %s: %+v", c.a, c.b, both)
+			}
+		}
+	}
+	before := read("10.0.0.0/8")
+	if !before.And(read("0.0.0.0/0 closed").And(read("0.0.0.0/0"))).IngressBlocked || !before.And(read("0.0.0.0/0")).Equal(before) {
+		t.Error("one that takes nothing away changes it")
+	}
+	if reason := before.And(read("none")).Reason; reason != "none, 10.0.0.0/8" {
+		t.Errorf("reason %q", reason)
+	}
+}

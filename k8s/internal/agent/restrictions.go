@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+
+	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/policyfile"
+)
+
+const (
+	restrictMax = 2 * time.Second
+	// restrictAgain is how often everything is said again, whoever forgot it.
+	restrictAgain = 30 * time.Second
+)
+
+// restricted is what is known of ktsnd's restrictions, by attachment.
+type restricted struct {
+	told map[string]policyfile.Restriction
+	// shown is what ktsnd said where nothing was told. Of many prefixes it shows some.
+	shown  map[string]policyfile.Restriction
+	at     time.Time // when all of it was said again
+	unread string    // why not all policies are known, as it was logged last
+}
+
+// attachment is one that follows policies, with its pod.
+type attachment struct {
+	name string
+	pod  *corev1.Pod
+}
+
+// restrictLoop tells ktsnd what policies leave of the attachments that exist. Until everything was seen once, ktsnd keeps what it knows.
+func (a *Agent) restrictLoop(ctx context.Context) {
+	known := restricted{told: map[string]policyfile.Restriction{}}
+	a.every(ctx, partRestrict, always(policyEvery), a.restrictChanged, func(ctx context.Context) {
+		if a.parts.get(partAPI) != nil {
+			return
+		}
+		policies, pods, err := a.seen()
+		if err == nil {
+			err = a.restrict(ctx, &known, policies, pods, a.others.now())
+		}
+		a.tell(partRestrict, err)
+	})
+}
+
+// restrict tells ktsnd what policies leave of each attachment, where that is not what it was told last.
+func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*networking.NetworkPolicy, pods []*corev1.Pod,
+	others policyfile.Others) error {
+	if known.unread != others.Unread && others.Unread != "" {
+		a.config.Log.Warn("network policies: no restriction of an attachment ends before all policies are read", "unread", others.Unread)
+	}
+	known.unread = others.Unread
+	isAgain := time.Since(known.at) > restrictAgain
+	if isAgain {
+		known.at = time.Now()
+	}
+	attachments := a.attached(known, pods)
+	if err := a.show(ctx, known, attachments); err != nil {
+		return err
+	}
+	request, said := &nodeapi.SetPoliciesRequest{}, map[string]policyfile.Restriction{}
+	for _, one := range attachments {
+		before, isTold := known.told[one.name]
+		now, isKnown := known.next(one.name, policyfile.Restrict(one.pod, policies, others))
+		if isKnown && (isAgain || !isTold || !before.Equal(now)) {
+			request.Policies, said[one.name] = append(request.Policies, message(one.name, now)), now
+		}
+	}
+	if len(request.Policies) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, restrictMax)
+	defer cancel()
+	reply, err := a.daemon.SetPolicies(ctx, request)
+	if err != nil {
+		known.forget(said) // what came of it is not known
+		return fmt.Errorf("ktsnd was not told of network policies: %w", err)
+	}
+	// An attachment that is not there yet is told of again.
+	for _, name := range reply.GetUnknown() {
+		delete(said, name)
+	}
+	a.remember(known, said)
+	return nil
+}
+
+// attached are this node's attachments that follow policies; what is known of others is forgotten. Of a pod that is not known nothing is
+// said: what ktsnd knows of its attachment holds.
+func (a *Agent) attached(known *restricted, pods []*corev1.Pod) []attachment {
+	byName := map[string]*corev1.Pod{}
+	for _, pod := range pods {
+		byName[pod.Namespace+"/"+pod.Name] = pod
+	}
+	states, _ := cnistate.Open(a.config.CNIStateDir).List() // of broken ones tsn-cni tells
+	var found []attachment
+	isThere := map[string]bool{}
+	for _, state := range states {
+		isThere[state.Attachment] = true
+		pod := byName[state.Pod.Namespace+"/"+state.Pod.Name]
+		if state.Attachment != "" && state.Policies != "ignore" && pod != nil &&
+			(state.Pod.UID == "" || state.Pod.UID == policyfile.UIDOf(pod)) {
+			found = append(found, attachment{state.Attachment, pod})
+		}
+	}
+	isGone := func(name string, _ policyfile.Restriction) bool { return !isThere[name] }
+	maps.DeleteFunc(known.told, isGone)
+	maps.DeleteFunc(known.shown, isGone)
+	return found
+}
+
+// show asks ktsnd for its restrictions where that matters: not all policies are known, and not all attachments were told of.
+func (a *Agent) show(ctx context.Context, known *restricted, attachments []attachment) error {
+	if known.unread == "" {
+		known.shown = nil
+		return nil
+	}
+	isMissing := false
+	for _, one := range attachments {
+		_, isTold := known.told[one.name]
+		_, isShown := known.shown[one.name]
+		isMissing = isMissing || (!isTold && !isShown)
+	}
+	if !isMissing {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, restrictMax)
+	defer cancel()
+	list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
+	if err != nil {
+		return fmt.Errorf("ktsnd does not say which restrictions hold: %w", err)
+	}
+	known.shown = map[string]policyfile.Restriction{}
+	for _, one := range list.GetAttachments() {
+		known.shown[one.GetAttachment().GetName()] = restrictionOf(one.GetPolicy())
+	}
+	return nil
+}
+
+// next is what an attachment is to be told where that is what policies leave of it; false: nothing yet. While not all policies are
+// known it leaves no more than what ktsnd has: that may be about a policy which was not read yet.
+func (r *restricted) next(name string, now policyfile.Restriction) (policyfile.Restriction, bool) {
+	if r.unread == "" {
+		return now, true
+	}
+	if before, isTold := r.told[name]; isTold {
+		return before.And(now), true
+	}
+	before, isShown := r.shown[name]
+	next := before.And(now)
+	// Saying what was shown would cut what was not.
+	return next, isShown && !next.Equal(before)
+}
+
+// forget: what became of what was said is not known.
+func (r *restricted) forget(said map[string]policyfile.Restriction) {
+	for name := range said {
+		delete(r.told, name)
+		delete(r.shown, name)
+	}
+}
+
+// remember what ktsnd has now.
+func (a *Agent) remember(known *restricted, said map[string]policyfile.Restriction) {
+	for name, restriction := range said {
+		before := known.told[name]
+		known.told[name] = restriction
+		if restriction.Reason != before.Reason {
+			a.config.Log.Info("network policies", "attachment", name, "policies", restriction.Reason,
+				"egress_restricted", restriction.EgressRestricted, "ingress_blocked", restriction.IngressBlocked)
+		}
+	}
+}
+
+// restrictionOf is one that ktsnd shows; nil: none.
+func restrictionOf(policy *nodeapi.AttachmentPolicy) policyfile.Restriction {
+	restriction := policyfile.Restriction{
+		EgressRestricted: policy.GetEgressRestricted(), IngressBlocked: policy.GetIngressBlocked(), Reason: policy.GetReason(),
+	}
+	for _, text := range policy.GetEgressAllowed() {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			restriction.EgressAllowed = append(restriction.EgressAllowed, prefix)
+		}
+	}
+	return restriction
+}
+
+func message(attachment string, of policyfile.Restriction) *nodeapi.AttachmentPolicy {
+	policy := &nodeapi.AttachmentPolicy{
+		Attachment: attachment, EgressRestricted: of.EgressRestricted, IngressBlocked: of.IngressBlocked, Reason: of.Reason,
+	}
+	if of.EgressRestricted {
+		for _, prefix := range of.EgressAllowed {
+			policy.EgressAllowed = append(policy.EgressAllowed, prefix.String())
+		}
+	}
+	return policy
+}
