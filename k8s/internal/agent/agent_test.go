@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,7 @@ type daemon struct {
 	calls    int                                  // that said something
 	missing  map[string]bool                      // attachments that are not there yet
 	there    []string                             // attachments that are listed
+	refused  string                               // attachment of which nothing is taken
 }
 
 func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequest, _ ...grpc.CallOption) (*nodeapi.SetPoliciesReply, error) {
@@ -53,8 +55,15 @@ func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequ
 	if d.down {
 		return nil, errDown
 	}
-	reply := &nodeapi.SetPoliciesReply{}
 	d.calls++
+	// As ktsnd and its transport do.
+	isRefused := func(policy *nodeapi.AttachmentPolicy) bool { return policy.GetAttachment() == d.refused }
+	if size := proto.Size(request); size > 4<<20 {
+		return nil, &nodeapi.Error{Code: codes.OutOfRange, Text: "decoded message length too large"}
+	} else if slices.ContainsFunc(request.GetPolicies(), isRefused) {
+		return nil, &nodeapi.Error{Code: codes.InvalidArgument, Text: "no prefix"}
+	}
+	reply := &nodeapi.SetPoliciesReply{}
 	for _, policy := range request.GetPolicies() {
 		if d.missing[policy.GetAttachment()] {
 			reply.Unknown = append(reply.Unknown, policy.GetAttachment())

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,37 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	}
 	b.eventually("both are free", func() bool {
 		return !b.daemon.said("c-talker/net1").EgressRestricted && !b.daemon.said("c-late/net1").IngressBlocked
+	})
+}
+
+// What does not fit into one request comes in several, and an attachment whose restriction is refused holds up no other one.
+func TestRestrictionsComeInParts(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	const count = 80
+	name := func(i int) string { return fmt.Sprintf("talker-%d", i) }
+	for i := range count {
+		b.attachedPod(name(i), "")
+	}
+	b.daemon.refused = "c-" + name(count/2) + "/net1"
+	peers := []networking.NetworkPolicyPeer{}
+	for i := range 4096 {
+		block := fmt.Sprintf("fd99:1234:5678:%x:1234:5678:9abc:def0/128", i)
+		peers = append(peers, networking.NetworkPolicyPeer{IPBlock: &networking.IPBlock{CIDR: block}})
+	}
+	b.policy("long", networking.NetworkPolicySpec{
+		PolicyTypes: []networking.PolicyType{networking.PolicyTypeEgress}, Egress: []networking.NetworkPolicyEgressRule{{To: peers}},
+	})
+	b.start()
+	for i := range count {
+		if i != count/2 {
+			b.eventually(name(i), func() bool {
+				said := b.daemon.said("c-" + name(i) + "/net1")
+				return said != nil && len(said.EgressAllowed) == len(peers)
+			})
+		}
+	}
+	b.eventually("the one that was refused", func() bool {
+		return strings.Contains(b.parts.String(), "restrictions: ktsnd was not told of all network policies: c-"+name(count/2)+"/net1: no prefix (1 such)")
 	})
 }
 

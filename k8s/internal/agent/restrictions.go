@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 
@@ -18,7 +21,9 @@ import (
 )
 
 const (
-	restrictMax = 2 * time.Second
+	// One call to ktsnd takes so long at most and is so long; ktsnd refuses requests of 4 MiB.
+	restrictMax    = 2 * time.Second
+	restrictOctets = 1 << 20
 	// restrictAgain is how often everything is said again, whoever forgot it.
 	restrictAgain = 30 * time.Second
 )
@@ -68,30 +73,69 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 	if err := a.show(ctx, known, attachments); err != nil {
 		return err
 	}
-	request, said := &nodeapi.SetPoliciesRequest{}, map[string]policyfile.Restriction{}
+	var due []saying
 	for _, one := range attachments {
 		before, isTold := known.told[one.name]
 		now, isKnown := known.next(one.name, policyfile.Restrict(one.pod, policies, others))
 		if isKnown && (isAgain || !isTold || !before.Equal(now)) {
-			request.Policies, said[one.name] = append(request.Policies, message(one.name, now)), now
+			due = append(due, saying{message(one.name, now), now})
 		}
 	}
-	if len(request.Policies) == 0 {
+	return a.sayAll(ctx, known, due)
+}
+
+// saying is what ktsnd is going to be told of one attachment.
+type saying struct {
+	message     *nodeapi.AttachmentPolicy
+	restriction policyfile.Restriction
+}
+
+// sayAll tells ktsnd in requests of a bounded length. It goes on after one that was refused, and ends when ktsnd does not answer.
+func (a *Agent) sayAll(ctx context.Context, known *restricted, due []saying) error {
+	var faults []error
+	for len(due) > 0 {
+		count, octets := 0, 0
+		for count < len(due) && (count == 0 || octets+proto.Size(due[count].message) <= restrictOctets) {
+			octets += proto.Size(due[count].message)
+			count++
+		}
+		faults = append(faults, a.say(ctx, known, due[:count])...)
+		if due = due[count:]; slices.ContainsFunc(faults, nodeapi.IsAbsent) || ctx.Err() != nil {
+			known.forget(due) // so that they come again at once
+			break
+		}
+	}
+	if len(faults) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, restrictMax)
+	return fmt.Errorf("ktsnd was not told of all network policies: %w (%d such)", faults[0], len(faults))
+}
+
+// say makes one request; one that is refused is divided, so that only what is wrong is left out.
+func (a *Agent) say(ctx context.Context, known *restricted, due []saying) []error {
+	request := &nodeapi.SetPoliciesRequest{}
+	for _, one := range due {
+		request.Policies = append(request.Policies, one.message)
+	}
+	calling, cancel := context.WithTimeout(ctx, restrictMax)
 	defer cancel()
-	reply, err := a.daemon.SetPolicies(ctx, request)
-	if err != nil {
-		known.forget(said) // what came of it is not known
-		return fmt.Errorf("ktsnd was not told of network policies: %w", err)
+	reply, err := a.daemon.SetPolicies(calling, request)
+	switch {
+	case err == nil:
+		// An attachment that is not there yet is told of again.
+		a.remember(known, due, reply.GetUnknown())
+		return nil
+	case isRefusal(err) && len(due) > 1:
+		half := len(due) / 2
+		return append(a.say(ctx, known, due[:half]), a.say(ctx, known, due[half:])...)
 	}
-	// An attachment that is not there yet is told of again.
-	for _, name := range reply.GetUnknown() {
-		delete(said, name)
-	}
-	a.remember(known, said)
-	return nil
+	known.forget(due) // what came of it is not known
+	return []error{fmt.Errorf("%s: %w", due[0].message.GetAttachment(), err)}
+}
+
+// isRefusal: whether ktsnd did not take a request for what it contains, or for its length.
+func isRefusal(err error) bool {
+	return slices.Contains([]codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.ResourceExhausted}, nodeapi.CodeOf(err))
 }
 
 // attached are this node's attachments that follow policies; what is known of others is forgotten. Of a pod that is not known nothing is
@@ -162,16 +206,20 @@ func (r *restricted) next(name string, now policyfile.Restriction) (policyfile.R
 }
 
 // forget: what became of what was said is not known.
-func (r *restricted) forget(said map[string]policyfile.Restriction) {
-	for name := range said {
-		delete(r.told, name)
-		delete(r.shown, name)
+func (r *restricted) forget(due []saying) {
+	for _, one := range due {
+		delete(r.told, one.message.GetAttachment())
+		delete(r.shown, one.message.GetAttachment())
 	}
 }
 
-// remember what ktsnd has now.
-func (a *Agent) remember(known *restricted, said map[string]policyfile.Restriction) {
-	for name, restriction := range said {
+// remember what ktsnd has now. Of the unknown attachments it has nothing.
+func (a *Agent) remember(known *restricted, said []saying, unknown []string) {
+	for _, one := range said {
+		name, restriction := one.message.GetAttachment(), one.restriction
+		if slices.Contains(unknown, name) {
+			continue
+		}
 		before := known.told[name]
 		known.told[name] = restriction
 		if restriction.Reason != before.Reason {

@@ -142,3 +142,16 @@ func TestBothRestrictions(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 }
+
+// A reason is as long as ktsnd keeps it, however many policies there are.
+func TestAReasonIsBounded(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}
+	every := make([]string, 5000)
+	for i := range every {
+		every[i] = strings.Repeat("x", 100)
+	}
+	reason := Restrict(pod, nil, Others{Every: map[string][]string{"a": every}}).Reason
+	if len(reason) > 1000 || !strings.HasSuffix(reason, " and 4992 more") {
+		t.Errorf("%d octets: %q", len(reason), reason)
+	}
+}
