@@ -168,7 +168,7 @@ func TestDelegateOfAMetaPlugin(t *testing.T) {
 		"deviceID": "tsn-3", "pciBusID": "tsn-3", "args": map[string]any{"cni": map[string]any{"late": "drop", "mac": "02:00:00:00:00:09"}}})
 	c := call{verb: "ADD", container: "c1", netns: path(pod), ifName: "net1", stdin: stdin,
 		args: "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=talker;K8S_POD_UID=u1;K8S_POD_INFRA_CONTAINER_ID=c1"}
-	w.writePolicies(`{"synced":true,"namespaces":{},"pods":{}}`)
+	w.writePolicies(`{"synced":true,"namespaces":{},"pods":{"default/talker":{"uid":"u1","policies":[]}}}`)
 	w.must(c)
 	attached := w.attachments()["c1/net1"]
 	if attached.GetVxlan().GetLearnFrom() != "tsnvx" || attached.GetLate() != "drop" || attached.GetUplink() != "up0" {

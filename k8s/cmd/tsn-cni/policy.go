@@ -27,12 +27,10 @@ const (
 // Policies is what the node agent knows of network policies, in RUN_DIR/policies.json (internal/policyfile, which brings all types
 // of the API server: too much to load for every pod).
 type policies struct {
-	Synced  bool                `json:"synced"`
-	Unread  string              `json:"unread"`
-	Every   map[string][]string `json:"every"`              // that select all pods of a namespace; "": of all namespaces
-	Egress  map[string][]string `json:"namespaces"`         // those with any
-	Ingress map[string][]string `json:"ingress_namespaces"` // those with any
-	Pods    map[string]struct {
+	Synced bool                `json:"synced"`
+	Unread string              `json:"unread"`
+	Every  map[string][]string `json:"every"` // that select all pods of a namespace; "": of all namespaces
+	Pods   map[string]struct {
 		UID     string   `json:"uid"`
 		Egress  []string `json:"policies"`
 		Ingress []string `json:"ingress"`
@@ -85,25 +83,21 @@ func verdict(path string, pod cniconf.Pod, isShort bool) (known bool, names []st
 	if every := slices.Concat(all.Every[""], all.Every[pod.Namespace]); len(every) > 0 {
 		return true, every, ""
 	}
-	if !isShort {
-		all.Ingress = nil
+	// An entry of this very pod shows that the agent has seen it, and its policies with it: a file that a dead agent left says nothing
+	// about newer pods. The name alone may be that of a pod before it.
+	found, ok := all.Pods[pod.Namespace+"/"+pod.Name]
+	if !ok || (pod.UID != "" && found.UID != pod.UID) {
+		return false, nil, "the node agent has not seen the pod yet: does it run, and does it see the API server?"
 	}
-	// The name alone may be that of a pod before it.
-	if found, ok := all.Pods[pod.Namespace+"/"+pod.Name]; ok && (pod.UID == "" || found.UID == pod.UID) {
-		for _, name := range found.Egress {
-			names = append(names, "egress NetworkPolicy "+name)
+	for _, name := range found.Egress {
+		names = append(names, "egress NetworkPolicy "+name)
+	}
+	for _, name := range found.Ingress {
+		if isShort {
+			names = append(names, "ingress NetworkPolicy "+name)
 		}
-		for _, name := range found.Ingress {
-			if isShort {
-				names = append(names, "ingress NetworkPolicy "+name)
-			}
-		}
-		return true, names, ""
 	}
-	if len(all.Egress[pod.Namespace]) == 0 && len(all.Ingress[pod.Namespace]) == 0 {
-		return true, nil, ""
-	}
-	return false, nil, "the node agent does not know the pod yet, and its namespace has policies"
+	return true, names, ""
 }
 
 func isTrue(value *bool) bool { return value != nil && *value }

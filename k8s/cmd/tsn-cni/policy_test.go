@@ -3,7 +3,11 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -17,16 +21,20 @@ func TestPodsThatPoliciesSelect(t *testing.T) {
 		count int
 	}{
 		"": {}, "{": {}, "[]": {}, `{"synced":false}`: {},
-		`{"synced":true}`: {true, 0},
-		`{"synced":true,"namespaces":{"b":["deny"]}}`:                                                                 {true, 0},
+		// Of a pod that has no entry of its own nothing is known, whatever its namespace had when the file was written.
+		`{"synced":true}`: {},
+		`{"synced":true,"namespaces":{"b":["deny"]}}`:                                                                 {},
 		`{"synced":true,"namespaces":{"a":["deny"]}}`:                                                                 {},
+		`{"synced":true,"pods":{"a/q":{"uid":"u1"},"b/p":{"uid":"u1"}}}`:                                              {},
+		`{"synced":true,"pods":{"a/p":{"uid":"u0"}}}`:                                                                 {},
+		`{"synced":true,"pods":{"a/p":{"uid":"u1"}}}`:                                                                 {true, 0},
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":[]}}}`:                       {true, 0},
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny"]}}}`:                 {true, 1},
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u0","policies":[]}}}`:                       {}, // the one before it
 		`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny","more"]},"b/p":{}}}`: {true, 2},
 		`{"synced":true,"every":{"":["X y"],"a":["X z"],"b":["X"]}}`:                                                  {true, 2},
-		`{"synced":true,"every":{"b":["X"]}}`:                                                                         {true, 0},
-		`{"synced":true,"unread":"x: forbidden"}`:                                                                     {},
+		`{"synced":true,"every":{"b":["X"]},"pods":{"a/p":{"uid":"u1"}}}`:                                             {true, 0},
+		`{"synced":true,"unread":"x: forbidden","pods":{"a/p":{"uid":"u1"}}}`:                                         {},
 	} {
 		w := &world{t: t, runDir: t.TempDir()}
 		w.writePolicies(content)
@@ -43,19 +51,13 @@ func TestPodsThatPoliciesSelect(t *testing.T) {
 // An ingress policy counts where the pod asks for the short way in, and nowhere else.
 func TestIngressPoliciesAreAboutTheShortWayIn(t *testing.T) {
 	w := &world{t: t, runDir: t.TempDir()}
-	for content, short := range map[string]bool{
-		`{"synced":true,"ingress_namespaces":{"a":["in"]},"pods":{"a/p":{"uid":"u1","policies":[],"ingress":["in"]}}}`: true,
-		`{"synced":true,"ingress_namespaces":{"a":["in"]}}`:                                                            false,
-	} {
-		w.writePolicies(content)
-		pod := cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}
-		if known, names, _ := verdict(w.runDir+"/policies.json", pod, false); !known || len(names) > 0 {
-			t.Errorf("%s: ingress = kernel: %v, %v", content, known, names)
-		}
-		known, names, _ := verdict(w.runDir+"/policies.json", pod, true)
-		if known != short || (short && (len(names) != 1 || names[0] != "ingress NetworkPolicy in")) {
-			t.Errorf("%s: ingress = short: %v, %v", content, known, names)
-		}
+	w.writePolicies(`{"synced":true,"ingress_namespaces":{"a":["in"]},"pods":{"a/p":{"uid":"u1","policies":[],"ingress":["in"]}}}`)
+	pod := cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}
+	if known, names, _ := verdict(w.runDir+"/policies.json", pod, false); !known || len(names) > 0 {
+		t.Errorf("ingress = kernel: %v, %v", known, names)
+	}
+	if known, names, _ := verdict(w.runDir+"/policies.json", pod, true); !known || len(names) != 1 || names[0] != "ingress NetworkPolicy in" {
+		t.Errorf("ingress = short: %v, %v", known, names)
 	}
 }
 
@@ -92,5 +94,29 @@ func TestWhoIsAskedAboutPolicies(t *testing.T) {
 	w.writePolicies(`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny"]}}}`)
 	if got := code(admit(conf(inCluster, "agent", nil), w.runDir)); got != codePolicy {
 		t.Errorf("code %d", got)
+	}
+}
+
+// A pod that the agent sees a moment after the kubelet is admitted; one that no agent sees is refused.
+func TestAPodThatTheAgentSeesLater(t *testing.T) {
+	w := &world{t: t, runDir: t.TempDir()}
+	conf, err := cniconf.Parse([]byte(`{"name":"tsn"}`), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.Pod = cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}
+	left := `{"synced":true,"pods":{"a/p":{"uid":"u0","policies":[]}}}`
+	w.writePolicies(left)
+	seen := make(chan error, 1)
+	time.AfterFunc(2*policyPause, func() {
+		file := w.runDir + "/policies.json"
+		seen <- errors.Join(os.WriteFile(file+".new", []byte(`{"synced":true,"pods":{"a/p":{"uid":"u1","policies":[]}}}`), 0o600), os.Rename(file+".new", file))
+	})
+	if err := errors.Join(admit(conf, w.runDir), <-seen); err != nil {
+		t.Error(err)
+	}
+	w.writePolicies(left)
+	if err := admit(conf, w.runDir); err == nil || coded(err).Code != types.ErrTryAgainLater || !strings.Contains(err.Error(), "has not seen the pod yet") {
+		t.Errorf("of a dead agent's file: %v", err)
 	}
 }

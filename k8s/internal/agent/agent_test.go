@@ -47,9 +47,13 @@ type daemon struct {
 	missing  map[string]bool                      // attachments that are not there yet
 	there    []string                             // attachments that are listed
 	refused  string                               // attachment of which nothing is taken
+	busy     chan struct{}                        // restrictions wait for its end
 }
 
 func (d *daemon) SetPolicies(_ context.Context, request *nodeapi.SetPoliciesRequest, _ ...grpc.CallOption) (*nodeapi.SetPoliciesReply, error) {
+	if d.busy != nil {
+		<-d.busy
+	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.down {

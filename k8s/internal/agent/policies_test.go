@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
 
 // attachedPod is a pod of this node with an attachment c-NAME/net1.
@@ -122,6 +124,24 @@ func TestRestrictionsComeInParts(t *testing.T) {
 	b.eventually("the one that was refused", func() bool {
 		return strings.Contains(b.parts.String(), "restrictions: ktsnd was not told of all network policies: c-"+name(count/2)+"/net1: no prefix (1 such)")
 	})
+}
+
+// ADD waits for the pod's entry in policies.json, which comes also while ktsnd does not answer.
+func TestThePolicyFileDoesNotWaitForKtsnd(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.daemon.busy = make(chan struct{})
+	b.attachedPod("talker", "")
+	b.start()
+	t.Cleanup(func() { close(b.daemon.busy) }) // before the agent's end
+	for i := range 5 {
+		name := fmt.Sprintf("new-%d", i)
+		b.attachedPod(name, "")
+		b.eventually("the pod's entry", func() bool {
+			var file policyfile.File
+			err := readJSON(filepath.Join(b.config.RunDir, policyfile.Name), &file)
+			return err == nil && file.Pods["a/"+name].UID == "u1"
+		})
+	}
 }
 
 // Nothing is said again while nothing changes.

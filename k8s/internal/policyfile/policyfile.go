@@ -32,7 +32,7 @@ type File struct {
 	// Every names the policies of other kinds, which nobody reads here, by namespace; "": of the whole cluster. Each counts
 	// as one that selects every pod there, for both directions.
 	Every map[string][]string `json:"every,omitempty"`
-	// Namespaces that have egress policies, with their names; IngressNamespaces the same of ingress policies.
+	// Namespaces that have egress policies, with their names; IngressNamespaces the same of ingress policies. For people: ADD goes by Pods.
 	Namespaces        map[string][]string `json:"namespaces"`
 	IngressNamespaces map[string][]string `json:"ingress_namespaces,omitempty"`
 	// Pods of this node, by namespace/name.
