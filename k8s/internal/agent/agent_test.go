@@ -304,6 +304,10 @@ func TestCapacityIsRememberedWhileTheDaemonIsAway(t *testing.T) {
 
 func TestABusyDaemonIsNotGone(t *testing.T) {
 	busy, gone := &nodeapi.Error{Code: codes.DeadlineExceeded}, &nodeapi.Error{Code: codes.Unavailable}
+	stuck := func(name string) error {
+		return notServing(&nodeapi.HealthReply{Threads: []*nodeapi.ThreadState{{Name: name, IsStuck: true}, {Name: "ktsn-worker"}}})
+	}
+	helper, worker, ending := stuck("ktsn-registrar"), stuck("ktsn-worker"), notServing(&nodeapi.HealthReply{})
 	begin := time.Unix(1000, 0)
 	for name, steps := range map[string][]struct {
 		after time.Duration
@@ -316,6 +320,9 @@ func TestABusyDaemonIsNotGone(t *testing.T) {
 			{32 * time.Second, nil, true}},
 		"busy, then gone":         {{0, nil, true}, {10 * time.Second, busy, true}, {12 * time.Second, gone, true}, {14 * time.Second, gone, false}},
 		"busy from the beginning": {{0, busy, false}},
+		"a stuck helper":          {{0, nil, true}, {4 * time.Second, helper, true}, {29 * time.Second, helper, true}, {31 * time.Second, helper, false}},
+		"ending":                  {{0, nil, true}, {4 * time.Second, ending, true}, {5 * time.Second, gone, true}, {8 * time.Second, gone, false}},
+		"a stuck worker":          {{0, nil, true}, {time.Second, worker, false}, {2 * time.Second, busy, false}, {3 * time.Second, nil, true}},
 	} {
 		var state health
 		for _, step := range steps {

@@ -24,8 +24,8 @@ const (
 	// capacityEvery looks at ktsnd's health its gates are looked at too, which its workers answer for.
 	capacityEvery = 3
 	healthMax     = 800 * time.Millisecond
-	// busyGrace is how long a ktsnd that is there may take to answer: attaching fifty pods at once keeps it busy, and a pod that
-	// the kubelet refuses for unhealthy slots is lost for good.
+	// busyGrace is how long a ktsnd that is there may take to answer that it serves: attaching fifty pods at once keeps it busy, and a
+	// pod that the kubelet refuses for unhealthy slots is lost for good.
 	busyGrace    = 30 * time.Second
 	installEvery = 5 * time.Minute
 	installRetry = 5 * time.Second
@@ -64,12 +64,16 @@ func (a *Agent) healthLoop(ctx context.Context) {
 // health tells a ktsnd that is away from one that is busy.
 type health struct{ answered, there time.Time }
 
-// seen takes what came of a question; true: the slots can be used.
+// seen takes what came of a question; true: the slots can be used. With a stuck worker no frame leaves: then they cannot, until all
+// is well again. With another thread stuck the attached pods' frames leave.
 func (h *health) seen(now time.Time, err error, grace time.Duration) bool {
+	var answer *notServingError
 	switch {
 	case err == nil:
 		h.answered, h.there = now, now
-	case nodeapi.CodeOf(err) == codes.DeadlineExceeded:
+	case errors.As(err, &answer) && answer.isWorker:
+		*h = health{}
+	case answer != nil, nodeapi.CodeOf(err) == codes.DeadlineExceeded:
 		h.there = now
 	}
 	return now.Sub(h.there) <= max(grace, healthMax) && now.Sub(h.answered) <= max(grace, busyGrace)
@@ -85,22 +89,35 @@ func (a *Agent) askHealth(ctx context.Context) error {
 	return notServing(health)
 }
 
+// workerThread is the name of the threads that send frames.
+const workerThread = "ktsn-worker"
+
+// notServingError is the answer of a ktsnd that is there and does not serve.
+type notServingError struct {
+	text     string
+	isWorker bool // a thread that sends frames is stuck
+}
+
+func (e *notServingError) Error() string { return e.text }
+
 // notServing says why ktsnd does not serve; nil: it does.
 func notServing(health *nodeapi.HealthReply) error {
 	if health.GetServing() {
 		return nil
 	}
 	var stuck []string
+	answer := &notServingError{text: "ktsnd is there but does not serve"}
 	for _, thread := range health.GetThreads() {
 		if thread.GetIsStuck() {
+			answer.isWorker = answer.isWorker || thread.GetName() == workerThread
 			name := strings.TrimSpace(thread.GetName() + " " + thread.GetDevice())
 			stuck = append(stuck, fmt.Sprintf("%s for %s", name, time.Duration(thread.GetSilentNs()).Round(100*time.Millisecond)))
 		}
 	}
 	if len(stuck) > 0 {
-		return fmt.Errorf("threads of ktsnd are stuck: %s", strings.Join(stuck, ", "))
+		answer.text = "threads of ktsnd are stuck: " + strings.Join(stuck, ", ")
 	}
-	return errors.New("ktsnd is there but does not serve")
+	return answer
 }
 
 // askCapacity keeps what is known when ktsnd does not answer.

@@ -189,10 +189,7 @@ func (c *Collector) ask(o *out) {
 		return
 	}
 	o.ofHealth(health)
-	if !health.GetServing() {
-		o.gauge(up, 0)
-		return
-	}
+	// A ktsnd that answers and does not serve is there all the same: its counters show what goes wrong.
 	o.gauge(up, 1)
 	o.gauge(clockSynced, flag(health.GetClockSynchronised()))
 	o.gauge(taiOffset, float64(health.GetTaiOffsetSeconds()))

@@ -208,6 +208,9 @@ ktsn_clock_good{source="kernel"} 0
 # HELP ktsn_clock_held_ports Ports whose frames wait for the clock, or are dropped, now.
 # TYPE ktsn_clock_held_ports gauge
 ktsn_clock_held_ports 1
+# HELP ktsn_frames_dropped_total Frames dropped, by reason.
+# TYPE ktsn_frames_dropped_total counter
+ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
 # HELP ktsn_healthy 1: ktsnd answers, takes frames, and none of its threads is stuck.
 # TYPE ktsn_healthy gauge
 ktsn_healthy 0
@@ -217,9 +220,12 @@ ktsn_thread_silent_seconds{device="eth0",thread="ktsn-worker"} 2.5
 # HELP ktsn_thread_stuck 1: this thread of ktsnd is stuck.
 # TYPE ktsn_thread_stuck gauge
 ktsn_thread_stuck{device="eth0",thread="ktsn-worker"} 1
+# HELP ktsn_up 1: ktsnd answers.
+# TYPE ktsn_up gauge
+ktsn_up 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "ktsn_clock_good", "ktsn_clock_held_ports",
-		"ktsn_healthy", "ktsn_thread_silent_seconds", "ktsn_thread_stuck"); err != nil {
+		"ktsn_frames_dropped_total", "ktsn_healthy", "ktsn_thread_silent_seconds", "ktsn_thread_stuck", "ktsn_up"); err != nil {
 		t.Error(err)
 	}
 }
