@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -93,6 +94,26 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	b.eventually("both are free", func() bool {
 		return !b.daemon.said("c-talker/net1").EgressRestricted && !b.daemon.said("c-late/net1").IngressBlocked
 	})
+}
+
+// A state that cannot be read is said, and holds up no other attachment.
+func TestAStateThatCannotBeRead(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.attachedPod("broken", "")
+	b.attachedPod("talker", "")
+	file := filepath.Join(b.config.CNIStateDir, "c-broken", "net1.json")
+	if err := os.WriteFile(file, []byte(`{"pod":{"name`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.eventually("the other one is told of", func() bool { return b.daemon.said("c-talker/net1") != nil })
+	b.eventually("the broken state", func() bool {
+		return strings.Contains(b.parts.String(), "restrictions: attachments of which ktsnd is told nothing: broken state file "+file)
+	})
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("it is gone", func() bool { return !strings.Contains(b.parts.String(), "restrictions") })
 }
 
 // What does not fit into one request comes in several, and an attachment whose restriction is refused holds up no other one.

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -69,9 +70,9 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 	if isAgain {
 		known.at = time.Now()
 	}
-	attachments := a.attached(known, pods)
+	attachments, errStates := a.attached(known, pods)
 	if err := a.show(ctx, known, attachments); err != nil {
-		return err
+		return errors.Join(err, errStates)
 	}
 	var due []saying
 	for _, one := range attachments {
@@ -81,7 +82,7 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 			due = append(due, saying{message(one.name, now), now})
 		}
 	}
-	return a.sayAll(ctx, known, due)
+	return errors.Join(a.sayAll(ctx, known, due), errStates)
 }
 
 // saying is what ktsnd is going to be told of one attachment.
@@ -139,13 +140,16 @@ func isRefusal(err error) bool {
 }
 
 // attached are this node's attachments that follow policies; what is known of others is forgotten. Of a pod that is not known nothing is
-// said: what ktsnd knows of its attachment holds.
-func (a *Agent) attached(known *restricted, pods []*corev1.Pod) []attachment {
+// said: what ktsnd knows of its attachment holds. States that cannot be read are an error beside the others.
+func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, error) {
 	byName := map[string]*corev1.Pod{}
 	for _, pod := range pods {
 		byName[pod.Namespace+"/"+pod.Name] = pod
 	}
-	states, _ := cnistate.Open(a.config.CNIStateDir).List() // of broken ones tsn-cni tells
+	states, err := cnistate.Open(a.config.CNIStateDir).List()
+	if err != nil {
+		err = fmt.Errorf("attachments of which ktsnd is told nothing: %w", err)
+	}
 	var found []attachment
 	isThere := map[string]bool{}
 	for _, state := range states {
@@ -159,7 +163,7 @@ func (a *Agent) attached(known *restricted, pods []*corev1.Pod) []attachment {
 	isGone := func(name string, _ policyfile.Restriction) bool { return !isThere[name] }
 	maps.DeleteFunc(known.told, isGone)
 	maps.DeleteFunc(known.shown, isGone)
-	return found
+	return found, err
 }
 
 // show asks ktsnd for its restrictions where that matters: not all policies are known, and not all attachments were told of.
