@@ -96,6 +96,26 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	})
 }
 
+// An ADD that attaches again under the same name is told of within a second: ktsnd forgot the restriction with the attachment.
+func TestAnAttachmentThatIsMadeAgain(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.policy("closed", networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeEgress}})
+	b.attachedPod("talker", "")
+	b.start()
+	told := func() bool { return b.daemon.said("c-talker/net1") != nil }
+	b.eventually("it is told", told)
+	for range 2 {
+		b.daemon.mutex.Lock()
+		delete(b.daemon.policies, "c-talker/net1")
+		b.daemon.mutex.Unlock()
+		began := time.Now()
+		b.attach("talker", "")
+		if b.eventually("it is told again", told); time.Since(began) > restrictAgain/2 {
+			t.Errorf("only when everything is said again, after %s", time.Since(began))
+		}
+	}
+}
+
 // A state that cannot be read is said, and holds up no other attachment.
 func TestAStateThatCannotBeRead(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))

@@ -31,22 +31,29 @@ const (
 
 // restricted is what is known of ktsnd's restrictions, by attachment.
 type restricted struct {
-	told map[string]policyfile.Restriction
+	told map[string]told
 	// shown is what ktsnd said where nothing was told. Of many prefixes it shows some.
 	shown  map[string]policyfile.Restriction
 	at     time.Time // when all of it was said again
 	unread string    // why not all policies are known, as it was logged last
 }
 
-// attachment is one that follows policies, with its pod.
+// told is what ktsnd was told of an attachment.
+type told struct {
+	policyfile.Restriction
+	written string // the attachment's state then
+}
+
+// attachment is one that follows policies, with its pod. An ADD that attaches again under the same name writes its state again, and
+// ktsnd has forgotten the restriction.
 type attachment struct {
-	name string
-	pod  *corev1.Pod
+	name, written string
+	pod           *corev1.Pod
 }
 
 // restrictLoop tells ktsnd what policies leave of the attachments that exist. Until everything was seen once, ktsnd keeps what it knows.
 func (a *Agent) restrictLoop(ctx context.Context) {
-	known := restricted{told: map[string]policyfile.Restriction{}}
+	known := restricted{told: map[string]told{}}
 	a.every(ctx, partRestrict, always(policyEvery), a.restrictChanged, func(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
 			return
@@ -78,8 +85,8 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 	for _, one := range attachments {
 		before, isTold := known.told[one.name]
 		now, isKnown := known.next(one.name, policyfile.Restrict(one.pod, policies, others))
-		if isKnown && (isAgain || !isTold || !before.Equal(now)) {
-			due = append(due, saying{message(one.name, now), now})
+		if isKnown && (isAgain || !isTold || before.written != one.written || !before.Equal(now)) {
+			due = append(due, saying{message(one.name, now), told{now, one.written}})
 		}
 	}
 	return errors.Join(a.sayAll(ctx, known, due), errStates)
@@ -87,8 +94,8 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 
 // saying is what ktsnd is going to be told of one attachment.
 type saying struct {
-	message     *nodeapi.AttachmentPolicy
-	restriction policyfile.Restriction
+	message *nodeapi.AttachmentPolicy
+	told    told
 }
 
 // sayAll tells ktsnd in requests of a bounded length. It goes on after one that was refused, and ends when ktsnd does not answer.
@@ -146,7 +153,8 @@ func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, e
 	for _, pod := range pods {
 		byName[pod.Namespace+"/"+pod.Name] = pod
 	}
-	states, err := cnistate.Open(a.config.CNIStateDir).List()
+	directory := cnistate.Open(a.config.CNIStateDir)
+	states, err := directory.List()
 	if err != nil {
 		err = fmt.Errorf("attachments of which ktsnd is told nothing: %w", err)
 	}
@@ -157,12 +165,11 @@ func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, e
 		pod := byName[state.Pod.Namespace+"/"+state.Pod.Name]
 		if state.Attachment != "" && state.Policies != "ignore" && pod != nil &&
 			(state.Pod.UID == "" || state.Pod.UID == policyfile.UIDOf(pod)) {
-			found = append(found, attachment{state.Attachment, pod})
+			found = append(found, attachment{state.Attachment, directory.Written(state), pod})
 		}
 	}
-	isGone := func(name string, _ policyfile.Restriction) bool { return !isThere[name] }
-	maps.DeleteFunc(known.told, isGone)
-	maps.DeleteFunc(known.shown, isGone)
+	maps.DeleteFunc(known.told, func(name string, _ told) bool { return !isThere[name] })
+	maps.DeleteFunc(known.shown, func(name string, _ policyfile.Restriction) bool { return !isThere[name] })
 	return found, err
 }
 
@@ -201,7 +208,7 @@ func (r *restricted) next(name string, now policyfile.Restriction) (policyfile.R
 		return now, true
 	}
 	if before, isTold := r.told[name]; isTold {
-		return before.And(now), true
+		return before.Restriction.And(now), true
 	}
 	before, isShown := r.shown[name]
 	next := before.And(now)
@@ -220,7 +227,7 @@ func (r *restricted) forget(due []saying) {
 // remember what ktsnd has now. Of the unknown attachments it has nothing.
 func (a *Agent) remember(known *restricted, said []saying, unknown []string) {
 	for _, one := range said {
-		name, restriction := one.message.GetAttachment(), one.restriction
+		name, restriction := one.message.GetAttachment(), one.told
 		if slices.Contains(unknown, name) {
 			continue
 		}

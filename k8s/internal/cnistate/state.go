@@ -111,6 +111,16 @@ func (d Directory) Load(containerID, ifName string) (*State, error) {
 	return load(path)
 }
 
+// Written identifies a state's file as it stands: each ADD writes another one. Empty: it is gone.
+func (d Directory) Written(state *State) string {
+	path, err := d.file(state.ContainerID, state.IfName)
+	var found syscall.Stat_t
+	if err != nil || syscall.Stat(path, &found) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d %d.%09d", found.Ino, found.Ctim.Sec, found.Ctim.Nsec)
+}
+
 // ErrBroken: a state file that holds no state, or that of a newer version.
 var ErrBroken = errors.New("broken state file")
 
