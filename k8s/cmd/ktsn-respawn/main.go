@@ -39,7 +39,8 @@ Usage: ktsn-respawn [--watch RUN_DIR] PROGRAM [ARGUMENT]...
 Example:
   ktsn-respawn --watch /run/ktsn ktsnd --config /etc/ktsn/ktsnd.toml
 
-With --watch the ktsnd of that run directory is asked every second: one that answers no more for 30 s is killed. Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
+With --watch the ktsnd of that run directory is asked every second: one that leaves 30 questions in a row
+unanswered is killed, before its first answer 300. Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
 five deaths within ten seconds.
 `
 

@@ -80,7 +80,7 @@ func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
 			}
 			return errors.New("silent")
 		},
-		every: 10 * time.Millisecond, before: time.Hour, after: 50 * time.Millisecond,
+		every: 10 * time.Millisecond, before: 1 << 30, after: 5,
 	}
 	file := filepath.Join(t.TempDir(), "starts")
 	var said strings.Builder
@@ -95,5 +95,42 @@ func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
 	defer cancel()
 	if asking.silent(ctx) {
 		t.Error("one that has never answered counts as silent")
+	}
+}
+
+// A container that is frozen for long, and a question on its way: the program answers again, and lives. What it leaves unanswered
+// without a pause counts.
+func TestAPauseIsNoSilence(t *testing.T) {
+	const every, after = 10 * time.Millisecond, 5
+	for name, c := range map[string]struct {
+		unanswered int // questions, before a pause of many
+		answers    bool
+		want       bool
+	}{
+		"it answers after the pause":         {1, true, false},
+		"almost silent before, then answers": {after - 1, true, false},
+		"silent before and after":            {after - 1, false, true},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		asked := 0
+		asking := &watch{every: every, before: after, after: after, ask: func(context.Context) error {
+			switch asked++; {
+			case asked == 1:
+				return nil
+			case asked == c.unanswered+2:
+				time.Sleep(20 * every) // frozen
+				return errors.New("no answer in time")
+			case asked > c.unanswered+2 && c.answers:
+				if asked > c.unanswered+2+2*after {
+					cancel()
+				}
+				return nil
+			}
+			return errors.New("silent")
+		}}
+		if silent := asking.silent(ctx); silent != c.want {
+			t.Errorf("%s: %v after %d questions", name, silent, asked)
+		}
+		cancel()
 	}
 }

@@ -15,9 +15,9 @@ type watch struct {
 	ask func(context.Context) error
 	// every is how often it is asked, and how long it has for an answer.
 	every time.Duration
-	// before its first answer it may be silent so long: it takes up all attachments first. Afterwards so long as after: attaching many
-	// pods at once keeps it busy.
-	before, after time.Duration
+	// before its first answer it may leave so many questions in a row unanswered: it takes up all attachments first. Afterwards as
+	// many as after: attaching many pods at once keeps it busy.
+	before, after int
 }
 
 // watchDaemon asks the ktsnd with that run directory.
@@ -29,21 +29,27 @@ func watchDaemon(runDir string) *watch {
 			defer daemon.Close()
 			return daemon.Health(ctx)
 		},
-		every: time.Second, before: 5 * time.Minute, after: 30 * time.Second,
+		every: time.Second, before: 300, after: 30,
 	}
 }
 
-// silent returns after so long a silence, or when the context ends: then false.
+// silent returns after so many questions in a row without an answer, or when the context ends: then false. Questions are counted, not
+// time: while the container is frozen, or its virtual machine paused, nothing is asked and nothing can answer. A question that was on
+// its way then had less than its time, and does not count.
 func (w *watch) silent(ctx context.Context) bool {
-	last, limit := time.Now(), w.before
+	unanswered, limit := 0, w.before
 	for ctx.Err() == nil {
 		began := time.Now()
 		asking, cancel := context.WithTimeout(ctx, w.every)
-		if w.ask(asking) == nil {
-			last, limit = time.Now(), w.after
-		}
+		err := w.ask(asking)
 		cancel()
-		if time.Since(last) > limit {
+		switch took := time.Since(began); {
+		case err == nil:
+			unanswered, limit = 0, w.after
+		case took <= 2*w.every:
+			unanswered++
+		}
+		if unanswered >= limit {
 			return ctx.Err() == nil
 		}
 		timer := time.NewTimer(max(0, w.every-time.Since(began)))
