@@ -14,6 +14,7 @@ mod mailbox;
 mod network_policy;
 mod peers;
 mod policing;
+mod restore;
 mod rules;
 mod schedule;
 mod view;
@@ -416,60 +417,6 @@ impl Node {
         Some(self.attached.get(usize::from(index.0))?.as_ref()?.attachment.name.clone())
     }
 
-    /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
-    /// another reason (its uplink is not there yet, say) is told and kept, and so is what this ktsnd does not understand.
-    pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, mut foreign: Foreign) {
-        self.restoring = true;
-        foreign
-            .attachments
-            .retain(|entry| entry["netns"].as_str().is_none_or(|path| netns_path(path).exists()));
-        self.foreign = foreign;
-        for kept in kept {
-            let name = kept.raw.name.clone().unwrap_or_default();
-            let is_silent = kept.raw.addresses.is_none();
-            let is_there = kept.raw.netns.as_deref().is_none_or(|path| netns_path(path).exists());
-            let attached = match Attachment::check("state.json", kept.raw.clone()) {
-                Ok(attachment) => self.attach(attachment, true).await.map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            match attached {
-                Ok(_) => {
-                    if is_silent {
-                        self.tell_found(&name);
-                    }
-                    self.wholes.extend(kept.whole.map(|whole| (name, whole)));
-                }
-                Err(error) => {
-                    self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
-                    self.waiting.extend(Some(kept).filter(|_| is_there));
-                }
-            }
-        }
-        self.restoring = false;
-        self.prune_policies();
-        self.save();
-    }
-
-    /// Forgets what the state file said of an attachment that is not served; whether it said anything.
-    fn forget_waiting(&mut self, name: &str) -> bool {
-        let known = self.waiting.len() + self.foreign.attachments.len() + self.wholes.len();
-        self.waiting.retain(|kept| kept.raw.name.as_deref() != Some(name));
-        self.foreign.attachments.retain(|entry| entry["name"].as_str() != Some(name));
-        self.wholes.remove(name);
-        known != self.waiting.len() + self.foreign.attachments.len() + self.wholes.len()
-    }
-
-    /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
-    fn tell_found(&self, name: &str) {
-        let found = self.attached.iter().flatten().find(|attached| attached.attachment.name == name);
-        let addresses = found.map(|attached| attached.attachment.addresses.listed().join(", "));
-        warn!(
-            attachment = name,
-            "the state file, of an older ktsnd, names no addresses; given are those that the interface has now: {}",
-            addresses.unwrap_or_default()
-        );
-    }
-
     fn save(&mut self) {
         self.unsaved = false;
         if let Err(error) = self.try_save() {
@@ -492,9 +439,4 @@ impl Node {
         let (peers, policies) = (peers::kept(&self.given), network_policy::kept(&self.restrictions));
         self.run_dir.save(&State { attachments, schedules, peers, policies, foreign })
     }
-}
-
-/// The file that a namespace's path or name means.
-fn netns_path(netns: &str) -> std::path::PathBuf {
-    if netns.contains('/') { netns.into() } else { std::path::Path::new("/run/netns").join(netns) }
 }
