@@ -10,12 +10,13 @@
 pub(crate) mod fuzzing;
 mod named;
 mod read;
+mod reading;
 mod restriction;
 mod watch;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ktsn_model::IpPrefix;
 use serde_json::Value;
@@ -25,8 +26,6 @@ pub(crate) use named::{Prefixes, all_past_the_kernel, hindrances, is_past_the_ke
 pub use restriction::Restriction;
 pub(crate) use watch::{Known, Watch};
 
-/// Rules are read again when they are older: many pods that are attached at once ask once a second.
-const FRESH: Duration = Duration::from_secs(1);
 /// How long the tools may take; a node where they take longer is not held up.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Targets of iptables that drop, and that change a destination; chains of kube-proxy (services) and of kube-router
@@ -57,8 +56,8 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     rules: Arc<Vec<Rule>>,
-    /// The tool that failed: of its rules only older ones are known.
-    unread: Option<&'static str>,
+    /// Why a tool's rules are not known: of these only older ones are.
+    unread: Option<Unread>,
 }
 
 impl Seen {
@@ -68,7 +67,7 @@ impl Seen {
 
     /// The rules, where all could be read.
     fn known(&self) -> Result<Arc<Vec<Rule>>, Unread> {
-        self.unread.map_or_else(|| Ok(self.rules.clone()), |tool| Err(Unread::Failed(tool)))
+        self.unread.map_or_else(|| Ok(self.rules.clone()), Err)
     }
 }
 
@@ -78,6 +77,9 @@ pub(crate) enum Unread {
     /// A tool is installed and fails.
     #[error("{0} fails (run it on this node to see why)")]
     Failed(&'static str),
+    /// A tool is installed and hangs.
+    #[error("{0} did not end within {limit:?} and was killed (run it on this node to see why)", limit = read::LIMIT)]
+    Silent(&'static str),
     /// The tools take too long.
     #[error("iptables-save and nft did not answer within {PATIENCE:?}")]
     Late,
@@ -87,24 +89,18 @@ pub(crate) enum Unread {
 /// installed.
 ///
 /// # Errors
-/// [`Unread`]: rules that nobody could read may be about anything.
+/// [`Unread`]: rules that could not be read may be about anything.
 pub(crate) async fn rules(followed: &Known) -> Result<Arc<Vec<Rule>>, Unread> {
-    if let Some(seen) = &*followed.borrow() {
-        return seen.known();
+    if let Some(known) = followed_rules(followed) {
+        return known;
     }
-    static KNOWN: Mutex<Option<(Instant, Seen)>> = Mutex::new(None);
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((at, seen)) = &*known()
-        && at.elapsed() < FRESH
-    {
-        return seen.known();
-    }
-    let all = || Seen::of(&read::Read::default().again(read::Wanted::All));
-    let reading = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(all));
-    let Ok(Ok(seen)) = reading.await else { return Err(Unread::Late) };
-    let answer = seen.known();
-    *known() = Some((Instant::now(), seen));
-    answer
+    static READINGS: reading::Readings = reading::Readings::new();
+    READINGS.rules(|| Seen::of(&read::Read::default().again(read::Wanted::All)), PATIENCE).await
+}
+
+/// The rules as they are followed; `None`: they have not been read yet.
+pub(crate) fn followed_rules(followed: &Known) -> Option<Result<Arc<Vec<Rule>>, Unread>> {
+    followed.borrow().as_ref().map(Seen::known)
 }
 
 /// An address or prefix; `None` for every address.

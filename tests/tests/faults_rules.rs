@@ -5,7 +5,7 @@
 use ktsn_proto::v1::RuleState;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK, within};
 use ktsn_tests::faults::control::{Control, reason};
-use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
+use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook::Running;
@@ -48,19 +48,48 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     assert_eq!(tap.wait(2, 20, SOON).len(), 20);
 }
 
+/// Tools that print the node's rules, or do something else instead.
+struct Tools(tempfile::TempDir);
+
+impl Tools {
+    /// They print the rules.
+    fn new() -> Self {
+        let tools = Self(tempfile::tempdir().expect("a directory"));
+        tools.set("true");
+        let own = std::env::var("PATH").expect("PATH");
+        for tool in ["nft", "iptables-save", "ip6tables-save"] {
+            let path = tools.0.path().join(tool);
+            let before = tools.0.path().join("before");
+            let text = format!("#!/bin/sh\n. {}\nPATH={own} exec {tool} \"$@\"\n", before.display());
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .expect("mode");
+        }
+        tools
+    }
+
+    /// What each does before it prints rules, as a line of sh.
+    fn set(&self, line: &str) {
+        let new = self.0.path().join("new");
+        std::fs::write(&new, format!("{line}\n")).expect("written");
+        std::fs::rename(&new, self.0.path().join("before")).expect("renamed");
+    }
+
+    /// The PATH that finds them.
+    fn path(&self) -> String {
+        format!("{}:{}", self.0.path().display(), std::env::var("PATH").expect("PATH"))
+    }
+}
+
 /// Rules that nobody can read may be about anything: the attachment is refused with the tool's name, unless it says that they
 /// may be skipped.
 #[test]
 fn rules_that_cannot_be_read_refuse_the_attachment() {
     let bed = Bed::new();
-    let tools = tempfile::tempdir().expect("a directory");
-    for tool in ["nft", "iptables-save", "ip6tables-save"] {
-        let path = tools.path().join(tool);
-        std::fs::write(&path, "#!/bin/sh\nexit 1\n").expect("written");
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
-    }
-    let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").expect("PATH"));
-    let of = |attachment| ktsn_tests::faults::daemon::configuration(&[attachment]);
+    let tools = Tools::new();
+    tools.set("exit 1");
+    let path = tools.path();
+    let of = |attachment| daemon::configuration(&[attachment]);
     let refused = Daemon::prepare(&bed.host_a, &of(Attachment::pod_a(&bed)));
     let (code, log) = refused.fails(refused.command().env("PATH", &path));
     assert_ne!(code, Some(0));
@@ -158,4 +187,28 @@ fn a_rule_is_skipped_knowingly_and_costs_nothing_when_nobody_asks() {
     std::thread::sleep(Duration::from_secs(2));
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
     assert_eq!((counts(&daemon), rules(&daemon)), ((20, 0), (Vec::new(), 0)));
+}
+
+/// A tool that hangs while the rules are followed is named and ended, and rules are followed again when it answers.
+#[test]
+fn a_tool_that_hangs_is_named_and_ended() {
+    let bed = Bed::new();
+    let nft = |text: &str| bed.run(&format!("ip netns exec {} nft \"{text}\"", bed.host_a));
+    nft("add table inet rules; add chain inet rules forward { type filter hook forward priority 0; }");
+    let tools = Tools::new();
+    let configuration = daemon::configuration(&[Attachment::pod_a(&bed)]);
+    let mut daemon = Daemon::prepare(&bed.host_a, &configuration).with_variable("PATH", tools.path());
+    daemon.spawn();
+    nft(&format!("add rule inet rules forward ip saddr {POD_A} udp dport 9 drop"));
+    until_rules(&daemon, 1);
+    let hung = tools.0.path().join("hung");
+    tools
+        .set(&format!("test $(basename $0) != nft || {{ echo $$ >> {}; exec sleep 1000; }}", hung.display()));
+    nft("flush chain inet rules forward");
+    eventually("it is named", 2 * SOON, || daemon.log().contains("nft did not end within 10s").then_some(()));
+    let first = std::fs::read_to_string(&hung).expect("hung").lines().next().expect("one").to_owned();
+    assert!(!std::path::Path::new(&format!("/proc/{first}")).exists(), "it was ended");
+    assert_eq!(rules(&daemon).0.len(), 1, "what was read last holds");
+    tools.set("true");
+    until_rules(&daemon, 0);
 }

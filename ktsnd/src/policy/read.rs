@@ -3,11 +3,22 @@
 //!
 //! In: `iptables-save`, `ip6tables-save`, their older namesakes and `nft -j list ruleset`, where they are installed. Out:
 //! rules, and which tool failed; that one's rules stay as it printed them before. It waits for the tools: it is for a thread that may.
+//! A tool that does not end within a limit is killed.
 
-use std::io::ErrorKind;
-use std::process::{Command, Stdio};
+use std::io::{self, ErrorKind, Read as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::{Rule, of_iptables, of_nft};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Rule, Unread, of_iptables, of_nft};
+
+/// How long one tool may take. Thousands of rules take a second; a tool that takes this long hangs.
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
+/// How long a killed tool may take to end. One that the kernel holds longer is left to end by itself.
+const END_LIMIT: Duration = Duration::from_millis(200);
+const CHUNK_OCTETS: usize = 64 * 1024;
 
 /// Which rules are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +59,14 @@ enum Said {
     Nothing,
     Rules,
     Failed,
+    /// It did not end within its limit.
+    Silent,
+}
+
+impl Said {
+    fn is_answer(self) -> bool {
+        matches!(self, Self::Nothing | Self::Rules)
+    }
 }
 
 /// What each tool said last.
@@ -67,13 +86,13 @@ fn is_named(tables: &str) -> bool {
 }
 
 impl Read {
-    /// Asks the tools.
+    /// Asks the tools, each for at most [`LIMIT`].
     pub(super) fn again(mut self, wanted: Wanted) -> Self {
         for ((tool, rules), said) in TOOLS.iter().zip(&mut self.rules).zip(&mut self.said) {
             if wanted == Wanted::All || tool.older_tables.is_some() {
-                let (now, found) = tool.ask();
+                let (now, found) = tool.ask(LIMIT);
                 *said = now;
-                if now != Said::Failed {
+                if now.is_answer() {
                     *rules = found;
                 }
             }
@@ -82,7 +101,7 @@ impl Read {
     }
 
     /// The tool without whose answer rules are not known.
-    pub(super) fn unread(&self) -> Option<&'static str> {
+    pub(super) fn unread(&self) -> Option<Unread> {
         unread(&self.said)
     }
 
@@ -93,51 +112,136 @@ impl Read {
 }
 
 /// nft shows what the newer iptables has made, too; that is only needed where nft does not answer.
-fn unread(said: &[Said]) -> Option<&'static str> {
+fn unread(said: &[Said]) -> Option<Unread> {
     let is_shown = said.last() == Some(&Said::Rules);
     let is_missed = |tool: &Tool| tool.older_tables.is_some() || tool.program == "nft" || !is_shown;
     let mut all = TOOLS.iter().zip(said);
-    all.find(|(tool, said)| **said == Said::Failed && is_missed(tool)).map(|(tool, _)| tool.program)
+    let (tool, said) = all.find(|(tool, said)| !said.is_answer() && is_missed(tool))?;
+    let is_silent = *said == Said::Silent;
+    Some(if is_silent { Unread::Silent(tool.program) } else { Unread::Failed(tool.program) })
 }
 
 impl Tool {
     /// What it prints.
-    fn ask(&self) -> (Said, Vec<Rule>) {
+    fn ask(&self, limit: Duration) -> (Said, Vec<Rule>) {
         if self.older_tables.is_some_and(|tables| !is_named(tables)) {
             return (Said::Nothing, Vec::new());
         }
-        let asked = Command::new(self.program)
-            .args(self.arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output();
-        match asked {
-            Ok(output) if output.status.success() => {
-                (Said::Rules, (self.read)(&String::from_utf8_lossy(&output.stdout)))
-            }
+        match output(self.program, self.arguments, limit) {
+            Ok(Some(octets)) => (Said::Rules, (self.read)(&String::from_utf8_lossy(&octets))),
+            Ok(None) => (Said::Failed, Vec::new()),
             Err(error) if error.kind() == ErrorKind::NotFound => (Said::Nothing, Vec::new()),
-            _ => (Said::Failed, Vec::new()),
+            Err(error) if error.kind() == ErrorKind::TimedOut => (Said::Silent, Vec::new()),
+            Err(_) => (Said::Failed, Vec::new()),
         }
+    }
+}
+
+/// Killed tools that the kernel has not let go yet. Each is waited for later; meanwhile that tool is not started again.
+static LEFT: Mutex<Vec<(&str, Child)>> = Mutex::new(Vec::new());
+
+/// What a program prints; `None`: it ended with a failure.
+///
+/// # Errors
+/// The kernel's; `TimedOut` when the program did not end within the limit. It has been killed then.
+fn output(program: &'static str, arguments: &[&str], limit: Duration) -> io::Result<Option<Vec<u8>>> {
+    let left = || LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left().retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+    if left().iter().any(|(held, _)| *held == program) {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    let until = Instant::now() + limit;
+    let mut command = Command::new(program);
+    let command = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let printed = child.stdout.take().map_or(Ok(Vec::new()), |pipe| read_until(pipe, until));
+    let ended = printed.and_then(|octets| Ok((octets, end(&mut child, until)?)));
+    match ended {
+        Ok((octets, is_success)) => Ok(is_success.then_some(octets)),
+        Err(error) => {
+            let _ = child.kill();
+            if end(&mut child, Instant::now() + END_LIMIT).is_err() {
+                left().push((program, child));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// All that is printed until the pipe's other end is closed.
+fn read_until(mut pipe: ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
+    let (mut octets, mut chunk) = (Vec::new(), vec![0; CHUNK_OCTETS]);
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => match pipe.read(&mut chunk) {
+                Ok(0) => return Ok(octets),
+                Ok(count) => octets.extend(chunk.iter().take(count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            },
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until a child has ended; true when it succeeded.
+fn end(child: &mut Child, until: Instant) -> io::Result<bool> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.success());
+        }
+        if Instant::now() >= until {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Said, unread};
+    use std::io::ErrorKind;
+    use std::time::{Duration, Instant};
+
+    use super::super::Unread;
+    use super::{Said, output, unread};
 
     /// In the order of the tools: iptables, ip6tables, both older ones, nft.
     #[test]
     fn rules_are_known_only_when_each_tool_that_must_answer_has_answered() {
-        use Said::{Failed, Nothing, Rules};
+        use Said::{Failed, Nothing, Rules, Silent};
         for (said, expected) in [
             ([Nothing; 5], None),
             ([Rules, Rules, Nothing, Nothing, Rules], None),
             ([Failed, Failed, Nothing, Nothing, Rules], None),
-            ([Failed, Rules, Nothing, Nothing, Nothing], Some("iptables-save")),
-            ([Rules, Rules, Nothing, Nothing, Failed], Some("nft")),
-            ([Rules, Rules, Nothing, Failed, Rules], Some("ip6tables-legacy-save")),
+            ([Failed, Rules, Nothing, Nothing, Nothing], Some(Unread::Failed("iptables-save"))),
+            ([Rules, Rules, Nothing, Nothing, Failed], Some(Unread::Failed("nft"))),
+            ([Silent, Rules, Nothing, Nothing, Rules], None),
+            ([Rules, Rules, Nothing, Nothing, Silent], Some(Unread::Silent("nft"))),
+            ([Rules, Rules, Nothing, Failed, Rules], Some(Unread::Failed("ip6tables-legacy-save"))),
         ] {
             assert_eq!(unread(&said), expected, "{said:?}");
         }
+    }
+
+    /// Also a tool that closed its output, and one that never ends to print.
+    #[test]
+    fn a_tool_that_hangs_is_ended_at_its_limit() {
+        for line in ["exec sleep 60", "exec >&-; exec sleep 60", "exec yes"] {
+            let began = Instant::now();
+            let error = output("sh", &["-c", line], Duration::from_millis(200)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{line}");
+            assert!(began.elapsed() < Duration::from_secs(30), "{line}");
+        }
+        let limit = Duration::from_secs(60);
+        assert_eq!(output("sh", &["-c", "echo rules"], limit).unwrap(), Some(b"rules\n".to_vec()));
+        // More than a pipe holds.
+        let long = output("sh", &["-c", "head -c 1000000 /dev/zero"], limit).unwrap();
+        assert_eq!(long.map(|octets| octets.len()), Some(1_000_000));
+        assert_eq!(output("false", &[], limit).unwrap(), None);
+        let missing = output("ktsn-no-such-tool", &[], limit).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
 }

@@ -72,12 +72,14 @@ impl Watch {
         self.wanted.send_if_modified(|before| std::mem::replace(before, is_wanted) != is_wanted);
     }
 
-    /// Waits until they are others.
-    pub(crate) async fn changed(&mut self) -> Arc<Vec<Rule>> {
+    /// Waits until they are others. True where all rules could be read.
+    pub(crate) async fn changed(&mut self) -> (Arc<Vec<Rule>>, bool) {
         if self.rules.changed().await.is_err() {
             std::future::pending::<()>().await; // the runtime ends
         }
-        self.rules.borrow_and_update().clone().unwrap_or_default().rules
+        let seen = self.rules.borrow_and_update().clone();
+        let is_whole = seen.as_ref().is_some_and(|seen| seen.known().is_ok());
+        (seen.unwrap_or_default().rules, is_whole)
     }
 
     /// To ask without waiting.
@@ -121,13 +123,13 @@ async fn follow(told: &watch::Sender<Option<Seen>>) {
         let began = Instant::now();
         let before = read.clone();
         let reading = tokio::task::spawn_blocking(move || before.again(wanted));
-        // However long that takes: what was read last holds until then, and changes wait.
+        // What was read last holds until then, and changes wait. A tool that hangs is ended and has failed then.
         let is_read = match reading.await {
             Ok(now) => {
                 read = now;
                 tell(told, Some(Seen::of(&read)));
-                if let Some(tool) = read.unread().filter(|tool| failed != Some(*tool)) {
-                    warn!("{tool} fails: changes of the node's rules that it would show are not followed");
+                if let Some(why) = read.unread().filter(|why| failed != Some(*why)) {
+                    warn!("{why}: changes of the node's rules that it would show are not followed");
                 }
                 failed = read.unread();
                 true

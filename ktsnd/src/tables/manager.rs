@@ -160,7 +160,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::Receiver<Command>, mut rules: 
             }
             _ = look.tick() => keeper.look(),
             _ = probe.tick() => keeper.probe(),
-            rules = rules.changed() => keeper.set_rules(rules),
+            (rules, _) = rules.changed() => keeper.set_rules(rules),
         }
         rules.want(keeper.wants_rules());
         if keeper.is_behind() {
