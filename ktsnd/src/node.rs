@@ -7,6 +7,7 @@
 mod attach;
 mod capture;
 mod clock;
+mod closed;
 mod detached;
 mod ingress;
 mod interface;
@@ -170,8 +171,10 @@ pub struct Node {
     clock: crate::clock::Known,
     /// The attachment index and the port index that are tried first.
     next: (usize, u16),
-    /// Attachments of the state file are being taken up: it is written when all are.
-    restoring: bool,
+    /// Attachments of the configuration and of the state file are being taken up: the file is written when all are.
+    starting: bool,
+    /// Attachments that were taken up before the node's rules were known.
+    closed: closed::Closed,
     /// Attachments went away by themselves since it was written.
     unsaved: bool,
     /// Those that could not be taken up; kept until they are detached.
@@ -220,7 +223,8 @@ impl Node {
             stopping: false,
             clock: crate::clock::Known::default(),
             next: (0, 0),
-            restoring: false,
+            starting: true,
+            closed: closed::Closed::default(),
             unsaved: false,
             waiting: Vec::new(),
             wholes: BTreeMap::new(),
@@ -334,6 +338,7 @@ impl Node {
             }
             Event::Tables(tables::Event::Overlay(news)) => self.note_overlay(news),
             Event::Tables(tables::Event::Rules(news)) => self.note_rules(news),
+            Event::Tables(tables::Event::RulesRead) => self.open_closed().await,
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
             Event::Clock => self.clock_changed(),
             Event::Worker(_, Returned::Gates(_, view, is_there)) => {

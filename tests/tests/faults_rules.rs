@@ -3,13 +3,11 @@
 //! kernel's from then on, unless the attachment says that it may be skipped.
 
 use ktsn_proto::v1::RuleState;
-use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK, within};
-use ktsn_tests::faults::control::{Control, reason};
+use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
+use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
-use ktsn_tests::hook::Running;
-use std::process::Stdio;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -81,25 +79,150 @@ impl Tools {
     }
 }
 
-/// Rules that nobody can read may be about anything: the attachment is refused with the tool's name, unless it says that they
+/// Rules that cannot be read may be about anything: the attachment is refused with the tool's name, unless it says that they
 /// may be skipped.
 #[test]
 fn rules_that_cannot_be_read_refuse_the_attachment() {
     let bed = Bed::new();
     let tools = Tools::new();
+    let configuration = daemon::configuration(&[Attachment::pod_a(&bed)]);
+    let mut daemon = Daemon::prepare(&bed.host_a, &configuration).with_variable("PATH", tools.path());
+    daemon.spawn();
+    let mut control = daemon.control();
+    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
+    control.detach(&model.name).expect("detach");
     tools.set("exit 1");
-    let path = tools.path();
-    let of = |attachment| daemon::configuration(&[attachment]);
-    let refused = Daemon::prepare(&bed.host_a, &of(Attachment::pod_a(&bed)));
-    let (code, log) = refused.fails(refused.command().env("PATH", &path));
-    assert_ne!(code, Some(0));
-    assert!(log.contains("cannot be read") && log.contains("allow_policy_bypass: false"), "{log}");
-    assert!(["nft fails", "iptables-save fails"].iter().any(|tool| log.contains(tool)), "{log}");
-    let skips = Daemon::prepare(&bed.host_a, &of(Attachment::pod_a(&bed).with("allow_policy_bypass = true")));
-    let mut command = skips.command();
-    command.env("PATH", &path).stdout(Stdio::null()).stderr(Stdio::null());
-    let _running = Running(within(&bed.host_a, || command.spawn()).expect("ktsnd"));
-    eventually("it serves", SOON, || Control::connect(skips.run_dir()).ok()?.health().ok());
+    // Rules are read again when they are a second old.
+    std::thread::sleep(Duration::from_millis(1100));
+    let refused = control.attach(model.clone()).expect_err("rules that cannot be read");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    let text = refused.message();
+    assert!(text.contains("cannot be read") && text.contains("allow_policy_bypass: false"), "{text}");
+    assert!(["nft fails", "iptables-save fails"].iter().any(|tool| text.contains(tool)), "{text}");
+    let willing = ktsn_proto::v1::Attachment { allow_policy_bypass: Some(true), ..model.clone() };
+    control.attach(willing).expect("attach");
+    control.detach(&model.name).expect("detach");
+    // A failure is not kept: the next attachment does not meet it.
+    tools.set("true");
+    control.attach(model).expect("attach");
+}
+
+/// What a listing says of why the attachment is closed.
+fn closed(daemon: &Daemon, name: &str) -> Option<String> {
+    let all = daemon.control().list().attachments;
+    let found = all.into_iter().find(|state| state.attachment.as_ref().is_some_and(|of| of.name == name));
+    let policy = found.expect("served").policy?;
+    assert!(policy.egress_restricted && policy.egress_allowed.is_empty() && policy.ingress_blocked);
+    Some(policy.reason)
+}
+
+/// Waits until so many frames have left, and so many were dropped as `network_policy`.
+fn until_sent(daemon: &Daemon, name: &str, sent: u64, dropped: u64) {
+    eventually("counted", SOON, || {
+        let counters = daemon.control().counters(name);
+        ((counters.sent, reason(&counters.dropped, "network_policy")) == (sent, dropped)).then_some(())
+    });
+}
+
+/// A moment in which no rule can be read must not end attachments: those of the configuration and of the state file are
+/// closed, and opened by themselves. Policies that come meanwhile are in force then.
+#[test]
+fn attachments_are_taken_up_closed_while_rules_cannot_be_read() {
+    let bed = Bed::new();
+    let tools = Tools::new();
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::configuration(&[Attachment::pod_a(&bed)]))
+        .with_variable("PATH", tools.path());
+    tools.set("exit 1");
+    daemon.spawn();
+    assert!(closed(&daemon, NAME).expect("closed").contains("fails"), "the configuration's");
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
+    until_sent(&daemon, NAME, 0, 20);
+    tools.set("true");
+    eventually("opened", SOON, || closed(&daemon, NAME).is_none().then_some(()));
+    // The same one by the control API, and so in the state file.
+    let mut control = daemon.control();
+    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
+    let kept = ktsn_proto::v1::Attachment { name: "kept".to_owned(), ..model };
+    daemon.terminate(SOON);
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto")).with_variable("PATH", tools.path());
+    daemon.spawn();
+    daemon.control().attach(kept).expect("attach");
+    daemon.kill();
+    tools.set("exit 1");
+    daemon.spawn();
+    assert!(closed(&daemon, "kept").expect("closed").contains("fails"), "the state file's");
+    let policy = |allowed: &[&str]| ktsn_proto::v1::AttachmentPolicy {
+        attachment: "kept".to_owned(),
+        egress_restricted: true,
+        egress_allowed: allowed.iter().map(|prefix| (*prefix).to_owned()).collect(),
+        reason: "a policy".to_owned(),
+        ..ktsn_proto::v1::AttachmentPolicy::default()
+    };
+    let (open, other) = (policy(&["10.244.1.0/24"]), policy(&["10.244.1.64/26"]));
+    daemon.control().set_policies(vec![open]).expect("set");
+    talk(&daemon, &bed.pod_a, POD_B, 2, "count=20");
+    // A policy opens nothing.
+    until_sent(&daemon, "kept", 0, 20);
+    daemon.control().set_policies(vec![other]).expect("set");
+    // Also over one more start: what was not read is no reason to forget.
+    daemon.kill();
+    daemon.spawn();
+    closed(&daemon, "kept").expect("closed");
+    tools.set("true");
+    eventually("opened as far as the policy lets it", SOON, || {
+        let policy = daemon.control().list().attachments.remove(0).policy.expect("a policy");
+        (policy.reason == "a policy").then_some(())
+    });
+    talk(&daemon, &bed.pod_a, POD_B, 3, "count=20");
+    talk(&daemon, &bed.pod_a, "10.244.1.77", 4, "count=20");
+    until_sent(&daemon, "kept", 20, 20);
+    assert!(daemon.log().contains("taken up closed"), "{}", daemon.log());
+}
+
+/// Tools that hang keep the start once, not once for each attachment.
+#[test]
+fn a_start_waits_once_for_tools_that_hang() {
+    let bed = Bed::new();
+    let tools = Tools::new();
+    let asked = tools.0.path().join("asked");
+    tools.set(&format!("echo $$ >> {}; exec sleep 1000", asked.display()));
+    let pod_q =
+        Attachment { name: "pod-q".to_owned(), namespace: bed.pod_q.clone(), ..Attachment::pod_a(&bed) };
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::configuration(&[Attachment::pod_a(&bed), pod_q]))
+        .with_variable("PATH", tools.path());
+    daemon.spawn();
+    for name in [NAME, "pod-q"] {
+        assert!(closed(&daemon, name).expect("closed").contains("did not answer within 3s"), "{name}");
+    }
+    // One reading for the attachments, one that follows.
+    assert_eq!(std::fs::read_to_string(&asked).expect("asked").lines().count(), 2);
+    tools.set("true");
+    for name in [NAME, "pod-q"] {
+        eventually("opened", 3 * SOON, || closed(&daemon, name).is_none().then_some(()));
+    }
+}
+
+/// A rule that came after the attachment leaves its destinations to the kernel, before and after a restart.
+#[test]
+fn a_rule_that_came_later_is_met_after_a_restart_too() {
+    let bed = Bed::new();
+    let nft = |text: &str| bed.run(&format!("ip netns exec {} nft \"{text}\"", bed.host_a));
+    nft("add table inet rules; add chain inet rules forward { type filter hook forward priority 0; }");
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let model = daemon.control().list().attachments[0].attachment.clone().expect("an attachment");
+    drop(daemon);
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
+    daemon.spawn();
+    daemon.control().attach(model).expect("attach");
+    nft(&format!("add rule inet rules forward ip daddr {POD_B} udp dport 9 counter drop"));
+    until_rules(&daemon, 1);
+    daemon.kill();
+    daemon.spawn();
+    until_rules(&daemon, 1);
+    eventually("opened", SOON, || closed(&daemon, NAME).is_none().then_some(()));
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
+    talk(&daemon, &bed.pod_a, "10.244.1.77", 2, "count=20");
+    assert_eq!(counts(&daemon), (20, 20), "left to the kernel, and taken");
 }
 
 fn rules(daemon: &Daemon) -> (Vec<RuleState>, u64) {

@@ -1536,7 +1536,7 @@ type AttachmentState struct {
 	Rules         []*RuleState           `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`                              // at most 16 of now
 	RulesCount    uint64                 `protobuf:"varint,5,opt,name=rules_count,json=rulesCount,proto3" json:"rules_count,omitempty"` // that have appeared since it was attached
 	Withheld      []string               `protobuf:"bytes,20,rep,name=withheld,proto3" json:"withheld,omitempty"`                       // addresses that its interface has and that are not given: nothing leaves from them
-	Policy        *AttachmentPolicy      `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`                            // absent: no network policy restricts it; at most 16 of egress_allowed
+	Policy        *AttachmentPolicy      `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`                            // absent: no network policy restricts it, and it is not closed; at most 16 of egress_allowed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

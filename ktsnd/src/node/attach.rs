@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attaching and detaching: a list of steps, undone in reverse when one fails.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_speed, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
-use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex};
+use ktsn_resolve::{AttachmentIndex, PortIndex};
 
 use tracing::{info, warn};
 
@@ -18,7 +17,6 @@ use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
 use crate::limits;
-use crate::policy;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
@@ -62,20 +60,21 @@ impl Node {
         };
         let mut spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
         spec.restriction = self.restriction_of(&attachment.name);
-        let added = match self.manager.add_entered(spec, entered).await {
+        let mut added = match self.manager.add_entered(spec, entered).await {
             Ok(added) => added,
             Err(error) => {
                 self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
                 return Err(NodeError::Precondition(format!("attachment: {error}")));
             }
         };
-        let loaded = check_policy(&attachment, index, &added, self.manager.rules()).await.and_then(|()| {
+        let loaded = self.check_rules(&attachment, kept, index, &mut added).await.and_then(|()| {
             capture::load(index, &attachment, &added)
                 .map_err(|error| precondition("attachment.capture", &error))
         });
         let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
+                self.closed.forget(&attachment.name);
                 self.manager.remove(index).await;
                 self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
                 return Err(error);
@@ -93,7 +92,7 @@ impl Node {
         self.give_peers(index).await;
         self.begin_capture(index, loaded).await?;
         self.begin_ingress(index).await?;
-        if kept && !self.restoring {
+        if kept && !self.starting {
             self.save();
         }
         Ok(false)
@@ -170,6 +169,7 @@ impl Node {
         };
         let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
         self.wholes.remove(name);
+        self.closed.forget(name);
         // From here on frames take the kernel's way.
         attached.capture = None;
         self.ingress_by_tables();
@@ -352,35 +352,6 @@ impl Node {
                 }
             }
         }
-    }
-}
-
-/// Refuses where a rule of the node's packet filter is about datagrams that a short cut would carry past it.
-async fn check_policy(
-    attachment: &Attachment,
-    index: AttachmentIndex,
-    added: &tables::Added,
-    followed: &policy::Known,
-) -> Result<(), NodeError> {
-    // The short way in needs an overlay.
-    let has_short_cut = |tables: &&AttachmentTables| policy::is_past_the_kernel(tables);
-    let tables = added.tables.attachment(index).filter(|_| !attachment.allow_policy_bypass);
-    let Some(tables) = tables.filter(has_short_cut) else { return Ok(()) };
-    let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
-    let rules = policy::rules(followed).await.map_err(|unread| {
-        NodeError::Precondition(format!(
-            "attachment.allow_policy_bypass: false, and the rules of the node's packet filter cannot be read, which the \
-             uplink's short cut would not meet: {unread}; expected rules that can be read, or true (docs/guide/policy.md)"
-        ))
-    })?;
-    match policy::hindrances(&rules, &own, &policy::past_the_kernel(tables)).first() {
-        None => Ok(()),
-        Some(found) => Err(NodeError::Precondition(format!(
-            "attachment.allow_policy_bypass: false, and the node's packet filter has a rule about this pod's \
-             datagrams, which the uplink's short cut would not meet ({}); expected no such rule, destinations that \
-             leave them to the kernel, or true (docs/guide/policy.md)",
-            found.rule
-        ))),
     }
 }
 

@@ -162,7 +162,9 @@ impl Node {
     fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
         let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
         let is_blocked = self.restriction_of(&attached.attachment.name).is_ingress_blocked;
-        let why = if is_blocked {
+        let why = if self.closed.of(&attached.attachment.name).is_some() {
+            "the rules of the node's packet filter are not known yet"
+        } else if is_blocked {
             "a network policy may forbid what arrives"
         } else if rules.into_iter().any(|hindrance| hindrance.is_arrival) {
             "a rule of the node's packet filter drops what arrives"

@@ -26,6 +26,7 @@ enum Key {
     Tables,
     Overlay(u16),
     Rules(u16),
+    RulesRead,
     Clock,
     PortFailed(u64, u16),
     PortSlow(u64, u16),
@@ -37,6 +38,7 @@ fn key_of(event: &Event) -> Option<Key> {
         Event::Tables(tables::Event::Tables(_)) => Key::Tables,
         Event::Tables(tables::Event::Overlay(news)) => Key::Overlay(news.index.0),
         Event::Tables(tables::Event::Rules(news)) => Key::Rules(news.index.0),
+        Event::Tables(tables::Event::RulesRead) => Key::RulesRead,
         Event::Clock => Key::Clock,
         Event::Worker(number, Returned::PortFailed(index)) => Key::PortFailed(*number, index.0),
         Event::Worker(number, Returned::PortSlow(index, _)) => Key::PortSlow(*number, index.0),
@@ -70,7 +72,11 @@ impl Waiting {
         let key = key_of(&event);
         match key {
             Some(key) if self.keys.contains(&key) => match key {
-                Key::Clock | Key::PortFailed(..) | Key::PortSlow(..) | Key::Neighbour(..) => return,
+                Key::RulesRead
+                | Key::Clock
+                | Key::PortFailed(..)
+                | Key::PortSlow(..)
+                | Key::Neighbour(..) => return,
                 Key::Tables => {
                     if let Some(before) = self.events.iter_mut().find(|other| key_of(other) == Some(key)) {
                         *before = event;

@@ -46,9 +46,10 @@ impl Node {
         self.restrictions.get(name).cloned().unwrap_or_default()
     }
 
-    /// The same as it is shown; none: they leave everything.
+    /// What is shown of them, or of what closes the attachment; none: everything is left.
     pub(super) fn policy_message(&self, name: &str) -> Option<v1::AttachmentPolicy> {
-        self.restrictions.get(name).map(|of| message(name, of, SHOWN))
+        let of = self.closed.of(name).or_else(|| self.restrictions.get(name));
+        of.map(|of| message(name, of, SHOWN))
     }
 
     /// Puts restrictions in force; answers the names of no attachment.
@@ -86,7 +87,9 @@ impl Node {
         for (name, _, restriction) in &changed {
             tell(name, restriction);
         }
-        let of_index = changed.into_iter().filter_map(|(_, index, restriction)| Some((index?, restriction)));
+        // A closed attachment is under its policies once it is opened.
+        let open = changed.into_iter().filter(|(name, ..)| self.closed.of(name).is_none());
+        let of_index = open.filter_map(|(_, index, restriction)| Some((index?, restriction)));
         if let Some(tables) = self.manager.restrict(of_index.collect()).await {
             self.publish(tables);
         }

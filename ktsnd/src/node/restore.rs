@@ -14,7 +14,6 @@ impl Node {
     /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
     /// another reason (its uplink is not there yet, say) is told and kept, and so is what this ktsnd does not understand.
     pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, mut foreign: Foreign) {
-        self.restoring = true;
         foreign
             .attachments
             .retain(|entry| entry["netns"].as_str().is_none_or(|path| netns_path(path).exists()));
@@ -40,7 +39,7 @@ impl Node {
                 }
             }
         }
-        self.restoring = false;
+        self.starting = false;
         self.prune_policies();
         self.save();
     }

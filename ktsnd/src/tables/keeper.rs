@@ -189,10 +189,13 @@ impl Keeper {
         self.attached.values().any(concerns)
     }
 
-    /// The rules of the node's packet filter are others.
-    pub(super) fn set_rules(&mut self, rules: Arc<Vec<Rule>>) {
+    /// The rules of the node's packet filter are others. `is_whole`: all of them could be read.
+    pub(super) fn set_rules(&mut self, rules: Arc<Vec<Rule>>, is_whole: bool) {
         self.filter.set(rules);
         self.rebuild(|spec| !spec.allow_policy_bypass);
+        if is_whole {
+            (self.report)(Event::RulesRead);
+        }
     }
 
     /// Builds attachments anew; those whose interface is gone end here.

@@ -160,7 +160,7 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::Receiver<Command>, mut rules: 
             }
             _ = look.tick() => keeper.look(),
             _ = probe.tick() => keeper.probe(),
-            (rules, _) = rules.changed() => keeper.set_rules(rules),
+            (rules, is_whole) = rules.changed() => keeper.set_rules(rules, is_whole),
         }
         rules.want(keeper.wants_rules());
         if keeper.is_behind() {

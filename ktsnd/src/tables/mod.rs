@@ -155,6 +155,8 @@ pub enum Event {
     Overlay(OverlayNews),
     /// Other rules of the node's packet filter are about an attachment now.
     Rules(RulesNews),
+    /// All rules of the node's packet filter have been read, and the tables of all attachments hold to them.
+    RulesRead,
     /// Something that an operator should know.
     Warning(String),
 }

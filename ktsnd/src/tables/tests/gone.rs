@@ -19,7 +19,7 @@ async fn until_gone(seen: &mut Seen) {
     loop {
         match seen.next(PATIENCE).await.expect("an event") {
             Event::NamespaceGone(index) => return assert_eq!(index, INDEX),
-            Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) => {}
+            Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) | Event::RulesRead => {}
             Event::Warning(text) => panic!("{text}"),
         }
     }
@@ -101,7 +101,7 @@ fn an_interface_that_is_gone_ends_its_attachment() {
                     break;
                 }
                 Event::NamespaceGone(_) => panic!("the device is still there"),
-                Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) => {}
+                Event::Tables(_) | Event::Overlay(..) | Event::Rules(_) | Event::RulesRead => {}
             }
         }
         ip(&format!("-n {} link del pod0", place.node));

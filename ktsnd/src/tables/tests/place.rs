@@ -233,7 +233,7 @@ impl Seen {
                     continue;
                 }
                 Event::Warning(text) => self.warnings.push(text.clone()),
-                Event::NamespaceGone(_) | Event::Rules(_) => {}
+                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead => {}
             }
             return Some(event);
         }
@@ -246,7 +246,7 @@ impl Seen {
                 Event::Tables(tables) => self.latest = Some(tables),
                 Event::Overlay(news) => self.overlay = Some((news.state, news.conflicts_count)),
                 Event::Warning(text) => self.warnings.push(text),
-                Event::NamespaceGone(_) | Event::Rules(_) => {}
+                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead => {}
             }
         }
         &self.overlay.as_ref().expect("an overlay").0
