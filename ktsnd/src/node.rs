@@ -188,7 +188,9 @@ pub struct Node {
     /// Overlay peers given by the control API.
     given: BTreeMap<PeersTarget, Vec<VxlanPeer>>,
     /// What network policies leave of short cuts, where they leave less than everything; by attachment.
-    restrictions: BTreeMap<String, Arc<Restriction>>,
+    restrictions: network_policy::Restrictions,
+    /// Some are not in the state file, which could not be written.
+    unsaved_policies: bool,
     /// Questions about gates that workers have not answered yet.
     looks: BTreeMap<u64, oneshot::Sender<Looked>>,
     looks_count: u64,
@@ -232,6 +234,7 @@ impl Node {
             applied: BTreeMap::new(),
             given: BTreeMap::new(),
             restrictions: BTreeMap::new(),
+            unsaved_policies: false,
             looks: BTreeMap::new(),
             looks_count: 0,
         }

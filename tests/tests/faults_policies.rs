@@ -4,7 +4,7 @@
 
 use ktsn_proto::v1::{self, AttachmentPolicy};
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
-use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::control::{Control, reason};
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
@@ -129,4 +129,51 @@ fn a_request_with_a_fault_changes_nothing_and_the_opt_out_is_heard() {
     assert!(control.list().attachments[0].policy.is_none());
     control.set_policies(vec![restricted(NAME, &[])]).expect("set");
     assert!(control.list().attachments[0].policy.is_none(), "allow_policy_bypass");
+}
+
+/// A policy that cannot be kept is in force for what it takes away, and for nothing else; who says it again is answered when it
+/// is kept.
+#[test]
+fn a_policy_that_cannot_be_kept_takes_away_all_the_same() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
+    daemon.spawn();
+    let model = {
+        let other = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+        other.control().list().attachments[0].attachment.clone().expect("an attachment")
+    };
+    let mut control = daemon.control();
+    control.attach(model).expect("attach");
+    let shown = |control: &mut Control| control.list().attachments.remove(0).policy;
+    // No file can take a directory's place.
+    let file = daemon.run_dir().join("state.json");
+    let break_it = || {
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::create_dir(&file).expect("made");
+    };
+    break_it();
+    let tight = || vec![restricted(NAME, &["10.244.1.64/26"])];
+    for _ in 0..2 {
+        let refused = control.set_policies(tight()).expect_err("not kept");
+        assert_eq!(refused.code(), tonic::Code::Internal, "{refused}");
+        assert!(refused.message().contains("state file"), "{refused}");
+        assert_eq!(shown(&mut control), tight().pop());
+    }
+    talk(&daemon, &bed.pod_a, POD_B, 1, "count=10");
+    eventually("dropped", SOON, || (counts(&daemon) == (0, 10, 0)).then_some(()));
+    // Neither is it lifted, nor does it permit more.
+    control.set_policies(vec![free(NAME)]).expect_err("not kept");
+    assert_eq!(shown(&mut control), tight().pop());
+    let other = restricted(NAME, &["10.244.1.0/25", "10.244.1.128/25"]);
+    control.set_policies(vec![other]).expect_err("not kept");
+    assert_eq!(shown(&mut control).expect("a policy").egress_allowed, ["10.244.1.64/26"]);
+    // Said again it is kept, although nothing else changes.
+    std::fs::remove_dir(&file).expect("removed");
+    control.set_policies(tight()).expect("kept");
+    daemon.kill();
+    daemon.spawn();
+    let mut control = daemon.control();
+    assert_eq!(shown(&mut control), tight().pop());
+    control.set_policies(vec![free(NAME)]).expect("kept");
+    assert!(shown(&mut control).is_none());
 }

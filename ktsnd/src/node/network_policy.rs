@@ -2,12 +2,14 @@
 //! What network policies leave of the attachments' short cuts, as the control API says it.
 //!
 //! In: checked restrictions by attachment. Out: tables that hold to them, what is shown and kept. A restriction is kept in the
-//! state file before anything changes, so it is in force again from the first frame after a restart.
+//! state file before anything changes, so it is in force again from the first frame after a restart. Where it cannot be kept,
+//! what it takes away is in force all the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ktsn_proto::v1;
+use ktsn_resolve::AttachmentIndex;
 use tracing::{info, warn};
 
 use super::{Node, NodeError};
@@ -18,8 +20,13 @@ use crate::tables::Restriction;
 /// Prefixes that a listing shows.
 const SHOWN: usize = 16;
 
+/// What network policies leave of attachments, by name.
+pub(super) type Restrictions = BTreeMap<String, Arc<Restriction>>;
+/// An attachment's name, its index where it is served, and its restriction from now on.
+type Change = (String, Option<AttachmentIndex>, Arc<Restriction>);
+
 /// What the state file keeps.
-pub(super) fn kept(restrictions: &BTreeMap<String, Arc<Restriction>>) -> Vec<KeptPolicy> {
+pub(super) fn kept(restrictions: &Restrictions) -> Vec<KeptPolicy> {
     let keep = |(name, of): (&String, &Arc<Restriction>)| KeptPolicy {
         attachment: name.clone(),
         egress_allowed: of.egress.as_ref().map(|all| all.iter().map(ToString::to_string).collect()),
@@ -53,6 +60,9 @@ impl Node {
     }
 
     /// Puts restrictions in force; answers the names of no attachment.
+    ///
+    /// # Errors
+    /// `Internal` when the state file cannot be written. What takes away is in force all the same, nothing else is.
     pub(super) async fn set_policies(
         &mut self,
         given: Vec<(String, Restriction)>,
@@ -76,13 +86,14 @@ impl Node {
             }
             changed.push((name, index, restriction));
         }
-        if changed.is_empty() {
+        if changed.is_empty() && !self.unsaved_policies {
             return Ok(unknown);
         }
         let before = std::mem::replace(&mut self.restrictions, all);
-        if let Err(error) = self.try_save() {
-            self.restrictions = before;
-            return Err(NodeError::Internal(format!("state file: {error}; nothing was changed")));
+        let saved = self.try_save();
+        self.unsaved_policies = saved.is_err();
+        if saved.is_err() {
+            changed = self.only_take_away(before, changed);
         }
         for (name, _, restriction) in &changed {
             tell(name, restriction);
@@ -93,7 +104,28 @@ impl Node {
         if let Some(tables) = self.manager.restrict(of_index.collect()).await {
             self.publish(tables);
         }
-        Ok(unknown)
+        saved.map(|()| unknown).map_err(|error| {
+            NodeError::Internal(format!(
+                "state file: {error}; what the policies take away is in force until ktsnd ends, what they give back is \
+                 not; send them again when the file can be written"
+            ))
+        })
+    }
+
+    /// The restrictions could not be kept. One that a restart forgets is still better than none; one that a restart brings
+    /// back must not be lifted. So of what changed only that is in force which takes away; answers those changes.
+    fn only_take_away(&mut self, before: Restrictions, changed: Vec<Change>) -> Vec<Change> {
+        self.restrictions = before;
+        let mut taken = Vec::new();
+        for (name, index, restriction) in changed {
+            let held = self.restriction_of(&name);
+            let both = Arc::new(held.and(&restriction));
+            if (&both.egress, both.is_ingress_blocked) != (&held.egress, held.is_ingress_blocked) {
+                self.restrictions.insert(name.clone(), both.clone());
+                taken.push((name, index, both));
+            }
+        }
+        taken
     }
 
     /// Whether it is an attachment of the state file that is not served.

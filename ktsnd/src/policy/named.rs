@@ -42,7 +42,7 @@ impl FromIterator<IpPrefix> for Prefixes {
 
 impl Prefixes {
     /// The part of `of` that they cover: `of` itself, or those within it.
-    fn within(&self, of: IpPrefix) -> impl Iterator<Item = IpPrefix> {
+    pub(super) fn within(&self, of: IpPrefix) -> impl Iterator<Item = IpPrefix> {
         let at = self.0.partition_point(|prefix| key(prefix) <= key(&of));
         let whole = at.checked_sub(1).and_then(|before| self.0.get(before)).is_some_and(|p| covers(p, &of));
         let inside = self.0.get(at..).unwrap_or_default().iter().take_while(move |p| covers(&of, p)).copied();
