@@ -41,6 +41,14 @@ pub enum Place {
     Nowhere,
 }
 
+type TargetKey = [u8; TARGET_OCTETS];
+type TargetValue = [u8; DELIVERY_OCTETS];
+
+/// Targets and deliveries as the program's map has them.
+fn values_of(targets: impl IntoIterator<Item = (Target, Delivery)>) -> BTreeMap<TargetKey, TargetValue> {
+    targets.into_iter().map(|(target, delivery)| (target.key(), target.value(&delivery))).collect()
+}
+
 #[derive(Debug)]
 struct Maps {
     pods: OwnedFd,
@@ -90,7 +98,7 @@ pub struct Ingress {
     maps: Maps,
     pub(crate) program: OwnedFd,
     link: Option<Link>,
-    targets: BTreeMap<[u8; TARGET_OCTETS], [u8; DELIVERY_OCTETS]>,
+    targets: BTreeMap<TargetKey, TargetValue>,
     ends: BTreeSet<[u8; TARGET_OCTETS]>,
     own: BTreeSet<[u8; 16]>,
 }
@@ -134,21 +142,17 @@ impl Ingress {
     /// Replaces the targets one by one, what goes first.
     ///
     /// # Errors
-    /// `TooMany`, or the kernel's; some are replaced then and some are not, and the next call sees to the rest.
+    /// `TooMany`, or the kernel's; some are replaced then and some are not, and the next call sees to the rest. With
+    /// `TooMany` all that go are gone.
     pub fn set_targets(
         &mut self,
         targets: impl IntoIterator<Item = (Target, Delivery)>,
     ) -> Result<(), BpfError> {
-        let wanted: BTreeMap<_, _> =
-            targets.into_iter().map(|(target, delivery)| (target.key(), target.value(&delivery))).collect();
+        let wanted = values_of(targets);
+        self.remove_targets(|key, _| wanted.contains_key(key))?;
         if wanted.len() > TARGETS_MAX {
             let (count, count_max) = (wanted.len(), TARGETS_MAX);
             return Err(BpfError::TooMany { what: "addresses", count, count_max });
-        }
-        let gone: Vec<_> = self.targets.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
-        for key in gone {
-            sys::map_delete(&self.maps.pods, &key).map_err(BpfError::os("targets"))?;
-            self.targets.remove(&key);
         }
         for (key, value) in wanted {
             if self.targets.get(&key) != Some(&value) {
@@ -157,6 +161,31 @@ impl Ingress {
             }
         }
         Ok(())
+    }
+
+    /// Takes out every target that is not among these, or is delivered otherwise; adds none. Returns how many were taken out.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn keep_targets(
+        &mut self,
+        targets: impl IntoIterator<Item = (Target, Delivery)>,
+    ) -> Result<usize, BpfError> {
+        let wanted = values_of(targets);
+        self.remove_targets(|key, value| wanted.get(key) == Some(value))
+    }
+
+    fn remove_targets(
+        &mut self,
+        is_kept: impl Fn(&TargetKey, &TargetValue) -> bool,
+    ) -> Result<usize, BpfError> {
+        let gone = self.targets.iter().filter(|(key, value)| !is_kept(key, value));
+        let gone: Vec<_> = gone.map(|(key, _)| *key).collect();
+        for key in &gone {
+            sys::map_delete(&self.maps.pods, key).map_err(BpfError::os("targets"))?;
+            self.targets.remove(key);
+        }
+        Ok(gone.len())
     }
 
     /// Replaces the tunnel ends that frames may come from; what goes goes first.
@@ -254,12 +283,12 @@ fn set_members<const N: usize>(
     held: &mut BTreeSet<[u8; N]>,
     wanted: BTreeSet<[u8; N]>,
 ) -> Result<(), BpfError> {
-    if wanted.len() > count_max {
-        return Err(BpfError::TooMany { what, count: wanted.len(), count_max });
-    }
     for key in held.difference(&wanted).copied().collect::<Vec<_>>() {
         sys::map_delete(map, &key).map_err(BpfError::os(what))?;
         held.remove(&key);
+    }
+    if wanted.len() > count_max {
+        return Err(BpfError::TooMany { what, count: wanted.len(), count_max });
     }
     for key in wanted {
         if !held.contains(&key) {

@@ -173,16 +173,11 @@ impl Uplink {
             }
         }
         wanted.retain(|key, _| !twice.contains(key));
-        self.set_senders(members, tables)?;
-        let unbound = self.unbound(members, tables);
-        // Whose device is not bound gets nothing meanwhile.
-        let safe = wanted.values().filter(|(_, delivery)| !unbound.contains_key(&delivery.slot)).copied();
-        self.program.set_targets(safe.collect::<Vec<_>>())?;
-        self.bind(&unbound, members, tables)?;
-        let served = wanted.values().filter(|(_, delivery)| self.bound.contains_key(&delivery.slot)).copied();
-        self.program.set_targets(served.collect::<Vec<_>>())?;
-        let device = members.iter().find_map(|member| tables.attachment(member.index));
-        self.place(device.map_or(0, |of_any| of_any.uplink().if_index()))?;
+        if let Err(error) = self.set_wanted(&wanted, members, tables) {
+            // What could not be put in waits; what is not wanted any more must not go on.
+            self.program.keep_targets(wanted.into_values())?;
+            return Err(error);
+        }
         let addresses = twice.into_iter().map(|(vni, _, _, address)| (address.to_string(), vni));
         let stations = stations.into_iter().map(|(vni, _, mac)| (format!("MAC address {mac}"), vni));
         let told = |(what, vni): (String, u32)| {
@@ -193,12 +188,32 @@ impl Uplink {
         Ok(addresses.chain(stations).map(told).collect())
     }
 
-    /// Whose frames are taken, before any target leads into a pod.
+    /// Puts everything in force. After an error some of it is.
+    fn set_wanted(
+        &mut self,
+        wanted: &BTreeMap<Key, (Target, Delivery)>,
+        members: &[Member<'_>],
+        tables: &Tables,
+    ) -> Result<(), BpfError> {
+        self.set_senders(members, tables)?;
+        let unbound = self.unbound(members, tables);
+        // Whose device is not bound gets nothing meanwhile.
+        let safe = wanted.values().filter(|(_, delivery)| !unbound.contains_key(&delivery.slot)).copied();
+        self.program.set_targets(safe.collect::<Vec<_>>())?;
+        self.bind(&unbound, members, tables)?;
+        let served = wanted.values().filter(|(_, delivery)| self.bound.contains_key(&delivery.slot)).copied();
+        self.program.set_targets(served.collect::<Vec<_>>())?;
+        let device = members.iter().find_map(|member| tables.attachment(member.index));
+        self.place(device.map_or(0, |of_any| of_any.uplink().if_index()))
+    }
+
+    /// Whose frames are taken, before any target leads into a pod. Both are set, whatever becomes of the first.
     fn set_senders(&mut self, members: &[Member<'_>], tables: &Tables) -> Result<(), BpfError> {
         let of_members = || members.iter().filter_map(|member| tables.attachment(member.index));
         let own = of_members().filter_map(AttachmentTables::delivery).flat_map(|known| known.own.iter());
-        self.program.set_own(own.copied())?;
-        self.program.set_ends(of_members().flat_map(ends))
+        let own = self.program.set_own(own.copied());
+        let ends = self.program.set_ends(of_members().flat_map(ends));
+        own.and(ends)
     }
 
     /// Slots whose device is not the one that is wanted.
@@ -279,3 +294,7 @@ impl Uplink {
         self.program.tallies(index.0)
     }
 }
+
+#[cfg(test)]
+#[path = "ingress_tests.rs"]
+mod tests;

@@ -184,8 +184,15 @@ fn targets_are_replaced() {
         let many = (0..=TARGETS_MAX as u32).map(|vni| (Target { vni, ..target }, delivery));
         assert!(matches!(ingress.set_targets(many), Err(BpfError::TooMany { .. })));
         assert_eq!(run(&ingress, &plain(64)).0, REDIRECT, "as before");
+        let others = (0..=TARGETS_MAX as u32).map(|vni| (Target { vni: vni + 1000, ..target }, delivery));
+        assert!(matches!(ingress.set_targets(others), Err(BpfError::TooMany { .. })));
+        assert_eq!(run(&ingress, &plain(64)).0, GO_ON, "what goes is gone");
         ingress.set_targets(TARGETS.iter().copied()).unwrap();
         assert_eq!(run(&ingress, &plain(64)).1[..6], POD);
+        // Another delivery is not put in, and the one before does not stay.
+        assert_eq!(ingress.keep_targets(TARGETS.iter().copied()).unwrap(), 0);
+        assert_eq!(ingress.keep_targets([(target, other)]).unwrap(), TARGETS.len());
+        assert_eq!(run(&ingress, &plain(64)).0, GO_ON);
     });
 }
 
@@ -208,6 +215,9 @@ fn tunnel_ends_and_own_addresses_are_replaced() {
         let many = (0..=ENDS_MAX as u32).map(|vni| End { vni, ..end });
         assert!(matches!(ingress.set_ends(many), Err(BpfError::TooMany { .. })));
         assert_eq!(runs(&ingress), (REDIRECT, GO_ON), "as before");
+        let others = (0..=ENDS_MAX as u32).map(|vni| End { vni: vni + 1000, ..end });
+        assert!(matches!(ingress.set_ends(others), Err(BpfError::TooMany { .. })));
+        assert_eq!(runs(&ingress), (GO_ON, GO_ON), "what goes is gone");
     });
 }
 
