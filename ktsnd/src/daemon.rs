@@ -45,6 +45,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     let (event_sender, events) = Mailbox::new();
     let (question_sender, questions) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
+    let (kept, notes) = run_dir.load()?;
     let latest = Arc::new(Tables::new(0, Vec::new())?);
     let directory = Directory::new(latest.clone());
     directory.set_memory_max(config.daemon.memory_max);
@@ -60,7 +61,6 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     crate::sys::give_memory_back();
     let _supervisor = Supervisor::start().context("supervisor")?;
     let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
-    let (kept, notes) = run_dir.load();
     let mlock = config.daemon.mlock;
     let configured = config.attachments.clone();
     let watcher = {

@@ -33,6 +33,14 @@ pub enum RunDirError {
         /// The kernel's answer.
         error: io::Error,
     },
+    /// The state file cannot be read.
+    #[error("state file {}: {error}; ktsnd does not start without it, as its next change would replace it: make it readable, or move it away to start without attachments, schedules, peers and network policies", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        error: io::Error,
+    },
     /// It cannot be trusted.
     #[error("run directory {}: {why}; expected a directory of root's, or of ktsnd's own user, that no other user can write; mend it, or give another one with --run-dir or KTSN_RUN_DIR", path.display())]
     Unsafe {
@@ -123,13 +131,16 @@ impl RunDir {
 
     /// What was kept, and what is to be told of it. A file that is damaged as a whole, or of a newer form, is set aside
     /// and not used; of one with damaged entries a copy is kept.
-    #[must_use]
-    pub fn load(&self) -> (State, Vec<String>) {
+    ///
+    /// # Errors
+    /// [`RunDirError::State`] when the file is there and cannot be read, or cannot be set aside: it may be whole, and the
+    /// next [`Self::save`] would replace it.
+    pub fn load(&self) -> Result<(State, Vec<String>), RunDirError> {
         let path = self.path.join("state.json");
         let octets = match read(&path) {
             Ok(octets) => octets,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return (State::default(), Vec::new()),
-            Err(error) => return (State::default(), vec![format!("{}: {error}", path.display())]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+            Err(error) => return Err(RunDirError::State { path, error }),
         };
         match read_state(&octets) {
             Ok(reading) => {
@@ -141,15 +152,13 @@ impl RunDir {
                         Err(why) => format!("the file as it was could not be kept: {why}"),
                     });
                 }
-                (reading.state, notes)
+                Ok((reading.state, notes))
             }
             Err(error) => {
                 let aside = self.path.join(error.aside());
-                let where_to = match fs::rename(&path, &aside) {
-                    Ok(()) => format!("set aside as {}", aside.display()),
-                    Err(why) => format!("it could not be set aside: {why}"),
-                };
-                (State::default(), vec![format!("{}: {error}; {where_to}", path.display())])
+                let note = format!("{}: {error}; set aside as {}", path.display(), aside.display());
+                fs::rename(&path, &aside).map_err(|error| RunDirError::State { path, error })?;
+                Ok((State::default(), vec![note]))
             }
         }
     }

@@ -31,7 +31,7 @@ fn a_lock_that_is_let_go_soon_is_waited_for() {
 fn state_survives_and_damage_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::take(dir.path()).unwrap();
-    assert_eq!(run.load(), (State::default(), Vec::new()));
+    assert_eq!(run.load().unwrap(), (State::default(), Vec::new()));
     let kept = RawAttachment { name: Some("a".into()), ..RawAttachment::default() };
     let schedule = crate::config::write_schedule(&crate::config::Schedule::default());
     let state = State {
@@ -42,22 +42,25 @@ fn state_survives_and_damage_is_set_aside() {
     run.save(&state).unwrap();
     let text = || fs::read_to_string(dir.path().join("state.json")).unwrap();
     assert!(text().contains("\"version\": 1") && !text().contains("peers\""), "an older ktsnd reads it");
-    assert_eq!(run.load(), (state.clone(), Vec::new()));
+    assert_eq!(run.load().unwrap(), (state.clone(), Vec::new()));
     let peer = RawVxlanPeer { prefix: Some("10.244.1.0/24".into()), ..RawVxlanPeer::default() };
     let peers = vec![KeptPeers { attachment: None, vni: Some(1), peers: vec![peer] }];
     let state = State { peers, ..state };
     run.save(&state).unwrap();
     assert!(text().contains("\"version\": 2"));
-    assert_eq!(run.load(), (state, Vec::new()));
+    assert_eq!(run.load().unwrap(), (state, Vec::new()));
     // The form that had attachments only.
     fs::write(dir.path().join("state.json"), serde_json::to_string(&[&kept]).unwrap()).unwrap();
-    assert_eq!(run.load(), (State { attachments: vec![kept.into()], ..State::default() }, Vec::new()));
+    assert_eq!(
+        run.load().unwrap(),
+        (State { attachments: vec![kept.into()], ..State::default() }, Vec::new())
+    );
     for damaged in [&b"{"[..], b"", b"\xff\xfe", b"7", b"{\"attachments\":7}", b"{\"version\":\"2\"}"] {
         fs::write(dir.path().join("state.json"), damaged).unwrap();
-        let (none, warning) = run.load();
+        let (none, warning) = run.load().unwrap();
         assert!(none == State::default() && warning.len() == 1);
         assert_eq!(fs::read(dir.path().join("state.json.damaged")).unwrap(), damaged);
-        assert_eq!(run.load(), (State::default(), Vec::new()));
+        assert_eq!(run.load().unwrap(), (State::default(), Vec::new()));
     }
 }
 
@@ -84,7 +87,7 @@ fn two_hundred_attachments_are_written_without_what_is_default() {
     let path = dir.path().join("state.json");
     let text = fs::read_to_string(&path).unwrap();
     assert!(!text.contains("null"), "{}", &text[..1000]);
-    assert_eq!(run.load(), (state.clone(), Vec::new()));
+    assert_eq!(run.load().unwrap(), (state.clone(), Vec::new()));
     let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
     for attachment in older["attachments"].as_array_mut().unwrap() {
         for field in ["destinations", "classes", "take", "vlan", "octets_max"] {
@@ -96,7 +99,7 @@ fn two_hundred_attachments_are_written_without_what_is_default() {
         attachment["overlay"]["vxlan"]["peers"][0]["mac"] = serde_json::Value::Null;
     }
     fs::write(&path, older.to_string()).unwrap();
-    assert_eq!(run.load(), (state, Vec::new()));
+    assert_eq!(run.load().unwrap(), (state, Vec::new()));
 }
 
 /// Going back to an older ktsnd loses nothing in silence: the newer one's file stays, under another name.
@@ -107,19 +110,19 @@ fn the_state_of_a_newer_ktsnd_is_told_and_kept() {
     let path = dir.path().join("state.json");
     let newer = b"{\"version\":3,\"attachments\":[{\"name\":\"a\"}],\"later\":[]}";
     fs::write(&path, newer).unwrap();
-    let (none, warning) = run.load();
+    let (none, warning) = run.load().unwrap();
     let warning = warning.join(" ");
     assert_eq!(none, State::default());
     for part in ["state.json: it has form 3", "reads up to 2", "newer ktsnd", "state.json.newer"] {
         assert!(warning.contains(part), "{warning}");
     }
     assert_eq!(fs::read(dir.path().join("state.json.newer")).unwrap(), newer);
-    assert_eq!(run.load(), (State::default(), Vec::new()));
+    assert_eq!(run.load().unwrap(), (State::default(), Vec::new()));
     // What this one writes says its form; without one it is the first.
     run.save(&State::default()).unwrap();
     assert!(fs::read_to_string(&path).unwrap().contains("\"version\": 1"));
     fs::write(&path, b"{\"attachments\":[]}").unwrap();
-    assert_eq!(run.load(), (State::default(), Vec::new()));
+    assert_eq!(run.load().unwrap(), (State::default(), Vec::new()));
 }
 
 #[test]
@@ -174,8 +177,8 @@ fn no_symbolic_link_is_followed_to_a_file() {
     std::os::unix::fs::symlink(&victim, run.join("state.json.new")).unwrap();
     assert!(held.save(&State::default()).is_err());
     std::os::unix::fs::symlink(&victim, run.join("state.json")).unwrap();
-    let (none, notes) = held.load();
-    assert!(none == State::default() && notes.len() == 1, "{notes:?}");
+    let error = held.load().unwrap_err().to_string();
+    assert!(error.contains("state.json: "), "{error}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
@@ -185,8 +188,26 @@ fn of_a_file_with_a_damaged_entry_a_copy_is_kept() {
     let run = RunDir::take(dir.path()).unwrap();
     let text = r#"{"version":1,"attachments":[5,{"name":"a"}]}"#;
     fs::write(dir.path().join("state.json"), text).unwrap();
-    let (state, notes) = run.load();
+    let (state, notes) = run.load().unwrap();
     assert_eq!(state.attachments.len(), 1);
     assert!(notes.len() == 2 && notes[0].contains("attachments[0]"), "{notes:?}");
     assert_eq!(fs::read_to_string(dir.path().join("state.json.damaged")).unwrap(), text);
+}
+
+/// What cannot be read may be whole: it is not taken for none, which the next change would write in its place.
+#[test]
+fn a_state_file_that_cannot_be_read_or_set_aside_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = RunDir::take(dir.path()).unwrap();
+    let path = dir.path().join("state.json");
+    fs::create_dir(&path).unwrap();
+    let error = run.load().unwrap_err();
+    assert!(matches!(&error, RunDirError::State { path: named, .. } if *named == path), "{error}");
+    assert!(error.to_string().contains("does not start"), "{error}");
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "{").unwrap();
+    // No file can take a directory's place.
+    fs::create_dir(dir.path().join("state.json.damaged")).unwrap();
+    assert!(matches!(run.load(), Err(RunDirError::State { .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"{");
 }

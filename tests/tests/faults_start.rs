@@ -194,3 +194,15 @@ fn within_is_inside() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("10.244.1.5/24") && !text.contains("192.168.50"), "{text}");
 }
+
+/// A state file that cannot be read may hold attachments and restrictions: ktsnd does not start without it, and leaves it as it is.
+#[test]
+fn a_state_file_that_cannot_be_read() {
+    let bed = Bed::new();
+    let daemon = Daemon::prepare(&bed.host_a, &port("auto"));
+    let file = daemon.run_dir().join("state.json");
+    std::fs::create_dir_all(&file).expect("a directory in its place");
+    let (code, log) = daemon.fails(&mut daemon.command());
+    assert!(code == FAILED && log.contains(&format!("state file {}: ", file.display())), "{code:?} {log}");
+    assert!(file.is_dir());
+}
