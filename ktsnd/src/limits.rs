@@ -21,6 +21,8 @@ pub const MEMORY_MAX: u64 = 64 << 20;
 pub const CLIENTS_EXPECTED: u64 = 64;
 /// So many attachments have a part of half the daemon's memory set aside: those that the Helm chart makes room for.
 pub const MEMORY_SHARES: usize = 64;
+/// Octets that a stream takes while attachments are listed: its message with two addresses as text, and the same encoded.
+pub const LISTED_STREAM_OCTETS: u64 = 512;
 /// Octets that the kernel keeps for a client: sockets, queued messages, page tables.
 pub const CLIENT_KERNEL_OCTETS: u64 = 64 << 10;
 /// Octets that ktsnd needs besides its clients: itself, the queues and captures of [`MEMORY_SHARES`] attachments.

@@ -16,6 +16,7 @@ mod pace;
 mod quiet;
 mod registrar;
 mod socket;
+mod streams;
 #[allow(unsafe_code)]
 mod sys;
 mod threads;
@@ -25,7 +26,8 @@ mod turns;
 mod tests;
 
 pub use budget::RefusedBy;
-pub use directory::{ClientView, Directory, Served, StreamView};
+pub use directory::{ClientView, Directory, Served};
 pub(crate) use registrar::fuzzing;
 pub use registrar::{Registrar, RegistrarError};
 pub use socket::{NotASocket, SocketFacts, examine};
+pub use streams::Streams;

@@ -13,6 +13,7 @@ use ktsn_ring::{
 
 use super::directory::Served;
 use super::socket::SocketFacts;
+use super::streams::PAGE_OCTETS;
 use crate::limits;
 use crate::worker::{Client, Offer};
 
@@ -38,10 +39,10 @@ pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, k
 }
 
 /// Octets of ktsnd's memory that a client with such a region has at most: the region, private copies of all that can be queued,
-/// and what the kernel keeps for it.
+/// the first page of its streams ([`super::streams`]), and what the kernel keeps for it.
 pub(super) fn memory_of(layout: &Layout) -> u64 {
     let own = Client::private_octets(layout.slots_count(), layout.payload_max());
-    (layout.region_octets() + own) as u64 + limits::CLIENT_KERNEL_OCTETS
+    (layout.region_octets() + own) as u64 + PAGE_OCTETS + limits::CLIENT_KERNEL_OCTETS
 }
 
 /// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is

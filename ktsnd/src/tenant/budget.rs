@@ -10,7 +10,7 @@ use ktsn_resolve::AttachmentIndex;
 
 use crate::limits::{CLIENTS_EXPECTED, MEMORY_SHARES};
 
-/// Why a program does not become a client.
+/// Why a program does not become a client, or why a socket of a client does not become a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RefusedBy {
@@ -20,11 +20,13 @@ pub enum RefusedBy {
     MemoryMax,
     /// The process has as many connections as one may have.
     ProcessMax,
+    /// There is no memory left for a further stream of a client: its socket is refused.
+    StreamsMemory,
 }
 
 impl RefusedBy {
     /// All reasons.
-    pub const ALL: [Self; 3] = [Self::ClientsMax, Self::MemoryMax, Self::ProcessMax];
+    pub const ALL: [Self; 4] = [Self::ClientsMax, Self::MemoryMax, Self::ProcessMax, Self::StreamsMemory];
 
     /// The word in counters and logs.
     #[must_use]
@@ -33,6 +35,7 @@ impl RefusedBy {
             Self::ClientsMax => "clients_max",
             Self::MemoryMax => "memory_max",
             Self::ProcessMax => "process_max",
+            Self::StreamsMemory => "streams_memory",
         }
     }
 }

@@ -3,18 +3,19 @@
 //! clients and streams there are. Workers never come here.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
 
+use super::budget::{Account, RefusedBy, available};
 use super::notifier::{self, Process, Processes};
+use super::streams::Streams;
 use crate::limits;
 use crate::queue::Receiver;
 use crate::stats::AttachmentStats;
-use crate::worker::{ClientKey, Notice, Outbox};
+use crate::worker::{ClientKey, Notice, Outbox, StreamInfo};
 
 /// An attachment as the registrar needs it.
 #[derive(Debug)]
@@ -54,18 +55,7 @@ impl<P> Clone for Served<P> {
     }
 }
 
-/// A stream, for listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamView {
-    /// SO_COOKIE.
-    pub cookie: u64,
-    /// Local address.
-    pub local: SocketAddr,
-    /// Peer, when connected.
-    pub peer: Option<SocketAddr>,
-}
-
-/// A client, for listing.
+/// A client as it is listed and counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientView {
     /// Process as seen from here; 0 = not visible.
@@ -73,8 +63,8 @@ pub struct ClientView {
     /// The attachment of its first socket.
     pub attachment: AttachmentIndex,
     /// Its streams by their index.
-    pub streams: BTreeMap<u32, StreamView>,
-    /// Octets of ktsnd's memory that it has at most.
+    pub streams: Streams,
+    /// Octets of ktsnd's memory that it has at most, those of its streams included.
     pub octets: u64,
     /// Its process is gone; frames of it are still queued.
     pub ending: bool,
@@ -102,6 +92,39 @@ impl<P> Known<P> {
     pub(super) fn others(&self, served: &Served<P>) -> Vec<u32> {
         let is_other = |s: &&Served<P>| s.netns_cookie == served.netns_cookie && s.index != served.index;
         self.served.iter().filter(is_other).map(|s| s.interface_index).collect()
+    }
+
+    /// Octets that may be added for clients of this attachment.
+    pub(super) fn available(&self, of: AttachmentIndex) -> u64 {
+        let mut used: BTreeMap<AttachmentIndex, u64> = BTreeMap::new();
+        for client in self.clients.values() {
+            *used.entry(client.attachment).or_default() += client.octets;
+        }
+        let account = |index, used: Option<u64>, max| Account { index, used: used.unwrap_or(0), max };
+        let mut accounts: Vec<Account> = Vec::with_capacity(self.served.len() + used.len());
+        accounts.extend(self.served.iter().map(|s| account(s.index, used.remove(&s.index), s.memory_max)));
+        // Their attachments are gone, and the worker has not given them back yet.
+        accounts.extend(used.into_iter().map(|(index, used)| account(index, Some(used), 0)));
+        available(self.memory_max, &accounts, of)
+    }
+
+    /// Keeps a stream of a client, where there is memory for it. One that is not kept is not what it was before, either.
+    pub(super) fn keep_stream(
+        &mut self,
+        key: ClientKey,
+        index: u32,
+        info: StreamInfo,
+    ) -> Result<(), RefusedBy> {
+        let Some(view) = self.clients.get(&key) else { return Ok(()) };
+        let growth = view.streams.growth(index);
+        if growth > 0 && growth > self.available(view.attachment) {
+            return Err(RefusedBy::StreamsMemory);
+        }
+        if let Some(view) = self.clients.get_mut(&key) {
+            view.octets += growth;
+            view.streams.insert(index, info);
+        }
+        Ok(())
     }
 }
 
@@ -178,10 +201,12 @@ impl<P> Directory<P> {
         notifier::run(notices, &self.1, device);
     }
 
-    /// A client's stream is listed no more.
+    /// A client's stream is kept no more.
     pub(super) fn end_stream(&self, key: ClientKey, index: u32) {
         if let Some(view) = self.lock().clients.get_mut(&key) {
-            view.streams.remove(&index);
+            let before = view.streams.octets();
+            view.streams.remove(index);
+            view.octets -= before - view.streams.octets();
         }
     }
 

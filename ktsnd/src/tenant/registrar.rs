@@ -10,6 +10,7 @@ mod admission;
 mod ending;
 pub(crate) mod fuzzing;
 mod looking;
+mod registering;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -21,24 +22,21 @@ use std::time::{Duration, Instant};
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables};
 use ktsn_ring::control::{self, Message};
-use ktsn_ring::{StreamCode, StreamStatus};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use tracing::debug;
 
-use super::answer::{flags_of, judge, link_status_of, status_of};
 use super::connection::{self, Read, Received, watch};
 use super::credit::cpu_time;
-use super::directory::{Directory, StreamView};
+use super::directory::Directory;
 use super::examiner::{Examine, Examiner, Facts, Helpers, Unsealed};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
-use super::socket::{SocketFacts, examine};
+use super::socket::examine;
 use super::threads::Threads;
 use super::turns::Turns;
-use crate::limits;
-use crate::worker::{ClientKey, Command, Offer, Outbox, StreamInfo};
+use crate::worker::{ClientKey, Offer, Outbox};
 use looking::Looked;
 
 /// How long a connection may stay without Hello.
@@ -117,7 +115,6 @@ struct Registered<P> {
     netns_cookie: u64,
     held: Held,
     worker: Outbox<P>,
-    streams: BTreeMap<u32, StreamInfo>,
     offer: Offer,
     /// It changed before the worker had the client.
     is_offer_changed: bool,
@@ -397,65 +394,5 @@ impl<P: Send + 'static> Service<P> {
                 false
             }
         }
-    }
-
-    fn register(&mut self, number: u64, register: control::Register, facts: Option<SocketFacts>) -> bool {
-        let control::Register { stream_index: index, token, txtime } = register;
-        let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
-            return false;
-        };
-        // A registration is what has a client sealed, so the worker has it.
-        if index >= limits::STREAMS_MAX || !matches!(client.held, Held::Given) {
-            return false;
-        }
-        let served = {
-            let known = self.directory.lock();
-            known.served.iter().find(|s| s.index == client.attachment).cloned()
-        };
-        let judged = match (&served, &facts) {
-            (Some(served), Some(facts)) => judge(served, &self.directory.lock().tables, facts),
-            _ => StreamCode::NotAttached,
-        };
-        let (Some(served), Some(facts), StreamCode::Registered) = (served, facts, judged) else {
-            // What the stream was before ends with it.
-            client.streams.remove(&index);
-            self.directory.end_stream(client.key, index);
-            let status = StreamStatus { token, code: judged, ..StreamStatus::default() };
-            let _ = client.worker.send(Command::Refuse(client.key, index, status));
-            return true;
-        };
-        let granted = self.granted.entry(served.netns_cookie).or_default();
-        let flags = granted.answer(flags_of(&served), txtime, facts.cookie);
-        let status = match facts.link {
-            Some(_) => link_status_of(token, flags, &self.directory.lock().tables, served.index),
-            None => status_of(token, flags, &client.offer.table, facts.peer.map(|p| p.ip())),
-        };
-        let info = StreamInfo {
-            token,
-            cookie: facts.cookie,
-            attachment: served.index,
-            local: facts.local,
-            peer: facts.peer,
-            link: facts.link,
-            status,
-        };
-        client.streams.insert(index, info.clone());
-        if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
-            let stream = StreamView { cookie: facts.cookie, local: facts.local, peer: facts.peer };
-            view.streams.insert(index, stream);
-        }
-        client.worker.send(Command::Register(client.key, index, Box::new(info))).is_ok()
-    }
-
-    fn unregister(&mut self, number: u64, index: u32) -> bool {
-        let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
-            return false;
-        };
-        if !matches!(client.held, Held::Given) {
-            return true; // it has registered nothing
-        }
-        client.streams.remove(&index);
-        self.directory.end_stream(client.key, index);
-        client.worker.send(Command::Unregister(client.key, index)).is_ok()
     }
 }

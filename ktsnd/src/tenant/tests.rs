@@ -175,7 +175,7 @@ fn a_client_attaches_registers_and_ends() {
     }
     let client = running.directory.clients().remove(0);
     assert_eq!(client.pid, std::process::id());
-    assert_eq!(client.streams[&3].local, local);
+    assert_eq!(client.streams.get(3).unwrap().local, local);
     drop(fd);
     running.wait_for_clients(0);
     assert_eq!(running.finish(), ["add", "register", "end"]);
@@ -233,7 +233,7 @@ fn each_attachment_of_a_namespace_is_asked_for_by_its_interface() {
         write(fd, &Register { stream_index: 0, token: 1, txtime }.encode(), &[udp.as_fd()]).unwrap();
     };
     register(&first, TxtimeClaim::Tai(2));
-    let registered = |at: usize| running.directory.clients()[at].streams.len() == 1;
+    let registered = |at: usize| running.directory.clients()[at].streams.iter().count() == 1;
     eventually(|| registered(0));
     register(&net1, TxtimeClaim::Asked);
     eventually(|| registered(1));
@@ -321,7 +321,8 @@ fn a_refused_registration_ends_the_stream() {
     let running = start(4);
     let (fd, _) = running.hello(ABI as u16);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let streams = || running.directory.clients()[0].streams.keys().copied().collect::<Vec<_>>();
+    let streams =
+        || running.directory.clients()[0].streams.iter().map(|(index, _)| index).collect::<Vec<_>>();
     write(&fd, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
     write(&fd, &Register::new(1, 2).encode(), &[udp.as_fd()]).unwrap();
     eventually(|| streams() == [0, 1]);

@@ -137,13 +137,14 @@ impl Client {
         }
     }
 
-    /// Octets of private memory that a client with so many slots has at most. The third factor is what its ring's consumer
-    /// remembers of a slot.
+    /// Octets of private memory that a client with so many slots has at most in its worker, whatever number of streams it has. The
+    /// last term of a slot is what the ring's consumer remembers of it.
     #[must_use]
     pub const fn private_octets(slots: usize, payload_octets_max: usize) -> usize {
         let of_slot = payload_octets_max + size_of::<Option<Queued>>() + size_of::<Asked>() + 64;
         let of_stream = size_of::<Option<StreamInfo>>() + size_of::<ktsn_ring::StreamStatus>();
-        size_of::<Self>() + slots * of_slot + STREAMS_MAX as usize * of_stream
+        let earlier = EARLIER_MAX * size_of::<Earlier>();
+        size_of::<Self>() + slots * of_slot + STREAMS_MAX as usize * of_stream + earlier
     }
 
     /// Seals the region against holes and makes its pages present. From then on no access to it waits for the program;

@@ -4,7 +4,6 @@
 //! In: a Hello with what its socket is. Out: a region and a doorbell, or a refusal with its reason. The budgets are asked
 //! before any memory is made. The worker hears of the client when its region is sealed (`looking.rs`), not here.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use ktsn_ring::control::{self, HelloReply, HelloStatus};
@@ -15,11 +14,12 @@ use super::{Held, Registered, Service};
 use crate::limits;
 use crate::stats::count;
 use crate::tenant::answer::{layout_for, memory_of, offer};
-use crate::tenant::budget::{Account, RefusedBy, available, portion};
+use crate::tenant::budget::{RefusedBy, portion};
 use crate::tenant::connection;
 use crate::tenant::directory::{ClientView, Known, Served};
 use crate::tenant::examiner::Unsealed;
 use crate::tenant::socket::SocketFacts;
+use crate::tenant::streams::Streams;
 use crate::worker::{Client, ClientKey, Offer};
 
 /// The region of a new client of this attachment and of this process.
@@ -36,19 +36,7 @@ fn region_for<P>(
     if clients >= served.clients_max as usize {
         return Ok(Err(RefusedBy::ClientsMax));
     }
-    let mut accounts: Vec<Account> = known
-        .served
-        .iter()
-        .map(|served| Account { index: served.index, used: 0, max: served.memory_max })
-        .collect();
-    for client in known.clients.values() {
-        match accounts.iter_mut().find(|account| account.index == client.attachment) {
-            Some(account) => account.used += client.octets,
-            // Its attachment is gone, and the worker has not given it back yet.
-            None => accounts.push(Account { index: client.attachment, used: client.octets, max: 0 }),
-        }
-    }
-    let available = available(known.memory_max, &accounts, served.index);
+    let available = known.available(served.index);
     let (whole, least) = (layout_for(served, u64::MAX)?, layout_for(served, 0)?);
     match portion(available, memory_of(&whole), memory_of(&least), clients as u64) {
         None => Ok(Err(RefusedBy::MemoryMax)),
@@ -140,7 +128,7 @@ impl<P: Send + 'static> Service<P> {
         let view = ClientView {
             pid: connection.pid,
             attachment: served.index,
-            streams: BTreeMap::new(),
+            streams: Streams::default(),
             octets: memory_of(&layout),
             ending: false,
         };
@@ -154,7 +142,6 @@ impl<P: Send + 'static> Service<P> {
             netns_cookie: served.netns_cookie,
             held: Held::Here(Unsealed { client, memfd }),
             worker: served.worker.clone(),
-            streams: BTreeMap::new(),
             offer,
             is_offer_changed: false,
             tables,

@@ -386,7 +386,7 @@ impl Driver {
             attachment: view.attachment.0,
             octets: view.octets,
             is_ending: view.ending,
-            streams: view.streams.keys().copied().collect(),
+            streams: view.streams.iter().map(|(index, _)| index).collect(),
         });
         counted.collect()
     }

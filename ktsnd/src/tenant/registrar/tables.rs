@@ -8,7 +8,7 @@ use ktsn_resolve::AttachmentIndex;
 
 use super::{Connection, Held, Service};
 use crate::tenant::answer::{link_status_of, offer, status_of};
-use crate::worker::{Command, Offer};
+use crate::worker::{Command, Offer, StreamInfo};
 
 impl<P: Send + 'static> Service<P> {
     /// Clients of an attachment that is gone are over.
@@ -74,16 +74,22 @@ impl<P: Send + 'static> Service<P> {
                     client.is_offer_changed = true;
                 }
             }
-            for (index, info) in &mut client.streams {
-                let (token, flags) = (info.token, info.status.flags);
-                let status = match info.link {
-                    Some(_) => link_status_of(token, flags, &tables, client.attachment),
-                    None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
-                };
-                if status != info.status {
-                    info.status = status;
-                    let _ = client.worker.send(Command::Register(client.key, *index, Box::new(info.clone())));
+            let mut changed = Vec::new();
+            if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
+                for (index, info) in view.streams.iter() {
+                    let (token, flags) = (info.token, info.status.flags);
+                    let status = match info.link {
+                        Some(_) => link_status_of(token, flags, &tables, client.attachment),
+                        None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
+                    };
+                    if status != info.status {
+                        changed.push((index, StreamInfo { status, ..info.clone() }));
+                    }
                 }
+                changed.iter().for_each(|(index, info)| view.streams.insert(*index, info.clone()));
+            }
+            for (index, info) in changed {
+                let _ = client.worker.send(Command::Register(client.key, index, Box::new(info)));
             }
         }
     }

@@ -60,7 +60,7 @@ fn a_worker_gets_a_client_when_its_region_can_have_no_holes() {
         })
         .into();
     register(&fd, 0);
-    eventually(|| running.directory.clients()[0].streams.len() == 1);
+    eventually(|| running.directory.clients()[0].streams.iter().count() == 1);
     assert_eq!(punch(&memfd), Err(Errno::PERM), "registered, so sealed");
     assert!(punchers.into_iter().all(|puncher| puncher.join().unwrap()));
     mapping.poke(8 << 10, 5);
@@ -150,6 +150,49 @@ fn an_attachment_keeps_to_its_memory() {
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
 }
 
+/// One socket under all indices of each client: what the streams take counts, and beyond the budget they are refused.
+#[test]
+fn streams_count_as_memory() {
+    let running = start(64);
+    let max = 2 << 20;
+    running.serve_instead(|served| Served { memory_max: max, ..served });
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = |at: usize| running.directory.clients().remove(at);
+    let registered = |at: usize| client(at).streams.iter().count() as u64;
+    let register_all = |fd: &OwnedFd| {
+        for index in 0..limits::STREAMS_MAX {
+            let message = Register::new(index, index + 1).encode();
+            eventually(|| write(fd, &message, &[udp.as_fd()]).is_ok());
+        }
+    };
+    let (first, ..) = attach(&running);
+    let before = client(0).octets;
+    register_all(&first);
+    eventually(|| registered(0) == u64::from(limits::STREAMS_MAX));
+    let own = size_of::<crate::worker::StreamInfo>() as u64 + limits::LISTED_STREAM_OCTETS;
+    let beyond_the_first_page = registered(0) - 16;
+    assert!(client(0).octets >= before + beyond_the_first_page * own, "{} of {before}", client(0).octets);
+    assert_eq!(running.refused(RefusedBy::StreamsMemory), 0);
+    let (second, ..) = attach(&running);
+    register_all(&second);
+    eventually(|| {
+        registered(1) + running.refused(RefusedBy::StreamsMemory) == u64::from(limits::STREAMS_MAX)
+    });
+    assert!(registered(1) >= 16, "the first ones have room");
+    assert!(running.refused(RefusedBy::StreamsMemory) > 0);
+    let used: u64 = running.directory.clients().iter().map(|client| client.octets).sum();
+    assert!(used <= max, "{used} octets of {max}");
+    // What a stream gives back is another one's.
+    for index in 0..limits::STREAMS_MAX {
+        let message = Unregister { stream_index: index, token: index + 1 }.encode();
+        eventually(|| write(&first, &message, &[]).is_ok());
+    }
+    eventually(|| registered(0) == 0);
+    assert_eq!(client(0).octets, before);
+    register(&second, 1_000);
+    eventually(|| client(1).streams.get(1_000).is_some());
+}
+
 /// Sixty-four processes of one pod attach with the defaults, though a process alone may not have as many connections.
 #[test]
 fn a_process_has_few_connections_and_a_pod_many() {
@@ -213,6 +256,18 @@ for pid in children:
     os.waitpid(pid, 0)
 "#;
 
+fn stream() -> crate::worker::StreamInfo {
+    crate::worker::StreamInfo {
+        token: 1,
+        cookie: 7,
+        attachment: AttachmentIndex(0),
+        local: ([127, 0, 0, 1], 5).into(),
+        peer: None,
+        link: None,
+        status: ktsn_ring::StreamStatus::default(),
+    }
+}
+
 /// The Helm chart's limit holds all clients that the defaults allow, and each of the chart's containers has its share.
 #[test]
 fn the_charts_memory_limit_holds_the_budgets() {
@@ -236,4 +291,16 @@ fn the_charts_memory_limit_holds_the_budgets() {
     let share = budget::set_aside(limits::CLIENTS_MEMORY_MAX, containers);
     assert!(4 * least <= share, "four programs in each container: {least} octets each of {share}");
     assert!(limits::CLIENTS_EXPECTED * least <= limits::MEMORY_MAX / 2, "{least} octets each");
+    // As many clients as the budget holds, each with all its streams: those are kept twice, and listed.
+    let streams = u64::from(limits::STREAMS_MAX);
+    let with_streams = {
+        let mut all = streams::Streams::default();
+        (0..limits::STREAMS_MAX).for_each(|index| all.insert(index, stream()));
+        least + all.octets()
+    };
+    let layout = answer::layout_for(&served, 0).unwrap();
+    let of_stream = 2 * size_of::<crate::worker::StreamInfo>() as u64 + limits::LISTED_STREAM_OCTETS;
+    let of_slot = 2 * layout.payload_max() as u64;
+    let taken = streams * of_stream + layout.slots_count() as u64 * of_slot + limits::CLIENT_KERNEL_OCTETS;
+    assert!(taken <= with_streams, "{taken} octets, {with_streams} of the budget");
 }
