@@ -7,6 +7,7 @@ mod connection;
 mod credit;
 mod directory;
 mod examiner;
+mod following;
 mod granted;
 mod hangs;
 mod helper;

@@ -89,8 +89,8 @@ impl<P> Known<P> {
     }
 
     /// Interfaces of the other attachments of an attachment's namespace.
-    pub(super) fn others(&self, served: &Served<P>) -> Vec<u32> {
-        let is_other = |s: &&Served<P>| s.netns_cookie == served.netns_cookie && s.index != served.index;
+    pub(super) fn others(&self, netns_cookie: u64, of: AttachmentIndex) -> Vec<u32> {
+        let is_other = |s: &&Served<P>| s.netns_cookie == netns_cookie && s.index != of;
         self.served.iter().filter(is_other).map(|s| s.interface_index).collect()
     }
 

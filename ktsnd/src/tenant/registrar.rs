@@ -30,6 +30,7 @@ use super::connection::{self, Read, Received, watch};
 use super::credit::cpu_time;
 use super::directory::Directory;
 use super::examiner::{Examine, Examiner, Facts, Helpers, Unsealed};
+use super::following::{Following, Round};
 use super::granted::Granted;
 use super::pace::{self, Pace};
 use super::quiet::Quiet;
@@ -120,6 +121,12 @@ struct Registered<P> {
     is_offer_changed: bool,
     /// What `offer` follows from, as far as the tables go.
     tables: Option<Arc<AttachmentTables>>,
+    /// The attachments served, as `offer` follows from them.
+    version: u64,
+    /// Its streams that are still to be compared with the tables.
+    round: Round,
+    /// It waits to be told what changed.
+    is_followed: bool,
 }
 
 /// A handle on the registrar thread.
@@ -211,6 +218,8 @@ pub(super) struct Service<P> {
     /// Where the examiner says that it has an answer.
     answers: Arc<OwnedFd>,
     quiet: Quiet,
+    /// Clients to be told what changed.
+    following: Following,
 }
 
 impl<P: Send + 'static> Service<P> {
@@ -249,6 +258,7 @@ impl<P: Send + 'static> Service<P> {
             examiner: Examiner::new(helpers, clock.now),
             answers,
             quiet: Quiet::default(),
+            following: Following::new((clock.now)()),
         })
     }
 
@@ -271,7 +281,7 @@ impl<P: Send + 'static> Service<P> {
     /// How long it may sleep though nothing happens; `None`: for ever.
     fn patience(&self) -> Option<Duration> {
         let strangers = self.connections.values().any(|c| c.client.is_none());
-        let soon = !self.paused.is_empty() || self.examiner.is_watching();
+        let soon = !self.paused.is_empty() || self.examiner.is_watching() || !self.following.is_empty();
         let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
         (strangers || soon).then_some(patience)
     }
@@ -306,6 +316,7 @@ impl<P: Send + 'static> Service<P> {
             works();
         }
         self.take_turns();
+        self.follow();
         self.take_answers();
         self.listen_again();
         self.lose_patience();

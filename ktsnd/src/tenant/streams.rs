@@ -72,6 +72,12 @@ impl Streams {
         self.pages.get(&page)?.get(at)?.as_ref()
     }
 
+    /// The first stream of this index or a higher one.
+    pub(super) fn first_from(&self, index: u32) -> Option<(u32, &StreamInfo)> {
+        let from = place(index).0;
+        self.pages.range(from..).flat_map(of_page).find(|(at, _)| *at >= index)
+    }
+
     /// All streams with their index, in its order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &StreamInfo)> {
         self.pages.iter().flat_map(of_page)
@@ -115,7 +121,7 @@ mod tests {
     proptest! {
         /// It is a map by index, and its octets are those of its pages.
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((0u32..200, any::<bool>()), 0..200)) {
+        fn it_is_a_map(steps in proptest::collection::vec((0u32..200, any::<bool>()), 0..200), from in 0u32..220) {
             let (mut streams, mut model) = (Streams::default(), BTreeMap::new());
             for (cookie, (index, is_registered)) in (0..).zip(steps) {
                 let (before, growth) = (streams.octets(), streams.growth(index));
@@ -133,6 +139,8 @@ mod tests {
                 let pages = streams.pages.len();
                 prop_assert!(pages <= model.len() && streams.octets() == pages.saturating_sub(1) as u64 * PAGE_OCTETS);
             }
+            let first = model.range(from..).next().map(|(index, _)| *index);
+            prop_assert_eq!(streams.first_from(from).map(|(index, _)| index), first);
         }
     }
 

@@ -31,14 +31,18 @@ impl Turns {
 
     /// Whose turn it is: the namespace and the connection.
     pub(super) fn next(&mut self) -> Option<(u64, u64)> {
-        let spent = |of: &u64| self.spent.get(of).copied().unwrap_or_default();
-        let netns_cookie = *self.ready.keys().min_by_key(|of| spent(of))?;
+        let netns_cookie = *self.ready.keys().min_by_key(|of| self.spent(**of))?;
         let line = self.ready.get_mut(&netns_cookie)?;
         let number = line.pop_front();
         if line.is_empty() {
             self.ready.remove(&netns_cookie);
         }
         Some((netns_cookie, number?))
+    }
+
+    /// What a namespace has used of late.
+    pub(super) fn spent(&self, netns_cookie: u64) -> Duration {
+        self.spent.get(&netns_cookie).copied().unwrap_or_default()
     }
 
     /// What a turn took.

@@ -18,6 +18,7 @@ use crate::tenant::budget::{RefusedBy, portion};
 use crate::tenant::connection;
 use crate::tenant::directory::{ClientView, Known, Served};
 use crate::tenant::examiner::Unsealed;
+use crate::tenant::following::Round;
 use crate::tenant::socket::SocketFacts;
 use crate::tenant::streams::Streams;
 use crate::worker::{Client, ClientKey, Offer};
@@ -107,10 +108,11 @@ impl<P: Send + 'static> Service<P> {
     fn admit(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
-        let (offer, tables) = {
+        let (offer, tables, version) = {
             let known = self.directory.lock();
             let tables = known.tables.attachments().get(usize::from(served.index.0)).cloned().flatten();
-            (Offer { others: known.others(served), ..offer(&known.tables, served.index) }, tables)
+            let others = known.others(served.netns_cookie, served.index);
+            (Offer { others, ..offer(&known.tables, served.index) }, tables, known.version)
         };
         consumer.set_destinations(&offer.table)?;
         consumer.set_link(&offer.link);
@@ -145,6 +147,9 @@ impl<P: Send + 'static> Service<P> {
             offer,
             is_offer_changed: false,
             tables,
+            version,
+            round: Round::default(),
+            is_followed: false,
         });
         written?;
         debug!(pid = connection.pid, attachment = served.name, "client attached");

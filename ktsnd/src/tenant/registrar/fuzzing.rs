@@ -7,6 +7,8 @@
 
 mod helpers;
 mod passed;
+#[cfg(test)]
+mod tables_tests;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -276,7 +278,8 @@ impl Driver {
     /// Whether the registrar waits for nothing but programs.
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        self.service.paused.is_empty() && !self.service.examiner.is_watching()
+        let service = &self.service;
+        service.paused.is_empty() && !service.examiner.is_watching() && service.following.is_empty()
     }
 
     /// The program does to its region what it likes: `how` 0 forbids further seals, 1 seals it itself, else it punches a hole.

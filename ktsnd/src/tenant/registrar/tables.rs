@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The registrar follows the tables: what clients are told changes with them.
+//!
+//! In: new tables, or other attachments. Out: offers and streams for the workers, a bounded number in each turn ([`Following`]).
+//! A client of which the tables are the same ones as before costs next to nothing.
+//!
+//! [`Following`]: crate::tenant::following::Following
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ktsn_resolve::AttachmentIndex;
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
 use super::{Connection, Held, Service};
+use crate::limits::STREAMS_MAX;
 use crate::tenant::answer::{link_status_of, offer, status_of};
+use crate::tenant::streams::Streams;
 use crate::worker::{Command, Offer, StreamInfo};
 
 impl<P: Send + 'static> Service<P> {
@@ -38,8 +45,8 @@ impl<P: Send + 'static> Service<P> {
         Some(shared.flat_map(|all| all.iter().map(|(of, _)| (*of, others(*of, all)))).collect())
     }
 
-    /// Tells every client what changed: its destination table, the limits of its connected streams, the other attachments
-    /// of its namespace. A client whose attachment's tables are the same ones as before costs next to nothing.
+    /// Finds the clients for which something changed: the tables of their attachment, or the others of their namespace. They are
+    /// told in [`Self::follow`].
     pub(super) fn follow_tables(&mut self) {
         self.end_unserved();
         let (tables, version) = {
@@ -51,20 +58,58 @@ impl<P: Send + 'static> Service<P> {
         }
         let others = self.others_if(version != self.version);
         (self.generation, self.version) = (tables.generation(), version);
-        for connection in self.connections.values_mut() {
-            let Some(client) = connection.client.as_mut() else { continue };
-            let own = tables.attachments().get(usize::from(client.attachment.0)).and_then(Option::as_ref);
-            let is_same = match (&client.tables, own) {
-                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-                (before, now) => before.is_none() && now.is_none(),
+        for (number, connection) in &mut self.connections {
+            let Some(client) = connection.client.as_mut().filter(|client| !client.is_followed) else {
+                continue;
             };
             let others =
                 others.as_ref().map(|all| all.get(&client.attachment).map_or(&[][..], Vec::as_slice));
-            if is_same && others.is_none_or(|others| others == client.offer.others) {
+            if is_same(client.tables.as_ref(), tables_of(&tables, client.attachment))
+                && others.is_none_or(|others| others == client.offer.others)
+            {
                 continue;
             }
-            client.tables = own.cloned();
-            let others = others.map_or_else(|| client.offer.others.clone(), <[u32]>::to_vec);
+            client.is_followed = true;
+            self.following.add(client.netns_cookie, *number);
+        }
+    }
+
+    /// Tells clients what changed: their destination tables, the limits of their connected streams, the other attachments of their
+    /// namespace. A bounded part of it; the rest in later turns. A namespace pays with its turns.
+    pub(super) fn follow(&mut self) {
+        while !self.following.is_empty() {
+            let now = (self.clock.now)();
+            let next = self.following.next(now, |netns_cookie| self.turns.spent(netns_cookie));
+            let Some((netns_cookie, number, most)) = next else { return };
+            let before = (self.clock.cpu_time)();
+            let (looks, is_done) = self.follow_client(number, most);
+            let took = (self.clock.cpu_time)().saturating_sub(before);
+            self.turns.spend(netns_cookie, took, now);
+            self.following.spend(netns_cookie, looks);
+            if !is_done {
+                self.following.add(netns_cookie, number);
+            }
+        }
+    }
+
+    /// Tells one client what changed, with `most` looks. Returns how many it took, and whether all is told. Tables that change in
+    /// the midst of it are followed from there on.
+    fn follow_client(&mut self, number: u64, most: usize) -> (usize, bool) {
+        let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
+            return (1, true);
+        };
+        let mut known = self.directory.lock();
+        let tables = known.tables.clone();
+        let own = tables_of(&tables, client.attachment);
+        let has_same_tables = is_same(client.tables.as_ref(), own);
+        if !has_same_tables || client.version != known.version {
+            let others = known.others(client.netns_cookie, client.attachment);
+            client.version = known.version;
+            drop(known);
+            if !has_same_tables {
+                client.tables = own.cloned();
+                client.round.begin(STREAMS_MAX);
+            }
             let offer = Offer { others, ..offer(&tables, client.attachment) };
             if offer != client.offer {
                 client.offer.clone_from(&offer);
@@ -74,23 +119,46 @@ impl<P: Send + 'static> Service<P> {
                     client.is_offer_changed = true;
                 }
             }
-            let mut changed = Vec::new();
-            if let Some(view) = self.directory.lock().clients.get_mut(&client.key) {
-                for (index, info) in view.streams.iter() {
-                    let (token, flags) = (info.token, info.status.flags);
-                    let status = match info.link {
-                        Some(_) => link_status_of(token, flags, &tables, client.attachment),
-                        None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
-                    };
-                    if status != info.status {
-                        changed.push((index, StreamInfo { status, ..info.clone() }));
-                    }
-                }
-                changed.iter().for_each(|(index, info)| view.streams.insert(*index, info.clone()));
-            }
-            for (index, info) in changed {
-                let _ = client.worker.send(Command::Register(client.key, index, Box::new(info)));
+            client.is_followed = !client.round.is_over();
+            return (1, client.round.is_over());
+        }
+        let (mut looks, mut changed) = (0, Vec::new());
+        let mut none = Streams::default();
+        let streams = known.clients.get_mut(&client.key).map_or(&mut none, |view| &mut view.streams);
+        while looks < most {
+            let first_from = |from| streams.first_from(from).map(|(index, _)| index);
+            let Some(index) = client.round.next(STREAMS_MAX, first_from) else { break };
+            looks += 1;
+            let Some(info) = streams.get(index) else { continue };
+            let (token, flags) = (info.token, info.status.flags);
+            let status = match info.link {
+                Some(_) => link_status_of(token, flags, &tables, client.attachment),
+                None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
+            };
+            if status != info.status {
+                let info = StreamInfo { status, ..info.clone() };
+                streams.insert(index, info.clone());
+                changed.push((index, info));
             }
         }
+        // The worker may have to give something back first, and what it gives back needs the directory.
+        drop(known);
+        for (index, info) in changed {
+            let _ = client.worker.send(Command::Register(client.key, index, Box::new(info)));
+        }
+        client.is_followed = !client.round.is_over();
+        (looks.max(1), client.round.is_over())
+    }
+}
+
+fn tables_of(tables: &Tables, attachment: AttachmentIndex) -> Option<&Arc<AttachmentTables>> {
+    tables.attachments().get(usize::from(attachment.0)).and_then(Option::as_ref)
+}
+
+/// Whether these are the same tables as before, or none as before.
+fn is_same(before: Option<&Arc<AttachmentTables>>, now: Option<&Arc<AttachmentTables>>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+        (before, now) => before.is_none() && now.is_none(),
     }
 }
