@@ -215,18 +215,22 @@ class Faults(Cases):
         thief = ("--kubeconfig=/dev/null", f"--server=https://{self.cluster.control_address}:6443", f"--token={token}",
                  f"--certificate-authority={self.cluster.directory}/pki/ca.crt")
 
-        def tries(node, verb, change):
-            return self.cluster.control.run("kubectl", *thief, verb, "node", node, change, "--overwrite", check=False, network_only=True)
-        for node, change, word in ((far, ("annotate", "ktsn.io/schedule-status=stolen"), "own node"),
-                                   (near, ("label", "stolen=yes"), "annotations"),
-                                   (near, ("annotate", "ktsn.io/tsn-prefixes=10.99.0.0/16"), "annotations")):
+        def tries(node, verb, *change):
+            return self.cluster.control.run("kubectl", *thief, verb, "node", node, *change, check=False, network_only=True)
+        owner = json.dumps({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "absent", "uid": "absent"}]}})
+        finalizer = json.dumps({"metadata": {"finalizers": ["example.org/stolen"]}})
+        for node, change, word in ((far, ("annotate", "ktsn.io/schedule-status=stolen", "--overwrite"), "own node"),
+                                   (near, ("label", "stolen=yes", "--overwrite"), "annotations"),
+                                   (near, ("patch", "--type=merge", "--patch", owner), "annotations"),
+                                   (near, ("patch", "--type=merge", "--patch", finalizer), "annotations"),
+                                   (near, ("annotate", "ktsn.io/tsn-prefixes=10.99.0.0/16", "--overwrite"), "annotations")):
             done = tries(node, *change)
             expect(done.returncode != 0 and word in done.stderr, f"{change} on {node}: {done.returncode} {done.stderr}")
         for kind, path in (("streams", "namespaces/default/streams"), ("gateschedules", "gateschedules")):
             done = self.cluster.control.run("kubectl", *thief, "replace", "--raw", f"/apis/ktsn.io/v1alpha1/{path}/any/status", "-f", "-",
                                             check=False, network_only=True, input="{}")
             expect(done.returncode != 0 and f'cannot update resource "{kind}/status"' in done.stderr, f"{kind}: {done.returncode} {done.stderr}")
-        done = tries(near, "annotate", "ktsn.io/schedule-status=own")
+        done = tries(near, "annotate", "ktsn.io/schedule-status=own", "--overwrite")
         expect(done.returncode == 0, done.stderr)
         self.cluster.api.annotate("Node", near, {"ktsn.io/schedule-status": None})
 
