@@ -28,8 +28,8 @@ import (
 // kindsEvery is how often it is seen which kinds of policies the cluster has: they come with a policy engine's installation.
 const kindsEvery = 30 * time.Second
 
-// A kind that the API server does not name any more is given up after goneLooks looks at which a list of it was not found, either: a
-// group may be missing for a moment. existsMax is how long such a list may take.
+// A kind that the API server does not name any more is given up after goneLooks looks at which it could not be listed, either: a group
+// may be missing for a moment. existsMax is how long such a list may take.
 const (
 	goneLooks = 3
 	existsMax = 5 * time.Second
@@ -137,7 +137,8 @@ func (o *otherPolicies) follow(ctx context.Context, kinds []schema.GroupVersionR
 	}
 }
 
-// missing are the followed kinds that are not named and that the API server does not find.
+// missing are the followed kinds that are not named and that the API server does not list: it finds none, or the agent has no right to
+// what is not there.
 func (o *otherPolicies) missing(ctx context.Context, kinds []schema.GroupVersionResource, client dynamic.Interface) []schema.GroupVersionResource {
 	var found []schema.GroupVersionResource
 	for _, kind := range o.kinds() {
@@ -145,7 +146,8 @@ func (o *otherPolicies) missing(ctx context.Context, kinds []schema.GroupVersion
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, existsMax)
-		if _, err := client.Resource(kind).List(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsNotFound(err) {
+		_, err := client.Resource(kind).List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			found = append(found, kind)
 		}
 		cancel()

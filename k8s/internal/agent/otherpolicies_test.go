@@ -144,6 +144,15 @@ func TestPoliciesOfAKindThatMoves(t *testing.T) {
 	if follow(); len(others.kinds()) != 0 || known().Every != nil {
 		t.Errorf("a kind that is gone is followed: %v", others.kinds())
 	}
+	isForbidden.Store(true)
+	follow(newCiliums)
+	waitUntil(t, "one that may not be listed", func() bool { return strings.Contains(known().Unread, "no right") })
+	for range goneLooks {
+		follow()
+	}
+	if len(others.kinds()) != 0 || known().Unread != "" {
+		t.Errorf("a kind that is gone, and was never read, is followed: %v", others.kinds())
+	}
 }
 
 // withKinds makes the agent anew, with a dynamic client whose lists of Cilium's policies wait until they are let through.
