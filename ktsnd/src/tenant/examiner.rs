@@ -7,7 +7,7 @@
 //! these; CPU time is accounted by namespace (`credit.rs`). The helpers are threads (`threads.rs`). The registrar never waits
 //! here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ pub(super) type Examine = fn(OwnedFd) -> Result<SocketFacts, NotASocket>;
 /// What the descriptor of a message is; `None` without one.
 pub(super) type Facts = Option<Result<SocketFacts, NotASocket>>;
 
+/// Jobs of a line that are looked at: those behind them wait until one of these begins. A namespace with so many is not heard any more.
+pub(super) const LINE_MAX: usize = 1024;
 /// A job that sleeps for so long hangs: its process is not heard any more.
 const HANGS_AFTER: Duration = Duration::from_millis(200);
 
@@ -101,6 +103,16 @@ struct Waiting {
     job: Job,
 }
 
+/// The jobs of a namespace that wait, in order.
+#[derive(Default)]
+struct Line {
+    jobs: VecDeque<Waiting>,
+    /// So many of the first ones belong to processes that were at another job …
+    passed: usize,
+    /// … when so many jobs were done.
+    done: u64,
+}
+
 /// The registrar's examiner.
 pub(super) struct Examiner {
     helpers: Box<dyn Helpers>,
@@ -108,26 +120,46 @@ pub(super) struct Examiner {
     now: fn() -> Instant,
     busy: Vec<Busy>,
     next_job_number: u64,
-    /// Jobs by namespace, each line in order.
-    lines: BTreeMap<u64, VecDeque<Waiting>>,
+    /// Jobs by namespace.
+    lines: BTreeMap<u64, Line>,
+    /// Jobs that are done.
+    done: u64,
     /// CPU time that each namespace has left, where it has not all.
     credits: BTreeMap<u64, Credit>,
+    /// Waiting jobs that were looked at.
+    #[cfg(test)]
+    looks: usize,
 }
 
 impl Examiner {
     pub(super) fn new(helpers: Box<dyn Helpers>, now: fn() -> Instant) -> Self {
         let (lines, credits) = (BTreeMap::new(), BTreeMap::new());
-        Self { helpers, now, busy: Vec::new(), next_job_number: 1, lines, credits }
+        Self {
+            helpers,
+            now,
+            busy: Vec::new(),
+            next_job_number: 1,
+            lines,
+            done: 0,
+            credits,
+            #[cfg(test)]
+            looks: 0,
+        }
     }
 
     /// How many jobs of this owner could begin now: a message is read only where what came with it can be closed. What waits in
     /// the namespace's line could not begin before.
     pub(super) fn room_for(&mut self, owner: Owner) -> usize {
         let is_at_it = |busy: &Busy| owner.pid != 0 && busy.owner.pid == owner.pid;
-        if self.busy.iter().any(is_at_it) || !self.has_credit(owner.netns_cookie) {
+        if self.busy.iter().any(is_at_it) { 0 } else { self.room_of(owner.netns_cookie) }
+    }
+
+    /// The same of a process that has no job.
+    fn room_of(&mut self, netns_cookie: u64) -> usize {
+        if !self.has_credit(netns_cookie) {
             return 0;
         }
-        let of_one = self.busy.iter().filter(|busy| busy.owner.netns_cookie == owner.netns_cookie).count();
+        let of_one = self.busy.iter().filter(|busy| busy.owner.netns_cookie == netns_cookie).count();
         (of_one..).take_while(|of_one| !is_full(*of_one, self.busy.len() + of_one)).count()
     }
 
@@ -144,7 +176,7 @@ impl Examiner {
 
     /// Does a job, at once or in its namespace's turn. The answer is for the connection of this number; 0 = none.
     pub(super) fn give(&mut self, owner: Owner, number: u64, job: Job) {
-        self.lines.entry(owner.netns_cookie).or_default().push_back(Waiting { owner, number, job });
+        self.lines.entry(owner.netns_cookie).or_default().jobs.push_back(Waiting { owner, number, job });
         self.begin_jobs(owner.netns_cookie);
     }
 
@@ -156,27 +188,48 @@ impl Examiner {
         self.give(owner, 0, Job::End { connection: Some(connection), client });
     }
 
-    /// Begins what a namespace may begin now. A job whose process is at another one lets the next one pass.
+    /// Whether so many jobs of a namespace wait that it is not to be heard. Its connections can still be ended: closing one may
+    /// wait, so it has to wait for a helper.
+    pub(super) fn is_line_full(&self, netns_cookie: u64) -> bool {
+        self.lines.get(&netns_cookie).is_some_and(|line| line.jobs.len() >= LINE_MAX)
+    }
+
+    /// Begins what a namespace may begin now, and looks at no job where it may begin none. A job whose process is at another one
+    /// lets the next one pass.
     fn begin_jobs(&mut self, netns_cookie: u64) {
-        let mut at = 0;
-        while let Some(owner) = self.lines.get(&netns_cookie).and_then(|line| line.get(at)).map(|w| w.owner) {
-            if self.room_for(owner) == 0 {
-                at += 1;
+        let Some(mut line) = self.lines.remove(&netns_cookie) else { return };
+        let pids = self.busy.iter().map(|busy| busy.owner.pid);
+        let mut at_it: BTreeSet<u32> = pids.filter(|pid| *pid != 0).collect();
+        if line.done != self.done {
+            (line.done, line.passed) = (self.done, 0);
+        }
+        let mut room = self.room_of(netns_cookie);
+        while room > 0 && line.passed < LINE_MAX {
+            let Some(waiting) = line.jobs.get(line.passed) else { break };
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            if at_it.contains(&waiting.owner.pid) {
+                line.passed += 1;
                 continue;
             }
             if !self.helpers.is_ready() {
                 break;
             }
-            let Some(waiting) = self.lines.get_mut(&netns_cookie).and_then(|line| line.remove(at)) else {
-                break;
-            };
+            let Some(Waiting { owner, number, job }) = line.jobs.remove(line.passed) else { break };
             let job_number = self.next_job_number;
             self.next_job_number += 1;
-            let Waiting { owner, number, job } = waiting;
             self.helpers.begin(job_number, job);
             self.busy.push(Busy { job_number, owner, number, since: (self.now)(), is_hanging: false });
+            if owner.pid != 0 {
+                at_it.insert(owner.pid);
+            }
+            room = self.room_of(netns_cookie);
         }
-        self.lines.retain(|_, line| !line.is_empty());
+        if !line.jobs.is_empty() {
+            self.lines.insert(netns_cookie, line);
+        }
     }
 
     /// Answers since the last call, each with its owner and the connection that it is for.
@@ -186,6 +239,7 @@ impl Examiner {
             let is_it = |busy: &Busy| busy.job_number == done.job_number;
             let Some(at) = self.busy.iter().position(is_it) else { continue };
             let Busy { owner, number, .. } = self.busy.swap_remove(at);
+            self.done += 1;
             let now = (self.now)();
             self.credits.entry(owner.netns_cookie).or_insert_with(|| Credit::full(now)).spend(done.spent);
             answers.push((owner, number, done.answer));
@@ -256,5 +310,68 @@ impl Drop for Examiner {
     fn drop(&mut self) {
         // The process ends; the kernel closes these then, in nobody's way.
         std::mem::forget(std::mem::take(&mut self.lines));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Helpers whose jobs end when it is said.
+    #[derive(Clone, Default)]
+    struct Slow(Arc<Mutex<Vec<u64>>>);
+
+    impl Helpers for Slow {
+        fn is_ready(&mut self) -> bool {
+            true
+        }
+
+        fn begin(&mut self, _job_number: u64, _job: Job) {}
+
+        fn next_done(&mut self) -> Option<Done> {
+            let job_number = self.0.lock().unwrap().pop()?;
+            Some(Done { job_number, answer: Answer::Ended(None), spent: Duration::ZERO })
+        }
+
+        fn is_asleep(&self, _job_number: u64) -> bool {
+            true
+        }
+    }
+
+    fn give(examiner: &mut Examiner, netns_cookie: u64, pid: u32) {
+        examiner.give(Owner { netns_cookie, pid }, 0, Job::End { connection: None, client: None });
+    }
+
+    /// A namespace that holds up all its helpers may leave as many jobs behind as it likes: they are not looked at.
+    #[test]
+    fn a_line_that_cannot_go_on_is_not_walked() {
+        let mut examiner = Examiner::new(Box::new(Slow::default()), Instant::now);
+        (1..=4).for_each(|pid| give(&mut examiner, 7, pid));
+        let before = examiner.looks;
+        (5..=20_000).for_each(|pid| give(&mut examiner, 7, pid));
+        (0..100).for_each(|_| assert!(examiner.answers().is_empty()));
+        assert_eq!(examiner.looks, before);
+        assert!(examiner.is_line_full(7) && !examiner.is_line_full(8));
+        give(&mut examiner, 8, 30_000);
+        assert_eq!((examiner.looks, examiner.busy.len()), (before + 1, 5), "another namespace goes on");
+    }
+
+    /// One process holds up one helper, and leaves jobs behind without end: each is looked at once, and so many at most.
+    #[test]
+    fn a_bounded_part_of_a_line_is_walked() {
+        let slow = Slow::default();
+        let mut examiner = Examiner::new(Box::new(slow.clone()), Instant::now);
+        (0..500).for_each(|_| give(&mut examiner, 7, 1));
+        give(&mut examiner, 7, 2);
+        assert_eq!((examiner.looks, examiner.busy.len()), (501, 2), "another process passes");
+        (0..5_000).for_each(|_| give(&mut examiner, 7, 1));
+        (0..10).for_each(|_| assert!(examiner.answers().is_empty()));
+        assert_eq!(examiner.looks, 1 + LINE_MAX + 1);
+        // When a job is done, those that were passed come again, in order.
+        slow.0.lock().unwrap().push(1);
+        assert_eq!(examiner.answers().len(), 1);
+        assert_eq!((examiner.busy.len(), examiner.looks), (2, 1 + 2 * LINE_MAX + 2));
+        assert_eq!(examiner.lines[&7].jobs.len(), 5_498);
     }
 }

@@ -2,7 +2,7 @@
 //! How a connection comes to the registrar.
 //!
 //! In: the listener, or a connection with its caller. Out: a connection that is listened to, or one that is closed at once: its
-//! namespace has too many that have said nothing, or its process hangs.
+//! namespace has too many that have said nothing, or too many that wait to be closed, or its process hangs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{Connection, Service, TOKEN_PROCESS};
 use crate::tenant::connection::watch;
@@ -64,8 +64,17 @@ impl<P: Send + 'static> Service<P> {
         let owner = self.owner(netns_cookie, pid);
         let has_room = self.make_room(owner.netns_cookie);
         let fd = Arc::new(fd);
-        // Who hangs is not heard.
-        if !has_room || self.examiner.is_hanging(pid) || watch(&self.epoll, &fd, number).is_err() {
+        let reason = if !has_room {
+            Some("strangers_max")
+        } else if self.examiner.is_hanging(pid) {
+            Some("process_hangs")
+        } else if self.examiner.is_line_full(owner.netns_cookie) {
+            Some("line_full")
+        } else {
+            None
+        };
+        if reason.is_some() || watch(&self.epoll, &fd, number).is_err() {
+            debug!(number, pid, netns_cookie, reason, "a connection is not heard");
             self.close(owner, fd, None);
             return;
         }

@@ -424,6 +424,8 @@ mod tests {
     use ktsn_ring::control::Hello;
     use ktsn_ring::layout::ABI;
 
+    use crate::tenant::examiner::{Job, LINE_MAX};
+
     /// A connection that was paused in this turn is not read in it, though it had something to read when the turn began.
     #[test]
     fn a_paused_connection_is_not_read() {
@@ -445,5 +447,28 @@ mod tests {
         driver.finish_job(0, Duration::ZERO);
         driver.turn();
         assert_eq!(driver.answer_to(&mut peer), Ok(Some(HelloStatus::Attached)));
+    }
+
+    /// A namespace that has left so many jobs behind is not heard, another one is.
+    #[test]
+    fn a_namespace_whose_line_is_full_is_not_heard() {
+        let memory_max = 64 << 20;
+        let limits =
+            Limits { clients_max: 4, memory_max, memory_max_of_all: 4 * memory_max, slots: 4, tick: 0 };
+        let mut driver = Driver::new(limits).unwrap();
+        let owner = driver.service.owner(driver.shelf.netns_cookie(), 1);
+        let leave = |driver: &mut Driver, times| {
+            (0..times).for_each(|_| {
+                driver.service.examiner.give(owner, 0, Job::End { connection: None, client: None });
+            });
+        };
+        leave(&mut driver, LINE_MAX);
+        let mut heard = driver.connect(2, Namespace::Own).unwrap();
+        leave(&mut driver, 1);
+        let mut unheard = driver.connect(3, Namespace::Own).unwrap();
+        let mut foreign = driver.connect(4, Namespace::Foreign).unwrap();
+        assert_eq!(driver.answer_to(&mut heard), Ok(None));
+        assert_eq!(driver.answer_to(&mut unheard), Err(Closed));
+        assert_eq!(driver.answer_to(&mut foreign), Ok(None));
     }
 }
