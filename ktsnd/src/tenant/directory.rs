@@ -108,7 +108,7 @@ impl<P> Known<P> {
         available(self.memory_max, &accounts, of)
     }
 
-    /// Keeps a stream of a client, where there is memory for it. One that is not kept is not what it was before, either.
+    /// Keeps a stream of a client, where there is memory for it. Else what was kept stays as it was.
     pub(super) fn keep_stream(
         &mut self,
         key: ClientKey,

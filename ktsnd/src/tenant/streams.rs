@@ -3,7 +3,7 @@
 //!
 //! In: registrations. Out: what is listed, and what the worker is told again when the tables change. This is the only copy besides
 //! the worker's own, which is there from the client's beginning. It grows by pages of [`PAGE_STREAMS`] streams, so that the client's
-//! account can grow with it ([`super::directory::Directory::keep_stream`]). A list of clients shares the pages.
+//! account can grow with it (`Known::keep_stream`). A list of clients shares the pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
