@@ -14,6 +14,8 @@ use ktsn_proto::v1::node_client::NodeClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+/// Octets of a reply: gRPC's own 4 MiB are too few for a list of all streams that the daemon's memory budget has room for.
+const REPLY_OCTETS_MAX: usize = 128 << 20;
 /// The longest wait for one answer.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(3);
 
@@ -128,7 +130,7 @@ pub(crate) async fn connect(run_dir: &Path) -> Result<Client, ControlError> {
     });
     let endpoint = Endpoint::from_static("http://ktsnd").timeout(ANSWER_MAX);
     match tokio::time::timeout(ANSWER_MAX, endpoint.connect_with_connector(connector)).await {
-        Ok(Ok(channel)) => Ok(NodeClient::new(channel)),
+        Ok(Ok(channel)) => Ok(NodeClient::new(channel).max_decoding_message_size(REPLY_OCTETS_MAX)),
         Ok(Err(error)) => Err(ControlError::Unusable(path, io::Error::other(error))),
         Err(_) => Err(ControlError::Silent(path)),
     }

@@ -57,6 +57,9 @@ type Daemon struct {
 	unreached atomic.Pointer[error]
 }
 
+// replyMax is in octets: gRPC's own 4 MiB are too few for a list of all streams that ktsnd's memory budget has room for.
+const replyMax = 128 << 20
+
 // New makes a client of the ktsnd with that run directory. It does not connect yet: the first call does.
 func New(runDir string) (*Daemon, error) {
 	client := &Daemon{socket: filepath.Join(runDir, SocketName)}
@@ -66,6 +69,7 @@ func New(runDir string) (*Daemon, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(replyMax)),
 		// gRPC's own pause begins with a second.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: nodecall.PauseMin, Multiplier: 2, MaxDelay: nodecall.PauseMax},
