@@ -81,6 +81,8 @@ pub const HEARD_AT_ONCE: usize = 4;
 pub const PROMISE_AGE: Nanos = Nanos::from_millis(1);
 /// Frames that one port hands over before the next port's turn.
 pub const FRAMES_A_TURN: usize = 32;
+/// While more is due than a worker that should rest hands over in a turn, an attachment with so many queued frames gets no more.
+pub const QUEUED_BEHIND: usize = FRAMES_A_TURN / 2;
 /// Frames that one attachment may have queued: a quarter of an uplink's queue.
 pub const ATTACHMENT_QUEUED_MAX: usize = QUEUE_MAX / 4;
 /// In a queue that others use too it may have queued this part of the free room: with as much in the queue as free, a quarter.

@@ -134,6 +134,8 @@ pub struct Worker<P, E> {
     cpu: CpuBudget,
     /// Only frames that are due are attended to.
     is_resting: bool,
+    /// It should rest, but more is due than it hands over in a turn.
+    is_behind: bool,
     /// What kernel capture takes, by attachment.
     captured: Vec<Option<Box<Captured>>>,
     captured_end: usize,
@@ -220,6 +222,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             closing: Closing::new(),
             cpu: CpuBudget::new(),
             is_resting: false,
+            is_behind: false,
             captured: (0..limits::ATTACHMENTS_MAX).map(|_| None).collect(),
             captured_end: 0,
             captured_count: 0,
@@ -281,12 +284,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.cpu.correct(used);
         }
         match self.cpu.allowed() {
-            Allowed::Work => {}
+            Allowed::Work => self.is_behind = false,
             Allowed::Due(span) => {
                 if self.rest(span) {
                     return true;
                 }
-                // So much is due that nothing was saved: then the other rings must not wait for it.
+                // So much is due that nothing was saved: the rings of those that it is not of must not wait for it.
+                self.is_behind = true;
             }
             Allowed::Nothing(span) => {
                 self.rest_at_all_costs(span);

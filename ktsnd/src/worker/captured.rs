@@ -278,7 +278,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.captured_turn = 0;
             }
             let at = self.captured_turn;
-            if self.is_captured_waiting(at) {
+            if self.is_captured_waiting(at) && !self.is_attachment_to_wait(AttachmentIndex(at as u16)) {
                 let Some(budget) = self.time_for_intake(self.captured_at) else { break };
                 let budget = budget.min(limits::INTAKE_QUANTUM).min(left);
                 self.intake_captured(at, budget);

@@ -8,7 +8,8 @@
 //! ```text
 //!  tokens
 //!    FULL ┤ any work
-//!       0 ┤ rest: frames that are due are handed over, nothing new is taken over, until RESUME; where there are always more, work goes on
+//!       0 ┤ rest: frames that are due are handed over, nothing new is taken over, until RESUME (while always more are due: of those alone
+//!         │       that have few queued)
 //!  -FULL  ┤ rest for a fixed span, even where a frame is due: it leaves late, counted
 //! ```
 //!

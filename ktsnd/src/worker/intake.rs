@@ -48,7 +48,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             for _ in 0..self.turns.len_of(level).min(limits::LOOKS_A_PASS) {
                 let Some(index) = self.turns.whose_turn(level) else { break };
                 self.renew_promise(index, monotonic);
-                if self.is_waiting(index) {
+                if self.is_waiting(index) && !self.is_client_to_wait(index) {
                     let Some(budget) = self.time_for_intake(self.taken_at) else {
                         return self.has_taken(left);
                     };
@@ -74,6 +74,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let has_taken = left < limits::INTAKE_A_PASS;
         self.intake_passes = self.intake_passes.wrapping_add(usize::from(has_taken));
         has_taken
+    }
+
+    fn is_client_to_wait(&self, index: usize) -> bool {
+        self.is_behind
+            && self.clients[index]
+                .as_ref()
+                .is_some_and(|client| self.is_attachment_to_wait(client.attachment))
+    }
+
+    /// Whether the attachment has so many frames queued that it gets no more, as the worker is behind.
+    pub(super) fn is_attachment_to_wait(&self, index: AttachmentIndex) -> bool {
+        let policy = self.attachments.get(usize::from(index.0)).and_then(Option::as_ref);
+        self.is_behind && policy.is_some_and(|policy| policy.usage.queued >= limits::QUEUED_BEHIND)
     }
 
     /// How many frames surely can be taken over before the next one is due; `None`: it comes first. But where a frame is always

@@ -195,7 +195,26 @@ fn thousands_of_frames_for_one_instant_come_one_before_anothers() {
     assert!(stats.sent.load(SeqCst) > 200, "{}", stats.sent.load(SeqCst));
 }
 
-/// The same again and again, so much that the worker's share of the CPU is used up while frames are due: the innocent ring is read
+/// Rings that are kept full with frames that are due now, and more work than the worker's share of the CPU is: it rests in sleeps
+/// that end when a frame of another attachment is due.
+#[test]
+fn rests_beside_full_rings_make_no_frame_late() {
+    let (mut world, mut innocent, hostile, _) = world(64, 64);
+    world.clocks.hand_over.store(5 * US, SeqCst);
+    let began = world.clocks.at();
+    while world.clocks.at() < began + 1_000 * MS {
+        let now = world.clocks.at();
+        for app in &hostile {
+            fill(app, now, 0, 0);
+        }
+        innocent.push(&world);
+        world.worker.pass();
+    }
+    innocent.judge(&world, 20 * US);
+    assert!(world.worker_stats.cpu_budget_spent.load(SeqCst) > 100);
+}
+
+/// 8,192 frames for one instant again and again, so much that the worker's share of the CPU is used up while frames are due: the innocent ring is read
 /// all the same.
 #[test]
 fn instant_after_instant_leaves_the_other_rings_their_intake() {
