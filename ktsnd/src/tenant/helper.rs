@@ -22,27 +22,47 @@ pub(super) fn waits(thread: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::{Arc, mpsc};
+    use std::thread::JoinHandle;
+    use std::time::Instant;
+
+    /// A thread that runs `job` until it is over, and its number.
+    fn thread(job: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, i32) {
+        let (tell, number) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            job();
+        });
+        (thread, number.recv().unwrap())
+    }
+
+    /// Whether `state` comes within ten seconds: a thread may be on its way to where the test wants it.
+    fn comes(state: impl Fn() -> bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !state() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        state()
+    }
 
     #[test]
-    fn who_sleeps_waits_and_who_is_at_work_does_not() {
+    fn a_thread_that_sleeps_waits_and_one_that_runs_does_not() {
         assert!(!waits(0));
-        let (tid, is_over) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
-        let (own, over) = (tid.clone(), is_over.clone());
-        let thread = std::thread::spawn(move || {
-            own.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let (runner, number) = thread(move || {
             while !over.load(SeqCst) {
                 std::hint::black_box(());
             }
         });
-        while tid.load(SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        assert!(!waits(tid.load(SeqCst)), "it runs, or waits for a CPU");
+        assert!(comes(|| !waits(number)), "it runs, or waits for a CPU");
         is_over.store(true, SeqCst);
-        thread.join().unwrap();
-        // Linux: the first thread of a process has its number; it waits for this one here.
-        assert!(waits(i32::try_from(std::process::id()).unwrap()));
+        runner.join().unwrap();
+        let (wake, sleeps) = mpsc::channel::<()>();
+        let (sleeper, number) = thread(move || drop(sleeps.recv()));
+        assert!(comes(|| waits(number)), "it sleeps");
+        drop(wake);
+        sleeper.join().unwrap();
     }
 }
