@@ -109,7 +109,17 @@ fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenErro
     })?;
     let capabilities = link.capabilities("af_xdp", options.stage_count);
     let kick = Socket { socket, watch };
-    Ok(Engine { kick, tx, completion, stages, frames, chunk_octets, capabilities, pending_count: 0 })
+    Ok(Engine {
+        kick,
+        tx,
+        completion,
+        stages,
+        frames,
+        chunk_octets,
+        capabilities,
+        pending_count: 0,
+        is_one_remembered: false,
+    })
 }
 
 fn register_frames(

@@ -135,6 +135,11 @@ impl Port for AnyPort {
         each!(self, port => port.commit_many(stages))
     }
 
+    #[inline]
+    fn warm_up(&mut self) {
+        each!(self, port => port.warm_up());
+    }
+
     fn abandon(&mut self, stage: StageId) {
         each!(self, port => port.abandon(stage));
     }

@@ -102,6 +102,10 @@ impl<P: Port> Port for Fault<P> {
         self.port.commit(stage)
     }
 
+    fn warm_up(&mut self) {
+        self.port.warm_up();
+    }
+
     fn abandon(&mut self, stage: StageId) {
         self.port.abandon(stage);
     }

@@ -266,6 +266,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again. The frame that the
     /// scheduler chose for `next.at` may be another one, on the other clock: its own time counts too.
     fn last_stretch(&mut self, next: Next, ready: &Ready) {
+        let mut is_warm = false;
         loop {
             match ready.due.moment(&mut self.env) {
                 Moment::Now { error, read } => {
@@ -275,7 +276,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     return;
                 }
                 // More than that only after a step back: frames of the other clock may be due before this one now.
-                Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {}
+                Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {
+                    if !is_warm
+                        && ahead >= limits::WARM_UP
+                        && let Some(state) = self.ports[next.port].as_mut()
+                    {
+                        state.port.warm_up();
+                    }
+                    is_warm = true;
+                }
                 Moment::Early(_) => return self.put_back(next.port, ready),
                 Moment::Gone => return self.missed_window(next.port, ready),
             }

@@ -22,7 +22,8 @@
 //! leave before its commit, can be taken back as long as no call has looked, and is never handed over twice.
 //! Once a call has looked, the kernel remembers how many descriptors there were, and the next call may read as many
 //! whatever the index says by then. So a descriptor that it left can be taken back only if it was the only one: its place is
-//! written again before the next kick, and without a descriptor in the ring nobody kicks.
+//! written again before the next kick. Without a descriptor in the ring only [`Port::warm_up`] kicks, and not while the kernel may
+//! remember one.
 
 use rustix::io::Errno;
 
@@ -53,6 +54,8 @@ pub(super) struct Engine<K> {
     pub(super) capabilities: Capabilities,
     /// Published descriptors that a kick left in the ring (an upper bound); 0 almost always.
     pub(super) pending_count: usize,
+    /// The kernel may remember a descriptor that was taken back: a kick without another one in its place would send it.
+    pub(super) is_one_remembered: bool,
 }
 
 /// What a round of kicks did to the descriptors that were in the ring.
@@ -137,6 +140,7 @@ impl<K: Kick> Engine<K> {
         }
         if older == 0 && fresh == 1 && kicked.remaining_count == 1 && kicked.dropped_count == 0 {
             self.take_back_one();
+            self.is_one_remembered = true;
             self.stages.counters.failed_count += 1;
             let is_short = matches!(kicked.last, Some(Errno::NOBUFS | Errno::NOMEM));
             return Some((1, if is_short { SendError::NoMemory } else { SendError::Busy }));
@@ -166,6 +170,7 @@ impl<K: Kick> Engine<K> {
         match self.kick.kick() {
             Ok(()) if self.tx.occupied() == 0 => {
                 self.pending_count = 0;
+                self.is_one_remembered = false;
                 self.stages.counters.committed_count += fresh as u64;
                 None
             }
@@ -209,6 +214,15 @@ impl<K: Kick> Port for Engine<K> {
             report.fail(failed, error);
         }
         report
+    }
+
+    #[inline]
+    fn warm_up(&mut self) {
+        // With a descriptor in the ring that would be a kick that has to be settled. What the kernel says to an empty ring, it says
+        // again to the commit.
+        if self.tx.occupied() == 0 && !self.is_one_remembered {
+            let _ = self.kick.kick();
+        }
     }
 
     fn abandon(&mut self, stage: StageId) {

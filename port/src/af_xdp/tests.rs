@@ -192,6 +192,7 @@ fn engine(start: u32, lazy: bool) -> (Engine<Simulated>, Rc<RefCell<Kernel>>) {
             launch_time: false,
         },
         pending_count: 0,
+        is_one_remembered: false,
     };
     (engine, kernel)
 }
@@ -343,6 +344,25 @@ fn a_kernel_that_says_yes_and_takes_nothing_is_noticed() {
 }
 
 #[test]
+fn warming_up_looks_at_an_empty_ring_only() {
+    let (mut engine, kernel) = engine(0, false);
+    kernel.borrow_mut().moods.push_back(Mood::Well);
+    engine.warm_up();
+    assert!(kernel.borrow().moods.is_empty(), "it kicked");
+    let stage = engine.stage_copy(&[1; 60]).unwrap();
+    kernel.borrow_mut().moods.push_back(Mood::StopAfter(0, Errno::AGAIN));
+    assert_eq!(engine.commit(stage), Err(SendError::Busy));
+    // The kernel remembers that there was a descriptor: a look now would send what was taken back.
+    engine.warm_up();
+    assert!(kernel.borrow().wire.is_empty());
+    let stage = engine.stage_copy(&[2; 61]).unwrap();
+    assert_eq!(engine.commit(stage), Ok(()));
+    engine.warm_up();
+    assert_eq!(kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>(), [61]);
+    assert_eq!(engine.counters().stray_completion_count, 0);
+}
+
+#[test]
 fn a_batch_over_the_kick_budget_is_kicked_on() {
     let (mut engine, kernel) = engine(u32::MAX - 20, false);
     // The simulated ports are small: 40 queued frames are claimed, so one more kick is allowed.
@@ -374,7 +394,7 @@ proptest! {
     fn frames_are_conserved_whatever_the_kernel_answers(
         start in prop_oneof![Just(0_u32), (u32::MAX - 40)..=u32::MAX, any::<u32>()],
         lazy: bool,
-        steps in prop::collection::vec((0_u8..10, mood()), 1..200),
+        steps in prop::collection::vec((0_u8..12, mood()), 1..200),
     ) {
         let (mut engine, kernel) = engine(start, lazy);
         let mut staged: Vec<StageId> = Vec::new();
@@ -408,6 +428,11 @@ proptest! {
                     staged.clear();
                 }
                 8 if !staged.is_empty() => engine.abandon(staged.remove(0)),
+                9..=10 => {
+                    let before = kernel.borrow().wire.len();
+                    engine.warm_up();
+                    prop_assert_eq!(kernel.borrow().wire.len(), before, "nothing leaves");
+                }
                 _ => { engine.reap(); }
             }
             prop_assert_eq!(engine.occupancy().total(), usize::from(STAGE_COUNT));
