@@ -159,21 +159,27 @@ impl Consumer {
         self.intake.take(&words, |index| streams.get(index as usize)?.token(), payload)
     }
 
-    /// As [`Self::take`]; frames of earlier registrations are taken too where `was_registered` (stream, token) says so.
+    /// As [`Self::take`] without the payload, which [`Self::read_payload`] copies: a frame that is refused for what its metadata
+    /// say costs no copy. Frames of earlier registrations are taken too where `was_registered` (stream, token) says so.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// (inside) the slot says nothing usable.
     #[inline]
-    pub fn take_with_earlier(
+    pub fn take_metadata(
         &mut self,
         was_registered: impl FnOnce(u32, u32) -> bool,
-        payload: &mut [u8],
     ) -> Option<Result<Taken, SlotError>> {
         let (words, streams) = (self.memory.words(), &self.streams);
         let is_current =
             |index: u32, token| streams.get(index as usize).and_then(StreamShadow::token) == Some(token);
         let is_registered = |index, token| is_current(index, token) || was_registered(index, token);
-        self.intake.take_if(&words, is_registered, payload)
+        self.intake.take_metadata(&words, is_registered)
+    }
+
+    /// Copies the payload of a frame that was taken and not released, as far as `payload` has room.
+    #[inline]
+    pub fn read_payload(&self, taken: &Taken, payload: &mut [u8]) {
+        self.intake.read_payload(&self.memory.words(), taken, payload);
     }
 
     /// Whether a list of published slots is in hand: walked, or not taken to its end.

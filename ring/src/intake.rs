@@ -64,7 +64,7 @@ pub struct SlotError {
     pub fault: SlotFault,
 }
 
-/// A frame in private memory; its slot is held until it is released.
+/// A frame whose slot is held until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The slot.
@@ -73,7 +73,7 @@ pub struct Taken {
     pub frame: Frame,
     /// The clock of `frame.tx_time`.
     pub clock: ClockId,
-    /// Octets of payload copied.
+    /// Octets of payload; they fit into a slot.
     pub payload_octets: usize,
 }
 
@@ -226,10 +226,11 @@ impl Intake {
         self.double_releases
     }
 
-    /// Copies the oldest ready frame; `token` gives the token of a stream's registration.
+    /// Copies the oldest ready frame, metadata and payload; `token` gives the token of a stream's registration.
     ///
     /// # Errors
-    /// (inside) a slot that says nothing usable; like a good one it is held until released.
+    /// (inside) a slot that says nothing usable, or whose payload is longer than `payload`; like a good one it is held until
+    /// released.
     #[inline]
     pub fn take(
         &mut self,
@@ -237,26 +238,43 @@ impl Intake {
         token: impl FnOnce(u32) -> Option<u32>,
         payload: &mut [u8],
     ) -> Option<Result<Taken, SlotError>> {
-        self.take_if(words, |stream, its| token(stream) == Some(its), payload)
+        let taken = self.take_metadata(words, |stream, its| token(stream) == Some(its))?;
+        Some(taken.and_then(|taken| {
+            let fault = SlotFault::Payload(taken.payload_octets as u16); // it fits into a slot
+            let room = payload.get_mut(..taken.payload_octets);
+            let room = room.ok_or(SlotError { slot: taken.slot, fault })?;
+            self.read_payload(words, &taken, room);
+            Ok(taken)
+        }))
     }
 
-    /// As [`Self::take`]; `is_registered` says whether a frame of this stream may carry this token.
+    /// Copies the metadata of the oldest ready frame; `is_registered` says whether a frame of this stream may carry this token.
+    /// The payload stays in the slot.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// (inside) a slot that says nothing usable; like a good one it is held until released.
     #[inline]
-    pub fn take_if(
+    pub fn take_metadata(
         &mut self,
         words: &impl Words,
         is_registered: impl FnOnce(u32, u32) -> bool,
-        payload: &mut [u8],
     ) -> Option<Result<Taken, SlotError>> {
         let last = self.ready().checked_sub(1)?;
         let slot = *self.stack.get(last)?;
         self.stacked = last;
         let at = self.layout.slot(slot)?;
-        let taken = self.copy(words, slot, at, is_registered, payload);
+        let taken = self.copy(words, slot, at, is_registered);
         Some(taken.map_err(|fault| SlotError { slot, fault }))
+    }
+
+    /// Copies the payload of a frame that was taken and not released, as far as `payload` has room. The program may still write to
+    /// it: what was copied is what counts.
+    #[inline]
+    pub fn read_payload(&self, words: &impl Words, taken: &Taken, payload: &mut [u8]) {
+        let octets = taken.payload_octets.min(self.layout.payload_max()).min(payload.len());
+        if let (Some(at), Some(room)) = (self.layout.slot(taken.slot), payload.get_mut(..octets)) {
+            words.read_octets(at + SLOT_HEADER_OCTETS, room);
+        }
     }
 
     #[inline]
@@ -266,7 +284,6 @@ impl Intake {
         slot: u16,
         at: usize,
         is_registered: impl FnOnce(u32, u32) -> bool,
-        payload: &mut [u8],
     ) -> Result<Taken, SlotFault> {
         let SlotHeader { frame, payload_octets } = SlotHeader::load(words, at);
         let stream_index = frame.stream_index;
@@ -285,9 +302,9 @@ impl Intake {
             return Err(SlotFault::Token(frame.token));
         }
         let octets = usize::from(payload_octets);
-        let room = payload.get_mut(..octets).filter(|_| octets <= self.layout.payload_max());
-        let room = room.ok_or(SlotFault::Payload(payload_octets))?;
-        words.read_octets(at + SLOT_HEADER_OCTETS, room);
+        if octets > self.layout.payload_max() {
+            return Err(SlotFault::Payload(payload_octets));
+        }
         Ok(Taken { slot, frame, clock, payload_octets: octets })
     }
 

@@ -202,12 +202,19 @@ impl Client {
         }
     }
 
-    /// The oldest published frame; `None` where the list in hand is at its end.
+    /// The metadata of the oldest published frame; `None` where the list in hand is at its end.
     #[inline]
-    pub(super) fn take(&mut self, payload: &mut [u8]) -> Option<Result<Taken, SlotError>> {
+    pub(super) fn take(&mut self) -> Option<Result<Taken, SlotError>> {
         let earlier = &self.earlier;
-        self.consumer
-            .take_with_earlier(|index, token| was_registered(earlier, index, token).is_some(), payload)
+        self.consumer.take_metadata(|index, token| was_registered(earlier, index, token).is_some())
+    }
+
+    /// Copies the payload of a frame that was just taken to where it stays until the frame's end.
+    #[inline]
+    pub(super) fn fetch(&mut self, taken: &Taken) {
+        let start = usize::from(taken.slot) * self.payload_octets_max;
+        let room = &mut self.payloads[start..start + taken.payload_octets];
+        self.consumer.read_payload(taken, room);
     }
 
     /// Follows at most `budget` links of the list in hand, or of a new one. How many frames can be taken then.
@@ -247,24 +254,10 @@ impl Client {
         &self.payloads[start..start + usize::from(octets)]
     }
 
-    /// Keeps what a slot's frame needs until it leaves.
-    pub(super) fn queue(
-        &mut self,
-        slot: u16,
-        payload: &[u8],
-        sending: Sending,
-        port: PortIndex,
-        copies: Copies,
-    ) {
-        self.keep_payload(slot, payload);
+    /// Keeps what a slot's frame, whose payload was fetched, needs until it leaves.
+    pub(super) fn queue(&mut self, slot: u16, queued: Queued) {
         self.queued_count += 1;
-        let payload_octets = payload.len() as u16; // no more than payload_max, which is a u16
-        self.queued[usize::from(slot)] = Some(Queued { sending, port, payload_octets, copies });
-    }
-
-    pub(super) fn keep_payload(&mut self, slot: u16, payload: &[u8]) {
-        let start = usize::from(slot) * self.payload_octets_max;
-        self.payloads[start..start + payload.len()].copy_from_slice(payload);
+        self.queued[usize::from(slot)] = Some(queued);
     }
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taking over: published slot → private copy → checks → resolve → police → class → queue, or a named drop.
+//! Taking over: published slot → metadata → checks of its time → resolve → police → class → queue and payload, or a named drop.
+//! A frame that is refused before costs no copy of its payload: a flood of them leaves the caches to others.
 
 use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
 use ktsn_ring::{ClockId, SlotError, Taken};
-use ktsn_sched::{Frame, Strategy};
+use ktsn_sched::{Frame, Strategy, admit};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
-use super::client::Client;
+use super::client::{Client, Queued};
 use super::command::{AttachmentPolicy, Returned};
 use super::report::Asked;
 use super::sending::Sending;
@@ -126,7 +127,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
             }
             let Some(client) = self.clients[index].as_mut().filter(|c| !c.closed) else { return taken };
-            let Some(next) = client.take(&mut self.scratch) else {
+            let Some(next) = client.take() else {
                 if !client.consumer.published() {
                     // What a broken list had reached is taken by now.
                     client.closed = client.consumer.broken().is_some();
@@ -177,11 +178,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
         let tx_time = tx_time_of(taken);
-        let payload_octets = taken.payload_octets;
         let env = &mut self.env;
-        if Asked::remember(client, taken, cookie, sending, || env.realtime()) {
+        let mut is_fetched = Asked::remember(client, taken, cookie, sending, || env.realtime());
+        if is_fetched {
             // A report of a refusal shows its headers, too.
-            client.keep_payload(slot, &self.scratch[..payload_octets]);
+            client.fetch(taken);
         }
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
@@ -193,7 +194,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.clock.refuses(tx_time) {
             return self.refuse(index, slot, Some(attachment), DropReason::Unsynchronised);
         }
-        let payload = &self.scratch[..payload_octets];
+        let pushed_at = Monotonic::from_nanos(frame.pushed_at);
+        let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame() };
+        if let Err(reason) = admit(&timed, now) {
+            return self.refuse_for_its_time(index, slot, attachment, reason, tx_time.ahead_of(now));
+        }
+        if !is_fetched && matches!(sending, Sending::Link(_)) {
+            // Its way depends on its headers, that of a datagram on its length only.
+            client.fetch(taken);
+            is_fetched = true;
+        }
+        let payload_octets = taken.payload_octets as u16; // it fits into a slot
+        let payload = client.payload(slot, payload_octets);
         let (way, wanted) = match sending.way_ahead(&mut self.routes, &self.tables, payload) {
             Ok(found) => found,
             Err(refusal) => return self.refuse_route(index, slot, attachment, refusal),
@@ -213,25 +225,37 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if is_too_greedy(policy.usage.queued, &*state.sched) {
             return self.refuse(index, slot, Some(attachment), DropReason::QueueFull);
         }
-        let (tenant, pushed_at) = (u32::from(attachment.0), Monotonic::from_nanos(frame.pushed_at));
-        let offered =
-            Frame { id: frame_id(index, slot), tenant, class, tx_time: Some(tx_time), ..policy.frame() };
-        match state.sched.offer(Frame { pushed_at, wire_octets, sdu_octets, ..offered }, now) {
+        let (id, tenant) = (frame_id(index, slot), u32::from(attachment.0));
+        match state.sched.offer(Frame { id, tenant, class, wire_octets, sdu_octets, ..timed }, now) {
             Ok(()) => {
                 self.busy.insert(usize::from(port.0));
                 policy.usage.queued += 1;
-                client.queue(slot, payload, sending, port, copies);
+                if !is_fetched {
+                    client.fetch(taken);
+                }
+                client.queue(slot, Queued { sending, port, payload_octets, copies });
                 self.note_sooner(tx_time, usize::from(port.0), now);
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
                 self.want_neighbour(attachment, wanted);
             }
             Err(refused) => {
-                if refused.reason == DropReason::BeyondHorizon {
-                    self.tell_horizon(attachment, tx_time.ahead_of(now));
-                }
-                self.refuse(index, slot, Some(attachment), refused.reason);
+                self.refuse_for_its_time(index, slot, attachment, refused.reason, tx_time.ahead_of(now));
             }
         }
+    }
+
+    fn refuse_for_its_time(
+        &mut self,
+        index: usize,
+        slot: u16,
+        attachment: AttachmentIndex,
+        reason: DropReason,
+        ahead: Nanos,
+    ) {
+        if reason == DropReason::BeyondHorizon {
+            self.tell_horizon(attachment, ahead);
+        }
+        self.refuse(index, slot, Some(attachment), reason);
     }
 
     /// A frame that was just queued is waited for, where it comes before what was: intake stops short of it.
