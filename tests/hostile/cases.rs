@@ -35,6 +35,8 @@ pub(crate) enum On {
 pub(crate) enum Kind {
     /// The innocent stream, with and without.
     Stream(Beside),
+    /// The same beside no attack: what its p50 is allowed to be under attacks.
+    Computing(Beside),
     /// Another pod's first attach, with and without.
     Attach(&'static str),
     /// Frames with a foreign source.
@@ -76,8 +78,21 @@ const fn attach(name: &'static str, about: &'static str, words: &'static str) ->
     Case { name, about, kind: Kind::Attach(words) }
 }
 
+/// What the cases of kind `Stream` are held against, besides their controls.
+pub(crate) const COMPUTING: Case = Case {
+    name: "computing",
+    about: "no attack: a program without any contact to ktsnd computes on the worker's CPU",
+    kind: Kind::Computing(Beside {
+        words: "compute cpu=1",
+        bed: On::Plain,
+        more_ns: P99_MORE_NS,
+        is_memory: false,
+    }),
+};
+
 /// All of them, in the order in which they run.
 pub(crate) const ALL: &[Case] = &[
+    COMPUTING,
     stream(
         "full-1",
         "1 connection, its ring kept full, due now; the worker's CPU is wanted",

@@ -37,7 +37,7 @@ Usage: make test-hostile [ONLY=names] [ROUNDS=10] [FRAMES=1500] [QUIET=0] [VERBO
   MEMORY_MIB most resident memory of ktsnd [default: the limit of the Helm chart]
 
 Examples:
-  make test-hostile                                     29 cases, about 20 minutes
+  make test-hostile                                     33 cases, about 25 minutes
   make test-hostile ONLY=punch ROUNDS=3                 both ways to punch holes
   PROGRAMS=/tmp/old ONLY=full-64 scripts/hostile.sh     the same attack against an older build
 
@@ -121,7 +121,12 @@ impl Options {
 
 fn run(root: &Path) -> anyhow::Result<bool> {
     let options = Options::read(root)?;
-    let wanted: Vec<_> = cases::ALL.iter().filter(|case| options.wants(case.name)).collect();
+    let mut wanted: Vec<_> = cases::ALL.iter().filter(|case| options.wants(case.name)).collect();
+    if wanted.iter().any(|case| matches!(case.kind, cases::Kind::Stream(_)))
+        && !options.wants(cases::COMPUTING.name)
+    {
+        wanted.insert(0, &cases::COMPUTING);
+    }
     if wanted.is_empty() {
         bail!("no case is called so: ONLY={}; ONLY=list lists them", options.only.join(","));
     }
@@ -141,9 +146,10 @@ fn run(root: &Path) -> anyhow::Result<bool> {
         options.rounds,
         options.programs.display()
     );
+    let mut computing = 0;
     for (index, case) in wanted.iter().enumerate() {
         println!("{} of {}: {}: {}", index + 1, wanted.len(), case.name, case.about);
-        let found = catch_unwind(AssertUnwindSafe(|| run::case(&options, case)));
+        let found = catch_unwind(AssertUnwindSafe(|| run::case(&options, case, &mut computing)));
         if stop_requested() {
             bail!("stopped by a signal");
         }

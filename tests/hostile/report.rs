@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use ktsn_measure::environment::Environment;
-use ktsn_tests::hostile::judge::{LEVEL, P50_PERCENT, P99_MORE_NS, micros, p_value};
+use ktsn_tests::hostile::judge::{Bars, Figures, LEVEL, P50_PERCENT, P99_MORE_NS, micros, p_value};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ impl Report {
             "programs": options.programs, "rounds": options.rounds, "frames": options.frames,
             "environment": self.environment,
             "rule": format!("lost: exact one-sided permutation test over rounds, p > {LEVEL}; p99 <= control + {P99_MORE_NS} \
-                             ns; p50 <= {P50_PERCENT} % of the control's; both medians over the rounds"),
+                             ns; p50 <= {P50_PERCENT} % of the control's, or that of case computing; both medians over the rounds"),
             "cases": self.cells,
         });
         if let Some(directory) = self.output.parent() {
@@ -111,12 +111,8 @@ impl Report {
 }
 
 /// The columns of a stream: lost, p50, p99 of both sides, and the bars.
-pub(crate) fn columns(
-    control: &ktsn_tests::hostile::judge::Figures,
-    attacked: &ktsn_tests::hostile::judge::Figures,
-    (frames, more_ns): (u64, i64),
-) -> [String; 3] {
-    let side = |figures: &ktsn_tests::hostile::judge::Figures| {
+pub(crate) fn columns(control: &Figures, attacked: &Figures, frames: u64, bars: &Bars) -> [String; 3] {
+    let side = |figures: &Figures| {
         let share = figures.lost as f64 * 100.0 / frames.max(1) as f64;
         format!(
             "{} lost ({share:.1} %) p50 {} p99 {}",
@@ -125,11 +121,7 @@ pub(crate) fn columns(
             micros(figures.p99)
         )
     };
-    let bar = format!(
-        "p50 {} p99 {}",
-        micros(control.p50.saturating_mul(P50_PERCENT) / 100),
-        micros(control.p99.saturating_add(more_ns))
-    );
+    let bar = format!("p50 {} p99 {}", micros(bars.p50(control)), micros(bars.p99(control)));
     [side(control), side(attacked), bar]
 }
 

@@ -9,7 +9,7 @@ use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::CpuUse;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_Q};
 use ktsn_tests::hostile::foreign::{FOREIGN, FRAMES, NOT_ITS_OWN, Short, Tried, Way, segment, source};
-use ktsn_tests::hostile::judge::{Figures, Round, percentile, worse};
+use ktsn_tests::hostile::judge::{Bars, Figures, Round, percentile, worse};
 use ktsn_tests::hostile::{Attack, attachments};
 use serde_json::json;
 
@@ -28,13 +28,18 @@ const NEVER_US: i64 = 60_000_000;
 /// How long the attaches of one side of one round may take.
 const ATTACHING_MAX: Duration = Duration::from_secs(15);
 
-/// Carries it out.
+/// Carries it out. `computing`: the p50 of the case of that kind, nanoseconds.
 ///
 /// # Errors
 /// Why it could not be.
-pub(crate) fn case(options: &Options, case: &Case) -> anyhow::Result<Found> {
+pub(crate) fn case(options: &Options, case: &Case, computing: &mut i64) -> anyhow::Result<Found> {
     match case.kind {
-        Kind::Stream(beside) => stream(options, case.name, beside),
+        Kind::Stream(beside) => stream(options, case.name, beside, *computing).map(|(found, _)| found),
+        Kind::Computing(beside) => {
+            let (found, figures) = stream(options, case.name, beside, i64::MAX)?;
+            *computing = figures.p50;
+            Ok(found)
+        }
         Kind::Attach(words) => attach(options, case.name, words),
         Kind::Source(way) => sources(options, way),
         Kind::Short => short(options),
@@ -52,7 +57,12 @@ fn quiet(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn stream(options: &Options, name: &str, beside: Beside) -> anyhow::Result<Found> {
+fn stream(
+    options: &Options,
+    name: &str,
+    beside: Beside,
+    computing_p50_ns: i64,
+) -> anyhow::Result<(Found, Figures)> {
     let mut world = World::new(options, beside)?;
     let (mut control, mut attacked): (Vec<Side>, Vec<Side>) = (Vec::new(), Vec::new());
     let lost = |sides: &[Side]| sides.iter().map(|side| side.round().lost).collect::<Vec<_>>();
@@ -72,9 +82,11 @@ fn stream(options: &Options, name: &str, beside: Beside) -> anyhow::Result<Found
     }
     let rounds = |sides: &[Side]| sides.iter().map(Side::round).collect::<Vec<Round>>();
     let (before, after) = (rounds(&control), rounds(&attacked));
-    let mut worse = worse(&before, &after, beside.more_ns);
+    let bars = Bars { p99_more_ns: beside.more_ns, computing_p50_ns };
+    let mut worse = worse(&before, &after, &bars);
     let frames = options.frames * u64::from(options.rounds);
-    let mut row = columns(&Figures::of(&before), &Figures::of(&after), (frames, beside.more_ns));
+    let figures = Figures::of(&after);
+    let mut row = columns(&Figures::of(&before), &figures, frames, &bars);
     if beside.is_memory {
         let most = attacked.iter().map(|side| side.resident_kib_max).max().unwrap_or(0) / 1024;
         row[1] += &format!(" memory {most} MiB");
@@ -83,7 +95,7 @@ fn stream(options: &Options, name: &str, beside: Beside) -> anyhow::Result<Found
             worse.push(format!("{most} MiB of memory, the chart allows {}", options.memory_mib));
         }
     }
-    Ok(Found { worse, row, rounds: json!({ "control": control, "attacked": attacked }) })
+    Ok((Found { worse, row, rounds: json!({ "control": control, "attacked": attacked }) }, figures))
 }
 
 /// Spans of attaches, microseconds; what had not ended counts with the time that it had taken.

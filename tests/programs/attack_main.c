@@ -12,6 +12,7 @@
 //   locks   sockets=N are locked for hold_ms at a time, gap_us apart, connections=N register them without end; rights=0:
 //           without userfaultfd, by pages of a memfd that a SCHED_IDLE thread punches
 //   churn   connections that open and close
+//   compute no client: walks through mib=N of its own memory
 //   attach  frames=N clients, one after the other: lines "us N"; an innocent one
 // Keys of all: cpu=N (0; -1: any), user=N (1000), busy=N: an ordinary thread that keeps CPU N busy beside it, so that the
 // kernel's limit of real-time threads there counts.
@@ -359,6 +360,25 @@ static void *attack_send(void *unused)
 	return unused;
 }
 
+// A program that only computes: it walks through its own memory, on the CPU of the key `cpu`.
+static void compute(void)
+{
+	size_t octets = (size_t)key("mib", 16) << 20;
+	volatile uint8_t *memory = malloc(octets);
+	if (!memory)
+		fail("memory");
+	memset((void *)memory, 1, octets);
+	drop_rights();
+	ready();
+	if (fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK) < 0)
+		fail("standard input");
+	unsigned long walks = 0;
+	for (char end; read(STDIN_FILENO, &end, 1) < 0; walks++)
+		for (size_t at = 0; at < octets; at += 64)
+			memory[at]++;
+	say_value("walks", (long)walks);
+}
+
 static void begin(const char *attack)
 {
 	static const struct {
@@ -391,6 +411,8 @@ static void begin(const char *attack)
 		attack_churn();
 	else if (!strcmp(attack, "attach"))
 		attack_attach();
+	else if (!strcmp(attack, "compute"))
+		compute();
 	else
 		fail("no such attack");
 }

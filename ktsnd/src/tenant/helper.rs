@@ -60,7 +60,7 @@ mod tests {
         is_over.store(true, SeqCst);
         runner.join().unwrap();
         let (wake, sleeps) = mpsc::channel::<()>();
-        let (sleeper, number) = thread(move || drop(sleeps.recv()));
+        let (sleeper, number) = thread(move || assert!(sleeps.recv().is_err()));
         assert!(comes(|| waits(number)), "it sleeps");
         drop(wake);
         sleeper.join().unwrap();

@@ -13,7 +13,9 @@
 //!   control. Three lost rounds of ten alone are not rare enough for the test above.
 //! * **p99** of the instant on the wire after the transmit time: the median over the rounds may not exceed the control's by
 //!   more than a bar.
-//! * **p50** of the same: at most 1.2 times the control's.
+//! * **p50** of the same: at most 1.2 times the control's, or that of a round in which a program without any contact to the daemon
+//!   computes on its CPU, if that is more. A median of less than a microsecond is the time of a few dozen cache lines: whatever runs on
+//!   a CPU between two frames, another tenant's frames or another program, leaves it cold.
 
 /// Fewest rounds that the test can say anything with: 1 of 20 ways.
 pub const ROUNDS_MIN: usize = 3;
@@ -102,9 +104,32 @@ fn deal(values: &[f64], count: usize, sum: f64, each: &mut impl FnMut(f64)) {
     }
 }
 
-/// What is worse than allowed; nothing = the attack did no harm. `more_ns` is the bar of p99.
+/// What may be worse under attack, besides the losses.
+#[derive(Clone, Copy, Debug)]
+pub struct Bars {
+    /// p99 may be so much more than the control's, nanoseconds.
+    pub p99_more_ns: i64,
+    /// p50 beside a program that only computes on the worker's CPU, nanoseconds.
+    pub computing_p50_ns: i64,
+}
+
+impl Bars {
+    /// The p50 that is allowed beside this control.
+    #[must_use]
+    pub fn p50(&self, control: &Figures) -> i64 {
+        (control.p50.saturating_mul(P50_PERCENT) / 100).max(self.computing_p50_ns)
+    }
+
+    /// The p99 that is allowed beside this control.
+    #[must_use]
+    pub fn p99(&self, control: &Figures) -> i64 {
+        control.p99.saturating_add(self.p99_more_ns)
+    }
+}
+
+/// What is worse than allowed; nothing = the attack did no harm.
 #[must_use]
-pub fn worse(control: &[Round], attacked: &[Round], more_ns: i64) -> Vec<String> {
+pub fn worse(control: &[Round], attacked: &[Round], bars: &Bars) -> Vec<String> {
     let lost = |rounds: &[Round]| rounds.iter().map(|round| round.lost).collect::<Vec<_>>();
     let (before, after) = (Figures::of(control), Figures::of(attacked));
     let p = p_value(&lost(control), &lost(attacked));
@@ -116,10 +141,10 @@ pub fn worse(control: &[Round], attacked: &[Round], more_ns: i64) -> Vec<String>
     if worst(attacked) > worst(control).saturating_add(ROUND_LOST_MORE) {
         found.push(format!("lost {} in one round instead of {}", worst(attacked), worst(control)));
     }
-    if after.p99 > before.p99.saturating_add(more_ns) {
+    if after.p99 > bars.p99(&before) {
         found.push(format!("p99 {} instead of {}", micros(after.p99), micros(before.p99)));
     }
-    if after.p50.saturating_mul(100) > before.p50.saturating_mul(P50_PERCENT) {
+    if after.p50 > bars.p50(&before) {
         found.push(format!("p50 {} instead of {}", micros(after.p50), micros(before.p50)));
     }
     found
@@ -134,6 +159,8 @@ pub fn micros(nanos: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BARS: Bars = Bars { p99_more_ns: P99_MORE_NS, computing_p50_ns: 0 };
 
     fn rounds(lost: &[u64], p50: i64, p99: i64) -> Vec<Round> {
         lost.iter().map(|&lost| Round { lost, p50: Some(p50), p99: Some(p99) }).collect()
@@ -161,23 +188,29 @@ mod tests {
     fn few_lost_rounds_are_seen() {
         let control = rounds(&[3; 10], 3000, 20_000);
         let attacked = rounds(&[0, 0, 0, 0, 154, 0, 0, 0, 0, 0], 3000, 20_000);
-        assert_eq!(worse(&control, &attacked, P99_MORE_NS).len(), 1);
+        assert_eq!(worse(&control, &attacked, &BARS).len(), 1);
         assert!(
-            worse(&attacked, &control, P99_MORE_NS).is_empty()
-                && worse(&attacked, &attacked, P99_MORE_NS).is_empty()
+            worse(&attacked, &control, &BARS).is_empty() && worse(&attacked, &attacked, &BARS).is_empty()
         );
     }
 
     #[test]
     fn each_bar_can_be_missed() {
         let control = rounds(&[0, 1, 0], 3000, 20_000);
-        assert!(worse(&control, &control, P99_MORE_NS).is_empty());
-        assert!(worse(&control, &rounds(&[0, 0, 2], 3600, 70_000), P99_MORE_NS).is_empty());
-        assert_eq!(worse(&control, &rounds(&[9, 9, 9], 3000, 20_000), P99_MORE_NS).len(), 1);
-        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3000, 70_001), P99_MORE_NS).len(), 1);
-        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3601, 20_000), P99_MORE_NS).len(), 1);
+        assert!(worse(&control, &control, &BARS).is_empty());
+        assert!(worse(&control, &rounds(&[0, 0, 2], 3600, 70_000), &BARS).is_empty());
+        assert_eq!(worse(&control, &rounds(&[9, 9, 9], 3000, 20_000), &BARS).len(), 1);
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3000, 70_001), &BARS).len(), 1);
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 3601, 20_000), &BARS).len(), 1);
+        let computing = Bars { computing_p50_ns: 4000, ..BARS };
+        assert!(worse(&control, &rounds(&[0, 0, 0], 4000, 20_000), &computing).is_empty());
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 4001, 20_000), &computing).len(), 1);
+        assert!(
+            worse(&control, &rounds(&[0, 0, 0], 3600, 20_000), &Bars { computing_p50_ns: 1, ..BARS })
+                .is_empty()
+        );
         let none = [Round { lost: 100, p50: None, p99: None }; 3];
-        assert_eq!(worse(&control, &none, P99_MORE_NS).len(), 3);
+        assert_eq!(worse(&control, &none, &BARS).len(), 3);
     }
 
     #[test]
