@@ -15,6 +15,9 @@ fi
 rm -rf out/test
 mkdir -p out/test
 
+# Where the failed assertion is named right above the list of failures; TEST_BACKTRACE=1 shows how it was reached.
+export RUST_BACKTRACE=${TEST_BACKTRACE:-0}
+
 # suite NAME COMMAND…: runs it, shows its progress and its failures, keeps its whole log and its exit status for the tally. One
 # that leaves something behind has failed.
 suite() {

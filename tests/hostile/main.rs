@@ -37,7 +37,7 @@ Usage: make test-hostile [ONLY=names] [ROUNDS=10] [FRAMES=1500] [QUIET=0] [VERBO
   MEMORY_MIB most resident memory of ktsnd [default: the limit of the Helm chart]
 
 Examples:
-  make test-hostile                                     33 cases, about 25 minutes
+  make test-hostile                                     33 cases, about 27 minutes
   make test-hostile ONLY=punch ROUNDS=3                 both ways to punch holes
   PROGRAMS=/tmp/old ONLY=full-64 scripts/hostile.sh     the same attack against an older build
 
