@@ -117,6 +117,31 @@ fn what_was_dropped_is_told_at_the_end() {
     assert!(lines.lines().all(|line| !line.contains("dropped as") || line.contains("missed")), "{lines}");
 }
 
+/// A program that the kernel serves instead has a warning while it runs, and its account at the end.
+#[test]
+fn what_the_kernel_sent_is_said_at_once_and_at_the_end() {
+    let talk = |attach: &str| {
+        let talk = "$KTSN talk 192.0.2.2:5000 --count 1500 --lead 20ms";
+        let output = inside(&["run", "--with-daemon", attach, "--", "sh", "-c", talk]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        err(&output)
+    };
+    let said = talk("va,destination=198.51.100.0/24");
+    let warning = said.lines().find(|line| line.starts_with("ktsn run: warning: all "));
+    let warning = warning.unwrap_or_else(|| panic!("no warning: {said}"));
+    assert!(
+        warning.contains("timed frames so far went to the kernel") && warning.contains("not_allowed"),
+        "{warning}"
+    );
+    let passed: Vec<_> = said.lines().filter(|line| line.contains("passed to the kernel as")).collect();
+    assert_eq!(passed.len(), 1, "{said}");
+    // Before the program was attached nothing was counted.
+    let count: u64 = passed[0].split(' ').nth(2).unwrap().parse().unwrap();
+    assert!((1..=1500).contains(&count) && passed[0].contains("as not_allowed: their destination"), "{said}");
+    let said = talk("va");
+    assert!(!said.contains("to the kernel"), "{said}");
+}
+
 #[test]
 fn top_shows_the_rates_of_an_interval() {
     let script = "$KTSN talk 192.0.2.2:5000 --count 3000 --lead 20ms >&2 & sleep 0.8; $KTSN top --once --json --interval 1s && \

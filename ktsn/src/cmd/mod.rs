@@ -4,7 +4,6 @@
 
 pub(crate) mod bench;
 pub(crate) mod doctor;
-mod dropped;
 pub(crate) mod listen;
 mod observer;
 pub(crate) mod report;
@@ -15,6 +14,7 @@ pub(crate) mod status;
 pub(crate) mod talk;
 pub(crate) mod tap;
 pub(crate) mod top;
+mod unserved;
 mod with_daemon;
 
 /// A subcommand's arguments as `line` gives them; else what the user would read.

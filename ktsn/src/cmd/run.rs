@@ -54,7 +54,8 @@ Examples:
   ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000 --count 1000
   ktsn run --with-daemon eth0,destination=192.0.2.0/24,late=drop -- ./controller
 
-With --with-daemon, what its ktsnd dropped is told at the end on standard error, a line for each reason.
+With --with-daemon, standard error gets a line at the end for each reason why frames were dropped, or passed to the kernel
+instead of being sent by ktsnd; and a warning at once where all timed frames go to the kernel.
 
 Exit status: the program's; with --with-daemon 128+N if signal N ended it.
   127 the program is not found; 126 it cannot be executed;

@@ -3,7 +3,7 @@
 //!
 //! In: the program's command, the interface. Out: the program's exit status. ktsnd lives in a process group of its
 //! own (the terminal's Ctrl-C is the program's), ends by SIGTERM, which drains, after the program; it also ends when
-//! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so what it dropped is told.
+//! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so `ktsn run` says what it did not send.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
 
-use super::dropped;
+use super::unserved;
 use crate::sys::{self, Signals};
 use crate::{control, installed};
 
@@ -29,6 +29,10 @@ const READY_MAX: Duration = Duration::from_secs(5);
 const DRAIN_MAX: Duration = Duration::from_secs(12);
 /// Who still sends so long after the program's end is not waited for.
 const GOES_ON: Duration = Duration::from_millis(500);
+/// Until it is known that ktsnd serves the program, its counters are looked at: first after this …
+const WATCH_FIRST: Duration = Duration::from_millis(250);
+/// … then less often, down to this.
+const WATCH_LAST: Duration = Duration::from_secs(2);
 /// How much of ktsnd's log an error shows.
 const LOG_LINES: usize = 12;
 
@@ -71,16 +75,18 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
     let mut child = program.spawn().map_err(Failed::Program)?;
-    let status = look_after(&mut child, &mut daemon, &signals).map_err(io_failed("waiting for the program"));
-    daemon.tell_dropped(&place.run_dir);
+    let status = look_after(&mut child, &mut daemon, &signals, &place.run_dir)
+        .map_err(io_failed("waiting for the program"));
+    daemon.tell_unserved(&place.run_dir);
     daemon.drain();
     status
 }
 
-/// Forwards signals until the program ends.
-fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals) -> io::Result<u8> {
+/// Forwards signals until the program ends, and warns once where the kernel sends all of its timed frames.
+fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals, run_dir: &Path) -> io::Result<u8> {
     let ended = pidfd_of(child)?;
     let mut told = false;
+    let mut watch = Watch::new(run_dir);
     loop {
         let mut watched = vec![
             PollFd::new(signals, PollFlags::IN),
@@ -89,7 +95,8 @@ fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals) -> io::
         ];
         // A daemon that is gone stays readable: once is enough.
         watched.truncate(if told { 2 } else { 3 });
-        match poll(&mut watched, None) {
+        match poll(&mut watched, watch.pause().as_ref()) {
+            Ok(0) => watch.look(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -108,6 +115,41 @@ fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals) -> io::
                  Its log:\n{}",
                 daemon.last_lines()
             );
+        }
+    }
+}
+
+/// Looks now and then whether ktsnd serves the program, until that is known.
+struct Watch<'a> {
+    run_dir: &'a Path,
+    runtime: Option<tokio::runtime::Runtime>,
+    pause: Duration,
+}
+
+impl<'a> Watch<'a> {
+    fn new(run_dir: &'a Path) -> Self {
+        Self { run_dir, runtime: control::runtime().ok(), pause: WATCH_FIRST }
+    }
+
+    /// How long to wait for the next look; `None`: there is none.
+    fn pause(&self) -> Option<Timespec> {
+        self.runtime.as_ref()?;
+        let tv_sec = i64::try_from(self.pause.as_secs()).unwrap_or(1);
+        Some(Timespec { tv_sec, tv_nsec: self.pause.subsec_nanos().into() })
+    }
+
+    /// Warns where all timed frames went to the kernel. Nothing more is looked at then, or once ktsnd has taken a frame.
+    fn look(&mut self) {
+        let Some(runtime) = &self.runtime else { return };
+        // A program that sends nothing yet is disturbed less and less.
+        self.pause = (self.pause * 2).min(WATCH_LAST);
+        let Ok(now) = runtime.block_on(statistics(self.run_dir)) else { return };
+        let warning = unserved::warning(&now);
+        if let Some(warning) = &warning {
+            eprintln!("ktsn run: warning: {warning}");
+        }
+        if warning.is_some() || unserved::taken(&now) > 0 {
+            self.runtime = None;
         }
     }
 }
@@ -253,20 +295,20 @@ impl Daemon {
         if shown.is_empty() { String::from("  (it said nothing)") } else { shown.join("\n") }
     }
 
-    /// Says what was dropped, once what is queued has left: its counters go with it. Where something that the program
-    /// left behind goes on sending, what is known by then.
-    fn tell_dropped(&mut self, run_dir: &Path) {
+    /// Says what was dropped and what the kernel sent, once what is queued has left: its counters go with it. Where something
+    /// that the program left behind goes on sending, what is known by then.
+    fn tell_unserved(&mut self, run_dir: &Path) {
         let Ok(runtime) = control::runtime() else { return };
         let (began, mut last, mut pause) = (Instant::now(), None::<StatisticsReply>, 10_000_000);
         while matches!(self.child.try_wait(), Ok(None)) {
             let Ok(now) = runtime.block_on(statistics(run_dir)) else { break };
             let waited = began.elapsed();
             let is_same = last.as_ref().is_some_and(|last| last.attachments == now.attachments);
-            let goes_on = last.as_ref().is_some_and(|last| dropped::taken(last) < dropped::taken(&now));
+            let goes_on = last.as_ref().is_some_and(|last| unserved::taken(last) < unserved::taken(&now));
             let is_over =
-                dropped::is_settled(&now) && is_same || goes_on && waited > GOES_ON || waited > DRAIN_MAX;
+                unserved::is_settled(&now) && is_same || goes_on && waited > GOES_ON || waited > DRAIN_MAX;
             if is_over {
-                for line in dropped::lines(&now) {
+                for line in unserved::lines(&now) {
                     eprintln!("ktsn run: {line}");
                 }
                 return;

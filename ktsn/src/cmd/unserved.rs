@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a ktsnd that ends dropped, for who started it.
+//! The frames that a ktsnd of `ktsn run --with-daemon` did not send: dropped ones, and those that the kernel sent.
 //!
-//! In: its counters. Out: one line for each reason, with what to do. Nothing where all left.
+//! In: its counters. Out: one line for each reason, with what to do. Nothing where ktsnd sent all frames.
 
 use std::collections::BTreeMap;
 
-use ktsn_model::DropReason;
+use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1::StatisticsReply;
 
-/// Frames by reason, of all attachments and those that went.
+/// Of fewer timed frames nothing is said while the program runs: the first ones may come before it is attached.
+const PASSED_MIN: u64 = 10;
+
+/// Frames that were dropped, by reason, of all attachments and those that went.
 pub(super) fn sums(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
     let mut sums = BTreeMap::new();
     let all = statistics.attachments.iter().chain(&statistics.detached);
@@ -17,6 +20,39 @@ pub(super) fn sums(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
     }
     sums.retain(|_, count| *count > 0);
     sums
+}
+
+/// Frames that libktsn passed to the kernel, by reason, of all attachments and those that went.
+fn passed(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
+    let mut sums = BTreeMap::new();
+    let all = statistics.attachments.iter().chain(&statistics.detached);
+    for (reason, count) in all.flat_map(|attachment| &attachment.bypassed) {
+        *sums.entry(reason.as_str()).or_default() += count;
+    }
+    sums.retain(|_, count| *count > 0);
+    sums
+}
+
+/// The warning that a program needs while it runs: so many of its timed frames went to the kernel and ktsnd took none. `None`
+/// below [`PASSED_MIN`].
+pub(super) fn warning(statistics: &StatisticsReply) -> Option<String> {
+    let timed: Vec<_> =
+        passed(statistics).into_iter().filter(|(word, _)| *word != BypassReason::NoTxtime.word()).collect();
+    let count: u64 = timed.iter().map(|(_, count)| count).sum();
+    if count < PASSED_MIN || taken(statistics) > 0 {
+        return None;
+    }
+    let reasons: Vec<String> = timed.into_iter().map(|(word, _)| passed_as(word)).collect();
+    Some(format!(
+        "all {count} timed frames so far went to the kernel, without a transmit time there: {}",
+        reasons.join("; ")
+    ))
+}
+
+/// A reason with what to do.
+fn passed_as(word: &str) -> String {
+    let known = BypassReason::ALL.iter().find(|reason| reason.word() == word);
+    format!("{word}: {}", known.map_or("a reason of a newer ktsnd", |reason| advice(*reason)))
 }
 
 /// Frames that were taken over.
@@ -36,9 +72,17 @@ pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
     let line = |(word, count): (&str, u64)| {
         let known = DropReason::ALL.iter().find(|reason| reason.word() == word);
         let what = known.map_or("a reason of a newer ktsnd", |reason| remedy(*reason));
-        format!("{count} {} dropped as {word}: {what}", if count == 1 { "frame" } else { "frames" })
+        format!("{count} {} dropped as {word}: {what}", frames(count))
     };
-    sums(statistics).into_iter().map(line).collect()
+    let passed_line = |(word, count): (&str, u64)| {
+        format!("{count} {} passed to the kernel as {}", frames(count), passed_as(word))
+    };
+    let passed = passed(statistics).into_iter().map(passed_line);
+    sums(statistics).into_iter().map(line).chain(passed).collect()
+}
+
+fn frames(count: u64) -> &'static str {
+    if count == 1 { "frame" } else { "frames" }
 }
 
 /// Why, and what to do.
@@ -85,6 +129,32 @@ const fn remedy(reason: DropReason) -> &'static str {
     }
 }
 
+/// Why the kernel sent them, and what to do.
+const fn advice(reason: BypassReason) -> &'static str {
+    match reason {
+        BypassReason::NoTxtime => {
+            "they had no transmit time (SCM_TXTIME); give --with-daemon IFACE,take=all to have them sent, too"
+        }
+        BypassReason::NotAttached => {
+            "the socket's network namespace has no attachment; name the interface that it sends by"
+        }
+        BypassReason::NotAllowed => {
+            "their destination, or the source that they name, is not the attachment's; name the destination: --with-daemon \
+             IFACE,destination=PREFIX or destination=MAC (repeatable)"
+        }
+        BypassReason::OwnAddress => "they stay on this host",
+        BypassReason::OverMtu => {
+            "they are longer than one frame on the way; send fewer octets in one datagram"
+        }
+        BypassReason::UnsupportedOption => {
+            "the socket, or the call, has an option that frames of ktsnd do not carry; docs/guide/programs.md lists them"
+        }
+        BypassReason::UnsupportedFamily => {
+            "the socket is none that ktsnd sends for; docs/guide/programs.md lists them"
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +163,27 @@ mod tests {
     fn of(taken: u64, sent: u64, dropped: &[(&str, u64)]) -> AttachmentStatistics {
         let dropped = dropped.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
         AttachmentStatistics { taken, sent, dropped, ..AttachmentStatistics::default() }
+    }
+
+    #[test]
+    fn what_the_kernel_sent_has_its_lines_and_a_warning_where_ktsnd_sent_nothing() {
+        let passed = |taken, not_allowed, no_txtime| {
+            let bypassed = [("not_allowed", not_allowed), ("no_txtime", no_txtime)];
+            let bypassed = bypassed.into_iter().map(|(word, count)| (word.to_owned(), count)).collect();
+            let of = AttachmentStatistics { bypassed, ..of(taken, taken, &[]) };
+            StatisticsReply { attachments: vec![of], ..StatisticsReply::default() }
+        };
+        let said = lines(&passed(0, 1, 2));
+        assert!(said[0].starts_with("2 frames passed to the kernel as no_txtime: they had"), "{said:?}");
+        assert!(said[1].starts_with("1 frame passed to the kernel as not_allowed: their dest"), "{said:?}");
+        assert_eq!(said.len(), 2);
+        let warned = warning(&passed(0, 10, 500)).unwrap();
+        assert!(warned.contains("all 10 timed frames") && warned.contains("not_allowed"), "{warned}");
+        assert!(!warned.contains("no_txtime"), "{warned}");
+        // Too few, frames without a time, and a program of which some frames are served.
+        for quiet in [passed(0, 9, 0), passed(0, 0, 500), passed(1, 500, 0)] {
+            assert_eq!(warning(&quiet), None);
+        }
     }
 
     #[test]
