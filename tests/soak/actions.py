@@ -6,6 +6,7 @@ In: a bed with traffic, and a seeded source of randomness. Out: counts by kind; 
 
 import errno
 import os
+import pathlib
 import signal
 import time
 
@@ -57,7 +58,26 @@ class Soak:
                     self.findings.append(f"program {program.sender} ({program.kind}) ended with {program.process.returncode}")
                     self._program(program.pod, program.kind)
                 self.ledger.end(program)
-        eventually("all programs are attached", ATTACHED_MAX, self._all_attached)
+        eventually("all programs are attached", ATTACHED_MAX, self._all_attached, self._attached)
+
+    def _attached(self):
+        """Each living program, for a hang: which start of ktsnd its region is of, and what its process does."""
+        status = self._status()
+        clients = {client["pid"] for of in status["attachments"] for client in of["clients"]}
+        lines = [f"; start {self.daemon.starts} of ktsnd"]
+        for program in self.ledger.living:
+            pid = program.process.pid
+            wait, stat = (self._read(f"/proc/{pid}/{name}") for name in ("wchan", "stat"))
+            lines.append(f"program {program.sender} ({program.kind}, pod {program.pod}): region of start {program.life()}, "
+                         f"{'a client' if pid in clients else 'no client'}, state {stat.rpartition(') ')[2][:1]}, in {wait}")
+        return "; ".join(lines)
+
+    @staticmethod
+    def _read(path):
+        try:
+            return pathlib.Path(path).read_text()
+        except OSError as error:
+            return error.strerror
 
     def _all_attached(self):
         for program in self.ledger.living:

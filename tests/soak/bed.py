@@ -6,6 +6,7 @@ Everything ends with this process, and `close` removes the rest.
 """
 
 import ctypes
+import errno
 import json
 import os
 import pathlib
@@ -41,12 +42,12 @@ def run(*commands):
         subprocess.run(line.split(), check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=30)
 
 
-def eventually(what, seconds, done):
-    """What `done` answers as soon as that is true."""
+def eventually(what, seconds, done, state=lambda: ""):
+    """What `done` answers as soon as that is true; else a hang, with the `state` that it found."""
     end = time.monotonic() + seconds
     while not (answer := done()):
         if time.monotonic() > end:
-            raise Hang(f"{what}: not within {seconds} s")
+            raise Hang(f"{what}: not within {seconds} s{state()}")
         time.sleep(0.01)
     return answer
 
@@ -68,6 +69,8 @@ class Bed:
 
     def open(self):
         """Sets everything up."""
+        # Whatever else writes to the disk, no record and no log line waits for it.
+        run(f"mount -t tmpfs -o mode=755 ktsn-soak {self.directory}")
         run(f"gcc -std=gnu11 -O1 -o {self.talker} {SOURCE}")
         self.run_dir.mkdir()
         run(f"mount -t tmpfs -o size={RUN_DIR_OCTETS},mode=755 ktsn-soak {self.run_dir}")
@@ -83,7 +86,8 @@ class Bed:
         """Removes everything; nothing of it may fail for what comes behind it."""
         for name in self.namespaces:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["umount", "-l", self.run_dir], stderr=subprocess.DEVNULL, check=False)
+        for mounted in (self.run_dir, self.directory):
+            subprocess.run(["umount", "-l", mounted], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def of(self, name):
@@ -327,6 +331,11 @@ class Tap(threading.Thread):
             try:
                 frame, address = self.socket.recvfrom(2048)
             except TimeoutError:
+                continue
+            except OSError as error:
+                # Told once after each time that the interface went down.
+                if error.errno != errno.ENETDOWN:
+                    raise
                 continue
             at = frame.find(b"KTSF")
             if at < 0 or address[2] == OUTGOING:
