@@ -9,7 +9,7 @@ use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::CpuUse;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_Q};
 use ktsn_tests::hostile::foreign::{FOREIGN, FRAMES, NOT_ITS_OWN, Short, Tried, Way, segment, source};
-use ktsn_tests::hostile::judge::{Bars, Figures, Round, percentile, worse};
+use ktsn_tests::hostile::judge::{Bars, COMPUTING_P50_MAX_NS, Figures, Round, percentile, spoilt, worse};
 use ktsn_tests::hostile::{Attack, attachments};
 use serde_json::json;
 
@@ -36,8 +36,8 @@ pub(crate) fn case(options: &Options, case: &Case, computing: &mut i64) -> anyho
     match case.kind {
         Kind::Stream(beside) => stream(options, case.name, beside, *computing).map(|(found, _)| found),
         Kind::Computing(beside) => {
-            let (found, figures) = stream(options, case.name, beside, i64::MAX)?;
-            *computing = figures.p50;
+            let (found, figures) = stream(options, case.name, beside, COMPUTING_P50_MAX_NS)?;
+            *computing = if found.worse.is_empty() { figures.p50 } else { 0 };
             Ok(found)
         }
         Kind::Attach(words) => attach(options, case.name, words),
@@ -84,6 +84,7 @@ fn stream(
     let (before, after) = (rounds(&control), rounds(&attacked));
     let bars = Bars { p99_more_ns: beside.more_ns, computing_p50_ns };
     let mut worse = worse(&before, &after, &bars);
+    worse.extend(spoilt(&before, options.frames));
     let frames = options.frames * u64::from(options.rounds);
     let figures = Figures::of(&after);
     let mut row = columns(&Figures::of(&before), &figures, frames, &bars);

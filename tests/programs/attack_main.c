@@ -14,7 +14,7 @@
 //   churn   connections that open and close
 //   compute no client: walks through mib=N of its own memory
 //   attach  frames=N clients, one after the other: lines "us N"; an innocent one
-// Keys of all: cpu=N (0; -1: any), user=N (1000), busy=N: an ordinary thread that keeps CPU N busy beside it, so that the
+// Keys of all but compute, which has cpu=N and user=N: cpu=N (0; -1: any), user=N (1000), busy=N: an ordinary thread that keeps CPU N busy beside it, so that the
 // kernel's limit of real-time threads there counts.
 #define _GNU_SOURCE
 #include "attack_main.h"
@@ -373,7 +373,7 @@ static void compute(void)
 	if (fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK) < 0)
 		fail("standard input");
 	unsigned long walks = 0;
-	for (char end; read(STDIN_FILENO, &end, 1) < 0; walks++)
+	for (char end; read(STDIN_FILENO, &end, 1) < 0 && (errno == EAGAIN || errno == EINTR); walks++)
 		for (size_t at = 0; at < octets; at += 64)
 			memory[at]++;
 	say_value("walks", (long)walks);

@@ -27,6 +27,9 @@ pub const LEVEL: f64 = 0.05;
 pub const ROUND_LOST_MORE: u64 = 150;
 /// How much later than in the control a frame may be, at p99, nanoseconds.
 pub const P99_MORE_NS: i64 = 50_000;
+/// The most that p50 may be beside a program that only computes, nanoseconds: what a cold way into the kernel takes, three times over.
+/// More shows a machine that is not quiet, or a ktsnd whose cold way is too long: then only the control counts for the others.
+pub const COMPUTING_P50_MAX_NS: i64 = 10_000;
 /// How many times the control's p50 may be, in hundredths.
 pub const P50_PERCENT: i64 = 120;
 
@@ -150,6 +153,15 @@ pub fn worse(control: &[Round], attacked: &[Round], bars: &Bars) -> Vec<String> 
     found
 }
 
+/// Why the control says nothing, if so: the testbed itself loses frames, or does not see them.
+#[must_use]
+pub fn spoilt(control: &[Round], frames: u64) -> Option<String> {
+    let is_bad = |round: &&Round| round.lost * 10 > frames || round.p50.is_none_or(|p50| p50 <= 0);
+    let bad = control.iter().filter(is_bad).count();
+    (2 * bad >= control.len())
+        .then(|| format!("the control itself is bad in {bad} of {} rounds: {control:?}", control.len()))
+}
+
 /// For people.
 #[must_use]
 pub fn micros(nanos: i64) -> String {
@@ -211,6 +223,20 @@ mod tests {
         );
         let none = [Round { lost: 100, p50: None, p99: None }; 3];
         assert_eq!(worse(&control, &none, &BARS).len(), 3);
+    }
+
+    #[test]
+    fn a_control_that_sees_nothing_proves_nothing() {
+        let good = rounds(&[3; 4], 700, 20_000);
+        assert_eq!(spoilt(&good, 1500), None);
+        let none = Round { lost: 0, p50: None, p99: None };
+        let early = Round { lost: 0, p50: Some(-400_000), p99: Some(1) };
+        let lossy = Round { lost: 151, p50: Some(700), p99: Some(1) };
+        for bad in [none, early, lossy] {
+            assert_eq!(spoilt(&[good[0], good[0], good[0], bad], 1500), None, "one of four is the machine");
+            assert!(spoilt(&[good[0], good[0], bad, bad], 1500).is_some(), "{bad:?}");
+        }
+        assert!(spoilt(&[], 1500).is_some());
     }
 
     #[test]
