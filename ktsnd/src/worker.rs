@@ -38,6 +38,7 @@ mod told;
 mod transmit;
 mod turns;
 mod wait;
+mod warm_up;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,6 +78,7 @@ use report::End;
 use routes::Routes;
 use slow::Slow;
 use turns::Turns;
+use warm_up::WarmUp;
 
 /// One port with its queue.
 struct PortState<P> {
@@ -88,6 +90,7 @@ struct PortState<P> {
     /// In front of the queue.
     policing: Option<Box<Policing>>,
     hand_over: HandOver,
+    warm_up: WarmUp,
     /// A pod's interface: what its hand-overs may do to other ports.
     is_pods: bool,
     slow: Slow,

@@ -19,7 +19,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, socket_with, sockopt,
+};
 
 use crate::device::{Device, LinkInfo, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
 use crate::error::{OpenError, SendError, StageError};
@@ -49,6 +51,12 @@ impl Kick for Socket {
     #[inline]
     fn kick(&mut self) -> Result<(), Errno> {
         rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop)
+    }
+
+    fn look(&mut self) {
+        // The kernel's answer is that of the next kick. By sendmsg, so that a trace of sendto sees hand-overs alone.
+        let _ =
+            rustix::net::sendmsg(&self.socket, &[], &mut SendAncillaryBuffer::default(), SendFlags::DONTWAIT);
     }
 
     fn link_state(&self) -> LinkState {

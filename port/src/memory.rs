@@ -16,6 +16,9 @@ use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 /// Gets each committed frame.
 pub type Sink = Box<dyn FnMut(&[u8]) + Send>;
 
+/// Called at each [`Port::warm_up`].
+pub type Look = Box<dyn FnMut() + Send>;
+
 /// When committed buffers come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
@@ -44,6 +47,14 @@ impl fmt::Debug for Destination {
     }
 }
 
+struct Looks(Option<Look>);
+
+impl fmt::Debug for Looks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Looks" } else { "None" })
+    }
+}
+
 /// The port.
 #[derive(Debug)]
 pub struct Memory {
@@ -56,6 +67,7 @@ pub struct Memory {
     in_flight: VecDeque<u16>,
     refusals: VecDeque<SendError>,
     link_up: bool,
+    looks: Looks,
 }
 
 impl Memory {
@@ -87,6 +99,7 @@ impl Memory {
             in_flight: VecDeque::with_capacity(count),
             refusals: VecDeque::new(),
             link_up: true,
+            looks: Looks(None),
         })
     }
 
@@ -101,6 +114,13 @@ impl Memory {
     #[must_use]
     pub fn with_sink(mut self, sink: Sink) -> Self {
         self.destination = Destination::Sink(sink);
+        self
+    }
+
+    /// Calls `look` at each [`Port::warm_up`].
+    #[must_use]
+    pub fn with_look(mut self, look: Look) -> Self {
+        self.looks = Looks(Some(look));
         self
     }
 
@@ -178,6 +198,12 @@ impl Port for Memory {
             Completion::AtReap { .. } => self.in_flight.push_back(stage.0),
         }
         Ok(())
+    }
+
+    fn warm_up(&mut self) {
+        if let Looks(Some(look)) = &mut self.looks {
+            look();
+        }
     }
 
     fn abandon(&mut self, stage: StageId) {

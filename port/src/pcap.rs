@@ -108,6 +108,10 @@ impl<P: Port, W: Write> Port for Pcap<P, W> {
         Ok(())
     }
 
+    fn warm_up(&mut self) {
+        self.port.warm_up();
+    }
+
     fn abandon(&mut self, stage: StageId) {
         self.port.abandon(stage);
     }

@@ -136,7 +136,7 @@ pub trait Port {
     }
 
     /// Goes the way of a commit as far as it goes without a frame, so that the commit that follows finds code and data in the
-    /// caches. Nothing leaves. May do nothing.
+    /// caches. Nothing leaves. The default does nothing.
     fn warm_up(&mut self) {}
 
     /// Gives a staged frame's buffer back unsent. Anything else than a staged frame is left alone.

@@ -176,10 +176,16 @@ impl Consumer {
         self.intake.take_metadata(&words, is_registered)
     }
 
-    /// Copies the payload of a frame that was taken and not released, as far as `payload` has room.
+    /// Copies the first octets of the payload of a slot that was taken and not released, as many as `payload` has room for.
     #[inline]
-    pub fn read_payload(&self, taken: &Taken, payload: &mut [u8]) {
-        self.intake.read_payload(&self.memory.words(), taken, payload);
+    pub fn read_payload(&self, slot: u16, payload: &mut [u8]) {
+        self.intake.read_payload(&self.memory.words(), slot, payload);
+    }
+
+    /// Whether [`Self::complete`] would find room for an outcome now.
+    #[inline]
+    pub fn has_room_to_tell(&mut self) -> bool {
+        self.intake.has_room_to_tell(&self.memory.words())
     }
 
     /// Whether a list of published slots is in hand: walked, or not taken to its end.

@@ -243,7 +243,7 @@ impl Intake {
             let fault = SlotFault::Payload(taken.payload_octets as u16); // it fits into a slot
             let room = payload.get_mut(..taken.payload_octets);
             let room = room.ok_or(SlotError { slot: taken.slot, fault })?;
-            self.read_payload(words, &taken, room);
+            self.read_payload(words, taken.slot, room);
             Ok(taken)
         }))
     }
@@ -267,12 +267,12 @@ impl Intake {
         Some(taken.map_err(|fault| SlotError { slot, fault }))
     }
 
-    /// Copies the payload of a frame that was taken and not released, as far as `payload` has room. The program may still write to
-    /// it: what was copied is what counts.
+    /// Copies the first octets of the payload of a slot that was taken and not released, as many as `payload` has room for. The
+    /// program may still write to it: what was copied is what counts.
     #[inline]
-    pub fn read_payload(&self, words: &impl Words, taken: &Taken, payload: &mut [u8]) {
-        let octets = taken.payload_octets.min(self.layout.payload_max()).min(payload.len());
-        if let (Some(at), Some(room)) = (self.layout.slot(taken.slot), payload.get_mut(..octets)) {
+    pub fn read_payload(&self, words: &impl Words, slot: u16, payload: &mut [u8]) {
+        let octets = payload.len().min(self.layout.payload_max());
+        if let (Some(at), Some(room)) = (self.layout.slot(slot), payload.get_mut(..octets)) {
             words.read_octets(at + SLOT_HEADER_OCTETS, room);
         }
     }
@@ -319,15 +319,22 @@ impl Intake {
         }
     }
 
+    /// Whether [`Self::complete`] would find room for an outcome.
+    #[inline]
+    pub fn has_room_to_tell(&mut self, words: &impl Words) -> bool {
+        let is_full = |intake: &Self| 2 * intake.told.count >= intake.layout.slots_count();
+        if is_full(self) {
+            self.forget_freed(words);
+        }
+        !is_full(self)
+    }
+
     /// Tells the program what became of a taken slot's frame instead of releasing it; the completion's number.
     /// `None`: half of the slots hold outcomes that it has not read; the slot is still held.
     #[inline]
     pub fn complete(&mut self, words: &impl Words, slot: u16, completion: &Completion) -> Option<u32> {
-        if 2 * self.told.count >= self.layout.slots_count() {
-            self.forget_freed(words);
-            if 2 * self.told.count >= self.layout.slots_count() {
-                return None;
-            }
+        if !self.has_room_to_tell(words) {
+            return None;
         }
         if !self.held.remove(slot) {
             debug_assert!(false, "slot {slot} is completed but not held");

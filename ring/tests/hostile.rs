@@ -357,6 +357,36 @@ fn every_fault_of_a_slot_has_a_name() {
     }
 }
 
+/// Metadata that were checked stay as they were, whatever the program writes into the slot before the payload is copied.
+#[test]
+fn a_slot_that_changes_between_metadata_and_payload_gives_no_more_than_was_checked() {
+    let layout = Layout::new(4, 512, 1, 1).expect("a valid layout");
+    let (mut consumer, memfd) = Consumer::create(layout).expect("a region");
+    support::register(&mut consumer, 1);
+    let client = ClientMapping::open(&memfd).expect("a mapping");
+    let producer = client.producer();
+    let claim = producer.claim().expect("a slot");
+    let at = layout.slot(claim.slot()).expect("the slot");
+    producer.fill(&claim, &support::frame(0, 7), [&b"before"[..]].into_iter()).expect("it fits");
+    producer.publish(claim);
+    assert_eq!(consumer.collect(8), Ok(1));
+    let taken = consumer.take_metadata(|_, _| false).expect("a frame").expect("an honest one");
+    assert_eq!(taken.payload_octets, 6);
+    // Another length, token and payload.
+    client.poke(at + 48, client.peek(at + 48) | 0xffff << 48);
+    client.poke(at + 8, !0);
+    client.poke(at + ktsn_ring::layout::SLOT_HEADER_OCTETS, u64::from_ne_bytes(*b"after   "));
+    let mut payload = [7; 16];
+    consumer.read_payload(taken.slot, &mut payload[..taken.payload_octets]);
+    assert_eq!(&payload, b"after \x07\x07\x07\x07\x07\x07\x07\x07\x07\x07");
+    // More than a slot holds, and a slot that does not exist: as much as there is, or nothing.
+    let mut long = [7; 4096];
+    consumer.read_payload(taken.slot, &mut long);
+    assert!(long[layout.payload_max()..].iter().all(|octet| *octet == 7));
+    consumer.read_payload(77, &mut payload);
+    assert_eq!(&payload[..6], b"after ");
+}
+
 /// A list that bites its own tail, one that goes round, and two that name no slot.
 #[test]
 fn bad_lists_end() {

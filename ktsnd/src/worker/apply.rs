@@ -18,6 +18,7 @@ use super::hand_over::{self, HandOver};
 use super::slow::Slow;
 use super::transmit::Next;
 use super::turns::LEVELS;
+use super::warm_up::WarmUp;
 use super::{Environment, Policing, PortState, Selection, Worker};
 use crate::limits;
 use crate::stats::count;
@@ -162,6 +163,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.remove_port(index);
         let hand_over = HandOver::new();
         let mut state = PortState {
+            warm_up: WarmUp::default(),
             port,
             successor: None,
             sched,

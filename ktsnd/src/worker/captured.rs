@@ -14,7 +14,7 @@ use ktsn_bpf::{Clock, Counted, FRAME_OCTETS_MAX, Taken};
 use ktsn_model::{DropReason, Priority};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, Flow, PortIndex, Refusal};
-use ktsn_sched::{Frame, FrameId, Strategy};
+use ktsn_sched::{Frame, FrameId, Strategy, admit};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 use super::command::{AttachmentPolicy, Returned};
@@ -359,6 +359,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return Err(Blocked::By(DropReason::Detached));
         }
         policy.stats.capture_lag.record(now.monotonic.since(piece.captured_at));
+        if self.clock.refuses(piece.tx_time) {
+            return Err(Blocked::By(DropReason::Unsynchronised));
+        }
+        let timed = Frame { tx_time: Some(piece.tx_time), pushed_at: piece.captured_at, ..policy.frame() };
+        admit(&timed, now).map_err(Blocked::By)?;
         let room = self.captured[at].as_ref().map_or(0, |c| c.payload_octets_max);
         let found = self.routes.find_ahead(&self.tables, &piece.flow);
         let (way, wanted) = found.map_err(Blocked::Route)?;
@@ -383,11 +388,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
             id: frame_id(FIRST + at, slot),
             tenant: u32::from(attachment.0),
             class,
-            tx_time: Some(piece.tx_time),
-            pushed_at: piece.captured_at,
             wire_octets,
             sdu_octets,
-            ..policy.frame()
+            ..timed
         };
         state.sched.offer(offered, now).map_err(|refused| Blocked::By(refused.reason))?;
         self.busy.insert(usize::from(port.0));

@@ -209,12 +209,12 @@ impl Client {
         self.consumer.take_metadata(|index, token| was_registered(earlier, index, token).is_some())
     }
 
-    /// Copies the payload of a frame that was just taken to where it stays until the frame's end.
+    /// Copies the payload of a frame that was taken to where it stays until the frame's end.
     #[inline]
-    pub(super) fn fetch(&mut self, taken: &Taken) {
-        let start = usize::from(taken.slot) * self.payload_octets_max;
-        let room = &mut self.payloads[start..start + taken.payload_octets];
-        self.consumer.read_payload(taken, room);
+    pub(super) fn fetch(&mut self, slot: u16, octets: u16) {
+        let start = usize::from(slot) * self.payload_octets_max;
+        let room = &mut self.payloads[start..start + usize::from(octets)];
+        self.consumer.read_payload(slot, room);
     }
 
     /// Follows at most `budget` links of the list in hand, or of a new one. How many frames can be taken then.

@@ -179,11 +179,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let tx_time = tx_time_of(taken);
         let env = &mut self.env;
-        let mut is_fetched = Asked::remember(client, taken, cookie, sending, || env.realtime());
-        if is_fetched {
-            // A report of a refusal shows its headers, too.
-            client.fetch(taken);
-        }
+        Asked::remember(client, taken, cookie, sending, || env.realtime());
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
@@ -199,12 +195,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if let Err(reason) = admit(&timed, now) {
             return self.refuse_for_its_time(index, slot, attachment, reason, tx_time.ahead_of(now));
         }
-        if !is_fetched && matches!(sending, Sending::Link(_)) {
-            // Its way depends on its headers, that of a datagram on its length only.
-            client.fetch(taken);
-            is_fetched = true;
-        }
         let payload_octets = taken.payload_octets as u16; // it fits into a slot
+        // The way of a packet socket's frame depends on its headers, that of a datagram on its length only.
+        let is_fetched = matches!(sending, Sending::Link(_));
+        if is_fetched {
+            client.fetch(slot, payload_octets);
+        }
         let payload = client.payload(slot, payload_octets);
         let (way, wanted) = match sending.way_ahead(&mut self.routes, &self.tables, payload) {
             Ok(found) => found,
@@ -231,7 +227,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.busy.insert(usize::from(port.0));
                 policy.usage.queued += 1;
                 if !is_fetched {
-                    client.fetch(taken);
+                    client.fetch(slot, payload_octets);
                 }
                 client.queue(slot, Queued { sending, port, payload_octets, copies });
                 self.note_sooner(tx_time, usize::from(port.0), now);

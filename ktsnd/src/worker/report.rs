@@ -103,7 +103,7 @@ const fn kinds_at(asked: u8, outcome: Outcome) -> u8 {
 }
 
 impl Asked {
-    /// Remembers what a frame that was just taken over asks for; whether it asks for anything. `realtime` is read only then.
+    /// Remembers what a frame that was just taken over asks for. `realtime` is read only where it asks for anything.
     #[inline]
     pub(super) fn remember(
         client: &mut Client,
@@ -111,10 +111,10 @@ impl Asked {
         cookie: u64,
         sending: Sending,
         realtime: impl FnOnce() -> u64,
-    ) -> bool {
+    ) {
         let kinds = kinds_of(taken.frame.flags);
         if kinds == 0 {
-            return false;
+            return;
         }
         if let Some(asked) = client.asked.get_mut(usize::from(taken.slot)) {
             *asked = Self {
@@ -128,7 +128,6 @@ impl Asked {
                 sending: Some(sending),
             };
         }
-        true
     }
 }
 
@@ -173,6 +172,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if kinds == 0 || client.ended {
             return false;
         }
+        if !client.consumer.has_room_to_tell() {
+            // A program that reads no reports costs no headers either.
+            count(&self.stats.reports_dropped);
+            return false;
+        }
         let mut completion = Completion {
             kinds,
             outcome,
@@ -183,6 +187,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             ..Completion::default()
         };
         // The headers are written again: nobody kept them, as hardly anybody asks. Without a route there are none.
+        if client.queued.get(usize::from(slot)).is_some_and(Option::is_none) {
+            // The frame was refused, perhaps before its payload was needed.
+            client.fetch(slot, asked.payload_octets);
+        }
         if let Some(sending) = &asked.sending
             && let payload = client.payload(slot, asked.payload_octets)
             && let Some(place) = sending.headers(&mut self.routes, &self.tables, payload, &mut self.scratch)

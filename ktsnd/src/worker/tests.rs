@@ -112,6 +112,39 @@ fn a_clock_that_steps_back_in_the_last_stretch_does_not_make_a_frame_early() {
 }
 
 #[test]
+fn the_port_is_warmed_up_once_shortly_before_a_frame() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    let at = |number: u64| now + number * MS;
+    app.push(ClockId::Monotonic, at(1), now, b"in time");
+    // Taken over so late that warming up could make it late.
+    world.run_until(20, |w| w.sent().len() == 1);
+    let warmed = world.warmed.lock().unwrap().clone();
+    assert_eq!(warmed.len(), 1, "{warmed:?}");
+    assert!((at(1) - 5 * US..=at(1) - 2 * US).contains(&warmed[0]), "{} before", at(1) - warmed[0]);
+    app.push(ClockId::Monotonic, 0, world.clocks.at(), b"at once");
+    world.run_until(20, |w| w.sent().len() == 2);
+    assert_eq!(world.warmed.lock().unwrap().len(), 1, "a frame that is due does not wait for it");
+}
+
+#[test]
+fn a_port_that_is_slow_to_warm_up_is_left_alone() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    world.clocks.warm_up.store(4 * US, SeqCst);
+    let mut late = 0;
+    for number in 1..=60 {
+        let now = world.clocks.at();
+        app.push(ClockId::Monotonic, now + MS, now, b"");
+        world.run_until(40, |w| w.sent().len() == number);
+        late += usize::from(world.sent()[number - 1].0 > now + MS + US);
+    }
+    assert_eq!(world.warmed.lock().unwrap().len(), 16);
+    assert!(late <= 16, "{late} frames late");
+}
+
+#[test]
 fn frames_of_a_process_that_ended_are_sent_and_then_it_goes() {
     let mut world = World::new(800);
     let app = world.client(64);

@@ -277,11 +277,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
                 // More than that only after a step back: frames of the other clock may be due before this one now.
                 Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {
-                    if !is_warm
-                        && ahead >= limits::WARM_UP
-                        && let Some(state) = self.ports[next.port].as_mut()
-                    {
-                        state.port.warm_up();
+                    if !is_warm {
+                        self.warm_up(next.port, ahead);
                     }
                     is_warm = true;
                 }
@@ -289,6 +286,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 Moment::Gone => return self.missed_window(next.port, ready),
             }
             std::hint::spin_loop();
+        }
+    }
+
+    /// Makes the way into the kernel warm for a frame that is due in `ahead`.
+    fn warm_up(&mut self, port: usize, ahead: Nanos) {
+        let Some(state) = self.ports[port].as_mut() else { return };
+        if state.warm_up.is_wanted(ahead) {
+            let began = self.env.monotonic();
+            state.port.warm_up();
+            state.warm_up.took(self.env.monotonic().since(began));
         }
     }
 

@@ -39,6 +39,8 @@ use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Por
 pub(super) trait Kick {
     /// One non-blocking kick.
     fn kick(&mut self) -> Result<(), Errno>;
+    /// The same on an empty ring: nothing leaves.
+    fn look(&mut self);
     /// The link's state, for answers that leave it open.
     fn link_state(&self) -> LinkState;
 }
@@ -218,10 +220,8 @@ impl<K: Kick> Port for Engine<K> {
 
     #[inline]
     fn warm_up(&mut self) {
-        // With a descriptor in the ring that would be a kick that has to be settled. What the kernel says to an empty ring, it says
-        // again to the commit.
         if self.tx.occupied() == 0 && !self.is_one_remembered {
-            let _ = self.kick.kick();
+            self.kick.look();
         }
     }
 

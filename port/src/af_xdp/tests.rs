@@ -154,6 +154,9 @@ impl Kick for Simulated {
     fn kick(&mut self) -> Result<(), Errno> {
         self.0.borrow_mut().kick()
     }
+    fn look(&mut self) {
+        let _ = self.kick();
+    }
     fn link_state(&self) -> LinkState {
         self.0.borrow().state
     }

@@ -60,6 +60,17 @@ fn a_sent_frame_tells_when() {
     assert_eq!(world.worker_stats.reports.load(SeqCst), 1);
 }
 
+/// The ones' complement sum of a datagram with its pseudo header (RFC 768): all ones where the checksum is right.
+fn udp_sum(headers: &[u8], payload: &[u8]) -> u16 {
+    let datagram = [&headers[34..], payload].concat();
+    let length = u16::try_from(datagram.len()).unwrap().to_be_bytes();
+    let octets = [&headers[26..34], &[0, 17], &length, &datagram].concat();
+    let word = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    let sum: u32 = octets.chunks(2).map(word).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
+}
+
 #[test]
 fn drops_for_the_transmit_times_sake_are_reported_and_no_others() {
     let (mut world, app, notices) = world();
@@ -72,12 +83,20 @@ fn drops_for_the_transmit_times_sake_are_reported_and_no_others() {
     push(&app, SlotFlags::REPORT, ClockId::Monotonic, now, now, b"sent: no error");
     push(&app, SlotFlags::NONE, ClockId::Tai, tai(now - MS), now, b"nobody asked");
     world.run_until(10, |w| !w.sent().is_empty());
+    let payloads: [&[u8]; 3] = [b"missed", b"invalid", b"beyond the horizon"];
     let outcomes: Vec<_> = notices
         .try_iter()
         .map(|notice| {
             let (completion, header) = told(&app, &notice);
             assert_eq!(completion.kinds, kind::ERROR);
             assert!(completion.headers_octets == 42, "the report shows the whole frame");
+            let payload =
+                payloads[usize::from(header.payload_octets != 6) + usize::from(header.payload_octets > 7)];
+            assert_eq!(
+                udp_sum(&completion.headers[..42], payload),
+                0xffff,
+                "with the checksum of its payload"
+            );
             (completion.outcome, header.payload_octets)
         })
         .collect();

@@ -54,6 +54,8 @@ pub(super) struct Clocks {
     pub cpu: Arc<AtomicU64>,
     /// So long a port's system call takes.
     pub hand_over: Arc<AtomicU64>,
+    /// So long warming it up takes.
+    pub warm_up: Arc<AtomicU64>,
     /// Places of clients that have rung.
     pub ringing: Arc<Mutex<Vec<u64>>>,
     /// Nothing can be waited for.
@@ -139,6 +141,8 @@ pub(super) struct World {
     pub outbox: Outbox<Memory>,
     pub returned: Receiver<Returned<Memory>>,
     pub wire: Wire,
+    /// When the port was warmed up.
+    pub warmed: Arc<Mutex<Vec<u64>>>,
     pub stats: Arc<AttachmentStats>,
     pub port_stats: Arc<PortStats>,
     pub worker_stats: Arc<WorkerStats>,
@@ -285,6 +289,12 @@ impl World {
             clock.cpu.fetch_add(takes, SeqCst);
             clock.monotonic.fetch_add(takes, SeqCst);
         }));
+        let warmed = Arc::<Mutex<Vec<u64>>>::default();
+        let (looks, clock) = (warmed.clone(), clocks.clone());
+        let port = port.with_look(Box::new(move || {
+            looks.lock().unwrap().push(clock.at());
+            clock.monotonic.fetch_add(clock.warm_up.load(SeqCst), SeqCst);
+        }));
         let stats = Arc::new(AttachmentStats::default());
         let port_stats = Arc::new(PortStats::default());
         let new = NewPort {
@@ -297,8 +307,18 @@ impl World {
         };
         outbox.send(Command::AddPort(PortIndex(0), new)).unwrap();
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy(&stats)))).unwrap();
-        let mut world =
-            Self { worker, clocks, outbox, returned, wire, stats, port_stats, worker_stats, next_client: 1 };
+        let mut world = Self {
+            worker,
+            clocks,
+            outbox,
+            returned,
+            wire,
+            warmed,
+            stats,
+            port_stats,
+            worker_stats,
+            next_client: 1,
+        };
         world.worker.apply_commands();
         world
     }
