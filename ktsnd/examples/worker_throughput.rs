@@ -57,8 +57,13 @@ impl Environment for Awake {
     fn sleep(&mut self, _: Monotonic, woken: &mut Woken) {
         woken.clear();
     }
-    // All of the CPU is measured here, not a worker's share of it.
-    fn rest(&mut self, _: Monotonic) {}
+    // All of the CPU is measured here, not a worker's share of it: none is used up, so it never has to rest.
+    fn cpu_time(&mut self) -> Option<Nanos> {
+        Some(Nanos::ZERO)
+    }
+    fn rest(&mut self, _: Monotonic) {
+        unreachable!("a worker that uses no CPU time rests");
+    }
     fn news(&mut self, _: usize, woken: &mut Woken) {
         woken.clear();
     }

@@ -62,6 +62,8 @@ pub const REMOVED_A_PASS: usize = 32;
 pub const CAPTURED_LEFT_MAX: usize = 65_536;
 /// Clients that are looked after in one pass.
 pub const TENDED_A_PASS: usize = 8;
+/// So many promises that reach beyond a sleep are made nearer before it.
+pub const PROMISES_MADE_NEARER: usize = 16;
 /// To promise one more ring a look before a sleep, and to look at it, takes about this long with cold caches.
 pub const PROMISE_COST: Nanos = Nanos::new(150);
 /// Taking over one slot takes no longer, unless something interrupts it: twice what it takes with cold caches.

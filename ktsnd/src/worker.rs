@@ -161,6 +161,8 @@ pub struct Worker<P, E> {
     /// The pod's interface that hands over first in the next turn.
     pods_from: usize,
     muted_turn: usize,
+    /// The place whose promise is made nearer first before the next sleep.
+    nearer_turn: usize,
     muted_at: Monotonic,
     second_began: Monotonic,
     tended_at: Monotonic,
@@ -242,6 +244,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             intake_passes: 1,
             pods_from: 0,
             muted_turn: 0,
+            nearer_turn: 0,
             muted_at: Monotonic::ZERO,
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,

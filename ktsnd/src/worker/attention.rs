@@ -8,7 +8,9 @@
 //! [`limits::SLEEP_MAX`] finds the frame.
 //!
 //! A promise that reaches further than the next look needs no renewal, and its ring no look before a sleep: a frame for an
-//! earlier instant would have rung. So a wake-up by one client's doorbell does not cost a look at every ring.
+//! earlier instant would have rung. So a wake-up by one client's doorbell does not cost a look at every ring. A nearer promise
+//! saves that client its doorbell, though, and the worker a wake-up: [`limits::PROMISES_MADE_NEARER`] rings get one before each
+//! sleep, by turns.
 //!
 //! ```text
 //!            frame taken                 QUIET_AFTER without one
@@ -16,6 +18,8 @@
 //!     ▲  promise: the end of each sleep                                │
 //!     └───────────────── doorbell, or the look at quiet rings ─────────┘
 //! ```
+
+use std::ops::Range;
 
 use ktsn_port::Port;
 use ktsn_time::{Monotonic, Nanos, Now};
@@ -135,10 +139,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// needs a look before that, so that the worker may sleep; else the next look is at a ring that does.
     pub(super) fn may_sleep_until(&mut self, looks_at: Now, now: Now) -> bool {
         let is_stepped = std::mem::take(&mut self.is_stepped);
+        let nearer = self.promises_made_nearer();
         for place in 0..self.turns.len() {
             let index = self.turns.at(place).unwrap_or_default();
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
-            client.attended.is_renewed = is_stepped || !client.is_promised_beyond(looks_at);
+            client.attended.is_renewed =
+                is_stepped || nearer.contains(&place) || !client.is_promised_beyond(looks_at);
             if client.is_quiet(now.monotonic) {
                 client.leave();
                 client.attended.is_renewed = true;
@@ -170,6 +176,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         }
         nothing_came && !self.is_any_captured_waiting()
+    }
+
+    /// The places of the rings whose promises are made nearer before this sleep.
+    fn promises_made_nearer(&mut self) -> Range<usize> {
+        let begin = if self.nearer_turn < self.turns.len() { self.nearer_turn } else { 0 };
+        self.nearer_turn = begin + limits::PROMISES_MADE_NEARER;
+        begin..self.nearer_turn
     }
 
     /// Keeps the client's promise young.

@@ -131,3 +131,33 @@ fn a_stream_is_heard_where_frames_are_always_due_at_once() {
     assert!(late.len() >= 8, "{} frames", late.len());
     assert!(late.iter().all(|late| *late < 5 * US), "ns after their times: {late:?}");
 }
+
+/// A ring that was promised a look in 250 ms gets a nearer promise with the next short sleep: its frame for an instant after that
+/// sleep needs no doorbell.
+#[test]
+fn a_far_promise_is_made_nearer_before_a_short_sleep() {
+    let mut world = World::new(1000);
+    let (stream, other) = (world.client(64), world.client(64));
+    for (place, app) in [(0, &stream), (1, &other)] {
+        let soon = world.clocks.at() + MS;
+        send(&world, app, place, soon, b"first");
+    }
+    while world.sent().len() < 2 {
+        world.worker.pass();
+    }
+    // Nothing is queued: all are promised a look in 250 ms. A doorbell ends that sleep at once.
+    world.clocks.ringing.lock().unwrap().push(0);
+    let before = world.clocks.at();
+    while !world.clocks.ringing.lock().unwrap().is_empty() {
+        world.worker.pass();
+    }
+    assert!(world.clocks.at() < before + MS, "it slept");
+    send(&world, &stream, 0, world.clocks.at() + 300 * US, b"stream");
+    world.worker.pass();
+    let ahead = world.clocks.at() + 300 * US;
+    assert!(!send(&world, &other, 1, ahead, b"other"), "it rang for a frame after the next look");
+    while world.sent().len() < 4 {
+        world.worker.pass();
+    }
+    assert_eq!(world.sent()[3].0 / US, ahead / US);
+}
