@@ -15,7 +15,7 @@ use super::parse;
 use crate::config::ClockSource;
 
 /// How often the kernel is asked; a tool is a process, and asked less often.
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_millis(500);
 const TOOL_PERIOD: Duration = Duration::from_secs(1);
 /// How long a tool may take. Less than what a thread may be silent for.
 const PATIENCE: Duration = Duration::from_millis(800);
