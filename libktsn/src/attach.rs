@@ -14,7 +14,7 @@
 //! Where the region names other attachments of the namespace, the same steps are made for each of them, by the
 //! number of its interface.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -255,42 +255,53 @@ fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, door
     true
 }
 
-/// Says once why timed sends of this program are not KTSN's, and the remedy.
+/// Says once why timed sends of this program are not KTSN's, what becomes of them, and the remedy.
 pub(crate) fn warn() {
     const ATTACHED: u32 = HelloStatus::Attached as u32;
     const NOT_ATTACHED: u32 = HelloStatus::NotAttached as u32;
     const VERSION: u32 = HelloStatus::Version as u32;
     const CLIENTS_MAX: u32 = HelloStatus::ClientsMax as u32;
-    env::warn_once(match REFUSAL.load(Relaxed) {
-        ATTACHED => {
-            b"ktsn: no ktsnd at KTSN_RUN_DIR/client/ktsn.sock (default /run/ktsn): SO_TXTIME is left to the kernel. \
-              Start ktsnd or mount its client directory; KTSN_LOG=off hides this line.\n"
-        }
-        NOT_ATTACHED => {
-            b"ktsn: ktsnd has no attachment for this network namespace: SO_TXTIME is left to the kernel. \
-              Attach its interface (ktsnd --attach NETNS:IFACE); KTSN_LOG=off hides this line.\n"
-        }
-        VERSION => {
-            b"ktsn: libktsn speaks ring ABI 1..1 and this ktsnd only others: SO_TXTIME is left to the kernel. \
-              Install libktsn and ktsnd of one release; KTSN_LOG=off hides this line.\n"
-        }
-        NO_DESCRIPTOR => {
-            b"ktsn: no descriptor left for libktsn (it needs 2): SO_TXTIME is left to the kernel. \
-              Raise the hard limit of open files (RLIMIT_NOFILE); KTSN_LOG=off hides this line.\n"
-        }
-        CLIENTS_MAX => {
-            b"ktsn: the attachment has all its clients, or its memory, or this process all its connections: SO_TXTIME is left \
-              to the kernel. See 'clients refused' in ktsn status. Raise clients_max or memory_max; KTSN_LOG=off hides this line.\n"
-        }
-        CUT_OFF => {
-            b"ktsn: ktsnd is there and has not answered within a second: SO_TXTIME is left to the kernel. \
-              See ktsnd's log; the program may ask again; KTSN_LOG=off hides this line.\n"
-        }
-        _ => {
-            b"ktsn: ktsnd refused this program: SO_TXTIME is left to the kernel. \
-              See ktsnd's log for the reason; KTSN_LOG=off hides this line.\n"
-        }
-    });
+    let path = env::socket_path().map_or(b"".as_slice(), CStr::to_bytes);
+    let (why, which, remedy): (&[u8], &[u8], &[u8]) = match REFUSAL.load(Relaxed) {
+        ATTACHED if path.is_empty() => (
+            b"the path in KTSN_RUN_DIR is too long for a socket, 90 octets at most",
+            b"",
+            b"Move the directory",
+        ),
+        ATTACHED => (b"no ktsnd at ", path, b"Start ktsnd, or mount its client directory there"),
+        NOT_ATTACHED => (
+            b"ktsnd has no attachment for this network namespace",
+            b"",
+            b"Attach its interface (ktsnd --attach NETNS:IFACE)",
+        ),
+        VERSION => (
+            b"libktsn speaks ring ABI 1..1 and this ktsnd only others",
+            b"",
+            b"Install libktsn and ktsnd of one release",
+        ),
+        NO_DESCRIPTOR => (
+            b"no descriptor left for libktsn (it needs 2)",
+            b"",
+            b"Raise the hard limit of open files (RLIMIT_NOFILE)",
+        ),
+        CLIENTS_MAX => (
+            b"the attachment has all its clients, or its memory, or this process all its connections",
+            b"",
+            b"See 'clients refused' in ktsn status; raise clients_max or memory_max",
+        ),
+        CUT_OFF => (
+            b"ktsnd has not answered within a second at ",
+            path,
+            b"See ktsnd's log; the program may ask again",
+        ),
+        _ => (b"ktsnd refused this program at ", path, b"See ktsnd's log for the reason"),
+    };
+    let effect: &[u8] = if env::is_strict() {
+        b": timed sends fail with ENETDOWN (KTSN_POLICY=strict). "
+    } else {
+        b": SO_TXTIME is left to the kernel. "
+    };
+    env::warn_once(&[b"ktsn: ", why, which, effect, remedy, b"; KTSN_LOG=off hides this line."]);
 }
 
 const _: () = assert!(ABI <= u16::MAX as u32);

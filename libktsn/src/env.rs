@@ -12,6 +12,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use crate::line::Line;
 use crate::{clock, fds, originals, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
@@ -90,10 +91,10 @@ pub(crate) fn takes_short_of_long_segments() -> bool {
     is_kernel(6, 14)
 }
 
-/// Says once that timed sends of this program do not reach KTSN, and what to do about it.
-pub(crate) fn warn_once(line: &[u8]) {
+/// Says once, in a line of these pieces, that timed sends of this program do not reach KTSN, and what to do about it.
+pub(crate) fn warn_once(pieces: &[&[u8]]) {
     if LOG.load(Relaxed) >= 1 && !STDERR_GONE.load(Relaxed) && !WARNED.swap(true, Relaxed) {
-        sys::complain(line);
+        sys::complain(Line::of(pieces).octets());
     }
 }
 

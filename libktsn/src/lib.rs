@@ -55,6 +55,7 @@ pub mod hooks;
 mod hwtstamp;
 mod leaving;
 mod limit;
+mod line;
 mod memory;
 mod message;
 mod multiple;

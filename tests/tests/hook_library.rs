@@ -116,8 +116,8 @@ fn garbage_gets_the_kernels_answers() {
     assert_eq!(peer.events().clients, 1);
 }
 
-/// Without a daemon a timed send is the kernel's, and one line says what to do; `KTSN_LOG=off` hides it, and with
-/// `KTSN_POLICY=strict` the send fails instead.
+/// Without a daemon a timed send is the kernel's, and one line says where ktsnd was looked for, what becomes of the sends, and what
+/// to do; `KTSN_LOG=off` hides it. With `KTSN_POLICY=strict` the send fails instead, and the line says so.
 #[test]
 fn without_a_daemon() {
     let run_dir = hook::open_directory();
@@ -134,7 +134,12 @@ fn without_a_daemon() {
         let (failed, said) = stream("kernel", "warn");
         assert_eq!(failed, 0);
         assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains("KTSN_RUN_DIR") && said.contains("Start ktsnd"), "{said}");
+        let socket = run_dir.path().join("client/ktsn.sock").display().to_string();
+        assert!(
+            said.starts_with(&format!("ktsn: no ktsnd at {socket}: SO_TXTIME is left to the kernel. ")),
+            "{said}"
+        );
+        assert!(said.contains("Start ktsnd"), "{said}");
         let mut datagram = [0; 16];
         for index in 0..3 {
             let octets = receiver.recv(&mut datagram).expect("datagram");
@@ -142,5 +147,10 @@ fn without_a_daemon() {
         }
         assert_eq!(stream("kernel", "off"), (0, String::new()));
         assert_eq!(stream("strict", "off"), (3, String::new()));
+        let (failed, said) = stream("strict", "warn");
+        let effect =
+            format!("ktsn: no ktsnd at {socket}: timed sends fail with ENETDOWN (KTSN_POLICY=strict). ");
+        assert_eq!((failed, said.lines().count()), (3, 1), "{said}");
+        assert!(said.starts_with(&effect), "{said}");
     }
 }
