@@ -32,6 +32,8 @@ pub(crate) enum ControlError {
     Absent(PathBuf),
     /// A socket that nobody listens on any more.
     Stale(PathBuf),
+    /// None of the node's, and several beside programs.
+    Several(Vec<PathBuf>),
     /// The socket is not ours to use.
     Denied(PathBuf),
     /// Something else is in the way.
@@ -59,6 +61,16 @@ impl fmt::Display for ControlError {
                 run_dir(path),
                 path.display()
             ),
+            Self::Several(run_dirs) => {
+                let run_dirs: Vec<String> = run_dirs.iter().map(|path| path.display().to_string()).collect();
+                write!(
+                    f,
+                    "no ktsnd runs in {RUN_DIR_DEFAULT}, and {} run beside programs (ktsn run --with-daemon), in {}; name one \
+                     with --run-dir",
+                    run_dirs.len(),
+                    run_dirs.join(", ")
+                )
+            }
             Self::Denied(path) => {
                 write!(f, "{} may not be opened by this user; run the command as root", path.display())
             }

@@ -9,6 +9,7 @@ mod control;
 mod doctor;
 mod installed;
 mod output;
+mod running;
 #[allow(unsafe_code)]
 mod sys;
 

@@ -80,6 +80,21 @@ fn the_program_has_a_daemon_as_long_as_it_runs() {
     assert!(err(&output).contains("run/va"), "{}", err(&output));
 }
 
+/// Who asks from another terminal need not know its directory. Other tests may run a ktsnd beside it: then they are named.
+#[test]
+fn status_finds_it_without_its_directory() {
+    let (mut child, run_dir, _) = started("", "exec sleep 600");
+    for verb in [["status"].as_slice(), &["top", "--once", "--interval", "100ms"]] {
+        let output =
+            Command::new(folder().join("ktsn")).args(verb).env_remove("KTSN_RUN_DIR").output().unwrap();
+        let said = format!("{}{}", out(&output), err(&output));
+        let is_only = out(&output).contains(&format!("in {run_dir}: serving")) || verb[0] == "top";
+        assert!(said.contains(&run_dir) || (is_only && output.status.success()), "{verb:?}: {said}");
+    }
+    signal(&child, "TERM");
+    child.wait().unwrap();
+}
+
 #[test]
 fn timed_sends_are_taken_and_sent_by_it() {
     let script = "$KTSN talk 192.0.2.2:5000 --count 100 >&2 && sleep 0.2 && $KTSN status --json";

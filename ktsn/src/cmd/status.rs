@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::schedule;
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, columns, span};
+use crate::running::{self, Found};
 
 mod addresses;
 mod deferred;
@@ -45,7 +46,7 @@ Exit status: 0 ktsnd answered; 1 no ktsnd answers there; 2 wrong usage.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
-    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn].
+    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn, else that of the only `ktsn run --with-daemon`].
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// JSON instead of tables; with --watch one line each second.
@@ -69,6 +70,8 @@ struct Answers {
     gates: Vec<v1::ScheduleState>,
     /// Where they were asked for.
     peers: Option<overlay::Peers>,
+    /// Directories of the ktsnd that were not asked.
+    others: Vec<PathBuf>,
 }
 
 /// Asks and shows.
@@ -83,10 +86,12 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 fn show(args: &StatusArgs) -> Result<(), String> {
-    let run_dir = control::run_dir(args.run_dir.as_deref()).map_err(|error| format!("--run-dir: {error}"))?;
     let runtime = control::runtime().map_err(|error| error.to_string())?;
+    let Found { run_dir, others } =
+        runtime.block_on(running::find(args.run_dir.as_deref())).map_err(|error| error.to_string())?;
     loop {
-        let answers = runtime.block_on(ask(&run_dir, args.peers)).map_err(|error| error.to_string())?;
+        let mut answers = runtime.block_on(ask(&run_dir, args.peers)).map_err(|error| error.to_string())?;
+        answers.others.clone_from(&others);
         let text = match (args.json, args.watch) {
             (true, true) => format!("{}\n", json_of(&run_dir, &answers)),
             (true, false) => format!("{:#}\n", json_of(&run_dir, &answers)),
@@ -107,6 +112,7 @@ async fn ask(run_dir: &Path, with_peers: bool) -> Result<Answers, ControlError> 
     let mut client = control::connect(run_dir).await?;
     let mut answers = Answers {
         peers: None,
+        others: Vec::new(),
         version: control::answer(run_dir, client.version(v1::VersionRequest {})).await?,
         health: control::answer(run_dir, client.health(v1::HealthRequest {})).await?,
         list: control::answer(run_dir, client.list(v1::ListRequest {})).await?,
@@ -154,6 +160,9 @@ fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
     let state = if health.serving { "serving" } else { "NOT SERVING" };
     let abi = format!("{}-{}", version.ring_abi_min, version.ring_abi_max);
     put!(text, "ktsnd {} in {}: {state}, ring ABI {abi}", version.version, run_dir.display());
+    for other in &answers.others {
+        put!(text, "another ktsnd, beside a program, in {}: see it with --run-dir", other.display());
+    }
     text.push_str(&health::text(health));
 }
 
@@ -393,6 +402,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
     let Answers { version, health, list, statistics, peers, .. } = answers;
     json!({
         "run_dir": run_dir.to_string_lossy(),
+        "other_run_dirs": answers.others.iter().map(|other| other.to_string_lossy()).collect::<Vec<_>>(),
         "version": {
             "version": version.version, "ring_abi_min": version.ring_abi_min, "ring_abi_max": version.ring_abi_max,
         },

@@ -51,6 +51,7 @@ fn made() -> Answers {
         ..Default::default()
     };
     Answers {
+        others: vec!["/run/ktsn-run.7.0".into()],
         version: v1::VersionReply { version: "0.1.0".into(), ring_abi_min: 1, ring_abi_max: 1 },
         health: v1::HealthReply {
             serving: true,
@@ -98,6 +99,7 @@ fn made() -> Answers {
 #[test]
 fn the_tables_hold_everything() {
     let text = text_of(Path::new("/run/ktsn"), &made());
+    assert!(text.contains("another ktsnd, beside a program, in /run/ktsn-run.7.0"), "{text}");
     for part in [
         "ktsnd 0.1.0 in /run/ktsn: serving, ring ABI 1-1",
         "clock NOT SYNCHRONISED, TAI - UTC = 0 s",

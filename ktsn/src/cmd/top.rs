@@ -17,6 +17,7 @@ use ktsn_time::Nanos;
 use super::observer::span;
 use crate::control::{self, ANSWER_MAX, ControlError};
 use crate::output::{self, Written};
+use crate::running;
 use view::View;
 
 /// ktsnd counts at most that often for one who watches.
@@ -38,7 +39,7 @@ Exit status: 0 done, or nobody reads any more; 1 no ktsnd answers there, or it e
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn].
+    /// Directory of the ktsnd to ask [default: KTSN_RUN_DIR, else /run/ktsn, else that of the only `ktsn run --with-daemon`].
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// How long an interval is.
@@ -92,10 +93,11 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 fn show(args: &TopArgs) -> Result<(), String> {
-    let run_dir = control::run_dir(args.run_dir.as_deref()).map_err(|error| format!("--run-dir: {error}"))?;
     let runtime = control::runtime().map_err(|error| error.to_string())?;
+    let found =
+        runtime.block_on(running::find(args.run_dir.as_deref())).map_err(|error| error.to_string())?;
     let shown = args.shown(io::stdout().is_terminal());
-    runtime.block_on(watch(&run_dir, args, shown))
+    runtime.block_on(watch(&found.run_dir, args, shown))
 }
 
 async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), String> {

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 
 use super::unserved;
 use crate::sys::{self, Signals};
-use crate::{control, installed};
+use crate::{control, installed, running};
 
 /// The longest wait for ktsnd to serve.
 const READY_MAX: Duration = Duration::from_secs(5);
@@ -179,9 +179,9 @@ impl Place {
             return Ok(Self { run_dir: named.to_owned(), is_ours: false });
         }
         let mut result = Err(io::ErrorKind::NotFound.into());
-        for parent in [PathBuf::from("/run"), std::env::temp_dir()] {
+        for parent in running::parents() {
             for number in 0..100 {
-                let run_dir = parent.join(format!("ktsn-run.{}.{number}", std::process::id()));
+                let run_dir = parent.join(format!("{}{}.{number}", running::PREFIX, std::process::id()));
                 // `create` fails on what is there, so nobody can have prepared the directory.
                 match std::fs::DirBuilder::new().mode(0o700).create(&run_dir) {
                     Ok(()) => {
