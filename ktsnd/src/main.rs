@@ -2,6 +2,7 @@
 //! `ktsnd`: reads its command line and configuration, then runs the daemon until SIGTERM.
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -53,7 +54,15 @@ fn main() -> ExitCode {
         Ok(filter) => filter,
         Err(error) => return wrong(&format!("--log: {:?}: {error}", arguments.log)),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    // Colours are for a terminal: a file or a journal would keep their codes.
+    let is_coloured =
+        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(is_coloured)
+        .init();
     let mut config = match read(arguments.config.as_deref()) {
         Ok(config) => config,
         Err(message) => return wrong(&message),

@@ -210,3 +210,23 @@ fn multicast_and_broadcast() {
     let counters = daemon.control().counters(NAME);
     assert_eq!((counters.sent, counters.bypassed.len()), (15, 0), "{counters:?}");
 }
+
+/// Without any destination nothing is ever taken: the log says so when the attachment is made. A log in a file has no colours.
+#[test]
+fn an_attachment_without_destinations_is_warned_of() {
+    let bed = Bed::new();
+    let bare = Attachment::pod_a(&bed).without_overlay();
+    for (attachment, warns) in [
+        (bare.clone(), true),
+        (format!("{bare}destinations = [\"10.244.0.0/16\"]\n"), false),
+        (format!("{bare}destinations = [\"01:00:5e:00:00:07\"]\n"), false),
+        (Attachment::pod_a(&bed).toml(), false),
+    ] {
+        let port = configuration(&[]);
+        let mut daemon = Daemon::prepare(&bed.host_a, &format!("{port}{attachment}"));
+        daemon.spawn();
+        let log = daemon.log();
+        assert_eq!(log.contains("no destination is allowed"), warns, "{attachment}\n{log}");
+        assert!(log.contains("attached") && !log.contains('\u{1b}'), "{log}");
+    }
+}

@@ -13,13 +13,8 @@ const FAILED: Option<i32> = Some(1);
 
 fn bare(arguments: &[&str]) -> (Option<i32>, String) {
     let run_dir = tempfile::tempdir().expect("directory");
-    let output = Command::new(binary())
-        .arg("--run-dir")
-        .arg(run_dir.path())
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("ktsnd");
+    let output =
+        Command::new(binary()).arg("--run-dir").arg(run_dir.path()).args(arguments).output().expect("ktsnd");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -141,7 +136,7 @@ fn no_privileges() {
         [&["--bounding-set=-all", "--inh-caps=-all"][..], &["--bounding-set=-net_raw", "--inh-caps=-net_raw"]]
     {
         let mut command = Command::new("setpriv");
-        command.args(drop).arg("--").arg(plain.get_program()).args(plain.get_args()).env("NO_COLOR", "1");
+        command.args(drop).arg("--").arg(plain.get_program()).args(plain.get_args());
         let (code, errors) = daemon.fails(&mut command);
         assert!(code.is_some_and(|c| c != 0), "{errors}");
         let last = errors.lines().last().unwrap_or_default();

@@ -236,7 +236,6 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            .env("NO_COLOR", "1")
             .process_group(0);
         signals.unhold_in(&mut command);
         sys::end_with_us(&mut command);

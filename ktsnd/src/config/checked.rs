@@ -277,6 +277,14 @@ impl Attachment {
         RawAttachment { addresses, ..raw.clone() } == self.raw
     }
 
+    /// Whether no datagram of it is ever taken: neither prefixes are listed nor can there be peers. One with MAC addresses alone is
+    /// for packet sockets.
+    #[must_use]
+    pub fn takes_no_datagram(&self) -> bool {
+        let has_overlay = self.overlay.is_some() || self.segment.is_some() || self.segment_from.is_some();
+        !has_overlay && self.allowed().is_none()
+    }
+
     /// The MAC addresses that packet sockets may send to; `None` = to everything, as nothing is listed.
     #[must_use]
     pub fn listed(&self) -> Option<Vec<MacAddress>> {

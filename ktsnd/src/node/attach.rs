@@ -86,6 +86,13 @@ impl Node {
         attachment.give(added.addresses.clone());
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
         info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
+        if attachment.takes_no_datagram() {
+            warn!(
+                attachment = attachment.name,
+                "no destination is allowed: datagrams of its programs are left to the kernel; name prefixes in \
+                 `destinations`, or an overlay with peers"
+            );
+        }
         let attached =
             Attached { attachment, uplink, interface_port, stats, capture: None, overlay, rules: None, kept };
         self.note_attached(index, attached);

@@ -230,7 +230,6 @@ impl Daemon {
             .arg("--run-dir")
             .arg(&self.run_dir)
             .args(["--log", self.log_filter])
-            .env("NO_COLOR", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
