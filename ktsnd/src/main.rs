@@ -45,6 +45,9 @@ struct Arguments {
     /// error, warn, info, debug or trace; or a filter such as ktsnd=debug
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     log: String,
+    /// The run directory is this process's, which removes it; where it was killed, ktsnd does at its own end
+    #[arg(long, value_name = "PID", hide = true)]
+    run_dir_of: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -78,7 +81,11 @@ fn main() -> ExitCode {
         .or_else(|| config.daemon.run_dir.clone())
         .or_else(|| std::env::var_os("KTSN_RUN_DIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/run/ktsn"));
-    match daemon::run(config, &Options { run_dir }) {
+    let result = daemon::run(config, &Options { run_dir: run_dir.clone() });
+    if arguments.run_dir_of.is_some_and(|owner| owner != std::os::unix::process::parent_id()) {
+        let _ = std::fs::remove_dir_all(&run_dir);
+    }
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ktsnd: {error:#}");

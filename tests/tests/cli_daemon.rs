@@ -193,12 +193,12 @@ fn signals_reach_the_program_and_the_daemon_ends_after_it() {
 }
 
 #[test]
-fn a_killed_ktsn_leaves_no_daemon() {
+fn a_killed_ktsn_leaves_no_daemon_and_no_directory() {
     let (mut child, run_dir, daemon) = started("", "echo $$; exec sleep 2");
     signal(&child, "KILL");
     child.wait().unwrap();
     assert!(is_gone(daemon), "ktsnd {daemon} still runs");
-    let _ = std::fs::remove_dir_all(run_dir);
+    assert!(!Path::new(&run_dir).exists(), "{run_dir} is left");
 }
 
 #[test]

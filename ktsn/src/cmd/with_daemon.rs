@@ -70,7 +70,7 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
         Place::take(run_dir).map_err(io_failed("cannot make a run directory; give one with --run-dir"))?;
     let signals = Signals::hold(&FORWARDED).map_err(io_failed("signals"))?;
     let mut daemon =
-        Daemon::start(&executable, attach, &place.run_dir, &signals).map_err(io_failed("ktsnd"))?;
+        Daemon::start(&executable, attach, &place, &signals).map_err(io_failed("ktsnd"))?;
     daemon.wait_until_serving(&place.run_dir, &signals)?;
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
@@ -220,7 +220,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(executable: &Path, attach: &str, run_dir: &Path, signals: &Signals) -> io::Result<Self> {
+    fn start(executable: &Path, attach: &str, place: &Place, signals: &Signals) -> io::Result<Self> {
+        let run_dir = &place.run_dir;
         let log = run_dir.join("ktsnd.log");
         // A named directory may hold the log of an earlier or, by mistake, of another daemon.
         let output = File::options().append(true).create(true).open(&log)?;
@@ -237,6 +238,10 @@ impl Daemon {
             .stdout(output.try_clone()?)
             .stderr(output)
             .process_group(0);
+        if place.is_ours {
+            // Where we are killed, we cannot remove it.
+            command.args(["--run-dir-of", &std::process::id().to_string()]);
+        }
         signals.unhold_in(&mut command);
         sys::end_with_us(&mut command);
         let child = command.spawn()?;
