@@ -136,7 +136,7 @@ fn keeps_the_rules(attachment: &Attachment) {
     assert!(attachment.interface.len() <= INTERFACE_OCTETS_MAX, "{}", attachment.interface);
     assert!(attachment.slots > 0 && attachment.clients_max > 0);
     assert!(attachment.horizon.get() > 0 && attachment.overrun_limit.get() >= 0);
-    let _ = (attachment.allowed(), attachment.listed());
+    let _ = (attachment.allowed(), attachment.takes_no_datagram());
 }
 
 fn is_told(error: &ConfigError, given: &str) {

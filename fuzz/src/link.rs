@@ -90,9 +90,14 @@ fn sent(tables: &Tables, shape: LinkShape, payload: &[u8], whole: &[u8]) -> bool
     if let (Some(own), Some(tag)) = (attachment.vlan(), head.tag) {
         assert!(tag & 0xfff == 0 || tag & 0xfff == own.vid.get(), "the attachment's VLAN");
     }
+    assert!(!head.is_reserved() || attachment.names(MacAddress(head.destination)), "reserved groups");
+    let is_ip = head.ip_source != IpSource::None;
+    let in_prefix =
+        head.ip_target.is_some_and(|to| to[..15] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0]);
+    assert!(!is_ip || in_prefix, "IP and ARP go by prefixes");
     assert!(
-        !head.is_reserved() || (attachment.is_listed() && head.destination == NAMED.0),
-        "reserved groups"
+        is_ip || !attachment.is_mac_listed() || head.destination == NAMED.0,
+        "the others by MAC addresses"
     );
     let is_added = way.tag.is_some() && !way.is_own_tag;
     let rest = if is_added { &frame[16..] } else { &frame[12..] };
@@ -123,7 +128,7 @@ fn tables(vlan: Option<Tci>, is_listed: bool, is_judged: bool) -> Tables {
         vlan,
     });
     let attachment = attachment.expect("tables");
-    let attachment = if is_listed { attachment.listed(vec![NAMED]).expect("a list") } else { attachment };
+    let attachment = attachment.naming(vec![NAMED], is_listed).expect("a list");
     let attachment = if is_judged { attachment.withholding(vec![]).expect("tables") } else { attachment };
     Tables::new(1, vec![Some(attachment)]).expect("tables")
 }

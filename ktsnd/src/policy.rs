@@ -22,7 +22,7 @@ use ktsn_model::IpPrefix;
 use serde_json::Value;
 
 pub use named::Hindrance;
-pub(crate) use named::{Prefixes, all_past_the_kernel, hindrances, is_past_the_kernel, past_the_kernel};
+pub(crate) use named::{Prefixes, hindrances, is_past_the_kernel, past_the_kernel};
 pub use restriction::Restriction;
 pub(crate) use watch::{Known, Watch};
 

@@ -192,7 +192,8 @@ fn judge(
     let rules = LinkRules {
         source: facts.source,
         vlan: facts.vlan,
-        is_listed: facts.is_listed,
+        is_ip_listed: facts.is_ip_listed,
+        is_mac_listed: facts.is_mac_listed,
         is_source_judged: facts.is_source_judged,
     };
     let owns = |address| producer.owns(address) == Some(true);

@@ -110,7 +110,8 @@ pub fn link_rules(tables: &AttachmentTables) -> LinkRules {
     LinkRules {
         source: tables.interface().mac().0,
         vlan: tables.vlan().map(|tci| tci.vid.get()).filter(|vid| *vid != 0),
-        is_listed: tables.is_listed(),
+        is_ip_listed: true,
+        is_mac_listed: tables.is_mac_listed(),
         is_source_judged: tables.is_source_judged(),
     }
 }
@@ -171,10 +172,11 @@ pub fn resolve_link_replica(
     Ok(resolved)
 }
 
-/// Whether the list of destinations holds an IP address, own addresses excepted.
+/// Whether a prefix of the attachment holds an IP address, own addresses excepted. What is left to the kernel leaves by the
+/// interface, where the kernel's rules are: a program that knows of it already gives it to the kernel.
 fn is_allowed(tables: &AttachmentTables, address: [u8; 16]) -> bool {
-    let address = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
-    !matches!(way(tables, IpPrefix::host(address)), Way::Bypass(_))
+    let host = IpPrefix::host(IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
+    tables.leaves(host) || !matches!(way(tables, host), Way::Bypass(_))
 }
 
 /// The first octets of the frame that will be made around `payload`; how many.

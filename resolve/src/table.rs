@@ -111,7 +111,7 @@ pub struct AttachmentTables {
     left: PrefixMap<()>,
     /// Destinations that frames past the node's packet filter may have; none: every one.
     permitted: Option<PrefixMap<()>>,
-    is_listed: bool,
+    is_mac_listed: bool,
     named: Vec<MacAddress>,
     /// What its interface has besides the addresses that were given; `None`: the interface is believed.
     withheld: Option<Vec<IpAddr>>,
@@ -147,7 +147,7 @@ impl AttachmentTables {
             allowed,
             own,
             vlan,
-            is_listed: false,
+            is_mac_listed: false,
             named,
             forwarding,
             yielded,
@@ -248,29 +248,29 @@ impl AttachmentTables {
         let Some(permitted) = &self.permitted else { return true };
         to.is_some_and(|to| permitted.longest(IpPrefix::host(to.to_canonical())).is_some())
     }
-    /// The same tables with a list of destinations for packet sockets: the allowed prefixes, and these MAC addresses.
-    /// Without it they may send to everything but the reserved groups.
+    /// The same tables with MAC addresses that packet sockets may send to: with `is_only`, frames that are neither IP nor ARP go
+    /// to no other one; else to each that is no reserved group. IP and ARP are judged by the allowed prefixes.
     ///
     /// # Errors
     /// `TooMany`.
-    pub fn listed(mut self, mut named: Vec<MacAddress>) -> Result<Self, TableError> {
+    pub fn naming(mut self, mut named: Vec<MacAddress>, is_only: bool) -> Result<Self, TableError> {
         TableError::bound("MAC addresses", named.len(), NAMED_MAX)?;
         named.sort_unstable();
         named.dedup();
-        (self.is_listed, self.named) = (true, named);
+        (self.is_mac_listed, self.named) = (is_only, named);
         Ok(self)
     }
-    /// Whether packet sockets may send to listed destinations only.
+    /// Whether frames that are neither IP nor ARP may go to named MAC addresses only.
     #[must_use]
-    pub fn is_listed(&self) -> bool {
-        self.is_listed
+    pub fn is_mac_listed(&self) -> bool {
+        self.is_mac_listed
     }
-    /// The MAC addresses on that list, sorted.
+    /// The named MAC addresses, sorted.
     #[must_use]
     pub fn named(&self) -> &[MacAddress] {
         &self.named
     }
-    /// Whether a MAC address is on that list.
+    /// Whether a MAC address is named.
     #[must_use]
     pub fn names(&self, address: MacAddress) -> bool {
         self.named.binary_search(&address).is_ok()

@@ -75,7 +75,14 @@ fn a_foreign_ip_source_is_policed() {
     let given = tables(attachment(&[(ip("10.0.0.1"), 24)]).withholding(vec![ip("10.0.0.7")]).unwrap());
     let v4 = |last: u8| [b"\x08\x00\x45".as_slice(), &[0; 11], &[10, 0, 0, last], &[10, 0, 0, 2]].concat();
     let arp = |last: u8| {
-        [b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02".as_slice(), &OWN.0, &[10, 0, 0, last], &[0; 10]].concat()
+        [
+            b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02".as_slice(),
+            &OWN.0,
+            &[10, 0, 0, last],
+            &[0; 6],
+            &[10, 0, 0, 2],
+        ]
+        .concat()
     };
     let tagged = |rest: Vec<u8>| [&b"\x81\x00\xe0\x07"[..], &rest].concat();
     for (rest, is_own) in [

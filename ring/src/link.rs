@@ -21,12 +21,15 @@ pub(crate) const NO_PREFIX: u8 = 255;
 
 /// Frames of packet sockets are taken.
 const SERVED: u16 = 1;
-/// Only listed destinations are.
+/// Destinations are judged: IP and ARP by the table's prefixes, other EtherTypes by its MAC addresses. A program that knows no
+/// [`ANY_MAC`] takes what either list names.
 const LISTED: u16 = 2;
 /// The attachment has a VLAN of its own.
 const VLAN: u16 = 4;
 /// IP and ARP sources are judged.
 const SOURCES: u16 = 8;
+/// Other EtherTypes go to every MAC address.
+const ANY_MAC: u16 = 16;
 
 /// What the daemon says about the interface that packet sockets send on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +40,10 @@ pub struct LinkFacts {
     pub if_index: u32,
     /// Its MAC address.
     pub source: [u8; 6],
-    /// Only destinations of the table are taken: its prefixes for IP, its MAC addresses for everything.
-    pub is_listed: bool,
+    /// IP and ARP are taken to the table's prefixes only. Always, but of a ktsnd that had one list for both.
+    pub is_ip_listed: bool,
+    /// Other EtherTypes are taken to the table's MAC addresses only.
+    pub is_mac_listed: bool,
     /// The attachment's VLAN: frames that bring a tag must name it, or VID 0.
     pub vlan: Option<u16>,
     /// IP sources and ARP senders must be addresses that the table names.
@@ -49,7 +54,11 @@ impl LinkFacts {
     pub(crate) const fn to_words(self) -> [u64; 2] {
         let [a, b, c, d, e, f] = self.source;
         let served = if self.is_served { SERVED } else { 0 };
-        let listed = if self.is_listed { LISTED } else { 0 };
+        let listed = match (self.is_ip_listed, self.is_mac_listed) {
+            (false, false) => 0,
+            (true, false) => LISTED | ANY_MAC,
+            (_, true) => LISTED,
+        };
         let (has_vlan, vlan) = match self.vlan {
             Some(vlan) => (VLAN, vlan),
             None => (0, 0),
@@ -66,7 +75,8 @@ impl LinkFacts {
             is_served: flags & SERVED != 0,
             if_index: words[1] as u32,
             source: [a, b, c, d, e, f],
-            is_listed: flags & LISTED != 0,
+            is_ip_listed: flags & LISTED != 0,
+            is_mac_listed: flags & LISTED != 0 && flags & ANY_MAC == 0,
             vlan: if flags & VLAN != 0 { Some((words[1] >> 32) as u16) } else { None },
             is_source_judged: flags & SOURCES != 0,
         }
@@ -158,7 +168,8 @@ mod tests {
             is_served: true,
             if_index: 0x0102_0304,
             source: [2, 0, 0, 0, 0, 5],
-            is_listed: true,
+            is_ip_listed: true,
+            is_mac_listed: true,
             vlan: Some(7),
             is_source_judged: false,
         }
@@ -172,7 +183,10 @@ mod tests {
         let judged = LinkFacts { is_source_judged: true, ..facts() };
         assert_eq!(judged.to_words()[0], 0x000f_0500_0000_0002);
         assert_eq!(LinkFacts::from_words(judged.to_words()), judged);
-        let plain = LinkFacts { vlan: None, is_listed: false, ..facts() };
+        let any_mac = LinkFacts { is_mac_listed: false, ..facts() };
+        assert_eq!(any_mac.to_words()[0], 0x0017_0500_0000_0002);
+        assert_eq!(LinkFacts::from_words(any_mac.to_words()), any_mac);
+        let plain = LinkFacts { vlan: None, is_ip_listed: false, is_mac_listed: false, ..facts() };
         assert_eq!(LinkFacts::from_words(plain.to_words()), plain);
     }
 

@@ -104,7 +104,7 @@ fn what_is_given_is_the_configurations_word() {
 #[test]
 fn frames_of_packet_sockets_from_foreign_addresses_are_the_kernels() {
     let bed = Bed::new();
-    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).to(&["10.244.0.0/16"])]);
     let send = |kind: Kind| {
         let numbers = [kind as u64, 20, 20_000, 1_000].map(|number| number.to_string());
         let mut arguments = vec!["eth0".to_owned(), "02:00:00:00:99:01".to_owned(), "frames".to_owned()];

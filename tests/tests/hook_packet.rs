@@ -97,7 +97,7 @@ fn bypassed(daemon: &Daemon, word: &str, count: u64) {
 fn every_kind_of_frame_leaves_at_its_time_octet_by_octet() {
     let bed = Bed::new();
     let own = own_mac(&bed);
-    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
+    let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).to(&["10.244.0.0/16"])]);
     let kinds = [Kind::Raw, Kind::Tagged, Kind::Ipv4, Kind::Datagram, Kind::Bound, Kind::Many, Kind::Split];
     for (done, kind) in (0u64..).zip(kinds) {
         let tap = Frames::open(&bed.host_a, HOST_END);
@@ -167,7 +167,7 @@ fn datagrams_get_the_configured_tag_by_the_interface() {
 }
 
 /// What the attachment does not allow goes to the kernel at once, with a named reason: a foreign source, reserved groups,
-/// MAC addresses and IP destinations that are not listed.
+/// MAC addresses (where these are listed) and IP destinations that are not.
 #[test]
 fn what_is_not_allowed_is_the_kernels_at_once() {
     let bed = Bed::new();
@@ -188,7 +188,7 @@ fn what_is_not_allowed_is_the_kernels_at_once() {
     bypassed(&daemon, "not_allowed", 30);
     drop(daemon);
 
-    let listed = Attachment::pod_a(&bed).to(&[lldp, "10.244.0.0/24"]);
+    let listed = Attachment::pod_a(&bed).to(&[lldp, "10.244.0.0/24"]).with("ethernet = \"listed\"");
     let daemon = Daemon::start(&bed, &[listed]);
     for (destination, kind, is_ours) in
         [(lldp, Kind::Raw, true), (PEER, Kind::Ipv4, true), (PEER, Kind::Raw, false)]

@@ -42,6 +42,8 @@ pub struct LinkHead {
     pub ether_type: u16,
     /// Destination of an IPv4 (mapped) or IPv6 header, network order; `None` also when that header cannot be one.
     pub ip_destination: Option<[u8; 16]>,
+    /// The IP address that the frame is for: the same, also in the older encapsulation, or the target of an ARP packet.
+    pub ip_target: Option<[u8; 16]>,
     /// The IP address that the frame says it comes from.
     pub ip_source: IpSource,
 }
@@ -72,7 +74,7 @@ pub enum LinkFault {
     /// A group address of the bridge protocols or of PTP that nobody named.
     #[error("a reserved group address")]
     Reserved,
-    /// Neither the MAC nor the IP destination is allowed.
+    /// The IP destination (of ARP: the target) is not allowed; of a frame that is neither IP nor ARP the MAC address.
     #[error("the destination is not allowed")]
     Destination,
     /// The IP source, or the sender's address of an ARP packet, is not the attachment's.
@@ -87,8 +89,10 @@ pub struct LinkRules {
     pub source: [u8; 6],
     /// With a VLAN of its own, frames that bring a tag must name it, or VID 0 (a priority tag).
     pub vlan: Option<u16>,
-    /// Only listed destinations are allowed.
-    pub is_listed: bool,
+    /// IP and ARP may go to listed prefixes only.
+    pub is_ip_listed: bool,
+    /// Frames with another EtherType may go to listed MAC addresses only.
+    pub is_mac_listed: bool,
     /// IP sources and ARP senders must be addresses of the attachment.
     pub is_source_judged: bool,
 }
@@ -120,6 +124,7 @@ impl LinkHead {
             tag,
             ether_type,
             ip_destination: ip_destination(ether_type, packet),
+            ip_target: ip_target(ether_type, packet),
             ip_source: ip_source(ether_type, packet),
         })
     }
@@ -143,9 +148,9 @@ impl LinkHead {
         matches!(self.destination, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] | [0x01, 0x1b, 0x19, 0, 0, 0])
     }
 
-    /// Whether the frame may leave. `owns` asks whether an IP address (IPv6 or IPv4-mapped) is the attachment's, only
-    /// where sources are judged. `names` asks for a MAC address on the list, `allows` for an IP address; both only
-    /// where there is a list.
+    /// Whether the frame may leave. IP and ARP are judged by IP addresses alone, every other EtherType by the MAC address
+    /// alone; a reserved group must be named in any case. `owns` asks whether an IP address (IPv6 or IPv4-mapped) is the
+    /// attachment's, only where sources are judged; `names` asks for a MAC address on its list; `allows` for an IP address.
     ///
     /// # Errors
     /// The first [`LinkFault`] found.
@@ -176,16 +181,18 @@ impl LinkHead {
                 IpSource::Address(_) | IpSource::Unreadable => return Err(LinkFault::Address),
             }
         }
-        if rules.is_listed && names(self.destination) {
-            return Ok(());
-        }
-        if self.is_reserved() {
+        let is_ip = self.ip_source != IpSource::None;
+        let is_reserved = self.is_reserved();
+        // One question: the list is in shared memory.
+        let is_named = (is_reserved || (!is_ip && rules.is_mac_listed)) && names(self.destination);
+        if is_reserved && !is_named {
             return Err(LinkFault::Reserved);
         }
-        if rules.is_listed && !self.ip_destination.is_some_and(allows) {
-            return Err(LinkFault::Destination);
-        }
-        Ok(())
+        let is_allowed = match is_ip {
+            true => !rules.is_ip_listed || self.ip_target.is_some_and(allows),
+            false => !rules.is_mac_listed || is_named,
+        };
+        if is_allowed { Ok(()) } else { Err(LinkFault::Destination) }
     }
 }
 
@@ -193,15 +200,19 @@ fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// Who the packet says it comes from.
-fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
-    let (ether_type, packet) = match packet.split_first_chunk() {
-        // The same EtherTypes in the older encapsulation.
+/// EtherType and packet; of the older encapsulation those behind its LLC and SNAP headers.
+fn unwrapped(ether_type: u16, packet: &[u8]) -> (u16, &[u8]) {
+    match packet.split_first_chunk() {
         Some((&SNAP, rest)) if ether_type < ETHER_TYPE_MIN => {
             (be16(rest, 0).unwrap_or(0), rest.get(2..).unwrap_or_default())
         }
         _ => (ether_type, packet),
-    };
+    }
+}
+
+/// Who the packet says it comes from.
+fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
+    let (ether_type, packet) = unwrapped(ether_type, packet);
     let read = match ether_type {
         IPV4 => ipv4_source(packet),
         IPV6 => ipv6_source(packet),
@@ -209,6 +220,14 @@ fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
         _ => return IpSource::None,
     };
     read.unwrap_or(IpSource::Unreadable)
+}
+
+/// Who the packet says it is for.
+fn ip_target(ether_type: u16, packet: &[u8]) -> Option<[u8; 16]> {
+    match unwrapped(ether_type, packet) {
+        (ARP, packet) if array(packet, 0)? == ARP_ETHERNET_IPV4 => Some(mapped(array(packet, 24)?)),
+        (ether_type, packet) => ip_destination(ether_type, packet),
+    }
 }
 
 fn ipv4_source(packet: &[u8]) -> Option<IpSource> {

@@ -16,7 +16,7 @@ fn frame(destination: [u8; 6], rest: &[u8]) -> Vec<u8> {
 }
 
 fn rules() -> LinkRules {
-    LinkRules { source: OWN, vlan: None, is_listed: false, is_source_judged: false }
+    LinkRules { source: OWN, vlan: None, is_ip_listed: false, is_mac_listed: false, is_source_judged: false }
 }
 
 /// 10.0.0.1 and fd00::1.
@@ -64,7 +64,30 @@ fn naive(frame: &[u8]) -> Option<LinkHead> {
     destination.copy_from_slice(&frame[..6]);
     source.copy_from_slice(&frame[6..12]);
     let ip_source = naive_source(ether_type, packet);
-    Some(LinkHead { destination, source, tag, ether_type, ip_destination, ip_source })
+    let ip_target = naive_target(ether_type, packet);
+    Some(LinkHead { destination, source, tag, ether_type, ip_destination, ip_target, ip_source })
+}
+
+fn naive_target(ether_type: u16, packet: &[u8]) -> Option<[u8; 16]> {
+    if ether_type < 1536 {
+        let is_snap = packet.len() >= 8 && packet[..6] == [0xaa, 0xaa, 3, 0, 0, 0];
+        let inner = is_snap.then(|| u16::from(packet[6]) * 256 + u16::from(packet[7]))?;
+        return if inner < 1536 { None } else { naive_target(inner, &packet[8..]) };
+    }
+    let (at, version) = match ether_type {
+        0x0800 => (16..20, 4),
+        0x86dd => (24..40, 6),
+        0x0806 if packet.get(..6)? == [0, 1, 8, 0, 6, 4] => (24..28, packet[0] / 16),
+        _ => return None,
+    };
+    let target = packet.get(at)?;
+    if packet[0] / 16 != version {
+        return None;
+    }
+    let mut address = [0; 16];
+    (address[10], address[11]) = (255, 255);
+    address[16 - target.len()..].copy_from_slice(target);
+    Some(address)
 }
 
 fn naive_source(ether_type: u16, packet: &[u8]) -> IpSource {
@@ -160,9 +183,9 @@ proptest! {
 
     /// Whatever else it says: no foreign source, no reserved group that nobody named.
     #[test]
-    fn nothing_foreign_leaves(frame in any_frame(), vlan in proptest::option::of(1u16..4095), is_listed: bool) {
+    fn nothing_foreign_leaves(frame in any_frame(), vlan in proptest::option::of(1u16..4095), is_ip_listed: bool, is_mac_listed: bool) {
         let Some(head) = LinkHead::parse(&frame) else { return Ok(()) };
-        let rules = LinkRules { source: OWN, vlan, is_listed, is_source_judged: true };
+        let rules = LinkRules { source: OWN, vlan, is_ip_listed, is_mac_listed, is_source_judged: true };
         let verdict = head.judge(&rules, is_own_ip, |_| false, |_| true);
         if let (IpSource::Address(address), Ok(())) = (head.ip_source, verdict) {
             prop_assert!(is_own_ip(address));
@@ -188,7 +211,8 @@ fn reserved_groups_must_be_named_802_1q_8_6_3() {
         let frame = frame(destination, &[0x88, 0xf7, 0, 0]);
         assert_eq!(judge(&rules(), &frame), Err(LinkFault::Reserved));
         let head = LinkHead::parse(&frame).unwrap();
-        let listed = LinkRules { is_listed: true, ..rules() };
+        let listed = LinkRules { is_mac_listed: true, ..rules() };
+        assert_eq!(head.judge(&rules(), is_own_ip, |mac| mac == destination, |_| false), Ok(()));
         assert_eq!(head.judge(&listed, is_own_ip, |mac| mac == destination, |_| false), Ok(()));
         assert_eq!(head.judge(&listed, is_own_ip, |_| false, |_| true), Err(LinkFault::Reserved));
     }
@@ -216,27 +240,44 @@ fn tags_are_the_attachments_802_1q_9_6() {
     assert_eq!(LinkHead::parse(&tagged(0xc007, 0x22f0)).unwrap().priority(), Some(6));
 }
 
+/// IP and ARP by prefixes, other EtherTypes by MAC addresses: neither list opens or closes the other kind.
 #[test]
-fn a_list_names_macs_and_prefixes() {
-    let listed = LinkRules { is_listed: true, ..rules() };
+fn each_kind_has_its_list() {
     let other = [2, 0, 0, 0, 0, 8];
-    let v4 = |last: u8| {
-        let mut packet = [0x08, 0].to_vec();
-        packet.extend([0x45; 1]);
-        packet.extend([0; 15]);
-        packet.extend([10, 0, 0, last]);
-        packet
-    };
-    assert_eq!(judge(&listed, &frame(PEER, &[0x22, 0xf0])), Ok(()));
-    assert_eq!(judge(&listed, &frame(other, &[0x22, 0xf0])), Err(LinkFault::Destination));
-    assert_eq!(judge(&listed, &frame(other, &v4(2))), Ok(()));
-    assert_eq!(judge(&listed, &frame(other, &v4(3))), Err(LinkFault::Destination));
-    // A header that cannot be one has no destination.
-    let mut wrong = v4(2);
-    wrong[2] = 0x65;
-    assert_eq!(judge(&listed, &frame(other, &wrong)), Err(LinkFault::Destination));
-    assert_eq!(judge(&listed, &frame(other, &v4(2)[..21])), Err(LinkFault::Destination));
-    assert_eq!(judge(&rules(), &frame(other, &v4(3))), Ok(()));
+    let v4 = |last: u8| [&[0x45][..], &[0; 15], &[10, 0, 0, last]].concat();
+    let arp = |last: u8| [&[0, 1, 8, 0, 6, 4, 0, 1][..], &[0; 16], &[10, 0, 0, last]].concat();
+    let kinds = [(0x0800, v4 as fn(u8) -> Vec<u8>), (0x0806, arp)];
+    let (ok, refused) = (Ok(()), Err(LinkFault::Destination));
+    for (is_ip_listed, is_mac_listed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let rules = LinkRules { is_ip_listed, is_mac_listed, ..rules() };
+        let by_ip = if is_ip_listed { refused } else { ok };
+        let by_mac = if is_mac_listed { refused } else { ok };
+        for tag in [&[][..], &[0x81, 0, 0, 7]] {
+            for mac in [PEER, other] {
+                for (ether_type, packet) in kinds {
+                    for snap in [&[][..], &[0, 60, 0xaa, 0xaa, 3, 0, 0, 0]] {
+                        let of = |packet: &[u8]| {
+                            let kind: [u8; 2] = u16::to_be_bytes(ether_type);
+                            judge(&rules, &frame(mac, &[tag, snap, &kind, packet].concat()))
+                        };
+                        let packets = (packet(2), packet(3));
+                        assert_eq!(
+                            (of(&packets.0), of(&packets.1)),
+                            (ok, by_ip),
+                            "{rules:?} {ether_type:x} {mac:x?}"
+                        );
+                        // What is cut, or cannot be one, has no target.
+                        assert_eq!(of(&packets.0[..packets.0.len() - 1]), by_ip);
+                        let mut wrong = packets.0.clone();
+                        wrong[0] ^= 0x20;
+                        assert_eq!(of(&wrong), by_ip);
+                    }
+                }
+            }
+            assert_eq!(judge(&rules, &frame(PEER, &[tag, &[0x22, 0xf0]].concat())), ok);
+            assert_eq!(judge(&rules, &frame(other, &[tag, &[0x22, 0xf0]].concat())), by_mac);
+        }
+    }
 }
 
 /// Where sources are judged, a frame says its own IP address or none: plain, tagged, in the older encapsulation.

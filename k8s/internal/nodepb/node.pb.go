@@ -235,6 +235,7 @@ type Attachment struct {
 	Uplink            string                 `protobuf:"bytes,4,opt,name=uplink,proto3" json:"uplink,omitempty"`
 	Vxlan             *Vxlan                 `protobuf:"bytes,5,opt,name=vxlan,proto3" json:"vxlan,omitempty"`
 	Destinations      []string               `protobuf:"bytes,6,rep,name=destinations,proto3" json:"destinations,omitempty"`
+	Ethernet          string                 `protobuf:"bytes,61,opt,name=ethernet,proto3" json:"ethernet,omitempty"` // frames that are neither IP nor ARP: listed (default: to MAC addresses in destinations) or any
 	Classes           []uint32               `protobuf:"varint,7,rep,packed,name=classes,proto3" json:"classes,omitempty"`
 	Late              string                 `protobuf:"bytes,8,opt,name=late,proto3" json:"late,omitempty"`
 	OverrunLimitNs    uint64                 `protobuf:"varint,9,opt,name=overrun_limit_ns,json=overrunLimitNs,proto3" json:"overrun_limit_ns,omitempty"`
@@ -326,6 +327,13 @@ func (x *Attachment) GetDestinations() []string {
 		return x.Destinations
 	}
 	return nil
+}
+
+func (x *Attachment) GetEthernet() string {
+	if x != nil {
+		return x.Ethernet
+	}
+	return ""
 }
 
 func (x *Attachment) GetClasses() []uint32 {
@@ -3705,7 +3713,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x02df\x18\x18 \x01(\tR\x02df\x12&\n" +
 	"\fudp_checksum\x18\x19 \x01(\bH\x01R\vudpChecksum\x88\x01\x01B\x12\n" +
 	"\x10_flood_interfaceB\x0f\n" +
-	"\r_udp_checksum\"\xa4\x06\n" +
+	"\r_udp_checksum\"\xc0\x06\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -3713,7 +3721,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06uplink\x18\x04 \x01(\tR\x06uplink\x12$\n" +
 	"\x05vxlan\x18\x05 \x01(\v2\x0e.ktsn.v1.VxlanR\x05vxlan\x12\"\n" +
-	"\fdestinations\x18\x06 \x03(\tR\fdestinations\x12\x18\n" +
+	"\fdestinations\x18\x06 \x03(\tR\fdestinations\x12\x1a\n" +
+	"\bethernet\x18= \x01(\tR\bethernet\x12\x18\n" +
 	"\aclasses\x18\a \x03(\rR\aclasses\x12\x12\n" +
 	"\x04late\x18\b \x01(\tR\x04late\x12(\n" +
 	"\x10overrun_limit_ns\x18\t \x01(\x04R\x0eoverrunLimitNs\x12\x1d\n" +

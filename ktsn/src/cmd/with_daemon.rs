@@ -69,8 +69,7 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     let place =
         Place::take(run_dir).map_err(io_failed("cannot make a run directory; give one with --run-dir"))?;
     let signals = Signals::hold(&FORWARDED).map_err(io_failed("signals"))?;
-    let mut daemon =
-        Daemon::start(&executable, attach, &place, &signals).map_err(io_failed("ktsnd"))?;
+    let mut daemon = Daemon::start(&executable, attach, &place, &signals).map_err(io_failed("ktsnd"))?;
     daemon.wait_until_serving(&place.run_dir, &signals)?;
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
@@ -397,7 +396,9 @@ fn attach_flag(text: &str) -> String {
     if !has("uplink") {
         add(&format!("uplink={interface}"));
     }
-    if !has("destination") && !has("peer") {
+    // MAC addresses leave the other kind open.
+    let has_prefix = keys.split(',').filter_map(|key| key.strip_prefix("destination=")).any(|to| !is_mac(to));
+    if !has_prefix && !has("peer") {
         add("destination=0.0.0.0/0");
         add("destination=::/0");
     }
@@ -411,9 +412,29 @@ fn attach_flag(text: &str) -> String {
     flag
 }
 
+/// Whether this is six pairs of hexadecimal digits.
+fn is_mac(text: &str) -> bool {
+    let is_pair = |part: &str| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+    text.split(':').count() == 6 && text.split(':').all(is_pair)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mac_address_does_not_close_ip() {
+        for (keys, is_open) in [
+            ("destination=02:00:00:00:00:02", true),
+            ("destination=02:00:00:00:00:02,destination=10.0.0.0/8", false),
+            ("destination=fd00::/8", false),
+            ("destination=fe80::1", false),
+            ("horizon=1s", true),
+        ] {
+            let flag = attach_flag(&format!("eth0,{keys}"));
+            assert_eq!(flag.contains("destination=0.0.0.0/0,destination=::/0"), is_open, "{flag}");
+        }
+    }
 
     #[test]
     fn defaults_give_way_to_keys() {

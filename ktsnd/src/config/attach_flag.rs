@@ -8,7 +8,7 @@ use super::{
 
 /// The keys of `--attach`, as a refusal and ktsnd's help list them.
 pub const KEYS: &str = "name, uplink, late, overrun_limit, horizon, allow_tai, allow_policy_bypass, take=txtime|all|PRIORITY_MIN, vlan, pcp, ingress=kernel|short, capture=preload|kernel, capture_priority, slots, clients_max, octets_max, memory_max, address=ADDRESS|PREFIX|interface (repeatable), \
-                    destination (repeatable), mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
+                    destination=PREFIX|MAC (repeatable), ethernet=any|listed, mode, vni, port, local, device, learn_from, peer=PREFIX@VTEP@MAC (repeatable); mode=bridged: peer=PREFIX@VTEP, peer=MAC@VTEP, flood=VTEP \
                     (repeatable), flood_interface, ttl, tos, df, udp_checksum";
 
 /// Parses the value of one `--attach`.
@@ -70,6 +70,7 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         },
         "memory_max" => raw.memory_max = Some(parsed(key, value, "a count of octets")?),
         "destination" => raw.destinations.get_or_insert_default().push(value.to_owned()),
+        "ethernet" => raw.ethernet = text(),
         "vni" => vxlan.vni = Some(parsed(key, value, "1 to 16777215")?),
         "port" => vxlan.port = Some(parsed(key, value, "a UDP port")?),
         "local" => vxlan.local = text(),

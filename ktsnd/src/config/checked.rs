@@ -15,6 +15,7 @@ use super::ConfigError;
 use super::addresses::Given;
 use super::capture::CaptureMode;
 use super::clock::{self, ClockSource};
+use super::ethernet::Ethernet;
 use super::ingress::IngressMode;
 use super::overlay::{Vxlan, check_vxlan};
 use super::policing::Policing;
@@ -88,6 +89,8 @@ pub struct Attachment {
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
     pub destination_macs: Vec<MacAddress>,
+    /// Whether what is neither IP nor ARP goes to those only.
+    pub ethernet: Ethernet,
     /// Tag of frames that leave by the interface and bring none.
     pub tag: Option<Tci>,
     /// Bit n = class n may be used.
@@ -257,6 +260,7 @@ impl Attachment {
             addresses: Given::check(&path("addresses"), raw.addresses.as_ref())?,
             destinations,
             destination_macs,
+            ethernet: Ethernet::check(&path("ethernet"), raw.ethernet.as_deref())?,
             tag: tag(field, raw.vlan, raw.pcp)?,
             late,
             slots,
@@ -282,21 +286,13 @@ impl Attachment {
     #[must_use]
     pub fn takes_no_datagram(&self) -> bool {
         let has_overlay = self.overlay.is_some() || self.segment.is_some() || self.segment_from.is_some();
-        !has_overlay && self.allowed().is_none()
-    }
-
-    /// The MAC addresses that packet sockets may send to; `None` = to everything, as nothing is listed.
-    #[must_use]
-    pub fn listed(&self) -> Option<Vec<MacAddress>> {
-        let is_listed = !self.destinations.is_empty() || !self.destination_macs.is_empty();
-        is_listed.then(|| self.destination_macs.clone())
+        !has_overlay && self.destinations.is_empty() && self.destination_macs.is_empty()
     }
 
     /// The prefixes that frames may go to; `None` = those of the peers there are.
     #[must_use]
     pub fn allowed(&self) -> Option<Vec<IpPrefix>> {
-        let is_listed = !self.destinations.is_empty() || !self.destination_macs.is_empty();
-        is_listed.then(|| self.destinations.clone())
+        (!self.destinations.is_empty()).then(|| self.destinations.clone())
     }
 }
 

@@ -82,6 +82,8 @@ pub struct RawAttachment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destinations: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethernet: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<u8>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,

@@ -133,11 +133,16 @@ fn a_tag_and_mac_addresses() {
     }
     let listed = of(",destination=10.0.0.0/8,destination=01:80:c2:00:00:0e").unwrap();
     assert_eq!(listed.allowed(), Some(vec!["10.0.0.0/8".parse().unwrap()]));
-    assert_eq!(listed.listed(), Some(vec!["01:80:c2:00:00:0e".parse().unwrap()]));
-    assert_eq!(of("").unwrap().listed(), None);
+    assert_eq!(listed.destination_macs, ["01:80:c2:00:00:0e".parse().unwrap()]);
+    assert_eq!(listed.ethernet, Ethernet::Any, "a list of prefixes does not close it");
+    assert_eq!(of(",ethernet=listed").unwrap().ethernet, Ethernet::Listed);
+    assert!(
+        of(",ethernet=all").unwrap_err().to_string().contains("ethernet: \"all\": expected any or listed")
+    );
+    assert!(of("").unwrap().takes_no_datagram() && !listed.takes_no_datagram());
     let only_macs =
         of(",destination=02:00:00:00:00:01,local=10.0.0.1,peer=10.1.0.0/16@10.0.0.2@02:00:00:00:00:02");
-    assert_eq!(only_macs.unwrap().allowed(), Some(Vec::new()), "a list is the whole list");
+    assert_eq!(only_macs.unwrap().allowed(), None, "MAC addresses leave the peers' prefixes");
     let many: String = (0..17).map(|i| format!(",destination=02:00:00:00:00:{i:02x}")).collect();
     assert!(of(&many).unwrap_err().to_string().contains("at most 16 MAC addresses"));
 }

@@ -133,16 +133,6 @@ pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Prefixes {
     tables.allowed().flat_map(|allowed| ways.within(allowed).collect::<Vec<_>>()).collect()
 }
 
-/// The same for whatever may leave at all. Frames of packet sockets go anywhere on a segment where nothing is listed.
-pub(crate) fn all_past_the_kernel(tables: &AttachmentTables) -> Prefixes {
-    let is_open = matches!(tables.overlay(), Overlay::VxlanBridged(_)) && !tables.is_listed();
-    if !is_open {
-        return past_the_kernel(tables);
-    }
-    let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|any| IpPrefix::covering(any, 0));
-    every.into_iter().flatten().collect()
-}
-
 /// How many prefixes were compared.
 #[cfg(test)]
 pub(super) mod cost {

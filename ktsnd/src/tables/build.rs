@@ -25,6 +25,7 @@ use super::underlay::Underlay;
 use super::uplinks::Uplinks;
 use super::xfrm::Policies;
 use super::{AttachmentSpec, TablesError, router};
+use crate::config::Ethernet;
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
@@ -100,10 +101,7 @@ pub(super) fn attachment(
         None => tables,
     };
     let tables = tables.forwarded(forwarding)?;
-    let tables = match &spec.listed {
-        Some(macs) => tables.listed(macs.clone())?,
-        None => tables,
-    };
+    let tables = tables.naming(spec.named.clone(), spec.ethernet == Ethernet::Listed)?;
     Ok((tables, state))
 }
 

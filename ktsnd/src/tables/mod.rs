@@ -53,7 +53,7 @@ pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;
 
-use crate::config::{Given, SegmentFrom, Vxlan};
+use crate::config::{Ethernet, Given, SegmentFrom, Vxlan};
 pub use crate::policy::{Hindrance, Restriction};
 use ktsn_wire::{MacAddress, Tci};
 
@@ -82,8 +82,10 @@ pub struct AttachmentSpec {
     pub addresses: Given,
     /// Allowed destinations; `None`: the peers'.
     pub destinations: Option<Vec<IpPrefix>>,
-    /// MAC addresses that packet sockets may send to, where there is a list of destinations.
-    pub listed: Option<Vec<MacAddress>>,
+    /// MAC addresses that packet sockets may send to.
+    pub named: Vec<MacAddress>,
+    /// What is neither IP nor ARP goes to those only.
+    pub ethernet: Ethernet,
     /// Tag of frames that leave by the interface and bring none.
     pub tag: Option<Tci>,
     /// Whether arriving frames take the short way in.

@@ -115,7 +115,8 @@ fn link_facts(tables: &AttachmentTables) -> LinkFacts {
         is_served: tables.interface().is_up(),
         if_index: tables.interface().if_index(),
         source: rules.source,
-        is_listed: rules.is_listed,
+        is_ip_listed: rules.is_ip_listed,
+        is_mac_listed: rules.is_mac_listed,
         vlan: rules.vlan,
         is_source_judged: rules.is_source_judged,
     }

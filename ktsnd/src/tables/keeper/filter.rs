@@ -62,7 +62,7 @@ impl Filter {
             return Ok(tables);
         }
         let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
-        let past = policy::all_past_the_kernel(&tables);
+        let past = policy::past_the_kernel(&tables);
         // Thousands of rules are not held against thousands of destinations each time that a neighbour answers.
         let is_known =
             |found: &&Found| Arc::ptr_eq(&found.rules, &self.rules) && found.own == own && found.past == past;

@@ -77,7 +77,7 @@ fn frames_leave_by_the_interface_at_their_time_as_they_are() {
     let app = world.client(64);
     let (wire, stats) = with_interface(&mut world, &app, LinkKind::Frames);
     let now = world.clocks.at();
-    let frames = [frame(b"\x22\xf0hello"), frame(b"\x81\x00\xa0\x07\x88\x92cyclic"), frame(b"\x08\x00\x45")];
+    let frames = [frame(b"\x22\xf0hello"), frame(b"\x81\x00\xa0\x07\x88\x92cyclic"), frame(b"\x88\xf7\x45")];
     for (i, octets) in (1u64..).zip(&frames) {
         assert!(app.push_frame(&slot(SlotFlags::LINK_FRAME, now + i * MS, now), octets));
     }
