@@ -212,11 +212,7 @@ impl Attachment {
                 "prefixes or MAC addresses; peers that are named by MAC address give none".to_owned();
             return Err(ConfigError::Missing { field: path("destinations"), expected });
         }
-        let late = match raw.late.as_deref() {
-            None => LatePolicy::default(),
-            Some(word) => LatePolicy::from_word(word)
-                .ok_or_else(|| ConfigError::value(&path("late"), word, LatePolicy::WORDS.join(", ")))?,
-        };
+        let late = late(&path("late"), raw.late.as_deref())?;
         let span = |name: &str, text: &Option<String>, default: Nanos, largest: Nanos| match text {
             None => Ok(default),
             Some(text) => duration(&path(name), text, Nanos::new(1), largest),
@@ -294,6 +290,11 @@ impl Attachment {
     pub fn allowed(&self) -> Option<Vec<IpPrefix>> {
         (!self.destinations.is_empty()).then(|| self.destinations.clone())
     }
+}
+
+fn late(field: &str, word: Option<&str>) -> Checked<LatePolicy> {
+    let Some(word) = word else { return Ok(LatePolicy::default()) };
+    LatePolicy::from_word(word).ok_or_else(|| ConfigError::value(field, word, LatePolicy::WORDS.join(", ")))
 }
 
 /// The overlay by its mode: routed, bridged, or bridged as a device knows it.

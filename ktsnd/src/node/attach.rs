@@ -85,14 +85,7 @@ impl Node {
         let overlay = added.overlay.clone();
         attachment.give(added.addresses.clone());
         let stats = self.begin_to_serve(index, &attachment, &uplink, added);
-        info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
-        if attachment.takes_no_datagram() {
-            warn!(
-                attachment = attachment.name,
-                "no destination is allowed: datagrams of its programs are left to the kernel; name prefixes in \
-                 `destinations`, or an overlay with peers"
-            );
-        }
+        log_attached(&attachment, &uplink);
         let attached =
             Attached { attachment, uplink, interface_port, stats, capture: None, overlay, rules: None, kept };
         self.note_attached(index, attached);
@@ -365,6 +358,17 @@ impl Node {
 /// An uplink's speed in bit/s as configured, else as the device says.
 fn speed_of(config: &PortConfig) -> Option<u64> {
     config.link_speed.or_else(|| link_speed(&Device { ifname: &config.device, netns: None }))
+}
+
+fn log_attached(attachment: &Attachment, uplink: &str) {
+    info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
+    if attachment.takes_no_datagram() {
+        warn!(
+            attachment = attachment.name,
+            "no destination is allowed: datagrams of its programs are left to the kernel; name prefixes in \
+             `destinations`, or an overlay with peers"
+        );
+    }
 }
 
 /// What an attachment's tables are made from.
