@@ -117,7 +117,11 @@ impl Case {
             );
         }
         for mode in self.modes.iter().flatten() {
-            ensure!(["library", "daemon", "dies"].contains(&mode.as_str()), "{}: mode {mode}", self.name);
+            ensure!(
+                ["library", "daemon", "run", "dies"].contains(&mode.as_str()),
+                "{}: mode {mode}",
+                self.name
+            );
         }
         let differs = !self.daemon_says.is_empty() || !self.dropped.is_empty();
         ensure!(

@@ -8,7 +8,7 @@ use crate::languages::{Language, Languages};
 use crate::report::Report;
 use crate::world::{Mode, Peer, Seen, World};
 
-const MODES: [Mode; 3] = [Mode::Library, Mode::Daemon, Mode::Dies];
+const MODES: [Mode; 4] = [Mode::Library, Mode::Daemon, Mode::Run, Mode::Dies];
 
 /// Runs all cases whose cells contain `filter`.
 pub(crate) fn run(
@@ -26,6 +26,7 @@ pub(crate) fn run(
                     case.modes.as_ref().is_none_or(|modes| modes.iter().any(|name| name == mode.name()));
                 // A static program knows no library: with or without it nothing may change.
                 let is_possible = match language {
+                    // It cannot be preloaded either.
                     Language::Go => mode == Mode::Daemon,
                     // One libktsn.so serves both C libraries: what a death of the daemon does is shown once.
                     Language::Musl => mode != Mode::Dies,
@@ -121,7 +122,7 @@ fn compare(case: &Case, language: Language, mode: Mode, expected: &Seen, seen: &
     }
     faults.extend(difference("says", &expected.says, &seen.says));
     let mut heard = seen.heard.clone();
-    if let (Some(order), Mode::Daemon, false) = (&case.order, mode, language.is_static()) {
+    if let (Some(order), Mode::Daemon | Mode::Run, false) = (&case.order, mode, language.is_static()) {
         let found: String = heard.iter().map(|line| letter(line)).collect();
         if found != *order {
             faults.push(format!("arrived as {found} instead of {order}"));

@@ -35,6 +35,8 @@ pub(crate) enum Mode {
     Library,
     /// libktsn and ktsnd.
     Daemon,
+    /// `ktsn run --with-daemon`, as users start a program.
+    Run,
     /// libktsn, and ktsnd is killed at the pause.
     Dies,
 }
@@ -46,6 +48,7 @@ impl Mode {
             Self::Kernel => "kernel",
             Self::Library => "library",
             Self::Daemon => "daemon",
+            Self::Run => "run",
             Self::Dies => "dies",
         }
     }
@@ -138,6 +141,25 @@ impl World {
         command.env("LD_PRELOAD", hook::library()).env("KTSN_RUN_DIR", run_dir).env("KTSN_LOG", log);
     }
 
+    /// The program's command in a mode.
+    pub(crate) fn command(&mut self, arguments: &[String], mode: Mode) -> Command {
+        if mode == Mode::Run {
+            let mut command = Command::new(hook::ktsn());
+            // As users have it, but for the machine: a worker that comes late is not the program's fault.
+            command
+                .args(["run", "--with-daemon", "eth0,overrun_limit=10s", "--"])
+                .args(arguments)
+                .env("KTSN_LIB", hook::library())
+                .env_remove("KTSN_RUN_DIR")
+                .env_remove("LD_PRELOAD");
+            return command;
+        }
+        let mut command = Command::new(&arguments[0]);
+        command.args(&arguments[1..]);
+        self.prepare(&mut command, mode);
+        command
+    }
+
     /// Runs a program in pod A while a listener hears in another pod, until `expected` lines were heard and it is
     /// quiet.
     ///
@@ -146,9 +168,8 @@ impl World {
     pub(crate) fn run(&mut self, arguments: &[String], mode: Mode, peer: Peer<'_>) -> anyhow::Result<Seen> {
         let pod = if peer.pod == "q" { self.bed.pod_q.clone() } else { self.bed.pod_b.clone() };
         let mut listener = Listener::start(&self.listener, &pod, peer.group)?;
-        let mut command = Command::new(&arguments[0]);
-        command.args(&arguments[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.prepare(&mut command, mode);
+        let mut command = self.command(arguments, mode);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let pod_a = self.bed.pod_a.clone();
         let child = within(&pod_a, || command.spawn()).with_context(|| arguments[0].clone())?;
         let mut child = Running(child);
@@ -179,6 +200,8 @@ impl World {
             }
         };
         errors.extend(err.iter().filter(|line| line != "pause"));
+        // What `ktsn run` says of its ktsnd is not the program's.
+        errors.retain(|line| mode != Mode::Run || !line.starts_with("ktsn run: "));
         let heard = listener.finish(peer.expected)?;
         Ok(Seen { says: out.iter().collect(), errors, heard, status: status.to_string() })
     }

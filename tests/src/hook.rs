@@ -51,6 +51,17 @@ pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
     artefact
 }
 
+/// The command line `ktsn`, with `ktsnd` beside it, built once per test binary.
+///
+/// # Panics
+/// When they do not build.
+pub fn ktsn() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        built(&["-p", "ktsn", "--bin", "ktsn", "-p", "ktsnd", "--bin", "ktsnd"], "debug/ktsn")
+    })
+}
+
 /// `programs/NAME.c`, or where there is no such file all of `programs/NAME_*.c`, compiled once per test binary.
 ///
 /// # Panics
