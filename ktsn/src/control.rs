@@ -107,6 +107,11 @@ pub(crate) fn run_dir(flag: Option<&Path>) -> io::Result<PathBuf> {
     std::path::absolute(named)
 }
 
+/// Whether `KTSN_RUN_DIR` names one.
+pub(crate) fn is_named_by_environment() -> bool {
+    std::env::var_os("KTSN_RUN_DIR").is_some_and(|value| !value.is_empty())
+}
+
 /// The control socket of a run directory.
 pub(crate) fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("ktsnd.sock")

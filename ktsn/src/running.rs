@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use crate::control::{self, ControlError, RUN_DIR_DEFAULT};
+use crate::control::{self, ControlError};
 
 /// What the names of `ktsn run`'s own directories begin with.
 pub(crate) const PREFIX: &str = "ktsn-run.";
@@ -19,8 +19,10 @@ pub(crate) const PREFIX: &str = "ktsn-run.";
 const CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// Where `ktsn run` makes its directories: the first place that lets it.
-pub(crate) fn parents() -> [PathBuf; 2] {
-    [PathBuf::from("/run"), std::env::temp_dir()]
+pub(crate) fn parents() -> Vec<PathBuf> {
+    let mut parents = vec![PathBuf::from("/run"), std::env::temp_dir()];
+    parents.dedup();
+    parents
 }
 
 /// The ktsnd that is meant.
@@ -36,27 +38,41 @@ pub(crate) struct Found {
 /// # Errors
 /// [`ControlError::Several`]; [`ControlError::Unusable`] for a flag that is no path.
 pub(crate) async fn find(flag: Option<&Path>) -> Result<Found, ControlError> {
-    let named =
+    let run_dir =
         control::run_dir(flag).map_err(|error| ControlError::Unusable(PathBuf::from("--run-dir"), error))?;
-    if flag.is_some() || named != Path::new(RUN_DIR_DEFAULT) {
-        return Ok(Found { run_dir: named, others: Vec::new() });
+    if flag.is_some() || control::is_named_by_environment() {
+        return Ok(Found { run_dir, others: Vec::new() });
     }
     let mut beside = Vec::new();
-    for run_dir in parents().iter().flat_map(|parent| directories(parent)) {
-        if is_there(&run_dir).await {
-            beside.push(run_dir);
+    for parent in parents() {
+        for run_dir in directories(&parent) {
+            beside.push((is_there(&run_dir).await, run_dir));
         }
     }
-    let is_node_s_there = is_there(&named).await;
-    choose(named, is_node_s_there, beside)
+    choose((is_there(&run_dir).await, run_dir), &beside)
 }
 
-fn choose(node_s: PathBuf, is_node_s_there: bool, mut beside: Vec<PathBuf>) -> Result<Found, ControlError> {
-    match beside.len() {
-        _ if is_node_s_there => Ok(Found { run_dir: node_s, others: beside }),
-        0 => Ok(Found { run_dir: node_s, others: Vec::new() }),
-        1 => Ok(Found { run_dir: beside.remove(0), others: Vec::new() }),
-        _ => Err(ControlError::Several(beside)),
+/// Whether a ktsnd listens somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    Yes,
+    /// It is not this user's to ask; perhaps nobody listens any more.
+    Denied,
+    No,
+}
+
+fn choose((node_s, run_dir): (There, PathBuf), beside: &[(There, PathBuf)]) -> Result<Found, ControlError> {
+    let of = |which: There| beside.iter().filter(move |(there, _)| *there == which).map(|(_, at)| at.clone());
+    let mut others: Vec<PathBuf> = of(There::Yes).collect();
+    // One that answers goes before one that may not be asked.
+    if others.is_empty() && node_s == There::No {
+        others.extend(of(There::Denied));
+    }
+    match others.len() {
+        _ if node_s == There::Yes => Ok(Found { run_dir, others }),
+        0 => Ok(Found { run_dir, others }),
+        1 => Ok(Found { run_dir: others.remove(0), others }),
+        _ => Err(ControlError::Several(others)),
     }
 }
 
@@ -76,12 +92,13 @@ fn directories(parent: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a ktsnd listens there, this user's to ask or not.
-async fn is_there(run_dir: &Path) -> bool {
+async fn is_there(run_dir: &Path) -> There {
     let connected = tokio::time::timeout(CONNECT_MAX, UnixStream::connect(control::socket(run_dir))).await;
-    match connected {
-        Ok(Ok(_)) | Err(_) => true,
-        Ok(Err(error)) => matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::WouldBlock),
+    match connected.map(|connected| connected.map_err(|error| error.kind())) {
+        // One that is too busy to accept is there.
+        Ok(Ok(_) | Err(io::ErrorKind::WouldBlock)) | Err(_) => There::Yes,
+        Ok(Err(io::ErrorKind::PermissionDenied)) => There::Denied,
+        Ok(Err(_)) => There::No,
     }
 }
 
@@ -96,15 +113,21 @@ mod tests {
 
     #[test]
     fn the_node_s_comes_first_then_the_only_one() {
-        let of = |is_there, beside: &[&str]| {
-            choose("/run/ktsn".into(), is_there, beside.iter().map(PathBuf::from).collect())
+        use There::{Denied, No, Yes};
+        let of = |node_s, beside: &[(There, &str)]| {
+            let beside: Vec<_> = beside.iter().map(|(there, at)| (*there, PathBuf::from(at))).collect();
+            choose((node_s, "/run/ktsn".into()), &beside)
         };
-        assert_eq!(of(true, &[]).unwrap(), found("/run/ktsn", &[]));
-        assert_eq!(of(true, &["/a", "/b"]).unwrap(), found("/run/ktsn", &["/a", "/b"]));
-        // Its error says how to start one.
-        assert_eq!(of(false, &[]).unwrap(), found("/run/ktsn", &[]));
-        assert_eq!(of(false, &["/a"]).unwrap(), found("/a", &[]));
-        let several = of(false, &["/a", "/b"]).unwrap_err().to_string();
+        assert_eq!(of(Yes, &[]).unwrap(), found("/run/ktsn", &[]));
+        assert_eq!(of(Yes, &[(Yes, "/a"), (No, "/b"), (Denied, "/c")]).unwrap(), found("/run/ktsn", &["/a"]));
+        // Its error says how to start one, or that it may not be asked.
+        assert_eq!(of(No, &[(No, "/a")]).unwrap(), found("/run/ktsn", &[]));
+        assert_eq!(of(Denied, &[(Denied, "/a")]).unwrap(), found("/run/ktsn", &[]));
+        // What another user left over hides nobody's own.
+        assert_eq!(of(No, &[(Yes, "/a"), (Denied, "/b")]).unwrap(), found("/a", &[]));
+        assert_eq!(of(Denied, &[(Yes, "/a")]).unwrap(), found("/a", &[]));
+        assert_eq!(of(No, &[(Denied, "/b")]).unwrap(), found("/b", &[]));
+        let several = of(No, &[(Yes, "/a"), (Yes, "/b")]).unwrap_err().to_string();
         assert!(several.contains("/a, /b") && several.contains("--run-dir"), "{several}");
     }
 
@@ -123,8 +146,8 @@ mod tests {
         let listed = directories(parent.path());
         assert_eq!(listed, [at("ktsn-run.1.0"), at("ktsn-run.2.0"), at("ktsn-run.3.0")]);
         let runtime = control::runtime().unwrap();
-        let alive: Vec<bool> = listed.iter().map(|run_dir| runtime.block_on(is_there(run_dir))).collect();
-        assert_eq!(alive, [true, false, false]);
+        let alive: Vec<There> = listed.iter().map(|run_dir| runtime.block_on(is_there(run_dir))).collect();
+        assert_eq!(alive, [There::Yes, There::No, There::No]);
         assert_eq!(directories(&at("nothing")), Vec::<PathBuf>::new());
     }
 

@@ -23,7 +23,7 @@ pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, Config, Daemon};
 pub use clock::ClockSource;
-pub use ethernet::{Ethernet, by_api};
+pub use ethernet::Ethernet;
 pub use ingress::IngressMode;
 pub use ktsn_schedule::Schedule;
 pub use overlay::{Vxlan, VxlanPeer};

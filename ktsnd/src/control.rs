@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
-use crate::config::{Attachment, ConfigError, by_api};
+use crate::config::{Attachment, ConfigError};
 use crate::node::{NodeError, Question};
 
 pub(crate) use translate::{attachment_message, histogram_message, peer_message, queue_max_sdu_messages};
@@ -100,8 +100,8 @@ impl NodeService for Control {
             .into_inner()
             .attachment
             .ok_or_else(|| Status::invalid_argument("attachment: missing; expected an attachment"))?;
-        let raw = by_api(translate::raw_attachment(message));
-        let attachment = Attachment::check("attachment", raw).map_err(|e| invalid(&e))?;
+        let raw = translate::raw_attachment(message);
+        let attachment = Attachment::check("attachment", raw).map_err(|e| invalid(&e))?.by_api();
         let existed =
             self.ask(|reply| Question::Attach(Box::new(attachment), reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::AttachReply { existed }))

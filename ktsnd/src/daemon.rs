@@ -24,6 +24,8 @@ use crate::tenant::{Directory, Registrar};
 pub struct Options {
     /// Sockets, lock and state.
     pub run_dir: PathBuf,
+    /// The process that made the run directory and removes it: where it is gone, ktsnd does.
+    pub run_dir_of: Option<u32>,
 }
 
 /// Runs until SIGTERM or SIGINT, then drains.
@@ -31,7 +33,10 @@ pub struct Options {
 /// # Errors
 /// What keeps the daemon from starting, with the field or path at fault and what to do.
 pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
-    let run_dir = RunDir::take(&options.run_dir)?;
+    let mut run_dir = RunDir::take(&options.run_dir)?;
+    if let Some(owner) = options.run_dir_of {
+        run_dir.belongs_to(owner);
+    }
     // Three descriptors a client: the soft limit is for programs that use select.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
@@ -42,6 +47,8 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
 }
 
 async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
+    // Who ends it while attachments are made meets an end in order, too.
+    let stop = stop_signal()?;
     let (event_sender, events) = Mailbox::new();
     let (question_sender, questions) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
@@ -90,7 +97,6 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
     node.restore(kept.attachments, kept.foreign).await;
-    let stop = stop_signal()?;
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {
         let stopped = async move {

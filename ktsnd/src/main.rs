@@ -81,11 +81,7 @@ fn main() -> ExitCode {
         .or_else(|| config.daemon.run_dir.clone())
         .or_else(|| std::env::var_os("KTSN_RUN_DIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/run/ktsn"));
-    let result = daemon::run(config, &Options { run_dir: run_dir.clone() });
-    if arguments.run_dir_of.is_some_and(|owner| owner != std::os::unix::process::parent_id()) {
-        let _ = std::fs::remove_dir_all(&run_dir);
-    }
-    match result {
+    match daemon::run(config, &Options { run_dir, run_dir_of: arguments.run_dir_of }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ktsnd: {error:#}");

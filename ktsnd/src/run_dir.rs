@@ -64,6 +64,17 @@ pub enum RunDirError {
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
+    /// The process whose directory it is.
+    owner: Option<u32>,
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // It was killed, and cannot do it.
+        if self.owner.is_some_and(|owner| owner != std::os::unix::process::parent_id()) {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 impl RunDir {
@@ -110,7 +121,12 @@ impl RunDir {
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "pid {}", std::process::id()))
             .map_err(at(lock_path))?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), _lock: lock, owner: None })
+    }
+
+    /// It is the directory of this process, our parent, which removes it: where the parent is gone, it goes with us.
+    pub fn belongs_to(&mut self, owner: u32) {
+        self.owner = Some(owner);
     }
 
     /// The directory.

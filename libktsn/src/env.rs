@@ -194,7 +194,7 @@ fn write_path(run_dir: &[u8]) {
     // SAFETY: only `start` gets here, once, and nobody reads before `SEALED`.
     let path = unsafe { &mut *PATH.0.get() };
     if run_dir.len() + SOCKET.len() > PATH_MAX {
-        return; // stays empty: never attached, and the warning names the directory
+        return; // stays empty: never attached, and the warning says so
     }
     for (to, from) in path.iter_mut().zip(run_dir.iter().chain(SOCKET)) {
         *to = *from;

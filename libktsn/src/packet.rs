@@ -197,7 +197,11 @@ fn judge(
         is_source_judged: facts.is_source_judged,
     };
     let owns = |address| producer.owns(address) == Some(true);
-    let allows = |address| matches!(producer.destination(address), DestinationVerdict::Take { .. });
+    // Packet sockets need no SO_BROADCAST.
+    let allows = |address| {
+        let verdict = producer.destination(address);
+        matches!(verdict, DestinationVerdict::Take { .. } | DestinationVerdict::Broadcast { .. })
+    };
     head.judge(&rules, owns, |address| producer.names(address) == Some(true), allows)
         .map_err(|_| BypassReason::NotAllowed)?;
     let tag = if head.tag.is_some() { TAG_OCTETS } else { 0 };

@@ -173,7 +173,7 @@ pub fn resolve_link_replica(
 }
 
 /// Whether a prefix of the attachment holds an IP address, own addresses excepted. What is left to the kernel leaves by the
-/// interface, where the kernel's rules are: a program that knows of it already gives it to the kernel.
+/// interface (`place`), where the kernel's rules are: a program that knows of it already gives it to the kernel.
 fn is_allowed(tables: &AttachmentTables, address: [u8; 16]) -> bool {
     let host = IpPrefix::host(IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
     tables.leaves(host) || !matches!(way(tables, host), Way::Bypass(_))
@@ -255,8 +255,9 @@ impl LinkResolved {
     ) -> Result<(), Refusal> {
         // The node's bridge is who knows whether a reserved group ends with it (802.1Q 8.6.3), and who has the rules about
         // what is left to the kernel.
-        let address = frame.ip_destination.map(|address| IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
-        if frame.is_reserved() || address.is_some_and(|address| tables.leaves(IpPrefix::host(address))) {
+        let ip = |address: [u8; 16]| IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
+        let (address, target) = (frame.ip_destination.map(ip), frame.ip_target.map(ip));
+        if frame.is_reserved() || target.is_some_and(|target| tables.leaves(IpPrefix::host(target))) {
             return if replica == Replica::First { Ok(()) } else { Err(NO_ROUTE) };
         }
         let packet = self.packet(payload);

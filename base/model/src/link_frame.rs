@@ -4,7 +4,7 @@
 //! In: at least the first [`HEAD_OCTETS`] octets of a frame, or all of a shorter one; what the attachment allows. Out:
 //! the fields that the decision needs, and the decision. Program and daemon ask this same code, so that a frame that
 //! the daemon would refuse goes to the kernel instead. It believes no length and reads nothing beyond the network
-//! header's addresses (of ARP: beyond the sender's).
+//! header's addresses (of ARP: beyond the target's).
 
 /// First octets that are looked at: Ethernet header, one tag, an IPv6 header; rounded up.
 pub const HEAD_OCTETS: usize = 64;

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -53,10 +54,16 @@ func fillIn(conf *cniconf.Conf, node *nodefile.Node) {
 	if a.Uplink == "" {
 		a.Uplink = node.Uplink
 	}
-	// All pods of the TSN network, those of this node too.
-	if len(a.Destinations) == 0 {
-		a.Destinations = node.CIDRs
+	// All pods of the TSN network, those of this node too. MAC addresses are for frames that are neither IP nor ARP.
+	if !slices.ContainsFunc(a.Destinations, isPrefix) {
+		a.Destinations = slices.Concat(a.Destinations, node.CIDRs)
 	}
+}
+
+// Whether a destination is meant as a prefix; ktsnd says what is wrong with it.
+func isPrefix(destination string) bool {
+	_, err := net.ParseMAC(destination)
+	return err != nil
 }
 
 // MTUOf the pod's interface: as configured, else that of the overlay's device, else the node's.

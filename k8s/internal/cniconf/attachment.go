@@ -27,6 +27,7 @@ func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
 		"ingress":             text(&a.Ingress),
 		"take":                func(path string, raw json.RawMessage) error { return take(path, raw, a) },
 		"destinations":        list(&a.Destinations, "prefixes or MAC addresses"),
+		"ethernet":            text(&a.Ethernet),
 		"classes":             list(&a.Classes, "traffic classes, 0 to 7"),
 		"late":                text(&a.Late),
 		"overrun_limit":       span(&a.OverrunLimitNs),

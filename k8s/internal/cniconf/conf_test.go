@@ -135,7 +135,7 @@ func TestEachFieldWrongInTurnIsNamed(t *testing.T) {
 func TestEveryFieldArrives(t *testing.T) {
 	stdin := head + `,"uplink":"eth1","ingress":"short","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
 		"late":"drop","overrun_limit":"300us","horizon":"2s","capture":"kernel","capture_priority":5,"allow_tai":false,
-		"allow_policy_bypass":true,"vlan":7,"pcp":6,"slots":64,"clients_max":3,"octets_max":70000,"memory_max":9000000,
+		"allow_policy_bypass":true,"vlan":7,"pcp":6,"slots":64,"clients_max":3,"octets_max":70000,"memory_max":9000000,"ethernet":"any",
 		"overlay":{"vxlan":{"mode":"bridged","vni":42,"port":8472,"local":"192.0.2.1","device":"x","learn_from":"y",
 		"peers":[{"prefix":"10.1.0.0/16","vtep":"192.0.2.2","mac":"02:00:00:00:00:01"}],"flood":["192.0.2.3"],"flood_interface":true,
 		"ttl":9,"tos":"inherit","df":"set","udp_checksum":false}},
@@ -151,7 +151,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	want := &nodewire.Attachment{
 		Uplink: "eth1", Ingress: "short", TakePriorityMin: value(6), Destinations: []string{"10.0.0.0/8"}, Classes: []uint32{6, 7},
 		Late: "drop", OverrunLimitNs: 300_000, HorizonNs: 2_000_000_000, Capture: "kernel", CapturePriority: 5, AllowTai: &no,
-		AllowPolicyBypass: &yes, Vlan: value(7), Pcp: value(6), Slots: 64, ClientsMax: 3, OctetsMax: 70000, MemoryMax: 9000000,
+		AllowPolicyBypass: &yes, Vlan: value(7), Pcp: value(6), Slots: 64, ClientsMax: 3, OctetsMax: 70000, MemoryMax: 9000000, Ethernet: "any",
 		Vxlan: &nodewire.Vxlan{Mode: "bridged", Vni: 42, Port: 8472, Local: "192.0.2.1", Device: "x", LearnFrom: "y",
 			Peers: []*nodewire.VxlanPeer{{Prefix: "10.1.0.0/16", Vtep: "192.0.2.2", Mac: "02:00:00:00:00:01"}},
 			Flood: []string{"192.0.2.3"}, FloodInterface: &yes, Ttl: "9", Tos: "inherit", Df: "set", UdpChecksum: &no},

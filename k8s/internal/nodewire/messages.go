@@ -56,6 +56,7 @@ type Attachment struct {
 	Ingress           string
 	Addresses         []string
 	MemoryMax         uint64
+	Ethernet          string
 }
 
 // AttachRequest's octets.
@@ -115,7 +116,8 @@ func (a *Attachment) octets() []byte {
 	b = appendTruth(b, 30, a.AllowPolicyBypass)
 	b = appendText(b, 40, a.Ingress)
 	b = appendTexts(b, 50, a.Addresses)
-	return appendNumber(b, 60, a.MemoryMax)
+	b = appendNumber(b, 60, a.MemoryMax)
+	return appendText(b, 61, a.Ethernet)
 }
 
 // VersionReply's version.

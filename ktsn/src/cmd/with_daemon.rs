@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_proto::v1::{HealthReply, HealthRequest, StatisticsReply, StatisticsRequest};
+use ktsn_wire::MacAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
@@ -412,10 +413,9 @@ fn attach_flag(text: &str) -> String {
     flag
 }
 
-/// Whether this is six pairs of hexadecimal digits.
+/// Whether this is a MAC address, as ktsnd reads one: six pairs of hexadecimal digits.
 fn is_mac(text: &str) -> bool {
-    let is_pair = |part: &str| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
-    text.split(':').count() == 6 && text.split(':').all(is_pair)
+    text.parse::<MacAddress>().is_ok()
 }
 
 #[cfg(test)]
@@ -426,6 +426,7 @@ mod tests {
     fn a_mac_address_does_not_close_ip() {
         for (keys, is_open) in [
             ("destination=02:00:00:00:00:02", true),
+            ("destination=01-80-C2-00-00-0E", true),
             ("destination=02:00:00:00:00:02,destination=10.0.0.0/8", false),
             ("destination=fd00::/8", false),
             ("destination=fe80::1", false),

@@ -55,6 +55,11 @@ pub(super) struct Judge {
 }
 
 impl Judge {
+    /// Whether the last reading contradicted the verdict: the next one matters more.
+    pub(super) fn doubts(&self) -> bool {
+        self.against > 0
+    }
+
     /// Takes in a reading; true: the clock went from good to not good or back, or was judged first.
     pub(super) fn read(&mut self, reading: Reading) -> bool {
         self.error = reading.error;

@@ -85,7 +85,7 @@ pub struct Attachment {
     pub segment_from: Option<SegmentFrom>,
     /// The addresses that are given to it.
     pub addresses: Given,
-    /// Allowed prefixes; empty, without MAC addresses = the peers' prefixes.
+    /// Allowed prefixes; empty = the peers'.
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
     pub destination_macs: Vec<MacAddress>,
@@ -270,11 +270,23 @@ impl Attachment {
         self.addresses = addresses;
     }
 
-    /// Whether `raw` asks for this attachment as it stands. One that says nothing of addresses asks for those that it has.
+    /// The same as one that came by the API, where it says nothing of `ethernet`: who attaches there attaches for others (a
+    /// pod's CNI plugin), and what no rule about IP addresses can judge is named.
+    #[must_use]
+    pub fn by_api(mut self) -> Self {
+        if self.raw.ethernet.is_none() {
+            self.ethernet = Ethernet::Listed;
+        }
+        self
+    }
+
+    /// Whether `raw` asks for this attachment as it stands. One that says nothing of addresses or `ethernet` asks for what it has.
     #[must_use]
     pub fn is_asked_by(&self, raw: &RawAttachment) -> bool {
         let addresses = raw.addresses.clone().or_else(|| self.raw.addresses.clone());
-        RawAttachment { addresses, ..raw.clone() } == self.raw
+        let is_same = raw.ethernet.as_deref().is_none_or(|word| word == self.ethernet.word());
+        let ethernet = self.raw.ethernet.clone();
+        is_same && RawAttachment { addresses, ethernet, ..raw.clone() } == self.raw
     }
 
     /// Whether no datagram of it is ever taken: neither prefixes are listed nor can there be peers. One with MAC addresses alone is

@@ -7,7 +7,7 @@
 use tracing::warn;
 
 use super::Node;
-use crate::config::{Attachment, by_api};
+use crate::config::Attachment;
 use crate::run_dir::{Foreign, KeptAttachment};
 
 impl Node {
@@ -22,8 +22,10 @@ impl Node {
             let name = kept.raw.name.clone().unwrap_or_default();
             let is_silent = kept.raw.addresses.is_none();
             let is_there = kept.raw.netns.as_deref().is_none_or(|path| netns_path(path).exists());
-            let attached = match Attachment::check("state.json", by_api(kept.raw.clone())) {
-                Ok(attachment) => self.attach(attachment, true).await.map_err(|error| error.to_string()),
+            let attached = match Attachment::check("state.json", kept.raw.clone()) {
+                Ok(attachment) => {
+                    self.attach(attachment.by_api(), true).await.map_err(|error| error.to_string())
+                }
                 Err(error) => Err(error.to_string()),
             };
             match attached {

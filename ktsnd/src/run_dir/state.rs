@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::prune_attachment;
-use crate::config::{RawAttachment, RawVxlanPeer};
+use crate::config::{Ethernet, RawAttachment, RawVxlanPeer};
 
 /// What is taken up again after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -296,7 +296,9 @@ struct Written<'a> {
 
 /// Fields of an attachment that say what it must not do: a ktsnd that does not know one of them must not serve it.
 fn needs(raw: &RawAttachment) -> Vec<&'static str> {
-    if raw.addresses.is_some() { vec!["addresses"] } else { Vec::new() }
+    let is_closed = raw.ethernet.as_deref() == Some(Ethernet::Listed.word());
+    let addresses = raw.addresses.is_some().then_some("addresses");
+    addresses.into_iter().chain(is_closed.then_some("ethernet")).collect()
 }
 
 /// An entry that says more than this ktsnd knows, with what this one knows by now.
