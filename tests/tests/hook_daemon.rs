@@ -72,7 +72,7 @@ fn refusals_leave_the_program_with_the_kernel() {
     let said = [
         (HelloStatus::NotAttached, "no attachment for this network namespace"),
         (HelloStatus::Version, "speaks ring ABI 1..1"),
-        (HelloStatus::ClientsMax, "Raise clients_max"),
+        (HelloStatus::ClientsMax, "raise clients_max"),
         (HelloStatus::Refused, "refused this program"),
     ];
     for (hello, expected) in said {

@@ -77,7 +77,7 @@ pub struct Tried {
 pub fn segment(bed: &Bed) -> String {
     format!(
         "[[attachment]]\nname = \"{ATTACKER}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n\
-         destinations = [\"02:00:00:00:09:09\"]\n\
+         destinations = [\"02:00:00:00:09:09\", \"0.0.0.0/0\"]\n\
          overlay = {{ vxlan = {{ mode = \"bridged\", vni = 77, local = \"192.168.50.1\", peers = [ {{ mac = \
          \"02:00:00:00:09:09\", vtep = \"192.168.50.2\" }} ] }} }}\n",
         bed.pod_q
