@@ -83,7 +83,8 @@ class Soak:
         for program in self.ledger.living:
             program.scan(self.daemon.starts)
         waiting = [one for one in self.ledger.living if one.kind != "flood" and one.process.poll() is None]
-        if any(program.life() != self.daemon.starts for program in waiting):
+        # A region that nothing here has mapped would take its counters along when its attachment goes again.
+        if not all(program.is_served(self.daemon.starts) for program in waiting):
             return False
         status = self._status()
         clients = {client["pid"] for of in status["attachments"] for client in of["clients"]}
@@ -192,11 +193,18 @@ class Soak:
     def flood(self):
         """One more program fills its ring at once; it ends, or is killed, before its frames have left."""
         self._program(self.random.choice(PODS), "flood", "count=3000", "burst=1", "nonblock=1", "period_us=500", "lead_us=100000",
-                      f"hold_ms={self.random.randrange(1500)}")
+                      f"hold_ms={self.random.randrange(500, 1500)}")
         program, is_killed = self.ledger.living[-1], self.random.random() < 0.5
+        if not is_killed:
+            # It holds long enough for its region to be seen here, on a busy machine too.
+            eventually("a flood is served, or ended", ATTACHED_MAX, lambda: self._has_region(program) or program.process.poll() is not None)
         self._pause(0.02 if is_killed else 0.5)  # in the midst of its sends
         if is_killed and program.process.poll() is None:
             self._kill(program)
+
+    def _has_region(self, program):
+        program.scan(self.daemon.starts)
+        return bool(program.regions)
 
     def detach_attach(self):
         """A pod's attachment goes for a moment, its programs stay."""

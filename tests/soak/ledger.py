@@ -20,7 +20,7 @@ import pathlib
 import struct
 import time
 
-SLOTS_COUNT_AT, COUNTERS_AT, FREE_AT, FREE_OCTETS = 16, 256, 512, 512
+SLOTS_COUNT_AT, STATE_AT, COUNTERS_AT, FREE_AT, FREE_OCTETS = 16, 64, 256, 512, 512
 DAEMON_ABSENT, PUBLISHED = 16, 18
 IN_CALL, TAKEN, FAILED = 1, 2, 3
 SETTLED_NS = 6_000_000_000
@@ -39,6 +39,10 @@ class Region:
     def counter(self, number):
         """One of the program's own counters."""
         return struct.unpack_from("<Q", self.memory, COUNTERS_AT + 8 * number)[0]
+
+    def is_attached(self):
+        """Whether ktsnd still reads it: one of an attachment that went is not."""
+        return struct.unpack_from("<I", self.memory, STATE_AT)[0] == 0
 
     def kept(self):
         """Slots that are not free: nobody gave them back."""
@@ -86,6 +90,11 @@ class Program:
     def life(self):
         """Which start of ktsnd its newest region is of; 0 = it has none."""
         return max((region.life for region in self.regions.values()), default=0)
+
+    def is_served(self, life):
+        """Whether its newest region is of this start of ktsnd and of an attachment that is there: what it counts is seen."""
+        newest = next(reversed(self.regions.values()), None)
+        return newest is not None and newest.life == life and newest.is_attached()
 
     def absent(self):
         """daemon_absent, as its libktsn counted."""

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-from ledger import (COUNTERS_AT, DAEMON_ABSENT, FREE_AT, PUBLISHED, SLOTS_COUNT_AT, TAKEN, Ledger, Program, Region)  # noqa: E402
+from ledger import (COUNTERS_AT, DAEMON_ABSENT, FREE_AT, PUBLISHED, SLOTS_COUNT_AT, STATE_AT, TAKEN, Ledger, Program, Region)  # noqa: E402
 
 SLOTS = 64
 
@@ -106,6 +106,16 @@ class Case(unittest.TestCase):
         self.ledger.end_life(2)
         self.sends(1)
         self.assertEqual(self.account(), (1, 0))
+
+    def test_a_region_of_an_attachment_that_went_does_not_serve(self):
+        self.assertFalse(self.program.is_served(1))
+        self.region(1)
+        self.assertTrue(self.program.is_served(1))
+        self.assertFalse(self.program.is_served(2))
+        with (pathlib.Path(self.directory.name) / "region1").open("r+b") as file:
+            file.seek(STATE_AT)
+            file.write(struct.pack("<I", 1))
+        self.assertFalse(self.program.is_served(1))
 
     def test_a_program_that_never_had_a_region_has_told_nothing(self):
         self.sends(5)
