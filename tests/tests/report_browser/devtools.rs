@@ -2,8 +2,10 @@
 //! Chromium over its DevTools pipe: in: methods. Out: answers, and every event in order.
 //! No port is opened: the browser reads its commands from descriptor 3 and answers on 4, each ended by a zero.
 
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 /// Debian's browser.
 pub(crate) const CHROMIUM: &str = "/usr/bin/chromium";
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest wait for the browser's helpers to end.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// A headless browser with one page; it ends with this value.
 pub(crate) struct Browser {
@@ -22,8 +26,8 @@ pub(crate) struct Browser {
     session: Option<String>,
     /// Every event so far.
     pub(crate) events: Vec<Value>,
-    // The browser's profile; removed after the browser has ended.
-    _profile: tempfile::TempDir,
+    // The browser's profile; removed after the browser and its helpers have ended.
+    profile: Option<tempfile::TempDir>,
 }
 
 impl Browser {
@@ -46,6 +50,7 @@ impl Browser {
             .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .expect("the browser starts");
         let commands = child.stdin.take().expect("a pipe");
@@ -63,8 +68,9 @@ impl Browser {
                 octets.clear();
             }
         });
+        let profile = Some(profile);
         let mut browser =
-            Self { child, commands, messages, next: 0, session: None, events: Vec::new(), _profile: profile };
+            Self { child, commands, messages, next: 0, session: None, events: Vec::new(), profile };
         browser.attach();
         browser
     }
@@ -176,8 +182,18 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.child.kill();
+        // Its helpers outlive it for a moment, and write into the profile. All may have ended by themselves; then there is nothing to
+        // kill.
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.child.wait();
+        let until = Instant::now() + END_MAX;
+        while group.is_some_and(|group| test_kill_process_group(group).is_ok()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let Some(path) = self.profile.take().map(tempfile::TempDir::keep) else { return };
+        while std::fs::remove_dir_all(&path).is_err() && path.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
