@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which ktsnd is meant: the named one, the node's, or the one beside a program (`ktsn run --with-daemon`).
+//! Finds the ktsnd that a command asks: the named one, the node's, or that of a `ktsn run --with-daemon`.
 //!
-//! In: the flag, the environment, the directories that `ktsn run` makes. Out: a run directory and the others where a ktsnd
-//! answers. Where none is named, the node's comes first; of several programs' ones the user chooses.
+//! In: the flag, the environment, the directories that `ktsn run` makes. Out: a run directory, and the other directories where
+//! a ktsnd answers. Without a name the node's ktsnd comes first. Of several that `ktsn run` started the user chooses one.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,27 +13,27 @@ use tokio::net::UnixStream;
 
 use crate::control::{self, ControlError};
 
-/// What the names of `ktsn run`'s own directories begin with.
+/// Prefix of the names of `ktsn run`'s own directories.
 pub(crate) const PREFIX: &str = "ktsn-run.";
-/// The longest wait for a socket that may have nobody behind it.
+/// The longest wait for a socket to accept.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
 
-/// Where `ktsn run` makes its directories: the first place that lets it.
+/// The folders in which `ktsn run` makes its directories: the first one that it can write.
 pub(crate) fn parents() -> Vec<PathBuf> {
     let mut parents = vec![PathBuf::from("/run"), std::env::temp_dir()];
     parents.dedup();
     parents
 }
 
-/// The ktsnd that is meant.
+/// The ktsnd to ask.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) run_dir: PathBuf,
-    /// Where else one answers, if none was named.
+    /// Other directories where a ktsnd answers; empty when the directory was named.
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// Looks for it.
+/// Finds the ktsnd to ask.
 ///
 /// # Errors
 /// [`ControlError::Several`]; [`ControlError::Unusable`] for a flag that is no path.
@@ -46,37 +46,44 @@ pub(crate) async fn find(flag: Option<&Path>) -> Result<Found, ControlError> {
     let mut beside = Vec::new();
     for parent in parents() {
         for run_dir in directories(&parent) {
-            beside.push((is_there(&run_dir).await, run_dir));
+            beside.push((probe(&run_dir).await, run_dir));
         }
     }
-    choose((is_there(&run_dir).await, run_dir), &beside)
+    choose((probe(&run_dir).await, run_dir), &beside)
 }
 
-/// Whether a ktsnd listens somewhere.
+/// What a run directory's control socket answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum There {
-    Yes,
-    /// It is not this user's to ask; perhaps nobody listens any more.
+enum Presence {
+    /// A ktsnd listens.
+    Running,
+    /// This user may not connect; the socket may be left over.
     Denied,
-    No,
+    /// No ktsnd listens.
+    Absent,
 }
 
-fn choose((node_s, run_dir): (There, PathBuf), beside: &[(There, PathBuf)]) -> Result<Found, ControlError> {
-    let of = |which: There| beside.iter().filter(move |(there, _)| *there == which).map(|(_, at)| at.clone());
-    let mut others: Vec<PathBuf> = of(There::Yes).collect();
-    // One that answers goes before one that may not be asked.
-    if others.is_empty() && node_s == There::No {
-        others.extend(of(There::Denied));
+fn choose(
+    (node_s, run_dir): (Presence, PathBuf),
+    beside: &[(Presence, PathBuf)],
+) -> Result<Found, ControlError> {
+    let of = |which: Presence| {
+        beside.iter().filter(move |(presence, _)| *presence == which).map(|(_, at)| at.clone())
+    };
+    let mut others: Vec<PathBuf> = of(Presence::Running).collect();
+    // A ktsnd that answers goes before a socket that this user may not open.
+    if others.is_empty() && node_s == Presence::Absent {
+        others.extend(of(Presence::Denied));
     }
     match others.len() {
-        _ if node_s == There::Yes => Ok(Found { run_dir, others }),
+        _ if node_s == Presence::Running => Ok(Found { run_dir, others }),
         0 => Ok(Found { run_dir, others }),
         1 => Ok(Found { run_dir: others.remove(0), others }),
         _ => Err(ControlError::Several(others)),
     }
 }
 
-/// `ktsn run`'s directories, by name. Where everybody may write, those of root and of this user alone.
+/// `ktsn run`'s directories in a folder, by name. Other users may write there: only directories of root and of this user count.
 fn directories(parent: &Path) -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
@@ -92,13 +99,14 @@ fn directories(parent: &Path) -> Vec<PathBuf> {
     found
 }
 
-async fn is_there(run_dir: &Path) -> There {
+/// Connects to the control socket.
+async fn probe(run_dir: &Path) -> Presence {
     let connected = tokio::time::timeout(CONNECT_MAX, UnixStream::connect(control::socket(run_dir))).await;
     match connected.map(|connected| connected.map_err(|error| error.kind())) {
-        // One that is too busy to accept is there.
-        Ok(Ok(_) | Err(io::ErrorKind::WouldBlock)) | Err(_) => There::Yes,
-        Ok(Err(io::ErrorKind::PermissionDenied)) => There::Denied,
-        Ok(Err(_)) => There::No,
+        // A ktsnd that is too busy to accept runs.
+        Ok(Ok(_) | Err(io::ErrorKind::WouldBlock)) | Err(_) => Presence::Running,
+        Ok(Err(io::ErrorKind::PermissionDenied)) => Presence::Denied,
+        Ok(Err(_)) => Presence::Absent,
     }
 }
 
@@ -113,21 +121,24 @@ mod tests {
 
     #[test]
     fn the_node_s_comes_first_then_the_only_one() {
-        use There::{Denied, No, Yes};
-        let of = |node_s, beside: &[(There, &str)]| {
-            let beside: Vec<_> = beside.iter().map(|(there, at)| (*there, PathBuf::from(at))).collect();
+        use Presence::{Absent, Denied, Running};
+        let of = |node_s, beside: &[(Presence, &str)]| {
+            let beside: Vec<_> = beside.iter().map(|(presence, at)| (*presence, PathBuf::from(at))).collect();
             choose((node_s, "/run/ktsn".into()), &beside)
         };
-        assert_eq!(of(Yes, &[]).unwrap(), found("/run/ktsn", &[]));
-        assert_eq!(of(Yes, &[(Yes, "/a"), (No, "/b"), (Denied, "/c")]).unwrap(), found("/run/ktsn", &["/a"]));
-        // Its error says how to start one, or that it may not be asked.
-        assert_eq!(of(No, &[(No, "/a")]).unwrap(), found("/run/ktsn", &[]));
+        assert_eq!(of(Running, &[]).unwrap(), found("/run/ktsn", &[]));
+        assert_eq!(
+            of(Running, &[(Running, "/a"), (Absent, "/b"), (Denied, "/c")]).unwrap(),
+            found("/run/ktsn", &["/a"])
+        );
+        // The error of the connection says how to start a ktsnd, or that this user may not ask it.
+        assert_eq!(of(Absent, &[(Absent, "/a")]).unwrap(), found("/run/ktsn", &[]));
         assert_eq!(of(Denied, &[(Denied, "/a")]).unwrap(), found("/run/ktsn", &[]));
-        // What another user left over hides nobody's own.
-        assert_eq!(of(No, &[(Yes, "/a"), (Denied, "/b")]).unwrap(), found("/a", &[]));
-        assert_eq!(of(Denied, &[(Yes, "/a")]).unwrap(), found("/a", &[]));
-        assert_eq!(of(No, &[(Denied, "/b")]).unwrap(), found("/b", &[]));
-        let several = of(No, &[(Yes, "/a"), (Yes, "/b")]).unwrap_err().to_string();
+        // Another user's left-over socket hides no ktsnd of this user.
+        assert_eq!(of(Absent, &[(Running, "/a"), (Denied, "/b")]).unwrap(), found("/a", &[]));
+        assert_eq!(of(Denied, &[(Running, "/a")]).unwrap(), found("/a", &[]));
+        assert_eq!(of(Absent, &[(Denied, "/b")]).unwrap(), found("/b", &[]));
+        let several = of(Absent, &[(Running, "/a"), (Running, "/b")]).unwrap_err().to_string();
         assert!(several.contains("/a, /b") && several.contains("--run-dir"), "{several}");
     }
 
@@ -140,14 +151,14 @@ mod tests {
         }
         std::fs::write(at("ktsn-run.file"), b"").unwrap();
         std::os::unix::fs::symlink(at("other"), at("ktsn-run.link")).unwrap();
-        // Of the first one the listener lives; the second one's is gone, the third one never had any.
+        // The first directory has a listener, the second one a left-over socket, the third one no socket.
         let _listener = UnixListener::bind(at("ktsn-run.1.0/ktsnd.sock")).unwrap();
         drop(UnixListener::bind(at("ktsn-run.2.0/ktsnd.sock")).unwrap());
         let listed = directories(parent.path());
         assert_eq!(listed, [at("ktsn-run.1.0"), at("ktsn-run.2.0"), at("ktsn-run.3.0")]);
         let runtime = control::runtime().unwrap();
-        let alive: Vec<There> = listed.iter().map(|run_dir| runtime.block_on(is_there(run_dir))).collect();
-        assert_eq!(alive, [There::Yes, There::No, There::No]);
+        let alive: Vec<Presence> = listed.iter().map(|run_dir| runtime.block_on(probe(run_dir))).collect();
+        assert_eq!(alive, [Presence::Running, Presence::Absent, Presence::Absent]);
         assert_eq!(directories(&at("nothing")), Vec::<PathBuf>::new());
     }
 

@@ -98,7 +98,7 @@ fn watch(
         if has_changed {
             report();
         }
-        match wait(if judge.doubts() { period / 2 } else { period }) {
+        match wait(if judge.is_contradicted() { period / 2 } else { period }) {
             Woken::TimePassed => {}
             Woken::ClockSet => {
                 let has_changed = judge.step();

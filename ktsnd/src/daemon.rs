@@ -24,7 +24,7 @@ use crate::tenant::{Directory, Registrar};
 pub struct Options {
     /// Sockets, lock and state.
     pub run_dir: PathBuf,
-    /// The process that made the run directory and removes it: where it is gone, ktsnd does.
+    /// The process that made the run directory and removes it. When that process is gone, ktsnd removes the directory at its end.
     pub run_dir_of: Option<u32>,
 }
 
@@ -47,7 +47,7 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
 }
 
 async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
-    // Who ends it while attachments are made meets an end in order, too.
+    // A signal while attachments are made ends ktsnd in order, too.
     let stop = stop_signal()?;
     let (event_sender, events) = Mailbox::new();
     let (question_sender, questions) = mpsc::channel(64);

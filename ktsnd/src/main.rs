@@ -45,7 +45,7 @@ struct Arguments {
     /// error, warn, info, debug or trace; or a filter such as ktsnd=debug
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     log: String,
-    /// The run directory is this process's, which removes it; where it was killed, ktsnd does at its own end
+    /// The process that removes the run directory; ktsnd removes it when that process is gone
     #[arg(long, value_name = "PID", hide = true)]
     run_dir_of: Option<u32>,
 }

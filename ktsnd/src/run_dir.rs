@@ -64,13 +64,13 @@ pub enum RunDirError {
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
-    /// The process whose directory it is.
+    /// The process that removes the directory, if it is a temporary one.
     owner: Option<u32>,
 }
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // It was killed, and cannot do it.
+        // The owner was killed and cannot remove the directory.
         if self.owner.is_some_and(|owner| owner != std::os::unix::process::parent_id()) {
             let _ = fs::remove_dir_all(&self.path);
         }
@@ -124,7 +124,7 @@ impl RunDir {
         Ok(Self { path: path.to_owned(), _lock: lock, owner: None })
     }
 
-    /// It is the directory of this process, our parent, which removes it: where the parent is gone, it goes with us.
+    /// Names the process that removes the directory: our parent. When the parent is gone, the directory is removed with this value.
     pub fn belongs_to(&mut self, owner: u32) {
         self.owner = Some(owner);
     }

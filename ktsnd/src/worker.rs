@@ -161,7 +161,7 @@ pub struct Worker<P, E> {
     /// The pod's interface that hands over first in the next turn.
     pods_from: usize,
     muted_turn: usize,
-    /// The place whose promise is made nearer first before the next sleep.
+    /// First place whose promise the next sleep makes nearer.
     nearer_turn: usize,
     muted_at: Monotonic,
     second_began: Monotonic,

@@ -4,14 +4,14 @@
 /// Room for any of our lines with the longest path.
 const ROOM: usize = 512;
 
-/// See the module.
+/// A line in a buffer of its own.
 pub(crate) struct Line {
     octets: [u8; ROOM],
     used: usize,
 }
 
 impl Line {
-    /// The pieces one after the other, and the end of the line.
+    /// Joins the pieces and ends the line.
     pub(crate) fn of(pieces: &[&[u8]]) -> Self {
         let mut line = Self { octets: [0; ROOM], used: 0 };
         // The last place is for the end, however long the pieces are.

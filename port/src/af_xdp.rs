@@ -53,7 +53,7 @@ impl Kick for Socket {
         rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop)
     }
 
-    fn look(&mut self) {
+    fn kick_empty(&mut self) {
         // The kernel's answer is that of the next kick. By sendmsg, so that a trace of sendto sees hand-overs alone.
         let _ =
             rustix::net::sendmsg(&self.socket, &[], &mut SendAncillaryBuffer::default(), SendFlags::DONTWAIT);

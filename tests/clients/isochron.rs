@@ -48,11 +48,9 @@ pub(crate) fn run(world: &mut World, root: &Path, filter: &str, report: &mut Rep
         for name in wanted {
             let result = match name {
                 "stamps" => stamped(world, root, arguments),
-                _ => {
-                    let modes = [Mode::Library, Mode::Daemon, Mode::Run];
-                    let mode = modes.into_iter().find(|mode| mode.name() == name).unwrap_or(Mode::Library);
-                    same(world, root, mode, &unstamped, &kernel)
-                }
+                "daemon" => same(world, root, Mode::Daemon, &unstamped, &kernel),
+                "run" => same(world, root, Mode::Run, &unstamped, &kernel),
+                _ => same(world, root, Mode::Library, &unstamped, &kernel),
             };
             report.add(&cell(name), result.map_err(|error| format!("{error:#}")));
         }

@@ -5,13 +5,7 @@
 #[allow(dead_code)]
 mod cli_support;
 
-use std::process::Command;
-
-use cli_support::{err, folder, out};
-
-/// Two connected devices, then `ktsn` in place of the shell.
-const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb address 02:00:00:00:00:02 && ip addr add 192.0.2.1/24 dev va \
-                      && ip link set va up && ip link set vb up && exec \"$@\"";
+use cli_support::{err, inside, out};
 
 /// Sends 20 frames of each kind, 3 ms ahead; says what `sendmsg` returned for them in all.
 const TALKER: &str = r#"
@@ -54,26 +48,9 @@ print(sent)
 
 /// How many frames were sent, and the counters of ktsnd's only attachment.
 fn talk(attach: &str, kind: &str) -> (u64, serde_json::Value) {
-    let mut command = Command::new("unshare");
-    command
-        .args(["--net", "sh", "-c", INSIDE, "sh"])
-        .arg(folder().join("ktsn"))
-        .args([
-            "run",
-            "--with-daemon",
-            attach,
-            "--",
-            "sh",
-            "-c",
-            "python3 -c \"$TALKER\" $KIND && $KTSN status --json",
-        ])
-        .env("KTSN_LIB", ktsn_tests::hook::library())
-        .env("KTSN", folder().join("ktsn"))
-        .env("TALKER", TALKER)
-        .env("KIND", kind)
-        .env_remove("KTSN_RUN_DIR")
-        .env_remove("LD_PRELOAD");
-    let output = command.output().unwrap();
+    let script = "python3 -c \"$TALKER\" $KIND && $KTSN status --json";
+    let mut command = inside(&["run", "--with-daemon", attach, "--", "sh", "-c", script]);
+    let output = command.env("TALKER", TALKER).env("KIND", kind).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let text = out(&output);
     let (sent, status) = text.split_once('\n').unwrap();

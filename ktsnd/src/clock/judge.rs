@@ -55,8 +55,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Whether the last reading contradicted the verdict: the next one matters more.
-    pub(super) fn doubts(&self) -> bool {
+    /// Whether the last reading contradicted the verdict: the next reading then comes sooner.
+    pub(super) fn is_contradicted(&self) -> bool {
         self.against > 0
     }
 

@@ -89,7 +89,7 @@ pub struct Attachment {
     pub destinations: Vec<IpPrefix>,
     /// MAC addresses that packet sockets may send to.
     pub destination_macs: Vec<MacAddress>,
-    /// Whether what is neither IP nor ARP goes to those only.
+    /// Where frames go that are neither IP nor ARP.
     pub ethernet: Ethernet,
     /// Tag of frames that leave by the interface and bring none.
     pub tag: Option<Tci>,
@@ -270,8 +270,8 @@ impl Attachment {
         self.addresses = addresses;
     }
 
-    /// The same as one that came by the API, where it says nothing of `ethernet`: who attaches there attaches for others (a
-    /// pod's CNI plugin), and what no rule about IP addresses can judge is named.
+    /// Applies the API's default of `ethernet`: `listed`. A CNI plugin attaches pods that it does not trust, and no rule about IP
+    /// addresses judges the other EtherTypes.
     #[must_use]
     pub fn by_api(mut self) -> Self {
         if self.raw.ethernet.is_none() {
@@ -289,8 +289,8 @@ impl Attachment {
         is_same && RawAttachment { addresses, ethernet, ..raw.clone() } == self.raw
     }
 
-    /// Whether no datagram of it is ever taken: neither prefixes are listed nor can there be peers. One with MAC addresses alone is
-    /// for packet sockets.
+    /// Whether ktsnd takes no datagram of this attachment: no prefix is listed, and without an overlay there are no peers. An
+    /// attachment with MAC addresses alone is for packet sockets.
     #[must_use]
     pub fn takes_no_datagram(&self) -> bool {
         let has_overlay = self.overlay.is_some() || self.segment.is_some() || self.segment_from.is_some();

@@ -178,7 +178,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         nothing_came && !self.is_any_captured_waiting()
     }
 
-    /// The places of the rings whose promises are made nearer before this sleep.
+    /// Chooses the rings whose promises are renewed before this sleep although they reach beyond it; returns their places.
     fn promises_made_nearer(&mut self) -> Range<usize> {
         let begin = if self.nearer_turn < self.turns.len() { self.nearer_turn } else { 0 };
         self.nearer_turn = begin + limits::PROMISES_MADE_NEARER;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether a port is warmed up before a transmit time ([`Port::warm_up`](ktsn_port::Port::warm_up)).
 //!
-//! In: how long warming up took. Out: whether to go on. Where it usually takes so long that it could make a frame late, it is left
-//! off, and tried again now and then.
+//! In: how long warming up took. Out: whether to warm up again. A port that usually takes so long that a frame could be late is
+//! left alone, and tried again now and then.
 
 use ktsn_time::Nanos;
 
 use crate::limits;
 
-/// So many slow ones more than quick ones: it is left off.
+/// Warming up stops when so many more calls were slow than quick.
 const OFF: u8 = 16;
-/// Frames until it is tried again.
+/// Frames until a port that was slow is tried again.
 const PAUSE: u16 = 1024;
 
 /// The experience with one port.
@@ -38,7 +38,7 @@ impl WarmUp {
         true
     }
 
-    /// It took so long.
+    /// Notes how long one call took.
     #[inline]
     pub(super) fn took(&mut self, span: Nanos) {
         let is_slow = span.saturating_mul(2) > limits::WARM_UP;

@@ -39,8 +39,8 @@ use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Por
 pub(super) trait Kick {
     /// One non-blocking kick.
     fn kick(&mut self) -> Result<(), Errno>;
-    /// The same on an empty ring: nothing leaves.
-    fn look(&mut self);
+    /// A kick with an empty ring: the kernel's code runs, and nothing leaves.
+    fn kick_empty(&mut self);
     /// The link's state, for answers that leave it open.
     fn link_state(&self) -> LinkState;
 }
@@ -221,7 +221,7 @@ impl<K: Kick> Port for Engine<K> {
     #[inline]
     fn warm_up(&mut self) {
         if self.tx.occupied() == 0 && !self.is_one_remembered {
-            self.kick.look();
+            self.kick.kick_empty();
         }
     }
 

@@ -154,7 +154,7 @@ impl Kick for Simulated {
     fn kick(&mut self) -> Result<(), Errno> {
         self.0.borrow_mut().kick()
     }
-    fn look(&mut self) {
+    fn kick_empty(&mut self) {
         let _ = self.kick();
     }
     fn link_state(&self) -> LinkState {

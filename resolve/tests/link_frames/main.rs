@@ -64,6 +64,11 @@ fn frame(destination: MacAddress, rest: &[u8]) -> Vec<u8> {
     [&destination.0[..], &OWN.0, rest].concat()
 }
 
+/// EtherType and ARP request for a station of 10.0.0.0/24.
+fn arp(last: u8) -> Vec<u8> {
+    [b"\x08\x06\0\x01\x08\0\x06\x04\0\x01".as_slice(), &[0; 16], &[10, 0, 0, last]].concat()
+}
+
 /// Nothing of packet sockets is ever left to the kernel here, and without an overlay no neighbour is needed.
 fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<LinkResolved, DropReason> {
     ktsn_resolve::resolve_link(tables, flow, payload).map_err(|refusal| match refusal {

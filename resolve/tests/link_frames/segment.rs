@@ -9,7 +9,7 @@ use ktsn_resolve::{
 use ktsn_wire::{Ipv4Packet, Vni, VxlanPacket};
 
 const HERE: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xa]);
-const NOBODY: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xb]);
+const UNKNOWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xb]);
 const ALL: MacAddress = MacAddress([0xff; 6]);
 const PORT: u16 = 8472;
 
@@ -60,11 +60,6 @@ fn v4(destination: [u8; 4]) -> Vec<u8> {
     packet
 }
 
-/// EtherType and a request for this station of 10.0.0.0/24.
-fn arp(last: u8) -> Vec<u8> {
-    [b"\x08\x06\0\x01\x08\0\x06\x04\0\x01".as_slice(), &[0; 16], &[10, 0, 0, last]].concat()
-}
-
 /// Outer destination, and the octets behind the tunnel's headers; `None`: it leaves by the interface.
 fn left(tables: &Tables, frame: &[u8]) -> Result<Option<(IpAddr, u16, Vec<u8>)>, Refusal> {
     let way = ktsn_resolve::resolve_link(tables, &flow(LinkShape::Frame), frame)?;
@@ -99,11 +94,11 @@ fn a_frame_goes_where_its_station_is() {
         (ether(PEER, b"\x22\xf0hello"), Some("192.168.0.2")),
         (ether(PEER, b"\x81\x00\xe0\x07\x22\xf0hi"), Some("192.168.0.2")),
         (ether(HERE, b"\x22\xf0hello"), None),
-        (ether(NOBODY, b"\x22\xf0hello"), Some("192.168.0.4")),
+        (ether(UNKNOWN, b"\x22\xf0hello"), Some("192.168.0.4")),
         (ether(ALL, &arp(9)), Some("192.168.0.4")),
         (ip_frame(PEER, 70), Some("192.168.0.2")),
-        (ip_frame(NOBODY, 70), Some("192.168.0.3")),
-        (ip_frame(NOBODY, 9), Some("192.168.0.4")),
+        (ip_frame(UNKNOWN, 70), Some("192.168.0.3")),
+        (ip_frame(UNKNOWN, 9), Some("192.168.0.4")),
     ] {
         let left = left(&tables, &sent).unwrap();
         assert_eq!(left.as_ref().map(|left| left.0), end.map(ip), "{sent:x?}");

@@ -4,29 +4,14 @@
 //! In: arguments. Out: exit status and what was printed. Every command here gets a run directory of its own, so that a
 //! ktsnd of this machine is never met.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
-/// Builds the command line and the daemon once for each test binary, and returns the folder they lie in.
+use ktsn_tests::hook;
+
+/// The folder with the command line and the daemon, built once for each test binary.
 pub(crate) fn folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let own = std::env::current_exe().expect("test binary");
-        // …/TARGET/PROFILE/deps/test
-        let target = own.ancestors().nth(3).expect("target directory").to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--locked", "-p", "ktsn", "-p", "ktsnd", "--target-dir"])
-            .arg(&target)
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-            .output()
-            .expect("cargo");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        let folder = target.join("debug");
-        assert!(folder.join("ktsn").is_file() && folder.join("ktsnd").is_file());
-        folder
-    })
+    hook::ktsn().parent().expect("a folder")
 }
 
 /// `ktsn` with the real library and a run directory that does not exist.
@@ -34,7 +19,7 @@ pub(crate) fn folder() -> &'static Path {
 pub(crate) fn ktsn() -> Command {
     let mut command = Command::new(folder().join("ktsn"));
     command
-        .env("KTSN_LIB", ktsn_tests::hook::library())
+        .env("KTSN_LIB", hook::library())
         .env("KTSN_RUN_DIR", "/nonexistent/ktsn")
         .env_remove("LD_PRELOAD")
         .env_remove("KTSN_POLICY")
@@ -58,4 +43,24 @@ pub(crate) fn out(output: &Output) -> String {
 #[must_use]
 pub(crate) fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Two connected devices, then `ktsn` in place of the shell.
+const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb address 02:00:00:00:00:02 && ip addr add 192.0.2.1/24 dev va \
+                      && ip link set va up && ip link set vb up && ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev va && exec \"$@\"";
+
+/// `ktsn` with these arguments in a namespace with the devices `va` and `vb`.
+#[must_use]
+pub(crate) fn inside(arguments: &[&str]) -> Command {
+    // Whoever runs the tests in the background may ignore SIGINT.
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT", "unshare", "--net", "sh", "-c", INSIDE, "sh"])
+        .arg(folder().join("ktsn"))
+        .args(arguments)
+        .env("KTSN_LIB", hook::library())
+        .env("KTSN", folder().join("ktsn"))
+        .env_remove("KTSN_RUN_DIR")
+        .env_remove("LD_PRELOAD");
+    command
 }
