@@ -4,6 +4,7 @@
 //! In: arguments. Out: what the subcommand says, and an exit status. Thin: the work is done by `ktsn-measure`,
 //! `ktsn-lab` and ktsnd; here it is only asked for and shown.
 
+mod captured;
 mod cmd;
 mod control;
 mod doctor;

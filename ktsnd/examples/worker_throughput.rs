@@ -245,8 +245,11 @@ struct World {
 impl World {
     fn new(peers: u32, is_cost: bool, arguments: &[String]) -> anyhow::Result<Self> {
         let (outbox, inbox, returned, _wake) = queues()?;
-        let options =
-            WorkerOptions { spin_margin: SpinMargin::Fixed(Nanos::ZERO), spin_duty_max_permille: 0 };
+        let options = WorkerOptions {
+            spin_margin: SpinMargin::Fixed(Nanos::ZERO),
+            known_margins: None,
+            spin_duty_max_permille: 0,
+        };
         let worker_stats = Arc::new(WorkerStats::default());
         let mut worker = Worker::new(Awake, inbox, Arc::new(tables(peers)?), options, worker_stats.clone());
         let selection = Box::new(selection(arguments));
@@ -350,6 +353,7 @@ impl World {
                     port: 6000,
                     priority: (number % 8) as u8,
                     traffic_class: 0,
+                    has_waited: false,
                     hop_limit: 0,
                     report_id: 0,
                     descriptor: 0,
@@ -378,6 +382,7 @@ fn stream(number: u64) -> StreamInfo {
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
         peer: None,
         link: None,
+        is_deadline: false,
         status: StreamStatus { token: 1, code: StreamCode::Registered, ..StreamStatus::default() },
     }
 }

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::clock::{Source, Watcher};
 use crate::config::Config;
 use crate::control::Control;
+use crate::margins::MarginCache;
 use crate::node::{Event, Mailbox, Node};
 use crate::run_dir::RunDir;
 use crate::supervise::{Supervisor, Watched};
@@ -24,6 +25,8 @@ use crate::tenant::{Directory, Registrar};
 pub struct Options {
     /// Sockets, lock and state.
     pub run_dir: PathBuf,
+    /// What is learnt of this machine is kept there.
+    pub cache_dir: PathBuf,
     /// The process that made the run directory and removes it. When that process is gone, ktsnd removes the directory at its end.
     pub run_dir_of: Option<u32>,
 }
@@ -43,10 +46,10 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
     crate::cpus::keep_off(config.ports.iter().filter_map(|port| port.cpu));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, run_dir))
+    runtime.block_on(serve(config, run_dir, MarginCache::open(&options.cache_dir)))
 }
 
-async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
+async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow::Result<()> {
     // A signal while attachments are made ends ktsnd in order, too.
     let stop = stop_signal()?;
     let (event_sender, events) = Mailbox::new();
@@ -80,6 +83,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
         Watcher::start(Source::new(source, error_max), report).context("clock")?
     };
     let mut node = Node::new(config, run_dir, manager, directory, registrar, event_sender, latest);
+    node.go_on_from(margins);
     for note in notes {
         node.warn(format!("state file: {note}"));
     }
@@ -107,6 +111,7 @@ async fn serve(config: Config, run_dir: RunDir) -> anyhow::Result<()> {
     let _control = beat();
     info!("ready");
     node.run(questions, events, stop).await;
+    node.keep_for_the_next();
     drop(node);
     let _ = served_sender.send(());
     // A watcher that stays connected must not keep us.

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod hand_overs;
 mod ingress;
 pub mod limits;
+mod margins;
 pub mod node;
 mod policy;
 pub mod queue;

@@ -23,7 +23,9 @@ Examples:
 peer=10.244.1.0/24@192.168.50.2@02:00:00:00:00:02
 
 Environment:
-  KTSN_RUN_DIR   run directory when --run-dir is not given (default /run/ktsn)
+  KTSN_RUN_DIR     run directory when --run-dir is not given (default /run/ktsn)
+  KTSN_CACHE_DIR   where ktsnd keeps how late this machine's sleeps end, for the next ktsnd, when the configuration
+                   has no cache_dir (default /var/lib/ktsn)
 
 SIGTERM and SIGINT drain: nothing new is taken, queued frames are sent, then ktsnd ends.
 Exit status: 0 drained, 1 failed while running, 2 wrong usage or configuration.";
@@ -81,7 +83,13 @@ fn main() -> ExitCode {
         .or_else(|| config.daemon.run_dir.clone())
         .or_else(|| std::env::var_os("KTSN_RUN_DIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/run/ktsn"));
-    match daemon::run(config, &Options { run_dir, run_dir_of: arguments.run_dir_of }) {
+    let cache_dir = config
+        .daemon
+        .cache_dir
+        .clone()
+        .or_else(|| std::env::var_os("KTSN_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from))
+        .unwrap_or_else(|| PathBuf::from("/var/lib/ktsn"));
+    match daemon::run(config, &Options { run_dir, cache_dir, run_dir_of: arguments.run_dir_of }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ktsnd: {error:#}");

@@ -11,7 +11,9 @@ mod closed;
 mod detached;
 mod ingress;
 mod interface;
+mod kept;
 mod mailbox;
+mod margins;
 mod network_policy;
 mod peers;
 mod policing;
@@ -35,6 +37,7 @@ use crate::capture::HostEnd;
 use crate::config::{Attachment, Config, Schedule, VxlanPeer, write_schedule};
 use crate::ingress::Uplink;
 use crate::limits;
+use crate::margins::MarginCache;
 use crate::run_dir::{Foreign, KeptAttachment, KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables::{self, OverlayNews, Restriction, RulesNews};
@@ -194,6 +197,10 @@ pub struct Node {
     /// Questions about gates that workers have not answered yet.
     looks: BTreeMap<u64, oneshot::Sender<Looked>>,
     looks_count: u64,
+    /// What workers learnt of this machine; `None` before the daemon has said where it is kept.
+    margins: Option<MarginCache>,
+    /// What the daemon before has counted for attachments that this one does not have yet.
+    kept_counters: kept::KeptCounters,
 }
 
 impl Node {
@@ -237,6 +244,8 @@ impl Node {
             unsaved_policies: false,
             looks: BTreeMap::new(),
             looks_count: 0,
+            margins: None,
+            kept_counters: kept::KeptCounters::default(),
         }
     }
 
@@ -285,6 +294,7 @@ impl Node {
                     self.look_at_speeds();
                     self.look_at_captures();
                     self.look_at_deferred();
+                    self.look_at_margins();
                 }
             }
             if self.stopping && self.workers.values().all(|w| w.ended) {

@@ -187,6 +187,27 @@ impl RunDir {
         self.write(&self.path.join("state.json"), &write_state(state)?)
     }
 
+    /// The counters that a daemon before has left, if it has. They are gone then.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn take_counters(&self) -> io::Result<Option<Vec<u8>>> {
+        let path = self.path.join("counters.json");
+        match read(&path) {
+            Ok(octets) => fs::remove_file(&path).map(|()| Some(octets)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves counters to the next daemon.
+    ///
+    /// # Errors
+    /// The kernel's, for example a full disk.
+    pub fn leave_counters(&self, octets: &[u8]) -> io::Result<()> {
+        self.write(&self.path.join("counters.json"), octets)
+    }
+
     /// Replaces a file.
     fn write(&self, path: &Path, octets: &[u8]) -> io::Result<()> {
         let new = self.path.join("state.json.new");

@@ -127,12 +127,16 @@ pub struct AttachmentStats {
     pub deferred_failed: AtomicU64,
     /// Frames sent although their transmit time had passed when the program sent them.
     pub late: AtomicU64,
+    /// Frames sent although their transmit time had passed while the program waited for a slot of its ring.
+    pub waited: AtomicU64,
     /// On-time frames sent more than 1 µs after their transmit time.
     pub overrun: AtomicU64,
     /// Frames not sent, by reason.
     pub dropped: [AtomicU64; DropReason::COUNT],
     /// Datagrams left to the kernel, as the clients report it.
     pub bypassed: [AtomicU64; BypassReason::COUNT],
+    /// Sends that failed with EAGAIN as their socket had no slot left in its ring, as the clients report it.
+    pub ring_full: AtomicU64,
     /// From the instant that a frame was captured at to its taking over.
     pub capture_lag: Spans,
     /// Times that the capture program was found taken off its device. Written by the control thread alone.
@@ -141,6 +145,8 @@ pub struct AttachmentStats {
     pub ingress_reattached: AtomicU64,
     /// Doorbells heard.
     pub doorbells: AtomicU64,
+    /// Registrations of sockets with CLOCK_TAI. The registrar's alone.
+    pub tai_streams: AtomicU64,
     /// Programs that did not become clients, by reason. The registrar's alone.
     pub clients_refused: [AtomicU64; RefusedBy::ALL.len()],
     /// handed_at − tx_time of on-time frames.
@@ -154,44 +160,43 @@ impl AttachmentStats {
         Self { capture_lag, transmit_error, ..Self::default() }
     }
 
+    /// The counters without reasons, by name.
+    pub(crate) fn plain(&self) -> [(&'static str, &AtomicU64); 14] {
+        [
+            ("taken", &self.taken),
+            ("sent", &self.sent),
+            ("copies", &self.copies),
+            ("copies_lost", &self.copies_lost),
+            ("sent_octets", &self.sent_octets),
+            ("deferred", &self.deferred),
+            ("deferred_failed", &self.deferred_failed),
+            ("late", &self.late),
+            ("waited", &self.waited),
+            ("overrun", &self.overrun),
+            ("capture_reattached", &self.capture_reattached),
+            ("ingress_reattached", &self.ingress_reattached),
+            ("doorbells", &self.doorbells),
+            ("tai_streams", &self.tai_streams),
+        ]
+    }
+
+    /// The counters by reason: what is counted, the reason, and the counter. Some are the clients' word.
+    pub(crate) fn by_reason(&self) -> impl Iterator<Item = (&'static str, &'static str, &AtomicU64)> {
+        let dropped = DropReason::ALL.iter().map(|reason| reason.word()).zip(&self.dropped);
+        let bypassed = BypassReason::ALL.iter().map(|reason| reason.word()).zip(&self.bypassed);
+        let refused = RefusedBy::ALL.iter().map(|reason| reason.word()).zip(&self.clients_refused);
+        let dropped = dropped.map(|(word, counter)| ("dropped", word, counter));
+        let bypassed = bypassed.map(|(word, counter)| ("bypassed", word, counter));
+        let refused = refused.map(|(word, counter)| ("clients_refused", word, counter));
+        dropped.chain(bypassed).chain(refused).chain([("sends", "ring_full", &self.ring_full)])
+    }
+
     /// Adds all that another one counted.
     pub(crate) fn join(&self, other: &Self) {
-        let counters = |of: &Self| {
-            [
-                of.taken.load(Relaxed),
-                of.sent.load(Relaxed),
-                of.copies.load(Relaxed),
-                of.copies_lost.load(Relaxed),
-                of.sent_octets.load(Relaxed),
-                of.deferred.load(Relaxed),
-                of.deferred_failed.load(Relaxed),
-                of.late.load(Relaxed),
-                of.overrun.load(Relaxed),
-                of.capture_reattached.load(Relaxed),
-                of.ingress_reattached.load(Relaxed),
-                of.doorbells.load(Relaxed),
-            ]
-        };
-        let own = [
-            &self.taken,
-            &self.sent,
-            &self.copies,
-            &self.copies_lost,
-            &self.sent_octets,
-            &self.deferred,
-            &self.deferred_failed,
-            &self.late,
-            &self.overrun,
-            &self.capture_reattached,
-            &self.ingress_reattached,
-            &self.doorbells,
-        ];
-        for (own, more) in own.into_iter().zip(counters(other)) {
-            add(own, more);
+        for ((_, own), (_, more)) in self.plain().into_iter().zip(other.plain()) {
+            add(own, more.load(Relaxed));
         }
-        let reasons = other.dropped.iter().chain(&other.bypassed).chain(&other.clients_refused);
-        let own = self.dropped.iter().chain(&self.bypassed).chain(&self.clients_refused);
-        for (own, more) in own.zip(reasons) {
+        for ((.., own), (.., more)) in self.by_reason().zip(other.by_reason()) {
             // What clients said may be any number.
             own.store(own.load(Relaxed).saturating_add(more.load(Relaxed)), Relaxed);
         }
@@ -341,6 +346,8 @@ pub struct WorkerStats {
     pub cpu_budget_spent: AtomicU64,
     /// The margin now, nanoseconds.
     pub spin_margin_ns: AtomicU64,
+    /// The margins that were learnt ([`crate::worker::Margins`]), nanoseconds; 0 = not yet.
+    pub margins_learnt: [AtomicU64; 3],
     /// Steps of TAI against MONOTONIC seen.
     pub clock_steps: AtomicU64,
     /// Seconds in which a client's doorbell was muted.

@@ -58,7 +58,7 @@ pub use command::{
 };
 pub use environment::{Environment, Host, Woken, monotonic_now, tai_now};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
-pub use margin::{Margin, SpinBudget};
+pub use margin::{Margin, Margins, SpinBudget};
 pub use policing::Policing;
 pub use report::Notice;
 pub use selection::Selection;
@@ -168,6 +168,8 @@ pub struct Worker<P, E> {
     tended_at: Monotonic,
     /// The client that is looked after next.
     tended: usize,
+    /// When a frame was handed over last.
+    handed_over_at: Monotonic,
     /// When a frame was taken over from a client last.
     taken_at: Monotonic,
     /// The same from a capture.
@@ -198,6 +200,8 @@ pub struct Worker<P, E> {
 pub struct WorkerOptions {
     /// Spin margin.
     pub spin_margin: SpinMargin,
+    /// The margins that an earlier worker on this machine had learnt.
+    pub known_margins: Option<Margins>,
     /// Greatest share of a second spent spinning, in parts per thousand.
     pub spin_duty_max_permille: u32,
 }
@@ -235,7 +239,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             captured_tended: 0,
             tables,
             routes: Routes::new(),
-            margin: Margin::new(options.spin_margin),
+            margin: Margin::new(options.spin_margin, options.known_margins),
             budget: SpinBudget::new(options.spin_duty_max_permille),
             stats,
             offset: None,
@@ -249,6 +253,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             second_began: Monotonic::ZERO,
             tended_at: Monotonic::ZERO,
             tended: usize::MAX,
+            handed_over_at: Monotonic::ZERO,
             taken_at: Monotonic::ZERO,
             captured_at: Monotonic::ZERO,
             closed_at: Monotonic::ZERO,
@@ -360,6 +365,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn tend_ports(&mut self, now: Monotonic) {
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
+        if let Some(learnt) = self.margin.learnt() {
+            for (shown, margin) in self.stats.margins_learnt.iter().zip(learnt.0) {
+                shown.store(margin.get().unsigned_abs(), Relaxed);
+            }
+        }
         let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
         if new_second {
             self.second_began = now;

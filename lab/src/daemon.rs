@@ -267,6 +267,10 @@ pub struct Counters {
     pub overrun: u64,
     /// Sent although their transmit time had passed when the program sent them.
     pub late: u64,
+    /// Sent although their transmit time had passed while the program waited for a slot.
+    pub waited: u64,
+    /// Sends that failed with EAGAIN for want of a slot.
+    pub ring_full: u64,
     /// Doorbells received.
     pub doorbells: u64,
     /// Drops by reason.
@@ -306,6 +310,8 @@ impl Counters {
             sent: attachment.sent,
             overrun: attachment.overrun,
             late: attachment.late,
+            waited: attachment.waited,
+            ring_full: attachment.ring_full,
             doorbells: attachment.doorbells,
             dropped: attachment.dropped.clone().into_iter().collect(),
             bypassed: attachment.bypassed.clone().into_iter().collect(),
@@ -326,6 +332,8 @@ impl Counters {
         self.sent += other.sent;
         self.overrun += other.overrun;
         self.late += other.late;
+        self.waited += other.waited;
+        self.ring_full += other.ring_full;
         self.doorbells += other.doorbells;
         into(&mut self.dropped, other.dropped);
         into(&mut self.bypassed, other.bypassed);
@@ -350,6 +358,8 @@ impl Counters {
             sent: self.sent.saturating_sub(earlier.sent),
             overrun: self.overrun.saturating_sub(earlier.overrun),
             late: self.late.saturating_sub(earlier.late),
+            waited: self.waited.saturating_sub(earlier.waited),
+            ring_full: self.ring_full.saturating_sub(earlier.ring_full),
             doorbells: self.doorbells.saturating_sub(earlier.doorbells),
             dropped: reasons(&self.dropped, &earlier.dropped),
             bypassed: reasons(&self.bypassed, &earlier.bypassed),
@@ -375,7 +385,7 @@ impl Counters {
             let _ = histogram.record_n(value, count);
         }
         // The daemon counts this exactly; the histogram knows it to its resolution only.
-        let late = (self.overrun + self.late) as f64 / self.sent.max(1) as f64;
+        let late = (self.overrun + self.late + self.waited) as f64 / self.sent.max(1) as f64;
         TransmitFigures::of_histogram(&histogram, 0)
             .map(|figures| TransmitFigures { late_over_1us_ratio: late, ..figures })
     }

@@ -16,7 +16,7 @@ use crate::page::Page;
 use crate::region::Use;
 use crate::streams::Stream;
 use crate::verdict::Verdict;
-use crate::{attach, buffer, clock, sys};
+use crate::{attach, buffer, clock, share, streams, sys};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;
@@ -35,6 +35,7 @@ pub(crate) enum Full {
 }
 
 /// A message as slots hold it.
+#[derive(Clone, Copy)]
 pub(crate) struct Filling<'a> {
     /// What all its frames say.
     pub(crate) frame: Frame,
@@ -61,6 +62,8 @@ pub(crate) struct Batch {
     now: u64,
     /// The earliest transmit times in `run`, by MONOTONIC and by TAI.
     earliest: [u64; 2],
+    /// A stream, and how many more slots it may take.
+    allowance: (u32, usize),
 }
 
 impl Drop for Batch {
@@ -73,7 +76,8 @@ impl Batch {
     /// Nothing yet, of a call of one message.
     pub(crate) const fn new(page: &'static Page) -> Self {
         let (claims, earliest) = (Claims::NONE, [u64::MAX; 2]);
-        Self { page, place: 0, held: None, run: None, claims, expected_count: 1, now: 0, earliest }
+        let allowance = (0, 0);
+        Self { page, place: 0, held: None, run: None, claims, expected_count: 1, now: 0, earliest, allowance }
     }
 
     /// So many messages of the call are still to come.
@@ -149,13 +153,16 @@ impl Batch {
     /// Hands one message over: at once, or after waiting as the kernel waits for room in a socket's buffer.
     #[inline(always)]
     pub(crate) fn push(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        if self.filled(filling)? { Ok(()) } else { self.push_later(filling, socket, flags) }
+        if self.filled(filling)? { Ok(()) } else { self.push_later(*filling, socket, flags) }
     }
 
-    /// Fills slots for a message; false when too few are free.
+    /// Fills slots for a message; false when too few are free, or more than its socket's share would be needed.
     #[inline(always)]
     fn filled(&mut self, filling: &Filling<'_>) -> Result<bool, Full> {
         let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
+        if share::is_shared() && !self.is_allowed(&producer, filling) {
+            return Ok(false);
+        }
         if self.now == 0 {
             self.now = clock::monotonic();
         }
@@ -178,14 +185,37 @@ impl Batch {
         Ok(true)
     }
 
-    /// Waits until there are slots.
+    /// Takes a message's slots from its socket's share of them; false when it has no more.
+    #[inline(never)]
+    fn is_allowed(&mut self, producer: &Producer, filling: &Filling<'_>) -> bool {
+        let needed = filling.message.octets.div_ceil(filling.segment_octets.max(1)).max(1);
+        let stream = filling.frame.stream_index;
+        if self.allowance.0 != stream || self.allowance.1 < needed {
+            self.allowance = (stream, share::allowance(producer, stream));
+        }
+        let is_allowed = self.allowance.1 >= needed;
+        self.allowance.1 = self.allowance.1.saturating_sub(needed);
+        is_allowed
+    }
+
+    /// Waits until there are slots. A send that fails for want of them is counted.
     #[cold]
     #[inline(never)]
-    fn push_later(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+    fn push_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
         let mut waiting: Option<Wait> = None;
         loop {
-            self.wait(&mut waiting, socket, flags)?;
-            if self.filled(filling)? {
+            if let Err(full) = self.wait(&mut waiting, socket, flags) {
+                if let (Full::Fail(EAGAIN), Some(held)) = (&full, &self.held) {
+                    held.producer().count(counter::RING_FULL);
+                }
+                return Err(full);
+            }
+            // What the program sends next may be late for this wait, too.
+            if let Some(stream) = streams::get(filling.frame.stream_index) {
+                stream.note_wait(sys::clock_by_call(filling.clock.id().into()));
+            }
+            filling.frame.has_waited = true;
+            if self.filled(&filling)? {
                 return Ok(());
             }
         }
@@ -207,6 +237,10 @@ impl Batch {
     fn wait(&mut self, waiting: &mut Option<Wait>, socket: c_int, flags: c_int) -> Result<(), Full> {
         self.publish();
         self.now = 0;
+        if let Some(held) = &self.held {
+            // Claimed for messages to come: others may need them meanwhile.
+            held.producer().cancel_some(core::mem::replace(&mut self.claims, Claims::NONE));
+        }
         let wait = match waiting {
             Some(wait) => wait,
             None => waiting.insert(Wait::begin(socket, flags)?),

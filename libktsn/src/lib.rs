@@ -66,6 +66,7 @@ mod page;
 mod region;
 mod reply;
 mod send;
+mod share;
 mod stamps;
 mod streams;
 mod sys;

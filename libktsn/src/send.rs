@@ -163,6 +163,7 @@ impl Send {
             return leave(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
+        frame.has_waited = stream.has_waited_beyond(tx_time);
         if batch.page().is_fresh() && attach::was_attached() {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
             let _ = txtime::register(stream, self.fd);
@@ -323,6 +324,7 @@ impl Send {
         if !stream.is_bound() {
             return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
+        stream.begin_sending();
         let status = match self.registration(batch) {
             None => return self.without_region(message, batch),
             Some(Registration::Known(status)) => status,

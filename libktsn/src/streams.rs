@@ -9,7 +9,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 
 use ktsn_ring::{StreamStatus, stream_flags};
@@ -53,6 +54,8 @@ const LOCAL_V6: u32 = 1 << 9;
 const PINNED: u32 = 1 << 10;
 /// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
 const ASKS: u32 = 1 << 12;
+/// A frame of it was about to be sent.
+const BEGUN: u32 = 1 << 14;
 /// The kernel holds the beginning of a datagram (MSG_MORE): what follows belongs to it.
 const CORKED: u32 = 1 << 13;
 
@@ -87,6 +90,8 @@ struct Entry {
     cookie: AtomicU64,
     /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = nobody waits for its answer.
     registered_at: AtomicU64,
+    /// When a send on it had waited for a slot last, by its own clock (ns): what has a TxTime before that is late for it.
+    waited_until: AtomicU64,
 }
 
 static STREAMS: [Entry; STREAMS_COUNT] = [const {
@@ -103,8 +108,18 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         groups_v6: AtomicU64::new(0),
         cookie: AtomicU64::new(0),
         registered_at: AtomicU64::new(0),
+        waited_until: AtomicU64::new(0),
     }
 }; STREAMS_COUNT];
+
+/// How many of the entries are in use.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// How many timed sockets this process has.
+#[inline]
+pub(crate) fn count() -> u32 {
+    COUNT.load(Relaxed)
+}
 
 /// A stream of this process.
 #[derive(Clone, Copy)]
@@ -138,6 +153,8 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.groups_v6.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.registered_at.store(0, Relaxed);
+            entry.waited_until.store(0, Relaxed);
+            COUNT.fetch_add(1, Relaxed);
             entry.references.store(1, Release);
             return Some(Stream { index, entry });
         }
@@ -165,6 +182,7 @@ pub(crate) fn release(index: u32) {
     }
     entry.telling.end(index);
     registration::unregister(index, entry);
+    COUNT.fetch_sub(1, Relaxed);
     entry.references.store(0, Release);
 }
 
@@ -193,6 +211,14 @@ impl Stream {
         self.put(KERNEL_TXTIME, is_kernels);
     }
 
+    /// The program set SO_TXTIME, and the kernel took it: what changes with it is registered anew.
+    pub(crate) fn know_txtime(self, txtime: SockTxtime) {
+        if self.txtime() != txtime || !self.is_kernel_timed() {
+            self.set_txtime(txtime, true);
+            self.set_stale();
+        }
+    }
+
     /// The program set SO_TXTIME that the kernel refused: the next registration says so.
     pub(crate) fn claim_txtime(self, txtime: SockTxtime) {
         if self.is_kernel_timed() || self.has(ASKS) || self.txtime() != txtime {
@@ -215,9 +241,38 @@ impl Stream {
             && status.flags & stream_flags::TAI_GRANTED == 0
     }
 
+    /// A send on it has waited for a slot until now, by the socket's clock.
+    pub(crate) fn note_wait(self, now: u64) {
+        self.entry.waited_until.store(now, Relaxed);
+    }
+
+    /// Whether this TxTime passed while a send on it waited for a slot.
+    #[inline(always)]
+    pub(crate) fn has_waited_beyond(self, tx_time: u64) -> bool {
+        tx_time < self.entry.waited_until.load(Relaxed)
+    }
+
     /// Whether the kernel's socket would understand SCM_TXTIME.
     pub(crate) fn is_kernel_timed(self) -> bool {
         self.has(KERNEL_TXTIME)
+    }
+    /// A frame of it is about to be sent: from here on senders register what changes, and no other thread does it under them.
+    #[inline(always)]
+    pub(crate) fn begin_sending(self) {
+        if !self.has(BEGUN) {
+            self.note_begun();
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn note_begun(self) {
+        self.put(BEGUN, true);
+        fence(SeqCst); // against `announce`, which makes the registration stale and then looks at this flag
+    }
+    /// Whether no frame of it was about to be sent yet.
+    fn is_unused(self) -> bool {
+        fence(SeqCst);
+        !self.has(BEGUN)
     }
     /// AF_INET6.
     pub(crate) fn is_v6(self) -> bool {

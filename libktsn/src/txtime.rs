@@ -61,7 +61,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     let before = stream.txtime();
     let was_kernels = stream.is_kernel_timed();
     if answer == 0 {
-        stream.set_txtime(asked, true);
+        stream.know_txtime(asked);
     } else {
         stream.claim_txtime(asked);
     }
@@ -238,6 +238,7 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int, value: &[u8])
         Change::Registration => {
             stream.read_options(fd);
             stream.addresses_changed(fd);
+            stream.announce(fd);
         }
         Change::Pinned => stream.pin(),
         Change::GroupsV4 => stream.set_groups(true, leaving::groups_of(value)),
@@ -249,5 +250,6 @@ pub(crate) fn addresses_changed(fd: c_int) {
     let Entry::Stream(index) = fds::get(fd) else { return };
     if let Some(stream) = streams::get(index) {
         stream.addresses_changed(fd);
+        stream.announce(fd);
     }
 }

@@ -130,6 +130,8 @@ pub enum TxtimeClaim {
 
 /// The flags of SO_TXTIME that there are.
 pub const TXTIME_FLAGS: u8 = 3;
+/// SOF_TXTIME_DEADLINE_MODE: a transmit time is the last instant, not the first.
+pub const TXTIME_DEADLINE_MODE: u8 = 1;
 
 impl TxtimeClaim {
     const fn to_word(self) -> u32 {

@@ -132,6 +132,8 @@ pub struct Frame {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// The program waited for this slot: lateness until `pushed_at` is the ring's.
+    pub has_waited: bool,
     /// SOF_TIMESTAMPING_OPT_ID's key; the daemon does not look at it.
     pub report_id: u32,
     /// The descriptor on whose error queue the outcome is to be told; only where a flag asks for one.
@@ -183,7 +185,7 @@ impl SlotHeader {
                 frame.priority,
                 frame.traffic_class,
                 frame.hop_limit,
-                0,
+                frame.has_waited as u8,
                 0,
                 0,
                 0,
@@ -209,7 +211,7 @@ impl SlotHeader {
     #[inline]
     fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT], report: u64) -> Self {
         let [token, tx_time, pushed_at, address_low, address_high, scope, last] = fields;
-        let [clock, priority, traffic_class, hop_limit, ..] = last.to_le_bytes();
+        let [clock, priority, traffic_class, hop_limit, has_waited, ..] = last.to_le_bytes();
         let address = u128::from(address_low) | u128::from(address_high) << 64;
         Self {
             frame: Frame {
@@ -225,6 +227,7 @@ impl SlotHeader {
                 priority,
                 traffic_class,
                 hop_limit,
+                has_waited: has_waited != 0,
                 report_id: report as u32,
                 descriptor: ((report >> 32) as u32).cast_signed(),
             },
@@ -253,6 +256,7 @@ mod tests {
                 priority: 6,
                 traffic_class: 0xb8,
                 hop_limit: 64,
+                has_waited: true,
                 report_id: 5,
                 descriptor: -2,
             },
@@ -266,7 +270,7 @@ mod tests {
         assert_eq!(words[3].to_ne_bytes(), [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0]);
         assert_eq!(words[4].to_ne_bytes(), [0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(words[5], 0x5678_1234_0000_0003);
-        assert_eq!(words[6], 0x40b8_060b);
+        assert_eq!(words[6], 0x0001_40b8_060b);
         assert_eq!(report, 0xffff_fffe_0000_0005);
         assert_eq!(SlotHeader::from_words(stream, words, report), header);
     }

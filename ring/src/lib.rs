@@ -29,6 +29,7 @@ pub mod link;
 pub mod marker;
 mod producer;
 pub mod tables;
+mod usage;
 #[allow(unsafe_code)]
 pub mod words;
 
@@ -55,3 +56,4 @@ pub use tables::{
     Destination, DestinationAction, DestinationVerdict, RegionState, StreamCode, StreamStatus, bypass,
     counter, stream_flags,
 };
+pub use usage::Usage;

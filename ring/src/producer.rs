@@ -392,23 +392,6 @@ impl Producer {
         oldest
     }
 
-    /// Shows every frame whose slot is in use and holds no outcome, with the octets of its payload: what is queued. A slot
-    /// that is claimed and not filled yet shows what was in it before.
-    pub fn for_each_queued(&self, mut show: impl FnMut(&Frame, u16)) {
-        for index in 0..self.layout.free_words() {
-            let word = |bitmap: usize| self.words.load64(bitmap.wrapping_add(index.wrapping_mul(8)), Acquire);
-            let mut left = self.layout.free_mask(index) & !word(layout::FREE) & !word(layout::DONE);
-            while left != 0 {
-                let slot = index.wrapping_mul(64).wrapping_add(left.trailing_zeros() as usize) as u16;
-                left &= left.wrapping_sub(1);
-                if let Some(at) = self.layout.slot(slot) {
-                    let header = SlotHeader::load(&self.words, at);
-                    show(&header.frame, header.payload_octets);
-                }
-            }
-        }
-    }
-
     /// Drops the completions whose frame is one of `which`.
     pub fn drop_completions(&self, which: impl Fn(&Frame) -> bool) {
         for slot in completion::done(&self.words, &self.layout) {

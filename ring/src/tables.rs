@@ -43,6 +43,8 @@ pub mod counter {
     pub const DOORBELLS: usize = 17;
     /// Frames published.
     pub const SENT: usize = 18;
+    /// Sends that failed with EAGAIN for want of a slot.
+    pub const RING_FULL: usize = 19;
 }
 
 /// Bits of [`StreamStatus::flags`].

@@ -47,11 +47,7 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
         if dropped {
             return Err(DropReason::Missed);
         }
-        let sent_at = now_there.saturating_sub(waited);
-        let due = match tx_time {
-            TxTime::Tai(_) => TxTime::Tai(Tai::from_nanos(sent_at)),
-            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::from_nanos(sent_at)),
-        };
+        let due = on_its_clock(tx_time, now_there.saturating_sub(waited));
         return Ok(Admission { due, late: true, on_time: false });
     }
     if exceeds(at.saturating_sub(now_there), frame.horizon) {
@@ -60,16 +56,27 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     if frame.late == LatePolicy::Deadline {
         return Ok(untimed(now, waited));
     }
-    Ok(Admission { due: tx_time, late: false, on_time: true })
+    // One that is never dropped for its overrun is due no longer than the others may be.
+    let is_old = frame.overrun_max().is_none() && at < now_there.saturating_sub(waited);
+    let due = if is_old { on_its_clock(tx_time, now_there.saturating_sub(waited)) } else { tx_time };
+    Ok(Admission { due, late: false, on_time: true })
 }
 
-/// What becomes of a frame that is chosen at `now`, the same for every strategy: `Drop` as `missed` if it is on time and has been due for
-/// longer than its limit, or if its deadline has passed; else `Transmit`.
+/// The instant `at` on the clock of `like`.
+fn on_its_clock(like: TxTime, at: u64) -> TxTime {
+    match like {
+        TxTime::Tai(_) => TxTime::Tai(Tai::from_nanos(at)),
+        TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::from_nanos(at)),
+    }
+}
+
+/// What becomes of a frame that is chosen at `now`, the same for every strategy: `Drop` as `overrun` if it is on time and has been due for
+/// longer than [`Frame::overrun_max`], or if its deadline has passed; else `Transmit`.
 #[must_use]
 pub fn chosen(frame: Frame, admission: Admission, now: Now) -> Decision {
     let overdue = admission.overdue(now).unwrap_or(0);
-    if (admission.on_time && exceeds(overdue, frame.overrun_limit)) || is_past_deadline(&frame, now) {
-        return Decision::Drop { frame, reason: DropReason::Missed };
+    if (admission.on_time && is_overrun(&frame, overdue)) || is_past_deadline(&frame, now) {
+        return Decision::Drop { frame, reason: DropReason::Overrun };
     }
     let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
     Decision::Transmit { frame, overrun, late: admission.late, window: None }
@@ -92,6 +99,11 @@ impl Admission {
 /// Whether `span` nanoseconds are more than `limit` (a negative limit counts as zero).
 pub(crate) fn exceeds(span: u64, limit: Nanos) -> bool {
     span > limit.get().max(0).unsigned_abs()
+}
+
+/// Whether an on-time frame that has been due for `overdue` nanoseconds is dropped for it.
+pub(crate) fn is_overrun(frame: &Frame, overdue: u64) -> bool {
+    frame.overrun_max().is_some_and(|limit| exceeds(overdue, limit))
 }
 
 /// Whether the frame's TxTime is a deadline that has passed at `now`.

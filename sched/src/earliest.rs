@@ -15,7 +15,7 @@ use ktsn_time::Now;
 
 /// Earliest-TxTime-first transmission selection.
 ///
-/// An on-time frame whose turn comes more than its `overrun_limit` after its TxTime is dropped as `missed`,
+/// An on-time frame whose turn comes later after its TxTime than [`Frame::overrun_max`] is dropped as `overrun`,
 /// be it that the worker overslept, TAI stepped forward or higher classes kept it waiting. Late and untimed
 /// frames have no TxTime to overrun and leave however long they waited.
 ///

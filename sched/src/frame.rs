@@ -27,8 +27,8 @@ pub struct Frame {
     pub sdu_octets: u32,
     /// What happens if it was sent too late.
     pub late: LatePolicy,
-    /// An on-time frame that is chosen later after its TxTime than this is dropped as `missed` (negative
-    /// counts as zero).
+    /// An on-time frame that is chosen later after its TxTime than this is dropped as `overrun` (negative
+    /// counts as zero), where [`Self::overrun_max`] says so.
     pub overrun_limit: Nanos,
     /// The furthest that its TxTime may lie ahead when it is offered (negative counts as zero).
     pub horizon: Nanos,
@@ -50,6 +50,14 @@ impl Frame {
             overrun_limit: Nanos::ZERO,
             horizon: Nanos::ZERO,
         }
+    }
+
+    /// How much later than its TxTime an on-time frame may leave; `None`: any time later. By fq's rule a frame on MONOTONIC
+    /// is sent however late it is, unless the policy drops late ones.
+    #[must_use]
+    pub fn overrun_max(&self) -> Option<Nanos> {
+        let is_sent = matches!(self.tx_time, Some(TxTime::Monotonic(_))) && self.late != LatePolicy::Drop;
+        (!is_sent).then(|| self.overrun_limit.max(Nanos::ZERO))
     }
 
     /// The TxTime that it may not leave before: none without TxTime, and none where that is a deadline.

@@ -14,9 +14,13 @@
 //! | TxTime < `pushed_at`, policy keeps it | `pushed_at`, on the TxTime's clock | late |
 //! | no TxTime, or 0 on MONOTONIC | `pushed_at` | untimed |
 //!
+//! A frame on time that comes later than its `overrun_limit` is dropped by etf's rule (TAI) and sent by fq's (MONOTONIC, unless its
+//! policy drops late frames).
+//!
 //! Late and untimed frames are due when they were sent, not when they arrived here (the `now` of [`Strategy::offer`]): a
 //! frame that is sent after one of them with a TxTime that passes before both have arrived would overtake it. They
-//! are due no longer than `overrun_limit` before they arrive; what has a TxTime before that is dropped, and overtakes nothing.
+//! are due no longer than `overrun_limit` before they arrive, and so is a frame on time that fq's rule keeps; what has a TxTime before
+//! that by etf's rule is dropped, and overtakes nothing.
 //!
 //! ```text
 //!      TxTime    pushed_at        arrival        decide
@@ -46,7 +50,7 @@
 //! Due instants are compared with `now` on their own clock and are never converted. A step of TAI is seen by
 //! the very next decision and needs no re-sorting: after a step back, frames that are due on TAI wait again
 //! (a late one until the instant of its sending comes round again); after a step forward they are due earlier, and those
-//! stepped over by more than their `overrun_limit` are dropped as `missed`, as etf does. Nothing is lost
+//! stepped over by more than their `overrun_limit` are dropped as `overrun`, as etf does. Nothing is lost
 //! without a word.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -204,7 +204,7 @@ impl Queues {
     }
 
     /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. One without a time to be
-    /// on has waited since an instant that is reckoned anew, which must not put it behind others. Its tenant has its turn still before it.
+    /// on, and one that may leave any time later than its own, has waited since an instant that is reckoned anew, which must not put it behind others. Its tenant has its turn still before it.
     pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
         if self.len == self.capacity {
             return false;
@@ -212,11 +212,17 @@ impl Queues {
         let (lane, heap) = self.lane_of(frame.tenant, &node);
         let undo = self.undo.take().filter(|undo| undo.lane == lane && undo.id == frame.id);
         self.turns.take_back(lane, undo.map(|undo| undo.served));
-        if !node.on_time {
+        let not_before = match frame.tx_time {
+            Some(TxTime::Monotonic(at)) if node.on_time && frame.overrun_max().is_none() => {
+                Some(at.as_nanos())
+            }
+            _ => (!node.on_time).then_some(0),
+        };
+        if let Some(not_before) = not_before {
             let head = self.nodes.get(self.turns.root(lane, heap) as usize);
             // By arrival it is in front of them anyway, and their clock may be another one.
             let head = head.filter(|_| node.marks & BY_ARRIVAL == 0).map_or(u64::MAX, |head| head.due);
-            node.due = node.due.min(head).min(undo.map_or(u64::MAX, |undo| undo.due));
+            node.due = node.due.min(head).min(undo.map_or(u64::MAX, |undo| undo.due)).max(not_before);
         }
         let is_in = self.insert_as(self.front, node, frame);
         self.front -= u64::from(is_in);

@@ -17,7 +17,7 @@ use ktsn_time::Now;
 
 /// Strict-priority transmission selection.
 ///
-/// An on-time frame whose turn comes more than its `overrun_limit` after its TxTime is dropped as `missed`, whoever kept it
+/// An on-time frame whose turn comes later after its TxTime than [`Frame::overrun_max`] is dropped as `overrun`, whatever kept it
 /// waiting, a frame of its own class included.
 ///
 /// # Examples

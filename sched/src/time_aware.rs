@@ -15,7 +15,7 @@ mod status;
 pub use options::{ClassOptions, Order, Shaper, TimeAwareOptions};
 pub use status::GateStatus;
 
-use crate::admission::{admit, exceeds, is_past_deadline};
+use crate::admission::{admit, is_overrun, is_past_deadline};
 use crate::frame::Frame;
 use crate::gate::{ENDLESS, Fit, GateProgram, Gates};
 use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};
@@ -229,15 +229,15 @@ impl TimeAware {
         }
     }
 
-    /// Transmit `head`, which may leave now, or drop it as `missed`.
+    /// Transmit `head`, which may leave now, or drop it as `overrun`.
     fn take(&mut self, class: usize, head: &Head, now: Now) -> Option<Decision> {
         let position = self.gates.position(now.tai.as_nanos());
         let window = self.gates.window(&position, class)?;
         let (node, frame) = self.queues.pop(head.queue, now)?;
         let need = self.link.need(frame.wire_octets);
         let overrun = self.overrun(class, head, window.opens_at, need, now);
-        if (node.on_time && exceeds(overrun, frame.overrun_limit)) || is_past_deadline(&frame, now) {
-            return Some(self.dropped(class, frame, DropReason::Missed, now));
+        if (node.on_time && is_overrun(&frame, overrun)) || is_past_deadline(&frame, now) {
+            return Some(self.dropped(class, frame, DropReason::Overrun, now));
         }
         self.link.transmit(now.monotonic, frame.wire_octets);
         if self.shaping.is_shaped(class) {

@@ -183,6 +183,7 @@ pub fn stream(tenant: u16) -> Box<StreamInfo> {
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5_000),
         peer: None,
         link: None,
+        is_deadline: false,
         status: StreamStatus { token: TOKEN, code: StreamCode::Registered, ..StreamStatus::default() },
     })
 }

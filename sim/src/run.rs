@@ -144,6 +144,7 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
             Some(margin) => SpinMargin::Fixed(Nanos::new(margin as i64)),
             None => SpinMargin::Adaptive,
         },
+        known_margins: None,
         spin_duty_max_permille: machine.spin_permille,
     };
     let world = World::new(plan, outbox, options.broken, options.kept_max);

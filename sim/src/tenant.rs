@@ -189,6 +189,7 @@ impl Tenant {
             port: 6_000,
             priority: self.plan.class,
             traffic_class: 0,
+            has_waited: false,
             hop_limit: 0,
             report_id: 0,
             descriptor: 0,

@@ -4,6 +4,7 @@
 //   count=N period_us=N lead_us=N              one datagram a period, sent lead before its TxTime
 //   burst=1   all at once, TxTimes a period apart, the first lead ahead
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
+//   flags=N   of SO_TXTIME (1 = SOF_TXTIME_DEADLINE_MODE)
 //   untimed=1 no TxTime at all     priority=N  SO_PRIORITY     from=ADDRESS  the socket is bound to it
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
@@ -122,7 +123,7 @@ static void say(const char *what, long number)
 static int timed_socket(int family, clockid_t clock)
 {
 	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct txtime txtime = {clock, 0};
+	struct txtime txtime = {clock, (uint32_t)value("flags", 0)};
 	if (setsockopt(fd, SOL_SOCKET, SO_TXTIME, &txtime, sizeof(txtime))) {
 		perror("SO_TXTIME");
 		exit(3);

@@ -277,8 +277,8 @@ static void cost(void)
 	sends(raw, SOCK_RAW, &to, 1); // the first one attaches
 	sends(dgram, SOCK_DGRAM, &to, 1);
 	only_few_calls();
-	say("raw-ns", sends(raw, SOCK_RAW, &to, 449));
-	say("dgram-ns", sends(dgram, SOCK_DGRAM, &to, 449));
+	say("raw-ns", sends(raw, SOCK_RAW, &to, 399));
+	say("dgram-ns", sends(dgram, SOCK_DGRAM, &to, 399));
 }
 
 static void odd_name(int fd, const uint8_t *frame, size_t octets)

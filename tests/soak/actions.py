@@ -29,6 +29,7 @@ class Soak:
     def __init__(self, bed, daemon, tap, random, only=()):
         self.weights = {name: weight for name, weight in self.WEIGHTS.items() if not only or name in only}
         self.bed, self.daemon, self.random, self.ledger = bed, daemon, random, Ledger(tap)
+        self.kept_life = None  # the start of ktsnd whose counters the next one will go on with
         self.counts, self.kills, self.findings, self.served_ms, self.senders, self.timeline = {}, 0, [], [], 0, []
 
     def begin(self):
@@ -132,6 +133,9 @@ class Soak:
 
     def _start_ktsnd(self):
         self.served_ms.append(self.daemon.start())
+        if self.kept_life is not None and not (self.bed.run_dir / "counters.json").exists():
+            self.ledger.goes_on(self.kept_life)
+            self.kept_life = None
         self._attach_missing(f"ktsnd {self.daemon.programs[self.daemon.turn].name} started again")
 
     def _attach_missing(self, finding):
@@ -170,7 +174,12 @@ class Soak:
             for program in self.ledger.living:
                 program.scan(self.daemon.starts)
             self.ledger.end_life(self.daemon.starts)
+            kept = self.bed.run_dir / "counters.json"
+            kept.unlink(missing_ok=True)  # an older ktsnd leaves one as it was
+            self.kept_life = None
             self.daemon.terminate()
+            if kept.exists():
+                self.kept_life = self.daemon.starts
         self.daemon.turn = 1 - self.daemon.turn
         self._start_ktsnd()
 

@@ -170,6 +170,10 @@ class Ledger:
                     sums[reason] = sums.get(reason, 0) + count
         self.drops[life] = sums
 
+    def goes_on(self, life):
+        """The next start of ktsnd counts on from where this one has ended."""
+        self.drops.pop(life, None)
+
     def dropped(self):
         """Drops of all lives, by reason."""
         sums = {}

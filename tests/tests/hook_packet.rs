@@ -249,7 +249,7 @@ fn a_send_costs_no_system_call() {
         "an intercepted sendmsg: SOCK_RAW {} ns, SOCK_DGRAM {} ns",
         values["raw-ns"], values["dgram-ns"]
     );
-    eventually("all were taken", SOON, || (daemon.control().counters(NAME).taken == 900).then_some(()));
+    eventually("all were taken", SOON, || (daemon.control().counters(NAME).taken == 800).then_some(()));
 }
 
 /// The daemon is killed under a program: sends go on succeeding without waiting, nothing reaches the wire behind the

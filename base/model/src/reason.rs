@@ -39,7 +39,7 @@ macro_rules! reasons {
 reasons!(
     /// Why a taken frame did not leave.
     DropReason {
-        /// Its transmit time had passed when it was sent (etf rule), or the worker overslept by more than `overrun_limit`.
+        /// The program sent it after its transmit time (etf rule).
         Missed = 0, "missed";
         /// The transmit time cannot be one (for example 0 in TAI).
         InvalidTime = 1, "invalid_time";
@@ -73,6 +73,10 @@ reasons!(
         Bug = 15, "bug";
         /// A network policy that came after the attachment forbids it, or may forbid it, past the node's packet filter.
         NetworkPolicy = 16, "network_policy";
+        /// The worker came later than its `overrun_limit` allows, or after its deadline.
+        Overrun = 17, "overrun";
+        /// The ring was full: its program waited for a slot until the transmit time had passed.
+        Waited = 18, "waited";
     }
 );
 

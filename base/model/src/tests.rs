@@ -15,7 +15,7 @@ fn reason_numbers_are_stable_and_dense() {
         assert_eq!(usize::from(reason.number()), i);
         assert_eq!(BypassReason::from_number(reason.number()), Some(*reason));
     }
-    assert_eq!(DropReason::from_number(17), None);
+    assert_eq!(DropReason::from_number(19), None);
     assert_eq!(BypassReason::from_number(7), None);
 }
 

@@ -171,6 +171,7 @@ type StreamCounters struct {
 	Octets  int64 `json:"octets"`
 	Late    int64 `json:"late"`
 	Overrun int64 `json:"overrun"`
+	Waited  int64 `json:"waited,omitempty"`
 	// Lost by ktsnd's reasons for a drop, Refused (left to the kernel) by those for a bypass.
 	Lost    map[string]int64 `json:"lost,omitempty"`
 	Refused map[string]int64 `json:"refused,omitempty"`

@@ -276,7 +276,7 @@ func countersOf(one *nodeapi.AttachmentStatistics) v1alpha1.StreamCounters {
 		return found
 	}
 	return v1alpha1.StreamCounters{
-		Frames: int64(one.GetSent()), Octets: int64(one.GetSentOctets()), Late: int64(one.GetLate()), Overrun: int64(one.GetOverrun()),
+		Frames: int64(one.GetSent()), Octets: int64(one.GetSentOctets()), Late: int64(one.GetLate()), Overrun: int64(one.GetOverrun()), Waited: int64(one.GetWaited()),
 		Lost: reasons(one.GetDropped()), Refused: reasons(one.GetBypassed()),
 		ErrorP50: int64(one.GetTransmitError().GetP50()), ErrorP99: int64(one.GetTransmitError().GetP99()),
 	}

@@ -68,7 +68,7 @@ func TestTalkersAreReported(t *testing.T) {
 		},
 		gates: &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{{Port: "eth0", Name: "k8s/line@3.x", LinkSpeed: 100e6, HandOverNs: 9100}}},
 		statistics: &nodeapi.StatisticsReply{Attachments: []*nodeapi.AttachmentStatistics{{
-			Name: "c1/net1", Taken: 12, Sent: 10, SentOctets: 920, Late: 1, Overrun: 2, Dropped: map[string]uint64{"missed": 3, "policed": 0},
+			Name: "c1/net1", Taken: 12, Sent: 10, SentOctets: 920, Late: 1, Overrun: 2, Waited: 5, Dropped: map[string]uint64{"missed": 3, "policed": 0},
 			Bypassed: map[string]uint64{"not_allowed": 4}, TransmitError: &nodeapi.Histogram{P50: 900, P99: 4000},
 		}}},
 	}
@@ -76,7 +76,7 @@ func TestTalkersAreReported(t *testing.T) {
 		Ports: map[string]stream.PortReport{"eth0": {LinkSpeed: 100e6, HandOver: 10_000, Schedule: "k8s/line@3.x"}, "eth1": {LinkSpeed: 25e8}},
 		Talkers: []stream.TalkerReport{
 			{Namespace: "plant", Pod: "v4", UID: "u1", Interface: "net1", Port: "eth0", Overhead: 50, MTU: 1450, Classes: 0x43, StreamCounters: v1alpha1.StreamCounters{
-				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
+				Frames: 10, Octets: 920, Late: 1, Overrun: 2, Waited: 5, Lost: map[string]int64{"missed": 3}, Refused: map[string]int64{"not_allowed": 4}, ErrorP50: 900, ErrorP99: 4000,
 			}},
 			{Namespace: "plant", Pod: "v6", UID: "u2", Interface: "net1", Port: "eth1", Overhead: 70, MTU: 1450, Classes: 0x80},
 			{Namespace: "plant", Pod: "plain", UID: "u3", Interface: "net1", Port: "eth1", MTU: 1450},

@@ -94,6 +94,8 @@ var (
 	sentOctets    = desc("sent_octets_total", "Octets sent, without FCS.", attachment)
 	late          = desc("frames_late_total", "Frames whose transmit time had passed when the program sent them.", attachment)
 	overrun       = desc("frames_overrun_total", "Frames sent more than 1 µs after their transmit time as the worker came late.", attachment)
+	waited        = desc("frames_waited_total", "Frames whose transmit time had passed while the program waited for a slot of its ring.", attachment)
+	ringFull      = desc("sends_ring_full_total", "Sends that failed with EAGAIN as their socket had no slot left in its ring.", attachment)
 	dropped       = desc("frames_dropped_total", "Frames dropped, by reason.", withReason)
 	deferred      = desc("frames_deferred_total", "Of the frames sent, those that left by a thread that is not real-time.", attachment)
 	deferredLost  = desc("frames_deferred_failed_total", "Of the frames sent, those that the device did not take from that thread.", attachment)
@@ -126,7 +128,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
-		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, dropped,
+		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, waited, ringFull, dropped,
 		deferred, deferredLost, deferredFor, deferredTook, bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
 		workerWakeUps, workerSpin, workerRests, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
 	} {
@@ -254,6 +256,8 @@ func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 	o.counter(sentOctets, one.GetSentOctets(), name)
 	o.counter(late, one.GetLate(), name)
 	o.counter(overrun, one.GetOverrun(), name)
+	o.counter(waited, one.GetWaited(), name)
+	o.counter(ringFull, one.GetRingFull(), name)
 	o.counter(deferred, one.GetDeferred(), name)
 	o.counter(deferredLost, one.GetDeferredFailed(), name)
 	o.gauge(deferredFor, float64(one.GetDeferral().GetForNs())/1e9, name)

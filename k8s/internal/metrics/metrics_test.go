@@ -115,7 +115,7 @@ func (daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*
 func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.CallOption) (*nodeapi.StatisticsReply, error) {
 	return &nodeapi.StatisticsReply{
 		Attachments: []*nodeapi.AttachmentStatistics{{
-			Name: "c1/net1", Taken: 11, Sent: 10, SentOctets: 640, Late: 1, Overrun: 2,
+			Name: "c1/net1", Taken: 11, Sent: 10, SentOctets: 640, Late: 1, Overrun: 2, Waited: 3, RingFull: 4,
 			Dropped: map[string]uint64{"missed": 1}, Bypassed: map[string]uint64{"no_txtime": 4},
 			TransmitError: &nodeapi.Histogram{HdrV2: encode(-700, 10)},
 			Ingress:       &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
@@ -149,6 +149,9 @@ ktsn_frames_deferred_total{attachment="c1/net1"} 6
 # HELP ktsn_frames_dropped_total Frames dropped, by reason.
 # TYPE ktsn_frames_dropped_total counter
 ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
+# HELP ktsn_frames_waited_total Frames whose transmit time had passed while the program waited for a slot of its ring.
+# TYPE ktsn_frames_waited_total counter
+ktsn_frames_waited_total{attachment="c1/net1"} 3
 # HELP ktsn_port_frames_total Frames handed over, by traffic class.
 # TYPE ktsn_port_frames_total counter
 ktsn_port_frames_total{class="0",port="eth0"} 0
@@ -156,6 +159,9 @@ ktsn_port_frames_total{class="1",port="eth0"} 3
 # HELP ktsn_port_refused_total Times that the port did not take a frame, by reason.
 # TYPE ktsn_port_refused_total counter
 ktsn_port_refused_total{port="eth0",reason="no_buffer"} 4
+# HELP ktsn_sends_ring_full_total Sends that failed with EAGAIN as their socket had no slot left in its ring.
+# TYPE ktsn_sends_ring_full_total counter
+ktsn_sends_ring_full_total{attachment="c1/net1"} 4
 # HELP ktsn_slots Slots of ktsn.io/tsn that this node offers.
 # TYPE ktsn_slots gauge
 ktsn_slots 8
@@ -174,7 +180,7 @@ func TestWhatIsScraped(t *testing.T) {
 	collector := New(daemon{}, agent)
 	err := testutil.CollectAndCompare(collector, strings.NewReader(scraped), "ktsn_clock_tai_offset_seconds",
 		"ktsn_deferred_hand_over_seconds", "ktsn_deferred_seconds", "ktsn_frames_deferred_failed_total", "ktsn_frames_deferred_total",
-		"ktsn_frames_dropped_total", "ktsn_port_frames_total", "ktsn_port_refused_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
+		"ktsn_frames_dropped_total", "ktsn_frames_waited_total", "ktsn_port_frames_total", "ktsn_port_refused_total", "ktsn_sends_ring_full_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
 	if err != nil {
 		t.Error(err)
 	}

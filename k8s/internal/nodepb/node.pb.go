@@ -2635,6 +2635,8 @@ type AttachmentStatistics struct {
 	Dropped           map[string]uint64      `protobuf:"bytes,7,rep,name=dropped,proto3" json:"dropped,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Bypassed          map[string]uint64      `protobuf:"bytes,8,rep,name=bypassed,proto3" json:"bypassed,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // as the clients report it
 	Doorbells         uint64                 `protobuf:"varint,9,opt,name=doorbells,proto3" json:"doorbells,omitempty"`
+	Waited            uint64                 `protobuf:"varint,11,opt,name=waited,proto3" json:"waited,omitempty"`                                                                                                                 // sent although TxTime had passed while the program waited for a slot of its ring
+	RingFull          uint64                 `protobuf:"varint,12,opt,name=ring_full,json=ringFull,proto3" json:"ring_full,omitempty"`                                                                                             // sends that failed with EAGAIN as their socket had no slot left, as the clients report it
 	ClientsRefused    map[string]uint64      `protobuf:"bytes,60,rep,name=clients_refused,json=clientsRefused,proto3" json:"clients_refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // programs that did not become clients: clients_max, memory_max, process_max; and sockets: streams_memory
 	TransmitError     *Histogram             `protobuf:"bytes,10,opt,name=transmit_error,json=transmitError,proto3" json:"transmit_error,omitempty"`                                                                               // handed_at − tx_time
 	Ingress           *IngressStatistics     `protobuf:"bytes,40,opt,name=ingress,proto3" json:"ingress,omitempty"`                                                                                                                // absent: ingress = kernel
@@ -2738,6 +2740,20 @@ func (x *AttachmentStatistics) GetBypassed() map[string]uint64 {
 func (x *AttachmentStatistics) GetDoorbells() uint64 {
 	if x != nil {
 		return x.Doorbells
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetWaited() uint64 {
+	if x != nil {
+		return x.Waited
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetRingFull() uint64 {
+	if x != nil {
+		return x.RingFull
 	}
 	return 0
 }
@@ -3939,7 +3955,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"R\n" +
 	"\bDeferral\x12\x15\n" +
 	"\x06for_ns\x18\x01 \x01(\x04R\x05forNs\x12/\n" +
-	"\x14longest_hand_over_ns\x18\x02 \x01(\x04R\x11longestHandOverNs\"\xea\a\n" +
+	"\x14longest_hand_over_ns\x18\x02 \x01(\x04R\x11longestHandOverNs\"\x9f\b\n" +
 	"\x14AttachmentStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x12\n" +
@@ -3950,7 +3966,9 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\aoverrun\x18\x06 \x01(\x04R\aoverrun\x12D\n" +
 	"\adropped\x18\a \x03(\v2*.ktsn.v1.AttachmentStatistics.DroppedEntryR\adropped\x12G\n" +
 	"\bbypassed\x18\b \x03(\v2+.ktsn.v1.AttachmentStatistics.BypassedEntryR\bbypassed\x12\x1c\n" +
-	"\tdoorbells\x18\t \x01(\x04R\tdoorbells\x12Z\n" +
+	"\tdoorbells\x18\t \x01(\x04R\tdoorbells\x12\x16\n" +
+	"\x06waited\x18\v \x01(\x04R\x06waited\x12\x1b\n" +
+	"\tring_full\x18\f \x01(\x04R\bringFull\x12Z\n" +
 	"\x0fclients_refused\x18< \x03(\v21.ktsn.v1.AttachmentStatistics.ClientsRefusedEntryR\x0eclientsRefused\x129\n" +
 	"\x0etransmit_error\x18\n" +
 	" \x01(\v2\x12.ktsn.v1.HistogramR\rtransmitError\x124\n" +

@@ -165,7 +165,7 @@ func isName(text string, length int) bool {
 const countMax = 1 << 52
 
 func bound(c *v1alpha1.StreamCounters) {
-	for _, value := range []*int64{&c.Frames, &c.Octets, &c.Late, &c.Overrun, &c.ErrorP50, &c.ErrorP99} {
+	for _, value := range []*int64{&c.Frames, &c.Octets, &c.Late, &c.Overrun, &c.Waited, &c.ErrorP50, &c.ErrorP99} {
 		*value = min(max(*value, 0), countMax)
 	}
 	for _, counts := range []*map[string]int64{&c.Lost, &c.Refused} {
@@ -183,6 +183,7 @@ func bound(c *v1alpha1.StreamCounters) {
 func add(sum *v1alpha1.StreamCounters, one v1alpha1.StreamCounters) {
 	sum.Frames, sum.Octets = min(sum.Frames+one.Frames, countMax), min(sum.Octets+one.Octets, countMax)
 	sum.Late, sum.Overrun = min(sum.Late+one.Late, countMax), min(sum.Overrun+one.Overrun, countMax)
+	sum.Waited = min(sum.Waited+one.Waited, countMax)
 	sum.ErrorP50, sum.ErrorP99 = max(sum.ErrorP50, one.ErrorP50), max(sum.ErrorP99, one.ErrorP99)
 	sum.Lost, sum.Refused = addReasons(sum.Lost, one.Lost), addReasons(sum.Refused, one.Refused)
 }

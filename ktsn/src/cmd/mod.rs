@@ -8,7 +8,6 @@ pub(crate) mod listen;
 mod observer;
 pub(crate) mod report;
 pub(crate) mod run;
-mod run_captured;
 pub(crate) mod schedule;
 pub(crate) mod status;
 pub(crate) mod talk;

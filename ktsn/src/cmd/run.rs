@@ -14,7 +14,6 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 
-use super::run_captured;
 use super::with_daemon::{self, Failed};
 use crate::doctor::program::{self, Obstacle};
 use crate::{control, installed};
@@ -157,7 +156,7 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
     }
     let library = installed::library()
         .map_err(|missing| Refused::NotPossible { reason: "libktsn_missing", what: missing.to_string() })?;
-    look_at_program(&args.program[0], args.policy)?;
+    look_at_program(&args.program[0], args.policy, &run_dir)?;
     let mut command = Command::new(&args.program[0]);
     command
         .args(&args.program[1..])
@@ -186,7 +185,7 @@ fn captured(args: &RunArgs, run_dir: &Path) -> Result<Command, Refused> {
         let what = "--capture kernel: libktsn answers for --emulate-hwtstamp, and nothing is preloaded; leave one of both away";
         return Err(Refused::Usage(what.to_owned()));
     }
-    if let Err(missing) = run_captured::check(run_dir) {
+    if let Err(missing) = crate::captured::check(run_dir) {
         if is_strict(args.policy) {
             return Err(Refused::NotPossible { reason: "capture_kernel", what: missing.to_string() });
         }
@@ -209,11 +208,15 @@ fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     OsString::from_vec(value)
 }
 
-/// Warns of a program that no preloaded library can serve; under `strict` that is an error.
-fn look_at_program(name: &OsStr, policy: Option<Policy>) -> Result<(), Refused> {
+/// Warns of a program that no preloaded library can serve; under `strict` that is an error. Where kernel capture takes what it
+/// sends, it needs no library.
+fn look_at_program(name: &OsStr, policy: Option<Policy>, run_dir: &Path) -> Result<(), Refused> {
     // A program that is missing or unreadable is told by starting it.
     let Some(Ok(inspection)) = program::find(name).map(|path| program::inspect(&path)) else { return Ok(()) };
     let Some(obstacle) = inspection.obstacle else { return Ok(()) };
+    if crate::captured::check(run_dir).is_ok() {
+        return Ok(());
+    }
     let what = format!("{} {obstacle}; {}", inspection.executed.display(), obstacle.remedy());
     if is_strict(policy) {
         return Err(Refused::NotPossible { reason: obstacle.word(), what });

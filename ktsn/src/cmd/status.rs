@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
@@ -21,6 +20,7 @@ use crate::output::{self, Written, columns, span};
 use crate::running::{self, Found};
 
 mod addresses;
+mod counters;
 mod deferred;
 mod health;
 mod ingress;
@@ -142,7 +142,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     put_clients(&mut text, &answers.list.attachments);
     let mut counters = answers.statistics.attachments.clone();
     counters.extend(detached(&answers.statistics));
-    put_counters(&mut text, &counters);
+    counters::put(&mut text, &counters);
     text.push_str(&ingress::text(&answers.statistics.attachments));
     text.push_str(&deferred::text(&answers.statistics.attachments));
     text.push_str(&policing::text(&answers.statistics.ports));
@@ -273,58 +273,6 @@ fn detached(statistics: &v1::StatisticsReply) -> Option<v1::AttachmentStatistics
     is_any.then(|| v1::AttachmentStatistics { name: "(detached)".to_owned(), ..sums })
 }
 
-fn put_counters(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
-    put!(text, "\nFrames");
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .map(|of| {
-            [
-                of.taken,
-                of.sent,
-                of.sent_octets,
-                of.late,
-                of.overrun,
-                sum(&of.dropped),
-                sum(&of.bypassed),
-                of.doorbells,
-            ]
-            .iter()
-            .map(u64::to_string)
-            .fold(vec![of.name.clone()], |mut row, cell| {
-                row.push(cell);
-                row
-            })
-        })
-        .collect();
-    let head =
-        ["attachment", "taken", "sent", "octets", "late", "overrun", "dropped", "bypassed", "doorbells"];
-    put_table(text, &head, &rows);
-    for of in attachments.iter().filter(|of| !of.clients_refused.is_empty()) {
-        let mut reasons: Vec<_> =
-            of.clients_refused.iter().map(|(why, count)| format!("{why} {count}")).collect();
-        reasons.sort();
-        put!(text, "{}: clients refused: {}", or_dash(&of.name), reasons.join(", "));
-    }
-    put!(text, "\nTransmit error (handed to the port - TxTime)");
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .map(|of| {
-            let error = of.transmit_error.clone().unwrap_or_default();
-            let shown = |nanos| if error.count == 0 { "-".to_owned() } else { span(nanos) };
-            let mut row = vec![of.name.clone(), error.count.to_string()];
-            row.extend([error.p50, error.p90, error.p99, error.max].map(shown));
-            row
-        })
-        .collect();
-    put_table(text, &["attachment", "frames", "p50", "p90", "p99", "max"], &rows);
-    for of in attachments {
-        let drops = DropReason::ALL.iter().map(|reason| reason.word());
-        put!(text, "\n{}: dropped: {}", of.name, reasons(&of.dropped, drops));
-        let passes = BypassReason::ALL.iter().map(|reason| reason.word());
-        put!(text, "{}: passed to the kernel: {}", of.name, reasons(&of.bypassed, passes));
-    }
-}
-
 fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
     put!(text, "\nWorkers: {}", workers.len());
     let rows: Vec<Vec<String>> = workers
@@ -420,8 +368,8 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
         }).collect::<serde_json::Map<_, _>>(),
         "statistics": {
             "at_monotonic_ns": statistics.at_monotonic_ns,
-            "attachments": statistics.attachments.iter().map(json_of_counters).collect::<Vec<_>>(),
-            "detached": statistics.detached.as_ref().map(json_of_counters),
+            "attachments": statistics.attachments.iter().map(counters::json_of).collect::<Vec<_>>(),
+            "detached": statistics.detached.as_ref().map(counters::json_of),
             "workers": statistics.workers.iter().map(|worker| json!({
                 "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
                 "spin_budget_spent": worker.spin_budget_spent, "cpu_budget_spent": worker.cpu_budget_spent,
@@ -469,21 +417,6 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
                 "cookie": stream.cookie, "local": stream.local, "peer": stream.peer,
             })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
-    })
-}
-
-fn json_of_counters(of: &v1::AttachmentStatistics) -> Value {
-    let error = of.transmit_error.clone().unwrap_or_default();
-    json!({
-        "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
-        "copies": of.copies, "copies_lost": of.copies_lost,
-        "late": of.late, "overrun": of.overrun, "dropped": of.dropped, "bypassed": of.bypassed,
-        "deferred": of.deferred, "deferred_failed": of.deferred_failed, "deferral": deferred::json_of(of),
-        "doorbells": of.doorbells, "clients_refused": of.clients_refused, "ingress": ingress::json_of(of),
-        "transmit_error_ns": {
-            "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
-            "p99_9": error.p99_9, "max": error.max,
-        },
     })
 }
 

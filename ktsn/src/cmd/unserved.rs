@@ -78,7 +78,20 @@ pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
         format!("{count} {} passed to the kernel as {}", frames(count), passed_as(word))
     };
     let passed = passed(statistics).into_iter().map(passed_line);
-    sums(statistics).into_iter().map(line).chain(passed).collect()
+    sums(statistics).into_iter().map(line).chain(passed).chain(ring_full(statistics)).collect()
+}
+
+/// What to do about sends that failed for want of a slot.
+fn ring_full(statistics: &StatisticsReply) -> Option<String> {
+    let all = statistics.attachments.iter().chain(&statistics.detached);
+    let count: u64 = all.map(|attachment| attachment.ring_full).sum();
+    let sends = if count == 1 { "send" } else { "sends" };
+    (count > 0).then(|| {
+        format!(
+            "{count} {sends} failed with EAGAIN as ring_full: their socket had no slot left; send less far ahead, or give \
+             --with-daemon IFACE,slots=4096"
+        )
+    })
 }
 
 fn frames(count: u64) -> &'static str {
@@ -89,8 +102,14 @@ fn frames(count: u64) -> &'static str {
 const fn remedy(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Missed => {
-            "they were handed over after their time, or ktsnd was woken too late; send them earlier (300 µs or more \
-             ahead), and look at this machine with `ktsn doctor`"
+            "the program sent them after their transmit time; send them earlier (300 µs or more ahead)"
+        }
+        DropReason::Overrun => {
+            "ktsnd was woken too late for them, or had more to send than it could; look at this machine with `ktsn doctor`"
+        }
+        DropReason::Waited => {
+            "the ring was full, and the program waited for a slot until their transmit time had passed; send them less far \
+             ahead, or give --with-daemon IFACE,slots=4096"
         }
         DropReason::InvalidTime => {
             "their transmit time is none on the socket's clock; take the time from the clock that SO_TXTIME names"
@@ -196,7 +215,7 @@ mod tests {
         statistics.detached = Some(of(0, 0, &[("missed", 1), ("later", 1)]));
         let lines = lines(&statistics);
         assert!(lines[0].starts_with("1 frame dropped as later: a reason of a newer"), "{lines:?}");
-        assert!(lines[1].starts_with("2 frames dropped as missed: they were handed over"), "{lines:?}");
+        assert!(lines[1].starts_with("2 frames dropped as missed: the program sent them after"), "{lines:?}");
         assert!(lines[2].contains("5 frames dropped as no_neighbour: the MAC address"), "{lines:?}");
         assert_eq!(lines.len(), 3);
     }

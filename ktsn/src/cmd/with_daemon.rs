@@ -5,6 +5,8 @@
 //! own (the terminal's Ctrl-C is the program's), ends by SIGTERM, which drains, after the program; it also ends when
 //! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so `ktsn run` says what it did not send.
 
+mod watch;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +25,7 @@ use tokio::net::UnixStream;
 use super::unserved;
 use crate::sys::{self, Signals};
 use crate::{control, installed, running};
+use watch::Watch;
 
 /// The longest wait for ktsnd to serve.
 const READY_MAX: Duration = Duration::from_secs(5);
@@ -30,10 +33,6 @@ const READY_MAX: Duration = Duration::from_secs(5);
 const DRAIN_MAX: Duration = Duration::from_secs(12);
 /// Who still sends so long after the program's end is not waited for.
 const GOES_ON: Duration = Duration::from_millis(500);
-/// Until it is known that ktsnd serves the program, its counters are looked at: first after this …
-const WATCH_FIRST: Duration = Duration::from_millis(250);
-/// … then less often, down to this.
-const WATCH_LAST: Duration = Duration::from_secs(2);
 /// How much of ktsnd's log an error shows.
 const LOG_LINES: usize = 12;
 
@@ -71,22 +70,27 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
         Place::take(run_dir).map_err(io_failed("cannot make a run directory; give one with --run-dir"))?;
     let signals = Signals::hold(&FORWARDED).map_err(io_failed("signals"))?;
     let mut daemon = Daemon::start(&executable, attach, &place, &signals).map_err(io_failed("ktsnd"))?;
-    daemon.wait_until_serving(&place.run_dir, &signals)?;
+    let warned = daemon.wait_until_serving(&place.run_dir, &signals)?;
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
     let mut child = program.spawn().map_err(Failed::Program)?;
-    let status = look_after(&mut child, &mut daemon, &signals, &place.run_dir)
-        .map_err(io_failed("waiting for the program"));
+    let watch = Watch::new(&place.run_dir, daemon.child.id(), warned);
+    let status =
+        look_after(&mut child, &mut daemon, &signals, watch).map_err(io_failed("waiting for the program"));
     daemon.tell_unserved(&place.run_dir);
     daemon.drain();
     status
 }
 
 /// Forwards signals until the program ends, and warns once where the kernel sends all of its timed frames.
-fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals, run_dir: &Path) -> io::Result<u8> {
+fn look_after(
+    child: &mut Child,
+    daemon: &mut Daemon,
+    signals: &Signals,
+    mut watch: Watch<'_>,
+) -> io::Result<u8> {
     let ended = pidfd_of(child)?;
     let mut told = false;
-    let mut watch = Watch::new(run_dir);
     loop {
         let mut watched = vec![
             PollFd::new(signals, PollFlags::IN),
@@ -115,41 +119,6 @@ fn look_after(child: &mut Child, daemon: &mut Daemon, signals: &Signals, run_dir
                  Its log:\n{}",
                 daemon.last_lines()
             );
-        }
-    }
-}
-
-/// Looks now and then whether ktsnd serves the program, until that is known.
-struct Watch<'a> {
-    run_dir: &'a Path,
-    runtime: Option<tokio::runtime::Runtime>,
-    pause: Duration,
-}
-
-impl<'a> Watch<'a> {
-    fn new(run_dir: &'a Path) -> Self {
-        Self { run_dir, runtime: control::runtime().ok(), pause: WATCH_FIRST }
-    }
-
-    /// How long to wait for the next look; `None`: there is none.
-    fn pause(&self) -> Option<Timespec> {
-        self.runtime.as_ref()?;
-        let tv_sec = i64::try_from(self.pause.as_secs()).unwrap_or(1);
-        Some(Timespec { tv_sec, tv_nsec: self.pause.subsec_nanos().into() })
-    }
-
-    /// Warns where all timed frames went to the kernel. Nothing more is looked at then, or once ktsnd has taken a frame.
-    fn look(&mut self) {
-        let Some(runtime) = &self.runtime else { return };
-        // A program that sends nothing yet is disturbed less and less.
-        self.pause = (self.pause * 2).min(WATCH_LAST);
-        let Ok(now) = runtime.block_on(statistics(self.run_dir)) else { return };
-        let warning = unserved::warning(&now);
-        if let Some(warning) = &warning {
-            eprintln!("ktsn run: warning: {warning}");
-        }
-        if warning.is_some() || unserved::taken(&now) > 0 {
-            self.runtime = None;
         }
     }
 }
@@ -238,6 +207,9 @@ impl Daemon {
             .stdout(output.try_clone()?)
             .stderr(output)
             .process_group(0);
+        if let Some(dir) = cache_dir() {
+            command.env("KTSN_CACHE_DIR", dir);
+        }
         if place.is_ours {
             // Where we are killed, we cannot remove it.
             command.args(["--run-dir-of", &std::process::id().to_string()]);
@@ -249,8 +221,8 @@ impl Daemon {
         Ok(Self { child, ended, log, log_begin })
     }
 
-    /// Returns when Health says so.
-    fn wait_until_serving(&mut self, run_dir: &Path, signals: &Signals) -> Result<(), Failed> {
+    /// Returns when Health says so, with its warnings, which were shown.
+    fn wait_until_serving(&mut self, run_dir: &Path, signals: &Signals) -> Result<Vec<String>, Failed> {
         let begin = Instant::now();
         let runtime = control::runtime().map_err(|error| Failed::Daemon(error.to_string()))?;
         let mut last = String::from("it does not answer");
@@ -260,7 +232,7 @@ impl Daemon {
                     for warning in &reply.warnings {
                         eprintln!("ktsn run: ktsnd: warning: {warning}");
                     }
-                    return Ok(());
+                    return Ok(reply.warnings);
                 }
                 Ok(_) => last = String::from("it answers that it does not serve yet"),
                 Err(error) => last = error,
@@ -411,6 +383,16 @@ fn attach_flag(text: &str) -> String {
         add(keys);
     }
     flag
+}
+
+/// Where the user's programs keep what they can learn again; `None` where `KTSN_CACHE_DIR` names a place, or the user has none.
+fn cache_dir() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if named("KTSN_CACHE_DIR").is_some() {
+        return None;
+    }
+    let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
+    cache.is_absolute().then(|| cache.join("ktsn"))
 }
 
 /// Whether this is a MAC address, as ktsnd reads one: six pairs of hexadecimal digits.

@@ -9,11 +9,22 @@ use std::io::{self, Read, Seek, SeekFrom};
 /// System V ABI, e_type and friends.
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
+const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
+const PF_X: u32 = 1;
+
 const SHT_STRTAB: u32 = 3;
+
+const EM_X86_64: u16 = 62;
+const EM_AARCH64: u16 = 183;
+
+/// ioctl(2) requests: SIOCSHWTSTAMP and SIOCGHWTSTAMP.
+const HWTSTAMP_REQUESTS: [u32; 2] = [0x89b0, 0x89b1];
+/// Larger code is not looked at.
+const CODE_OCTETS_MAX: u64 = 256 << 20;
 
 /// The most octets of the names of a program's functions that are read; larger tables are not looked at.
 const NAMES_OCTETS_MAX: u64 = 64 << 20;
@@ -35,6 +46,8 @@ pub(crate) struct Elf {
     pub(crate) is_go: bool,
     /// Its names of functions and libraries speak of io_uring.
     pub(crate) names_io_uring: bool,
+    /// Its code loads the number of SIOCSHWTSTAMP or SIOCGHWTSTAMP.
+    pub(crate) asks_hwtstamp: bool,
 }
 
 /// Reads what [`Elf`] holds; `None` when the file is no ELF file at all.
@@ -65,6 +78,11 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
                 let name = name.split(|octet| *octet == 0).next().unwrap_or_default();
                 elf.interpreter = Some(String::from_utf8_lossy(name).into_owned());
             }
+            // Not part of how it starts: code that cannot be read says nothing.
+            PT_LOAD if u32_at(segment, 4)? & PF_X != 0 => {
+                let code = part_within(file, offset, octets, CODE_OCTETS_MAX);
+                elf.asks_hwtstamp |= code.is_ok_and(|code| loads_hwtstamp(&code, machine));
+            }
             PT_NOTE => elf.is_go |= has_go_note(&part(file, offset, octets)?),
             _ => {}
         }
@@ -72,6 +90,26 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
     elf.is_go = elf.is_go || has_go_section(file, &header).unwrap_or(false);
     elf.names_io_uring = names_io_uring(file, &header).unwrap_or(false);
     Ok(Some(elf))
+}
+
+/// Whether an instruction in `code` has the number of such a request as its constant. Four octets of other code may look the same:
+/// once in some hundred programs of a megabyte.
+fn loads_hwtstamp(code: &[u8], machine: u16) -> bool {
+    match machine {
+        // The constant of `mov r32, imm32`, opcodes 0xb8 to 0xbf: in a register that ioctl's second argument is in, or is moved to.
+        EM_X86_64 => code.windows(5).any(|octets| {
+            octets[0] & 0xf8 == 0xb8
+                && u32_at(octets, 1).is_ok_and(|constant| HWTSTAMP_REQUESTS.contains(&constant))
+        }),
+        // `movz wN, #imm16`.
+        EM_AARCH64 => code.chunks_exact(4).any(|octets| {
+            let is_it = |word: u32| {
+                HWTSTAMP_REQUESTS.iter().any(|request| word & !0x1f == 0x5280_0000 | request << 5)
+            };
+            u32_at(octets, 0).is_ok_and(is_it)
+        }),
+        _ => false,
+    }
 }
 
 /// A note named `Go` carries the build id.
@@ -213,6 +251,24 @@ pub(crate) mod tests {
         assert_eq!(parsed(small), Elf { machine: 62, ..Elf::default() });
         assert_eq!(read(&mut Cursor::new(b"#!/bin/sh\n".to_vec())).unwrap(), None);
         assert_eq!(read(&mut Cursor::new(Vec::new())).unwrap(), None);
+    }
+
+    #[test]
+    fn code_that_asks_for_hardware_timestamps_is_seen() {
+        let with = |code: &[u8], machine: u16, flags: u8| {
+            let mut file = made(&[(PT_LOAD, code)]);
+            file[18..20].copy_from_slice(&machine.to_le_bytes());
+            file[64 + 4] = flags;
+            parsed(file).asks_hwtstamp
+        };
+        // mov esi, 0x89b0; mov edx, 0x89b1
+        assert!(with(b"\x90\xbe\xb0\x89\0\0\xc3", EM_X86_64, 5));
+        assert!(with(b"\xba\xb1\x89\0\0", EM_X86_64, 5));
+        assert!(!with(b"\xbe\xb0\x89\0\0", EM_X86_64, 4), "data");
+        assert!(!with(b"\xbe\xb0\x89\0\x01\xbe\xb2\x89\0\0", EM_X86_64, 5));
+        // mov w1, #0x89b0
+        assert!(with(&0x5291_3601_u32.to_le_bytes(), EM_AARCH64, 5));
+        assert!(!with(&0x5291_3601_u32.to_le_bytes(), EM_X86_64, 5));
     }
 
     #[test]

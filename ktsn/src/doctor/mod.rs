@@ -25,7 +25,8 @@ use finding::Finding;
 /// `measure_capture`: with a second of traffic that shows what kernel capture needs.
 pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool) -> Vec<Finding> {
     let place = place::look(run_dir);
-    let mut findings = program.map(program::findings).unwrap_or_default();
+    let is_captured = || crate::captured::check(run_dir).is_ok();
+    let mut findings = program.map(|path| program::findings(path, is_captured)).unwrap_or_default();
     findings.extend(place.findings);
     findings.extend(rights::findings(place.is_served));
     findings.extend(network::findings(place.is_served));

@@ -95,6 +95,8 @@ pub(crate) struct Inspection {
     pub(crate) obstacle: Option<Obstacle>,
     /// It may send through io_uring, which libktsn does not see.
     pub(crate) names_io_uring: bool,
+    /// It asks the interface for hardware timestamps, and may refuse one without them.
+    pub(crate) asks_hwtstamp: bool,
 }
 
 impl Inspection {
@@ -111,6 +113,7 @@ impl Inspection {
             "libc": self.libc,
             "obstacle": self.obstacle.map(Obstacle::word),
             "io_uring": self.names_io_uring,
+            "asks_hwtstamp": self.asks_hwtstamp,
             "needs_capture": self.needs_capture(),
         })
     }
@@ -213,11 +216,12 @@ fn judge(executed: PathBuf, elf: &Elf, gains_rights: bool) -> Inspection {
     } else {
         None
     };
-    Inspection { executed, libc, kind, obstacle, names_io_uring: elf.names_io_uring }
+    let Elf { names_io_uring, asks_hwtstamp, .. } = *elf;
+    Inspection { executed, libc, kind, obstacle, names_io_uring, asks_hwtstamp }
 }
 
-/// The findings of `doctor --program`.
-pub(crate) fn findings(path: &Path) -> Vec<Finding> {
+/// The findings of `doctor --program`. `is_captured`: whether kernel capture takes what programs send here.
+pub(crate) fn findings(path: &Path, is_captured: impl FnOnce() -> bool) -> Vec<Finding> {
     const NAME: &str = "program";
     let inspection = match inspect(path) {
         Ok(inspection) => inspection,
@@ -237,6 +241,11 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
     };
     let value = format!("{}: {kind}, C library {}", inspection.executed.display(), inspection.libc);
     let served = match inspection.obstacle {
+        Some(_) if is_captured() => Finding::ok(
+            NAME,
+            value,
+            "libktsn cannot serve it, and kernel capture does: the attachment here has it",
+        ),
         Some(obstacle) => Finding::fail(NAME, value, format!("it {obstacle}"), obstacle.remedy()),
         None if inspection.libc == "other" => Finding::warn(
             NAME,
@@ -260,7 +269,18 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
             "no library or function of io_uring in its tables of names",
         )
     };
-    vec![served, by_ring]
+    let by_hardware = if inspection.asks_hwtstamp {
+        Finding::warn(
+            "program_hwtstamp",
+            "it calls SIOCSHWTSTAMP or SIOCGHWTSTAMP",
+            "it asks the interface for hardware timestamps; an interface without them (veth, most virtual ones) refuses, and the \
+             program may end there",
+            "run it with `ktsn run --emulate-hwtstamp`: libktsn grants them, and makes none (docs/guide/programs.md)",
+        )
+    } else {
+        Finding::ok("program_hwtstamp", "not called", "it does not ask interfaces for hardware timestamps")
+    };
+    vec![served, by_ring, by_hardware]
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub struct Config {
 pub struct Daemon {
     /// Sockets, state and lock; `None` = `--run-dir`, `KTSN_RUN_DIR` or `/run/ktsn`.
     pub run_dir: Option<PathBuf>,
+    /// What is learnt of this machine is kept there; `None` = `KTSN_CACHE_DIR` or `/var/lib/ktsn`.
+    pub cache_dir: Option<PathBuf>,
     /// Whether memory is locked.
     pub mlock: bool,
     /// Who says whether the clock is good.
@@ -58,6 +60,7 @@ impl Default for Daemon {
     fn default() -> Self {
         Self {
             run_dir: None,
+            cache_dir: None,
             mlock: true,
             memory_max: crate::limits::CLIENTS_MEMORY_MAX,
             clock_source: ClockSource::default(),
@@ -176,6 +179,7 @@ pub(super) fn check(raw: RawConfig) -> Checked<Config> {
 fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
     Ok(Daemon {
         run_dir: raw.run_dir.as_ref().map(PathBuf::from),
+        cache_dir: raw.cache_dir.as_ref().map(PathBuf::from),
         mlock: raw.mlock.unwrap_or(true),
         memory_max: bounded(
             "daemon.memory_max",

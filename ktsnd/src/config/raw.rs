@@ -25,6 +25,7 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDaemon {
     pub run_dir: Option<String>,
+    pub cache_dir: Option<String>,
     pub mlock: Option<bool>,
     pub clock_source: Option<String>,
     pub clock_error_max: Option<String>,

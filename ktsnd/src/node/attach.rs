@@ -17,6 +17,7 @@ use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
 use crate::limits;
+use crate::margins::MarginCache;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
@@ -114,7 +115,7 @@ impl Node {
         uplink: &str,
         added: tables::Added,
     ) -> Arc<AttachmentStats> {
-        let stats = Arc::new(AttachmentStats::without_room());
+        let stats = Arc::new(self.kept_counters.begin(&attachment.name));
         let policy = AttachmentPolicy {
             classes: attachment.classes,
             late: attachment.late,
@@ -244,6 +245,7 @@ impl Node {
             self.events.clone(),
             self.directory.clone(),
             self.clock.is_good(),
+            self.margins.as_ref().and_then(MarginCache::known),
         )
         .map_err(|e| NodeError::Internal(format!("worker of {uplink}: {e}")))?;
         let index = self.free_port();

@@ -112,7 +112,11 @@ impl Node {
                 })
                 .collect(),
             ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),
-            detached: name.is_empty().then(|| statistics_of("", &self.detached.sums())),
+            detached: name.is_empty().then(|| {
+                let sums = self.detached.sums();
+                self.kept_counters.add_to(&sums);
+                statistics_of("", &sums)
+            }),
         })
     }
 
@@ -134,7 +138,7 @@ impl Node {
     pub(super) fn health(&self) -> v1::HealthReply {
         let (clock_synchronised, tai_offset_seconds) = crate::sys::clock_state();
         let mut warnings = self.warnings.clone();
-        if !clock_synchronised {
+        if !clock_synchronised && self.needs_clock() {
             warnings.push(
                 "the clock is not synchronised: frames leave on time by this node's clock only \
                  (run ptp4l + phc2sys or an NTP daemon)"
@@ -199,6 +203,14 @@ impl Node {
 }
 
 impl Node {
+    /// Whether anything goes by the time of day: sockets with CLOCK_TAI, captured frames (their clock is not known), gates.
+    fn needs_clock(&self) -> bool {
+        let is_on_tai = |of: &Attached| of.capture.is_some() || of.stats.tai_streams.load(Relaxed) > 0;
+        let has_gates =
+            !self.applied.is_empty() || self.config.ports.iter().any(|port| port.schedule.is_some());
+        has_gates || self.attached.iter().flatten().any(is_on_tai)
+    }
+
     fn deferral(&self, attached: &Attached) -> Option<v1::Deferral> {
         let port = self.ports.get(&attached.interface_port.0)?;
         let (span, longest_hand_over_ns) = port.way.deferred(monotonic_now())?;
@@ -226,6 +238,8 @@ fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistic
         deferral: None,
         late: get(&stats.late),
         overrun: get(&stats.overrun),
+        waited: get(&stats.waited),
+        ring_full: get(&stats.ring_full),
         dropped: words(&stats.dropped, &|i| DropReason::ALL[i].word()),
         bypassed: words(&stats.bypassed, &|i| BypassReason::ALL[i].word()),
         capture_lag: Some(histogram_message(&stats.capture_lag)),

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use ktsn_port::AnyPort;
 use ktsn_resolve::Tables;
+use ktsn_time::Nanos;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::warn;
 
@@ -20,7 +21,7 @@ use crate::stats::WorkerStats;
 use crate::supervise::{WORKER, Watched};
 use crate::sys;
 use crate::tenant::Directory;
-use crate::worker::{ClockGate, Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
+use crate::worker::{ClockGate, Command, Host, Margins, Outbox, Returned, Worker, WorkerOptions, queues};
 
 /// A running worker.
 pub(super) struct WorkerThread {
@@ -41,12 +42,14 @@ impl WorkerThread {
         events: Outlet,
         directory: Directory<AnyPort>,
         is_clock_good: bool,
+        known_margins: Option<Margins>,
     ) -> Result<Self, std::io::Error> {
         let (outbox, inbox, returned, wake) = queues::<AnyPort>()?;
         let stats = Arc::new(WorkerStats::default());
         let host = Host::new(wake)?;
         let options = WorkerOptions {
             spin_margin: config.spin_margin,
+            known_margins,
             spin_duty_max_permille: config.spin_duty_max_permille,
         };
         let (notifier, notices) = worker_to_thread(limits::NOTICES_QUEUED)?;
@@ -95,6 +98,13 @@ impl WorkerThread {
     /// Sends a command; a worker that has ended needs none.
     pub(super) fn send(&self, command: Command<AnyPort>) {
         let _ = self.outbox.send(command);
+    }
+
+    /// The margins that it has learnt, if it has.
+    pub(super) fn margins(&self) -> Option<Margins> {
+        let learnt = self.stats.margins_learnt.each_ref().map(|margin| margin.load(Relaxed));
+        let margins = learnt.map(|margin| Nanos::new(margin.cast_signed()));
+        learnt.iter().all(|margin| *margin > 0).then_some(Margins(margins))
     }
 
     /// Whether it takes no commands any more.

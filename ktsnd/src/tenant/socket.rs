@@ -33,6 +33,18 @@ pub struct SocketFacts {
     pub interface: u32,
     /// SO_MARK.
     pub mark: u32,
+    /// SO_TXTIME, where the kernel knows it: clock 0 where it was never set.
+    pub txtime: SockTxtime,
+}
+
+/// SO_TXTIME of a socket, as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SockTxtime {
+    /// Linux clock id.
+    pub clock: u32,
+    /// SOF_TXTIME flags.
+    pub flags: u32,
 }
 
 /// Why a descriptor cannot be looked at.
@@ -79,6 +91,7 @@ pub(super) fn facts_without_lock(fd: impl AsFd) -> Result<SocketFacts, Errno> {
         peer: None,
         interface: sys::bound_interface(fd).unwrap_or(0),
         mark: sys::mark(fd).unwrap_or(0),
+        txtime: sys::txtime(fd).unwrap_or_default(),
     })
 }
 

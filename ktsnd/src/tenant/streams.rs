@@ -114,6 +114,7 @@ mod tests {
             local: ([10, 0, 0, 1], 5).into(),
             peer: None,
             link: None,
+            is_deadline: false,
             status: ktsn_ring::StreamStatus::default(),
         }
     }

@@ -5,6 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use super::socket::SockTxtime;
+
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -32,6 +34,11 @@ pub(super) fn netns_cookie(fd: impl AsFd) -> io::Result<u64> {
 /// SO_MARK.
 pub(super) fn mark(fd: impl AsFd) -> io::Result<u32> {
     option(fd, libc::SOL_SOCKET, libc::SO_MARK)
+}
+
+/// SO_TXTIME; zeros where it was never set.
+pub(super) fn txtime(fd: impl AsFd) -> io::Result<SockTxtime> {
+    option(fd, libc::SOL_SOCKET, libc::SO_TXTIME)
 }
 
 /// The interface that the socket is bound to, as an index; 0 = none.

@@ -200,9 +200,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         client.is_some_and(|client| !client.closed && client.consumer.published())
     }
 
-    /// What the worker needs from its waking to a transmit time.
-    pub(super) fn needed(&self) -> Nanos {
-        self.margin.get().saturating_add(limits::INTAKE_COST)
+    /// What the worker needs from the end of a sleep of `span` to a transmit time.
+    pub(super) fn needed(&self, span: Nanos) -> Nanos {
+        self.margin.of(span).saturating_add(limits::INTAKE_COST)
     }
 
     /// What the promises before a sleep may take.

@@ -362,7 +362,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.clock.refuses(piece.tx_time) {
             return Err(Blocked::By(DropReason::Unsynchronised));
         }
-        let timed = Frame { tx_time: Some(piece.tx_time), pushed_at: piece.captured_at, ..policy.frame() };
+        let timed =
+            Frame { tx_time: Some(piece.tx_time), pushed_at: piece.captured_at, ..policy.frame(false) };
         admit(&timed, now).map_err(Blocked::By)?;
         let room = self.captured[at].as_ref().map_or(0, |c| c.payload_octets_max);
         let found = self.routes.find_ahead(&self.tables, &piece.flow);

@@ -32,6 +32,8 @@ pub struct StreamInfo {
     pub peer: Option<SocketAddr>,
     /// What its payloads are when it is a packet socket.
     pub link: Option<LinkKind>,
+    /// Its transmit times are deadlines (SOF_TXTIME_DEADLINE_MODE).
+    pub is_deadline: bool,
     /// The answer for the stream's word.
     pub status: ktsn_ring::StreamStatus,
 }
@@ -43,6 +45,20 @@ pub(super) struct Queued {
     pub port: PortIndex,
     pub payload_octets: u16,
     pub copies: Copies,
+    /// Its program waited for a slot.
+    pub has_waited: bool,
+}
+
+impl Queued {
+    pub(super) const fn new(
+        sending: Sending,
+        port: PortIndex,
+        payload_octets: u16,
+        copies: Copies,
+        has_waited: bool,
+    ) -> Self {
+        Self { sending, port, payload_octets, copies, has_waited }
+    }
 }
 
 /// A registration that ended while frames of it may still lie in the ring.

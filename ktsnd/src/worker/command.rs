@@ -47,9 +47,10 @@ pub struct AttachmentPolicy {
 }
 
 impl AttachmentPolicy {
-    /// A frame with what the attachment says of all its frames; the rest is its taker's to say.
-    pub(super) fn frame(&self) -> Frame {
-        let (late, overrun_limit, horizon) = (self.late, self.overrun_limit, self.horizon);
+    /// A frame with what the attachment says of all its frames, and the socket of its transmit time; the rest is its taker's to say.
+    pub(super) fn frame(&self, is_deadline: bool) -> Frame {
+        let late = if is_deadline { LatePolicy::Deadline } else { self.late };
+        let (overrun_limit, horizon) = (self.overrun_limit, self.horizon);
         Frame { late, overrun_limit, horizon, ..Frame::empty() }
     }
 }

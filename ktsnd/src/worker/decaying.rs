@@ -23,9 +23,15 @@ impl Decaying {
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
     }
 
-    /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples. From here on all so far
-    /// count a quarter less.
-    pub(super) fn covered(&mut self, permille: u64) -> Option<i64> {
+    /// From here on all samples so far count a quarter less.
+    pub(super) fn age(&mut self) {
+        for count in &mut self.buckets {
+            *count -= count.div_ceil(4);
+        }
+    }
+
+    /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples.
+    pub(super) fn covered(&self, permille: u64) -> Option<i64> {
         let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
         let wanted = (total * permille).div_ceil(1000);
         let mut seen = 0;
@@ -33,9 +39,6 @@ impl Decaying {
             seen += u64::from(*count);
             seen >= wanted
         });
-        for count in &mut self.buckets {
-            *count -= count.div_ceil(4);
-        }
         (total > 0).then(|| covered.unwrap_or(Self::BUCKETS - 1) as i64 + 1)
     }
 }

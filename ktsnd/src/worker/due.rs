@@ -87,7 +87,7 @@ impl Due {
 
     /// Whether `error` is more than a frame on time may be late.
     pub(super) fn is_overrun(&self, error: Nanos) -> bool {
-        self.is_on_time() && error > self.frame.overrun_limit.max(Nanos::ZERO)
+        self.is_on_time() && self.frame.overrun_max().is_some_and(|limit| error > limit)
     }
 
     /// Reads the clocks that matter, TAI last: it is what gates are held against.

@@ -72,6 +72,7 @@ impl HandOver {
     fn update(&mut self) -> Nanos {
         (self.since_update, self.seconds) = (0, 0);
         let covered = self.spans.covered(COVERED_PERMILLE);
+        self.spans.age();
         self.measured = covered.is_some();
         self.current =
             covered.map_or(AT_START, |covered| Nanos::new(covered * BUCKET).clamp(SMALLEST, LARGEST));

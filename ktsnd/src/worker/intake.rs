@@ -5,7 +5,7 @@
 use ktsn_model::{BypassReason, DropReason, Priority, TrafficClass};
 use ktsn_port::Port;
 use ktsn_resolve::{AttachmentIndex, NextHop, Refusal};
-use ktsn_ring::{ClockId, SlotError, Taken};
+use ktsn_ring::{ClockId, Frame as SlotFrame, SlotError, Taken};
 use ktsn_sched::{Frame, Strategy, admit};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
@@ -173,7 +173,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(stream) = client.registered(frame.stream_index, frame.token) else {
             return self.refuse(index, slot, None, DropReason::PeerCorrupt);
         };
-        let (attachment, cookie) = (stream.attachment, stream.cookie);
+        let (attachment, cookie, is_deadline) = (stream.attachment, stream.cookie, stream.is_deadline);
         let Some(sending) = Sending::of(stream, frame) else {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
@@ -191,8 +191,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, Some(attachment), DropReason::Unsynchronised);
         }
         let pushed_at = Monotonic::from_nanos(frame.pushed_at);
-        let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame() };
-        if let Err(reason) = admit(&timed, now) {
+        let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(is_deadline) };
+        if let Err(reason) = admit(&timed, now).map_err(|reason| cause_of(reason, frame)) {
             return self.refuse_for_its_time(index, slot, attachment, reason, tx_time.ahead_of(now));
         }
         let payload_octets = taken.payload_octets as u16; // it fits into a slot
@@ -229,7 +229,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 if !is_fetched {
                     client.fetch(slot, payload_octets);
                 }
-                client.queue(slot, Queued { sending, port, payload_octets, copies });
+                client.queue(slot, Queued::new(sending, port, payload_octets, copies, frame.has_waited));
                 self.note_sooner(tx_time, usize::from(port.0), now);
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
                 self.want_neighbour(attachment, wanted);
@@ -346,6 +346,11 @@ impl<P> PortState<P> {
     }
 }
 
+/// Why a frame is refused: one whose program had to wait for a slot is late for that.
+fn cause_of(reason: DropReason, frame: &SlotFrame) -> DropReason {
+    if reason == DropReason::Missed && frame.has_waited { DropReason::Waited } else { reason }
+}
+
 /// Whether an attachment with `queued` frames has had its share: [`limits::ATTACHMENT_QUEUED_MAX`] and, of a queue that others
 /// use too, a part of what is still free. However many flood it, there is room for the next one's first frames.
 pub(super) fn is_too_greedy(queued: usize, sched: &impl Strategy) -> bool {
@@ -370,5 +375,6 @@ pub(super) fn count_bypassed(client: &mut Client, attachments: &[Option<Box<Atta
     }
     let absent = grown(ktsn_ring::counter::DAEMON_ABSENT);
     add_claimed(&policy.stats.dropped[usize::from(DropReason::DaemonAbsent.number())], absent);
+    add_claimed(&policy.stats.ring_full, grown(ktsn_ring::counter::RING_FULL));
     client.counters_seen = counters;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When to stop sleeping: the spin margin and the spin budget.
 //!
-//! In: how late each timed wake-up was, how long each spin took. Out: the margin to wake ahead of an event, and
-//! whether spinning is still allowed in this second.
+//! In: how long each timed sleep was meant to take, and how late it ended; how long each spin took. Out: the margin to wake ahead
+//! of an event, and whether spinning is still allowed in this second.
 //!
 //! ```text
 //!        sleep                       spin               hand over
@@ -10,63 +10,207 @@
 //!                   wake target   awake             TxTime
 //!                        └────────── margin ──────────┘
 //! ```
+//!
+//! A processor that sleeps for long wakes later than one that sleeps for a moment, so each length of sleep has its own margin.
+//! Short sleeps are followed by the spin: their margin covers 99 of 100. Longer ones are followed by a short one where the
+//! margin leaves time for it, and so cost no spinning: their margin covers all of the last 64.
+//!
+//! A worker begins with what an earlier one on this machine had learnt. As long as it has slept less than 16 times for a
+//! length, it sleeps no longer than that: it learns from sleeps between frames too.
 
 use ktsn_time::{Monotonic, Nanos};
 
 use super::decaying::Decaying;
 use crate::config::SpinMargin;
 
-/// After so many wake-ups the margin is computed anew and older ones count a quarter less.
+/// After so many short sleeps their margin is computed anew and older ones count a quarter less.
 const SAMPLES_A_ROUND: u32 = 128;
-/// Wake-ups that the margin should cover, in parts per thousand.
+/// Short sleeps that their margin should cover, in parts per thousand.
 const COVERED_PERMILLE: u64 = 990;
+/// So many longer sleeps are remembered.
+const RECENT: usize = 64;
 const SMALLEST: Nanos = Nanos::from_micros(8);
-const LARGEST: Nanos = Nanos::from_micros(120);
 const RESERVE: Nanos = Nanos::from_micros(2);
-const AT_START: Nanos = Nanos::from_micros(60);
+/// Sleeps of a length after which its margin is a measured one.
+const MEASURED_FROM: u32 = 16;
+/// Sleeps of each length before a worker has practised enough, and how long those are.
+const PRACTICE: [(u32, Nanos); Length::COUNT] =
+    [(16, Nanos::from_millis(1)), (16, Nanos::from_millis(8)), (16, Nanos::from_millis(40))];
+/// Margins where nothing is known of the machine.
+const AT_START: Margins = Margins([Nanos::from_micros(60), Nanos::from_micros(150), Nanos::from_micros(300)]);
+/// Greatest margins. One of a short sleep is spun.
+const LARGEST: Margins = Margins([Nanos::from_micros(120), Nanos::from_micros(600), Nanos::from_millis(2)]);
+
+/// How long a sleep is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Short,
+    Medium,
+    Long,
+}
+
+impl Length {
+    const COUNT: usize = 3;
+
+    fn of(span: Nanos) -> Self {
+        if span <= Nanos::from_millis(3) {
+            Self::Short
+        } else if span <= Nanos::from_millis(30) {
+            Self::Medium
+        } else {
+            Self::Long
+        }
+    }
+}
+
+/// A margin for each length of sleep: up to 3 ms, up to 30 ms, longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Margins(pub [Nanos; Length::COUNT]);
+
+impl Margins {
+    /// The same within the bounds that margins have.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let mut bounded = self.0;
+        for (margin, largest) in bounded.iter_mut().zip(LARGEST.0) {
+            *margin = (*margin).clamp(SMALLEST, largest);
+        }
+        Self(bounded)
+    }
+
+    /// The greater ones of both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        let mut greater = self.0;
+        for (margin, other) in greater.iter_mut().zip(other.0) {
+            *margin = (*margin).max(other);
+        }
+        Self(greater)
+    }
+}
+
+/// The latenesses of the last longer sleeps of one length, in microseconds.
+#[derive(Debug)]
+struct Recent {
+    micros: [u32; RECENT],
+    turn: usize,
+}
+
+impl Recent {
+    const fn new() -> Self {
+        Self { micros: [0; RECENT], turn: 0 }
+    }
+
+    fn count(&mut self, micros: i64) {
+        self.micros[self.turn] = u32::try_from(micros.max(0)).unwrap_or(u32::MAX);
+        self.turn = (self.turn + 1) % RECENT;
+    }
+
+    fn longest(&self) -> Nanos {
+        let longest = self.micros.iter().max().copied().unwrap_or(0);
+        Nanos::from_micros(i64::from(longest))
+    }
+}
 
 /// How long before an event the worker wakes.
 #[derive(Debug)]
 pub struct Margin {
-    /// In buckets of 1 µs.
-    lateness: Decaying,
+    /// Of short sleeps, in buckets of 1 µs.
+    short: Decaying,
+    /// Of medium and long ones.
+    longer: [Recent; 2],
+    seen: [u32; Length::COUNT],
     since_update: u32,
-    current: Nanos,
+    current: Margins,
     adaptive: bool,
 }
 
 impl Margin {
-    /// A margin by configuration.
+    /// A margin by configuration; `known`: what an earlier worker on this machine had learnt.
     #[must_use]
-    pub fn new(choice: SpinMargin) -> Self {
+    pub fn new(choice: SpinMargin, known: Option<Margins>) -> Self {
         let (current, adaptive) = match choice {
-            SpinMargin::Adaptive => (AT_START, true),
-            SpinMargin::Fixed(margin) => (margin, false),
+            SpinMargin::Adaptive => (known.unwrap_or(AT_START).bounded(), true),
+            SpinMargin::Fixed(margin) => (Margins([margin; Length::COUNT]), false),
         };
-        Self { lateness: Decaying::new(), since_update: 0, current, adaptive }
+        Self {
+            short: Decaying::new(),
+            longer: [Recent::new(), Recent::new()],
+            seen: [0; Length::COUNT],
+            since_update: 0,
+            current,
+            adaptive,
+        }
     }
 
-    /// The margin now.
+    /// The margin of a short sleep now: how long the worker spins at most.
+    #[inline]
     #[must_use]
     pub fn get(&self) -> Nanos {
-        self.current
+        self.current.0[0]
     }
 
-    /// Tells how late a timed wake-up was.
-    pub fn observe(&mut self, lateness: Nanos) {
-        self.lateness.count(lateness.get() / 1000);
+    /// The margin of a sleep of `span` now.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, span: Nanos) -> Nanos {
+        self.current.0[Length::of(span) as usize]
+    }
+
+    /// What was learnt, where the margins are measured ones.
+    #[must_use]
+    pub fn learnt(&self) -> Option<Margins> {
+        let is_measured = self.seen.iter().all(|seen| *seen >= MEASURED_FROM);
+        (self.adaptive && is_measured).then_some(self.current)
+    }
+
+    /// The longest sleep from which something is to be learnt now; `None`: any.
+    #[must_use]
+    pub fn practice(&self) -> Option<Nanos> {
+        if !self.adaptive {
+            return None;
+        }
+        let is_wanted = |(seen, (wanted, _)): &(&u32, &(u32, Nanos))| *seen < wanted;
+        self.seen.iter().zip(&PRACTICE).find(is_wanted).map(|(_, (_, span))| *span)
+    }
+
+    /// Learns from a sleep of `span` that ended so late.
+    pub fn observe(&mut self, span: Nanos, lateness: Nanos) {
+        if !self.adaptive {
+            return;
+        }
+        let (length, micros) = (Length::of(span), lateness.get() / 1000);
+        let seen = &mut self.seen[length as usize];
+        *seen = seen.saturating_add(1);
+        let seen = *seen;
+        let covered = match length {
+            Length::Short => self.observe_short(micros, seen),
+            Length::Medium | Length::Long => {
+                let recent = &mut self.longer[length as usize - 1];
+                recent.count(micros);
+                (seen >= MEASURED_FROM).then(|| recent.longest())
+            }
+        };
+        if let Some(covered) = covered {
+            self.current.0[length as usize] = covered.saturating_add(RESERVE);
+            self.current = self.current.bounded();
+        }
+    }
+
+    fn observe_short(&mut self, micros: i64, seen: u32) -> Option<Nanos> {
+        self.short.count(micros);
         self.since_update += 1;
-        if self.since_update >= SAMPLES_A_ROUND {
+        let is_first = (MEASURED_FROM..SAMPLES_A_ROUND).contains(&seen) && seen.is_power_of_two();
+        let is_round = self.since_update >= SAMPLES_A_ROUND;
+        if !is_first && !is_round {
+            return None;
+        }
+        let covered = self.short.covered(COVERED_PERMILLE);
+        if is_round {
             self.since_update = 0;
-            self.update();
+            self.short.age();
         }
-    }
-
-    fn update(&mut self) {
-        if let Some(covered) = self.lateness.covered(COVERED_PERMILLE).filter(|_| self.adaptive) {
-            let margin = Nanos::from_micros(covered).saturating_add(RESERVE);
-            self.current = margin.clamp(SMALLEST, LARGEST);
-        }
+        covered.map(Nanos::from_micros)
     }
 }
 
@@ -111,41 +255,86 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SHORT: Nanos = Nanos::from_millis(1);
+    const LONG: Nanos = Nanos::from_millis(250);
+
+    fn adaptive() -> Margin {
+        Margin::new(SpinMargin::Adaptive, None)
+    }
+
     proptest! {
         /// The adaptive margin covers what it promises and stays in its bounds, whatever the latenesses were.
         #[test]
-        fn covers_the_latenesses_seen(late in proptest::collection::vec(-5_000i64..400_000, 128)) {
-            let mut margin = Margin::new(SpinMargin::Adaptive);
+        fn covers_the_latenesses_seen(
+            late in proptest::collection::vec(-5_000i64..400_000, 128),
+            span in prop_oneof![Just(SHORT), Just(Nanos::from_millis(10)), Just(LONG)],
+        ) {
+            let mut margin = adaptive();
             for l in &late {
-                margin.observe(Nanos::new(*l));
+                margin.observe(span, Nanos::new(*l));
             }
-            let m = margin.get();
-            prop_assert!(m >= SMALLEST && m <= LARGEST);
-            let uncovered = late.iter().filter(|l| Nanos::new(**l) > m).count();
-            prop_assert!(m == LARGEST || uncovered <= 2, "{uncovered} of 128 above {m}");
+            let (m, largest) = (margin.of(span), LARGEST.0[Length::of(span) as usize]);
+            prop_assert!(m >= SMALLEST && m <= largest);
+            let recent = if span == SHORT { &late[..] } else { &late[128 - RECENT..] };
+            let uncovered = recent.iter().filter(|l| Nanos::new(**l) > m).count();
+            prop_assert!(m == largest || uncovered <= if span == SHORT { 2 } else { 0 }, "{uncovered} above {m}");
+        }
+
+        /// One length of sleep teaches nothing about another.
+        #[test]
+        fn each_length_has_its_own(late in proptest::collection::vec(0i64..3_000_000, 1..200)) {
+            let mut margin = adaptive();
+            for l in &late {
+                margin.observe(LONG, Nanos::new(*l));
+            }
+            prop_assert_eq!((margin.of(SHORT), margin.get()), (AT_START.0[0], AT_START.0[0]));
+            prop_assert_eq!(margin.of(Nanos::from_millis(10)), AT_START.0[1]);
         }
     }
 
     #[test]
     fn a_fixed_margin_stays() {
-        let mut margin = Margin::new(SpinMargin::Fixed(Nanos::from_micros(33)));
+        let mut margin = Margin::new(SpinMargin::Fixed(Nanos::from_micros(33)), Some(AT_START));
         for _ in 0..1000 {
-            margin.observe(Nanos::from_micros(150));
+            margin.observe(SHORT, Nanos::from_micros(150));
+            margin.observe(LONG, Nanos::from_micros(1500));
         }
-        assert_eq!(margin.get(), Nanos::from_micros(33));
+        assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(33), Nanos::from_micros(33)));
+        assert_eq!((margin.practice(), margin.learnt()), (None, None));
     }
 
     #[test]
     fn the_margin_shrinks_again_when_the_machine_calms_down() {
-        let mut margin = Margin::new(SpinMargin::Adaptive);
+        let mut margin = adaptive();
         for _ in 0..256 {
-            margin.observe(Nanos::from_micros(100));
+            margin.observe(SHORT, Nanos::from_micros(100));
+            margin.observe(LONG, Nanos::from_micros(700));
         }
-        assert!(margin.get() > Nanos::from_micros(100));
+        assert!(margin.get() > Nanos::from_micros(100) && margin.of(LONG) > Nanos::from_micros(700));
         for _ in 0..128 * 40 {
-            margin.observe(Nanos::from_micros(10));
+            margin.observe(SHORT, Nanos::from_micros(10));
+            margin.observe(LONG, Nanos::from_micros(20));
         }
-        assert_eq!(margin.get(), Nanos::from_micros(13));
+        assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(13), Nanos::from_micros(22)));
+    }
+
+    #[test]
+    fn begins_with_what_is_known_and_measures_soon() {
+        let known = Margins([Nanos::from_micros(20), Nanos::from_micros(30), Nanos::from_seconds(1)]);
+        let mut margin = Margin::new(SpinMargin::Adaptive, Some(known));
+        assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(20), LARGEST.0[2]));
+        let mut practised = 0;
+        while let Some(span) = margin.practice() {
+            assert_eq!(margin.learnt(), None);
+            margin.observe(span, Nanos::from_micros(50));
+            practised += 1;
+            assert!(practised < 1000);
+        }
+        let [short, medium, long] = margin.learnt().unwrap().0;
+        assert_eq!(
+            (short, medium, long),
+            (Nanos::from_micros(53), Nanos::from_micros(52), Nanos::from_micros(52))
+        );
     }
 
     #[test]

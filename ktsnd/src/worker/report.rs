@@ -70,7 +70,7 @@ impl End {
     const fn outcome(self) -> Outcome {
         match self {
             Self::Sent(_) => Outcome::Sent,
-            Self::Dropped(DropReason::Missed) => Outcome::Missed,
+            Self::Dropped(DropReason::Missed | DropReason::Overrun | DropReason::Waited) => Outcome::Missed,
             Self::Dropped(DropReason::InvalidTime | DropReason::BeyondHorizon) => Outcome::Invalid,
             Self::Dropped(_) => Outcome::Dropped,
         }

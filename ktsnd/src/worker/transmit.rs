@@ -274,7 +274,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         count(&stats.sent);
         if ready.due.late {
-            count(&stats.late);
+            count(if self.has_waited(ready.due.frame.id) { &stats.waited } else { &stats.late });
         } else if ready.due.is_on_time() {
             stats.transmit_error.record(error);
             if error > limits::OVERRUN_THRESHOLD {
@@ -283,10 +283,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
+    /// Whether a frame's program had to wait for a slot.
+    fn has_waited(&self, id: FrameId) -> bool {
+        let (index, slot) = split(id);
+        let client = self.clients.get(index).and_then(Option::as_ref);
+        client
+            .and_then(|client| client.queued[usize::from(slot)].as_ref())
+            .is_some_and(|queued| queued.has_waited)
+    }
+
     /// The clock was read after a hand-over: that long it took at most, and the link is occupied from then on.
     #[inline]
     pub(super) fn handed_over(&mut self, now: Now) {
         let Some(Kicked { port, at, began, cpu, wire_octets }) = self.kicked.take() else { return };
+        self.handed_over_at = now.monotonic;
         let took = at.map(|at| match at {
             TxTime::Tai(at) => now.tai.since(at),
             TxTime::Monotonic(at) => now.monotonic.since(at),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for the next event: sleep until `margin` before it, then spin.
+//! Waiting for the next event: sleep until `margin` before it, then spin. Before a long sleep's end the margin is a longer one: it is
+//! followed by a short sleep.
 //!
 //! While it sleeps the worker has promised to every client when it looks again (`attention`); while it spins it
 //! looks at one ring after the other between two readings of the clock, but for the last stretch, where the next frame lies
@@ -32,7 +33,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     self.spin(next, now);
                 } else {
                     count(&self.stats.spin_budget_spent);
-                    self.sleep(now, now.monotonic.saturating_add(ahead.max(Nanos::ZERO)), true);
+                    self.sleep(now, now.monotonic.saturating_add(ahead.max(Nanos::ZERO)));
                 }
                 return;
             }
@@ -44,10 +45,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
         } else {
             limits::SLEEP_MAX
         };
-        let event = next.map(|n| n.at.ahead_of(now).saturating_sub(self.margin.get()));
-        let for_event = event.is_some_and(|e| e <= bound);
+        let bound = self.margin.practice().map_or(bound, |span| span.min(bound));
+        let ahead = next.map(|n| n.at.ahead_of(now));
+        let event = ahead.map(|ahead| ahead.saturating_sub(self.margin.of(ahead)));
         let span = event.map_or(bound, |e| e.min(bound));
-        self.sleep(now, now.monotonic.saturating_add(span), for_event);
+        self.sleep(now, now.monotonic.saturating_add(span));
     }
 
     /// Whether the budget lasts for a spin of `ahead`. A flood of frames without transmit time, each waiting for the link,
@@ -61,10 +63,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.budget.allows(now.monotonic) && self.is_timed_within(awake, now)
     }
 
-    /// Sleeps until `until` or news. `for_event`: the lateness of waking teaches the margin.
-    fn sleep(&mut self, now: Now, until: Monotonic, for_event: bool) {
+    /// Sleeps until `until` or news. The lateness of waking teaches the margin.
+    fn sleep(&mut self, now: Now, until: Monotonic) {
         let span = until.since(now.monotonic);
-        let looks_at = span.saturating_add(self.needed());
+        let looks_at = span.saturating_add(self.needed(span));
         let looks_at =
             Now { tai: now.tai.saturating_add(looks_at), monotonic: now.monotonic.saturating_add(looks_at) };
         if self.may_sleep_until(looks_at, now) {
@@ -75,8 +77,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             count(&self.stats.wake_ups);
             let awake = self.env.now();
             self.cpu.slept(awake.monotonic);
-            if woken.timed_out && for_event {
-                self.margin.observe(awake.monotonic.since(until));
+            if woken.timed_out && until > asleep {
+                self.margin.observe(until.since(asleep), awake.monotonic.since(until));
             }
             self.hear_doorbells(&woken.doorbells, awake);
             self.woken = woken;
@@ -180,7 +182,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return true;
             }
             let until_next = next.map_or(Nanos::MAX, |next| next.at.ahead_of(now));
-            let ahead = until_next.saturating_sub(self.margin.get());
+            let ahead = until_next.saturating_sub(self.margin.of(until_next));
             match next {
                 Some(next) if ahead <= limits::SLEEP_MIN => {
                     if self.may_spin(now, until_next) {
@@ -207,9 +209,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn spin(&mut self, next: Next, began: Now) {
         let mut now = began;
         let mut nearest = next.at.ahead_of(began);
+        let stretch = self.stretch(next.port, began.monotonic);
         loop {
             let ahead = next.at.ahead_of(now);
-            if ahead <= limits::LAST_STRETCH {
+            if ahead <= stretch {
                 break;
             }
             if ahead > nearest.saturating_add(limits::LAST_STRETCH) {
@@ -229,11 +232,20 @@ impl<P: Port, E: Environment> Worker<P, E> {
             now = self.env.now();
         }
         if let Some(ready) = self.make_next_ready(next, now) {
-            self.last_stretch(next, &ready);
+            self.last_stretch(next, &ready, stretch);
         }
         let now = self.env.now();
         self.handed_over(now);
         self.spent_spinning(began, now);
+    }
+
+    /// How long before its time the next frame of `port` is made ready.
+    fn stretch(&self, port: usize, now: Monotonic) -> Nanos {
+        let is_cold = now.since(self.handed_over_at) > limits::COLD_AFTER;
+        // A frame that the port did not take lies ready; a slow port's is not made ready.
+        let is_made_ready =
+            self.ports[port].as_ref().is_some_and(|state| state.held.is_none() && !state.slow.is_slow(now));
+        if is_cold && is_made_ready { limits::LAST_STRETCH_COLD } else { limits::LAST_STRETCH }
     }
 
     /// One ring and one source of captured frames between two readings of the clock, so that many do not blur it; whether
@@ -265,7 +277,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again. The frame that the
     /// scheduler chose for `next.at` may be another one, on the other clock: its own time counts too.
-    fn last_stretch(&mut self, next: Next, ready: &Ready) {
+    fn last_stretch(&mut self, next: Next, ready: &Ready, stretch: Nanos) {
+        // The first call after a pause takes long itself, and leaves the caches warm for the last one.
+        if stretch > limits::LAST_STRETCH {
+            self.warm_up(next.port, stretch);
+        }
         let mut is_warm = false;
         loop {
             match ready.due.moment(&mut self.env) {
@@ -276,11 +292,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     return;
                 }
                 // More than that only after a step back: frames of the other clock may be due before this one now.
-                Moment::Early(ahead) if ahead <= limits::LAST_STRETCH.saturating_mul(2) => {
-                    if !is_warm {
+                Moment::Early(ahead) if ahead <= stretch.saturating_mul(2) => {
+                    if !is_warm && ahead <= limits::LAST_STRETCH {
                         self.warm_up(next.port, ahead);
+                        is_warm = true;
                     }
-                    is_warm = true;
                 }
                 Moment::Early(_) => return self.put_back(next.port, ready),
                 Moment::Gone => return self.missed_window(next.port, ready),

@@ -122,6 +122,21 @@ impl Stream {
         self.answer(held, registration, fd, flags)
     }
 
+    /// Registers a socket that has changed before its first frame anew with each daemon that knows it, and waits for no answer: the
+    /// first frame finds that. Later a sender registers it, after what it has filled under the old token.
+    pub(crate) fn announce(self, fd: c_int) {
+        if !self.is_unused() {
+            return;
+        }
+        let Some(page) = page::get().filter(|page| page.may_change()) else { return };
+        for held in Use::all(page) {
+            let registration = self.registered(&held).load(Acquire);
+            if registration as u32 != 0 && registration & STALE != 0 && is_with(registration, &held) {
+                let _ = self.register(&held, fd, registration, true);
+            }
+        }
+    }
+
     /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
     #[inline(always)]
     pub(crate) fn known_registration(self, held: &Use, fd: c_int, flags: c_int) -> Option<Registration> {

@@ -30,6 +30,7 @@ pub fn frame(talker: u32, number: u64) -> Frame {
         port: number as u16,
         priority: 6,
         traffic_class: 0,
+        has_waited: number & 1 != 0,
         hop_limit: 0,
         report_id: 0,
         descriptor: 0,

@@ -9,6 +9,7 @@ use crate::watch::{Verdict, Watch, class_of, has_come, is_late};
 use crate::world::{Step, What};
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_sched::{Decision, Frame};
+use ktsn_time::TxTime;
 use std::collections::HashMap;
 
 pub(crate) type Check = fn(&Setup, &[Step]) -> Verdict;
@@ -151,11 +152,14 @@ pub(crate) fn drops_have_a_cause(setup: &Setup, steps: &[Step]) -> Verdict {
                 );
                 ensure(!fits, "would have fitted", step)
             }
-            DropReason::Missed if frame.late == LatePolicy::Deadline => {
+            DropReason::Overrun if frame.late == LatePolicy::Deadline => {
                 let expired = frame.tx_time.is_some_and(|at| at.ahead_of(step.at).is_negative());
                 ensure(expired, "its deadline has not passed", step)
             }
-            DropReason::Missed => {
+            DropReason::Overrun => {
+                let is_fq =
+                    matches!(frame.tx_time, Some(TxTime::Monotonic(_))) && frame.late != LatePolicy::Drop;
+                ensure(!is_fq, "fq sends it however late", step)?;
                 let overdue = frame.tx_time.map(|at| at.ahead_of(step.at).saturating_mul(-1));
                 let overran = overdue.is_some_and(|overdue| overdue.get() > frame.overrun_limit.get().max(0));
                 ensure(overran, "it did not overrun", step)

@@ -160,8 +160,8 @@ fn overrun_counts_from_the_first_chance() {
         "{decision:?}"
     );
     let decision = port.decide(at(16));
-    let missed = Decision::Drop { frame: timed(2), reason: DropReason::Missed };
-    assert_eq!(decision, missed, "6 ns after the gate opened, with a limit of 5");
+    let overrun = Decision::Drop { frame: timed(2), reason: DropReason::Overrun };
+    assert_eq!(decision, overrun, "6 ns after the gate opened, with a limit of 5");
 }
 
 /// The wire time is rounded up, at any speed and length: read off the latest hand-over before a change.
@@ -231,7 +231,7 @@ fn random_worlds_show_every_kind_of_answer() {
                 What::Decided(Decision::Transmit { window: Some(_), .. }) => "transmitted in a window",
                 What::Decided(Decision::Transmit { overrun, .. }) if overrun > Nanos::ZERO => "overrun",
                 What::Decided(Decision::Transmit { .. }) => "transmitted",
-                What::Decided(Decision::Drop { reason: DropReason::Missed, .. }) => "dropped: missed",
+                What::Decided(Decision::Drop { reason: DropReason::Overrun, .. }) => "dropped: overrun",
                 What::Decided(Decision::Drop { .. }) => "dropped: never fits",
                 What::Decided(Decision::WakeAt { at: TxTime::Tai(_), .. }) => "waits on TAI",
                 What::Decided(Decision::WakeAt { .. }) => "waits on MONOTONIC",
@@ -246,7 +246,7 @@ fn random_worlds_show_every_kind_of_answer() {
         ("transmitted in a window", 500),
         ("transmitted late", 50),
         ("overrun", 100),
-        ("dropped: missed", 50),
+        ("dropped: overrun", 50),
         ("dropped: never fits", 200),
         ("waits on TAI", 1_000),
         ("waits on MONOTONIC", 500),

@@ -44,7 +44,7 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Transmit,
-    Missed,
+    Overrun,
     NeverFits,
 }
 
@@ -180,7 +180,9 @@ impl Reference {
             entry.deadline = Some((on_tai, tx_time));
         } else {
             entry.on_tai = on_tai;
-            entry.due = tx_time;
+            // What fq's rule keeps however late is due no longer than what etf's rule keeps.
+            let is_kept = !on_tai && frame.late != LatePolicy::Drop;
+            entry.due = if is_kept { tx_time.max(now_there - waited) } else { tx_time };
             entry.on_time = true;
         }
         Ok(entry)
@@ -281,9 +283,11 @@ impl Reference {
         let then = |on_tai| clock(now, on_tai) + after;
         let ready = view.ready(class, needs, then(true) - (then(head.on_tai) - head.due), then(true));
         let overrun = (then(true) - ready).max(0);
-        let overran = head.on_time && overrun > i128::from(head.frame.overrun_limit.get().max(0));
+        // fq sends what it has, however late; etf drops.
+        let counts = head.on_time && (head.on_tai || head.frame.late == LatePolicy::Drop);
+        let overran = counts && overrun > i128::from(head.frame.overrun_limit.get().max(0));
         let expired = head.deadline.is_some_and(|(on_tai, deadline)| then(on_tai) > deadline);
-        Some((after, if overran || expired { Outcome::Missed } else { Outcome::Transmit }))
+        Some((after, if overran || expired { Outcome::Overrun } else { Outcome::Transmit }))
     }
 
     /// Nanoseconds until the credit of `class` is not negative, with `head` waiting as soon as it is due.
@@ -333,7 +337,7 @@ impl Reference {
         self.rule.serve(&frame, head.due, now);
         match outcome {
             Outcome::NeverFits => return Wanted::Drop { frame, reason: DropReason::GateNeverFits },
-            Outcome::Missed => return Wanted::Drop { frame, reason: DropReason::Missed },
+            Outcome::Overrun => return Wanted::Drop { frame, reason: DropReason::Overrun },
             Outcome::Transmit => {}
         }
         let (class, tai) = (head.class(), clock(now, true));

@@ -131,7 +131,7 @@ impl<const FAULT: usize> Twin<FAULT> {
             Decision::Transmit { frame, overrun, mut late, mut window } => {
                 let frame = self.restored(&frame);
                 if self.strikes(Fault::DropsOnTime) {
-                    return Decision::Drop { frame, reason: DropReason::Missed };
+                    return Decision::Drop { frame, reason: DropReason::Overrun };
                 }
                 if self.strikes(Fault::Doubles) {
                     self.held = Some(frame);

@@ -8,6 +8,7 @@ use crate::machines::Machines;
 use crate::port::{ClassSetup, Order, Setup, TENANTS};
 use crate::turn_rule::Rule;
 use crate::world::{BEGIN, Step, What};
+use ktsn_model::LatePolicy;
 use ktsn_sched::{Decision, Frame};
 use ktsn_time::{Now, TxTime};
 
@@ -49,12 +50,15 @@ pub(crate) fn is_late(frame: &Frame, at: Now) -> bool {
 
 fn due(frame: &Frame, at: Now) -> i128 {
     let arrival = i128::from(at.monotonic.as_nanos());
+    let age = at.monotonic.since(frame.pushed_at).get().max(0);
+    let sent = arrival - i128::from(age.min(frame.overrun_limit.get().max(0)));
     match frame.not_before() {
-        Some(tx_time) if !is_late(frame, at) => arrival + i128::from(tx_time.ahead_of(at).get()),
-        _ => {
-            let age = at.monotonic.since(frame.pushed_at).get().max(0);
-            arrival - i128::from(age.min(frame.overrun_limit.get().max(0)))
+        Some(tx_time) if !is_late(frame, at) => {
+            let due = arrival + i128::from(tx_time.ahead_of(at).get());
+            let is_fq = matches!(tx_time, TxTime::Monotonic(_)) && frame.late != LatePolicy::Drop;
+            if is_fq { due.max(sent) } else { due }
         }
+        _ => sent,
     }
 }
 

@@ -172,12 +172,15 @@ proptest! {
     fn drops_are_overruns(begin in begin(), events in prop::collection::vec(event(), 0..120)) {
         run(begin, 64, &events, |at, decision, _| {
             if let Decision::Drop { frame, reason } = decision {
-                prop_assert_eq!(*reason, DropReason::Missed);
+                prop_assert_eq!(*reason, DropReason::Overrun);
                 if frame.late == LatePolicy::Deadline {
                     prop_assert!(frame.tx_time.is_some_and(|last| last.ahead_of(at).is_negative()));
                     return Ok(());
                 }
                 let overrun = match frame.tx_time {
+                    Some(TxTime::Monotonic(_)) if frame.late != LatePolicy::Drop => {
+                        return Err(TestCaseError::fail("fq sends a frame however late"));
+                    }
                     Some(tx_time) => tx_time.ahead_of(at).saturating_mul(-1),
                     None => return Err(TestCaseError::fail("an untimed frame was dropped")),
                 };

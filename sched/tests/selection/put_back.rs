@@ -37,11 +37,13 @@ fn strategies() -> [Box<dyn Strategy>; 5] {
 }
 
 /// Frames of each kind that go by arrival among themselves.
-fn kinds() -> [Vec<Frame>; 4] {
+fn kinds() -> [Vec<Frame>; 5] {
     let numbered = |of: &dyn Fn(u64) -> Frame| (1..=4).map(of).collect::<Vec<_>>();
     [
         numbered(&|id| frame(id, Some(tai(150)))),
         numbered(&|id| frame(id, Some(mono(150)))),
+        // On time, and longer due than a limit that does not hold for it.
+        numbered(&|id| Frame { overrun_limit: Nanos::new(5), ..frame(id, Some(mono(20 + id))) }),
         numbered(&|id| Frame { overrun_limit: Nanos::new(5), ..frame(id, None) }),
         numbered(&|id| Frame {
             late: LatePolicy::Send,

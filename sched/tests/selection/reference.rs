@@ -82,14 +82,20 @@ impl Reference {
         self.rule.see(now);
         let mut entry = self.judged(frame, now)?;
         let due = self.rule.take_back(&frame);
-        if !entry.overrun_counts {
+        // What was reckoned from the instant of its coming is not reckoned later the second time, nor before its TxTime.
+        let is_kept = !entry.on_tai && frame.late != LatePolicy::Drop;
+        if !entry.overrun_counts || is_kept {
             let place = self.rule.place(&frame);
             let own = self
                 .waiting
                 .iter()
                 .filter(|w| self.rule.place(&w.frame) == place && w.on_tai == entry.on_tai);
             let own = own.map(|w| w.due).filter(|_| !self.by_arrival);
-            entry.due = own.chain(due).chain([entry.due]).min().unwrap();
+            let least = own.chain(due).chain([entry.due]).min().unwrap();
+            entry.due = match frame.tx_time {
+                Some(TxTime::Monotonic(at)) if entry.overrun_counts => least.max(at.as_nanos().into()),
+                _ => least,
+            };
         }
         entry.arrival = self.front;
         self.front -= 1;
@@ -141,7 +147,9 @@ impl Reference {
                 entry.on_tai = false;
                 entry.deadline = Some((on_tai, tx_time));
             } else {
-                entry.due = tx_time;
+                // What fq's rule keeps however late is due no longer than what etf's rule keeps.
+                let is_kept = !on_tai && frame.late != LatePolicy::Drop;
+                entry.due = if is_kept { tx_time.max(now_there - waited) } else { tx_time };
                 entry.overrun_counts = true;
             }
         }
@@ -171,11 +179,13 @@ impl Reference {
             let w = self.waiting.remove(i);
             self.rule.serve(&w.frame, w.due, now);
             let overdue = w.overdue(now);
-            if w.overrun_counts && overdue > i128::from(w.frame.overrun_limit.get().max(0)) {
-                return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
+            // fq sends what it has, however late; etf drops.
+            let counts = w.overrun_counts && (w.on_tai || w.frame.late == LatePolicy::Drop);
+            if counts && overdue > i128::from(w.frame.overrun_limit.get().max(0)) {
+                return Decision::Drop { frame: w.frame, reason: DropReason::Overrun };
             }
             if w.deadline.is_some_and(|(on_tai, last)| clock(now, on_tai) > last) {
-                return Decision::Drop { frame: w.frame, reason: DropReason::Missed };
+                return Decision::Drop { frame: w.frame, reason: DropReason::Overrun };
             }
             let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
             return Decision::Transmit { frame: w.frame, overrun, late: w.late, window: None };

@@ -111,7 +111,7 @@ fn pushed_at_in_the_far_past_only_makes_its_own_frame_an_overrun() {
     let at = now(5_000, AHEAD + 5_000);
     let lying = Frame { overrun_limit: Nanos::new(100), ..pushed(1, tai(AHEAD + 10), 0) };
     assert_eq!(s.offer(lying, at), Ok(()));
-    assert_eq!(s.decide(at), Decision::Drop { frame: lying, reason: DropReason::Missed });
+    assert_eq!(s.decide(at), Decision::Drop { frame: lying, reason: DropReason::Overrun });
 }
 
 #[test]
@@ -131,16 +131,28 @@ fn the_horizon_is_inclusive() {
 
 #[test]
 fn overrun_is_sent_up_to_the_limit_and_dropped_beyond() {
-    for (later, dropped) in [(100, false), (101, true)] {
-        let mut s = EarliestTxTime::new(4, 4);
-        let f = Frame { overrun_limit: Nanos::new(100), ..pushed(1, mono(50), 10) };
-        assert_eq!(s.offer(f, now(20, 0)), Ok(()));
-        let expected = if dropped {
-            Decision::Drop { frame: f, reason: DropReason::Missed }
-        } else {
-            Decision::Transmit { frame: f, overrun: Nanos::new(100), late: false, window: None }
-        };
-        assert_eq!(s.decide(now(50 + later, 0)), expected);
+    let (on_tai, on_monotonic) = (tai(AHEAD + 50), mono(50));
+    for (tx_time, late, is_limited) in [
+        (on_tai, LatePolicy::ByClock, true),
+        (on_tai, LatePolicy::Send, true),
+        (on_tai, LatePolicy::Drop, true),
+        // By fq's rule a frame on MONOTONIC is sent however late.
+        (on_monotonic, LatePolicy::ByClock, false),
+        (on_monotonic, LatePolicy::Send, false),
+        (on_monotonic, LatePolicy::Drop, true),
+    ] {
+        for later in [100, 101] {
+            let mut s = EarliestTxTime::new(4, 4);
+            let f = Frame { late, overrun_limit: Nanos::new(100), ..pushed(1, tx_time, 10) };
+            assert_eq!(s.offer(f, now(20, AHEAD + 20)), Ok(()));
+            let expected = if later > 100 && is_limited {
+                Decision::Drop { frame: f, reason: DropReason::Overrun }
+            } else {
+                Decision::Transmit { frame: f, overrun: Nanos::new(later), late: false, window: None }
+            };
+            let at = 50 + later.unsigned_abs();
+            assert_eq!(s.decide(now(at, AHEAD + at)), expected, "{tx_time:?} {late:?}");
+        }
     }
 }
 
@@ -242,7 +254,10 @@ fn a_step_of_tai_is_seen_by_the_next_decision() {
     assert_eq!(transmitted(&decide_all(&mut s, now(60, AHEAD - 40))), [2]);
     assert_eq!(s.decide(now(60, AHEAD - 40)), Decision::WakeAt { at: tai(AHEAD + 60), next: FrameId(1) });
     // Forward over its TxTime by more than its limit: dropped with a word, not lost.
-    assert_eq!(s.decide(now(61, AHEAD + 561)), Decision::Drop { frame: limited, reason: DropReason::Missed });
+    assert_eq!(
+        s.decide(now(61, AHEAD + 561)),
+        Decision::Drop { frame: limited, reason: DropReason::Overrun }
+    );
 }
 
 #[test]

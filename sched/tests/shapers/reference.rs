@@ -210,7 +210,10 @@ impl Reference {
             } else if frame.late == LatePolicy::Deadline {
                 entry.deadline = Some((on_tai, tx_time));
             } else {
-                (entry.on_tai, entry.due, entry.overrun_counts) = (on_tai, tx_time, true);
+                // What fq's rule keeps however late is due no longer than what etf's rule keeps.
+                let is_kept = !on_tai && frame.late != LatePolicy::Drop;
+                let due = if is_kept { tx_time.max(here - waited) } else { tx_time };
+                (entry.on_tai, entry.due, entry.overrun_counts) = (on_tai, due, true);
             }
         }
         if self.waiting.len() >= self.capacity {
@@ -270,9 +273,11 @@ impl Reference {
         let w = self.waiting.remove(self.head(class).expect("it was chosen"));
         self.rule.serve(&w.frame, w.due, self.now());
         let (frame, overdue) = (w.frame, self.overdue(&w));
-        let overran = w.overrun_counts && overdue > i128::from(frame.overrun_limit.get().max(0));
+        // fq sends what it has, however late; etf drops.
+        let counts = w.overrun_counts && (w.on_tai || frame.late == LatePolicy::Drop);
+        let overran = counts && overdue > i128::from(frame.overrun_limit.get().max(0));
         if overran || w.deadline.is_some_and(|(on_tai, last)| self.clock(on_tai) > last) {
-            return Decision::Drop { frame, reason: DropReason::Missed };
+            return Decision::Drop { frame, reason: DropReason::Overrun };
         }
         let left = i128::from(frame.wire_octets) * 8 * BILLION;
         if self.link_speed.is_some() {

@@ -38,12 +38,12 @@ fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
 }
 
 #[test]
-fn kept_waiting_beyond_its_limit_by_its_own_class_is_missed() {
+fn kept_waiting_beyond_its_limit_by_its_own_class_is_an_overrun() {
     let mut s = StrictPriority::new(8, 4);
     let limit = Nanos::new(20);
-    s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
-    s.offer(Frame { overrun_limit: limit, ..frame(1, Some(mono(79))) }, now(10, 10)).unwrap();
-    s.offer(Frame { overrun_limit: limit, ..frame(2, Some(mono(80))) }, now(10, 10)).unwrap();
+    s.offer(frame(0, Some(tai(100))), now(10, 10)).unwrap();
+    s.offer(Frame { overrun_limit: limit, ..frame(1, Some(tai(79))) }, now(10, 10)).unwrap();
+    s.offer(Frame { overrun_limit: limit, ..frame(2, Some(tai(80))) }, now(10, 10)).unwrap();
     let decisions = decide_all(&mut s, now(100, 100));
     assert_eq!(transmitted(&decisions), [0, 2]);
     assert!(matches!(decisions[1], Decision::Drop { frame, .. } if frame.id.0 == 1));

@@ -49,7 +49,14 @@ fn possible(world: &World, frame: &Frame) -> Vec<DropReason> {
         Kind::FarAhead => reasons.push(DropReason::BeyondHorizon),
         Kind::Policed => reasons.push(DropReason::Policed),
         Kind::Corrupt => return vec![DropReason::PeerCorrupt],
-        Kind::Good if missed(world, frame, from, until) => reasons.push(DropReason::Missed),
+        // By fq's rule a frame on MONOTONIC is sent however late.
+        Kind::Good if frame.is_tai() && overran(world, frame, from, until) => {
+            reasons.push(DropReason::Overrun);
+            // A step between its push and its taking over makes it late by the clock of the taking over.
+            if stepped(world, pushed, until) {
+                reasons.push(DropReason::Missed);
+            }
+        }
         _ => {}
     }
     if world.tenants[usize::from(frame.tenant)].plan.meter.is_some() {
@@ -74,7 +81,7 @@ fn possible(world: &World, frame: &Frame) -> Vec<DropReason> {
 }
 
 /// Whether a frame that was on time may have been overslept or stepped over.
-fn missed(world: &World, frame: &Frame, from: u64, until: u64) -> bool {
+fn overran(world: &World, frame: &Frame, from: u64, until: u64) -> bool {
     let pushed = frame.pushed.monotonic.as_nanos();
     let held_up = frame.published_at.is_some_and(|at| at > pushed + 20 * US);
     let backlog = |tenant: u16| world.tenants[usize::from(tenant)].plan.class >= frame.class;
@@ -83,7 +90,7 @@ fn missed(world: &World, frame: &Frame, from: u64, until: u64) -> bool {
         Disturbance::Flood(tenant) => backlog(tenant),
         _ => false,
     });
-    excused || held_up || (frame.is_tai() && stepped(world, pushed, until))
+    excused || held_up || stepped(world, pushed, until)
 }
 
 pub(super) fn check(world: &mut World) {

@@ -45,6 +45,8 @@ struct Attachment {
     octets: u64,
     late: u64,
     overrun: u64,
+    waited: u64,
+    ring_full: u64,
     dropped: BTreeMap<String, u64>,
     bypassed: BTreeMap<String, u64>,
     /// By the short way in; `None`: the kernel's.
@@ -187,8 +189,10 @@ impl View {
             "Mbit",
             "late",
             "overrun",
+            "waited",
             "dropped",
             "passed",
+            "ring full",
             "short in",
             "p50",
             "p99",
@@ -215,7 +219,9 @@ impl View {
         let mut row = vec![of.name.clone(), of.streams.to_string(), self.rate(of.taken), self.rate(of.sent)];
         let bits = u64::try_from(self.tenths(of.octets.saturating_mul(8)) / 10).unwrap_or(u64::MAX);
         row.push(format!("{}.{:02}", bits / 1_000_000, bits % 1_000_000 / 10_000));
-        row.extend([of.late, of.overrun, dropped, bypassed].map(|count| self.rate(count)));
+        row.extend(
+            [of.late, of.overrun, of.waited, dropped, bypassed, of.ring_full].map(|count| self.rate(count)),
+        );
         row.push(of.arrived.map_or_else(|| "-".to_owned(), |count| self.rate(count)));
         row.extend(of.error.map_or_else(|| [(); 3].map(|()| "-".to_owned()), |error| error.map(span)));
         let why = of.dropped.iter().chain(&of.bypassed);
@@ -274,6 +280,7 @@ impl View {
                 "sent_per_second": self.per_second(of.sent),
                 "sent_octets_per_second": self.per_second(of.octets),
                 "late_per_second": self.per_second(of.late), "overrun_per_second": self.per_second(of.overrun),
+                "waited_per_second": self.per_second(of.waited), "ring_full_per_second": self.per_second(of.ring_full),
                 "dropped_per_second": rates(&of.dropped), "bypassed_per_second": rates(&of.bypassed),
                 "short_in_per_second": of.arrived.map(|count| self.per_second(count)),
                 "transmit_error_ns": of.error.map(|[p50, p99, max]| json!({ "p50": p50, "p99": p99, "max": max })),
@@ -311,6 +318,8 @@ fn attachment(known: Option<&v1::AttachmentStatistics>, of: &v1::AttachmentStati
         octets: old(|it| it.sent_octets),
         late: old(|it| it.late),
         overrun: old(|it| it.overrun),
+        waited: old(|it| it.waited),
+        ring_full: old(|it| it.ring_full),
         dropped: reasons(known.map_or(&none, |known| &known.dropped), &of.dropped),
         bypassed: reasons(known.map_or(&none, |known| &known.bypassed), &of.bypassed),
         arrived: taken_in(of).map(|count| since(known.and_then(taken_in).unwrap_or(0), count)),

@@ -4,7 +4,8 @@
 //! In: Register with what the socket is, or Unregister. Out: the worker's command, and the stream in the directory. A stream for
 //! which its attachment has no memory left is refused, and so is a socket that is not served: the program leaves it to the kernel.
 
-use ktsn_ring::{StreamCode, StreamStatus, control};
+use ktsn_ring::control::{self, TXTIME_DEADLINE_MODE};
+use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 use tracing::warn;
 
 use super::{Held, Service};
@@ -12,7 +13,7 @@ use crate::limits;
 use crate::stats::count;
 use crate::tenant::answer::{flags_of, judge, link_status_of, status_of};
 use crate::tenant::directory::Served;
-use crate::tenant::socket::SocketFacts;
+use crate::tenant::socket::{SockTxtime, SocketFacts};
 use crate::worker::{Command, StreamInfo};
 
 impl<P: Send + 'static> Service<P> {
@@ -71,6 +72,7 @@ impl<P: Send + 'static> Service<P> {
             local: facts.local,
             peer: facts.peer,
             link: facts.link,
+            is_deadline: is_deadline(flags, facts.txtime),
             status,
         };
         let kept = known.keep_stream(client.key, index, info.clone());
@@ -83,6 +85,9 @@ impl<P: Send + 'static> Service<P> {
                 warn!(attachment, reason, memory_max, "a socket of a client is refused");
             }
             return self.refuse(number, register, StreamCode::Refused);
+        }
+        if is_on_tai(flags, facts.txtime) {
+            count(&served.stats.tai_streams);
         }
         client.worker.send(Command::Register(client.key, index, Box::new(info))).is_ok()
     }
@@ -110,4 +115,15 @@ impl<P: Send + 'static> Service<P> {
         self.directory.end_stream(client.key, index);
         client.worker.send(Command::Unregister(client.key, index)).is_ok()
     }
+}
+
+/// Whether a socket's transmit times are deadlines: by the SO_TXTIME that it was granted here, else by the kernel's.
+fn is_deadline(flags: u16, kernels: SockTxtime) -> bool {
+    let flags = stream_flags::recalled(flags).map_or(kernels.flags, u32::from);
+    flags & u32::from(TXTIME_DEADLINE_MODE) != 0
+}
+
+/// Whether a socket's transmit times are CLOCK_TAI's.
+fn is_on_tai(flags: u16, kernels: SockTxtime) -> bool {
+    stream_flags::recalled(flags).is_some() || kernels.clock == u32::from(ClockId::Tai.id())
 }

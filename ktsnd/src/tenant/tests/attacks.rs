@@ -264,6 +264,7 @@ fn stream() -> crate::worker::StreamInfo {
         local: ([127, 0, 0, 1], 5).into(),
         peer: None,
         link: None,
+        is_deadline: false,
         status: ktsn_ring::StreamStatus::default(),
     }
 }

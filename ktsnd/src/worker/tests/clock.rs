@@ -95,7 +95,7 @@ fn hold_holds_until_the_clock_is_good_and_lets_others_pass() {
 
 /// Once the clock is good, a frame is judged by it like any other.
 #[test]
-fn a_frame_that_was_held_past_its_overrun_limit_is_missed() {
+fn a_frame_that_was_held_past_its_overrun_limit_is_dropped_for_it() {
     let mut world = with(World::new(800), UnsynchronisedPolicy::Hold);
     let app = world.client(64);
     let now = world.clocks.at();
@@ -105,7 +105,7 @@ fn a_frame_that_was_held_past_its_overrun_limit_is_missed() {
     is_good(&world, true);
     let until = world.clocks.at() + MS;
     run_past(&mut world, until);
-    assert_eq!((world.sent().len(), world.dropped(DropReason::Missed)), (0, 1));
+    assert_eq!((world.sent().len(), world.dropped(DropReason::Overrun)), (0, 1));
 }
 
 #[test]

@@ -282,10 +282,10 @@ fn a_deadline_frame_leaves_as_soon_as_it_may_or_is_missed() {
     let now = world.clocks.at();
     push_tai(&app, start + 2 * MS, now, b"the next window is early enough");
     push_tai(&app, start + 200 * US, now, b"no window before the deadline");
-    world.run_until(100, |w| w.sent().len() == 1 && w.dropped(DropReason::Missed) == 1);
+    world.run_until(100, |w| w.sent().len() == 1 && w.dropped(DropReason::Overrun) == 1);
     assert_eq!(offsets(&world), [300]);
     assert_eq!(world.sent()[0].1 / MS, start / MS);
-    assert_eq!(world.dropped(DropReason::Missed), 1);
+    assert_eq!(world.dropped(DropReason::Overrun), 1);
     // A deadline is no transmit time: there is no error against it.
     assert_eq!(world.stats.transmit_error.snapshot().len(), 0);
     // Without gates it leaves at once.

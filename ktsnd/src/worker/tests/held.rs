@@ -11,7 +11,7 @@ use ktsn_ring::ClockId;
 
 use super::gates::{gated, offsets};
 use super::world::World;
-use super::{MS, US, payload};
+use super::{AHEAD, MS, US, payload};
 use crate::limits;
 use crate::stats::PortRefusal;
 use crate::worker::Command;
@@ -98,7 +98,7 @@ fn a_port_that_takes_nothing_for_long_costs_the_frame_and_not_the_worker() {
     let mut world = World::new(800);
     let app = world.client(64);
     let now = world.clocks.at();
-    assert!(app.push(ClockId::Monotonic, now + 300 * US, now, b"timed"));
+    assert!(app.push(ClockId::Tai, (now + 300 * US).saturating_add_signed(AHEAD), now, b"timed"));
     refuse(&mut world, SendError::Busy, 100);
     let late = run_until_given_up(&mut world, 1) - (now + 300 * US);
     assert!((MS..2 * MS).contains(&late), "{late}");

@@ -48,6 +48,7 @@ impl Innocent {
         let sent = world.stats.sent.load(SeqCst);
         assert!(self.pushed > 50 && sent + 7 >= self.pushed, "{sent} of {} were sent", self.pushed);
         assert_eq!((world.stats.late.load(SeqCst), world.dropped(DropReason::Missed)), (0, 0));
+        assert_eq!((world.stats.waited.load(SeqCst), world.dropped(DropReason::Overrun)), (0, 0));
         let errors = world.stats.transmit_error.snapshot();
         assert!(errors.max() < most, "{} ns late", errors.max());
     }
@@ -190,8 +191,8 @@ fn thousands_of_frames_for_one_instant_come_one_before_anothers() {
         innocent.push(&world);
         world.worker.pass();
     }
-    // Its own turn and the hand-over under way.
-    innocent.judge(&world, 10 * US);
+    // Its own turn, the hand-over under way, and what a pass does between two turns.
+    innocent.judge(&world, 13 * US);
     assert!(stats.sent.load(SeqCst) > 200, "{}", stats.sent.load(SeqCst));
 }
 

@@ -47,6 +47,7 @@ fn with_interface(world: &mut World, app: &App, kind: LinkKind) -> (Wire, Arc<Po
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         peer: None,
         link: Some(kind),
+        is_deadline: false,
         status: StreamStatus { token: 9, code: StreamCode::Registered, ..StreamStatus::default() },
     };
     world.outbox.send(Command::Register(app.key, 1, Box::new(info))).unwrap();

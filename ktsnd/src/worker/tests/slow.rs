@@ -60,6 +60,7 @@ impl Bed {
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             peer: None,
             link: Some(LinkKind::Payloads),
+            is_deadline: false,
             status: StreamStatus { token: 9, code: StreamCode::Registered, ..StreamStatus::default() },
         };
         bed.world.outbox.send(Command::Register(bed.app.key, 1, Box::new(socket))).unwrap();

@@ -277,6 +277,7 @@ impl World {
         let worker_stats = Arc::new(WorkerStats::default());
         let options = WorkerOptions {
             spin_margin: SpinMargin::Fixed(Nanos::from_micros(60)),
+            known_margins: None,
             spin_duty_max_permille: permille,
         };
         let tables = Arc::new(tables(1, true));
@@ -359,6 +360,7 @@ impl World {
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5000),
             peer: None,
             link: None,
+            is_deadline: false,
             status,
         };
         self.outbox.send(Command::Register(key, 0, Box::new(info))).unwrap();
@@ -397,6 +399,7 @@ impl App {
             port: 6000,
             priority: 6,
             traffic_class: 0,
+            has_waited: false,
             hop_limit: 0,
             report_id: 0,
             descriptor: 0,

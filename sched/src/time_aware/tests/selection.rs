@@ -34,7 +34,7 @@ fn clause_8_6_8_4_guard_band_to_the_nanosecond() {
     // H + T = 1,500 before 120 µs: 118,500 is the last instant.
     assert_eq!(s.decide(at(118_501)), wake(tai(200_000), 1));
     let Decision::Drop { reason, .. } = s.decide(at(200_000)) else { panic!("slept through its window") };
-    assert_eq!(reason, DropReason::Missed);
+    assert_eq!(reason, DropReason::Overrun);
     let patient = Frame { overrun_limit: Nanos::new(9_000), ..f };
     assert_eq!(s.offer(patient, at(200_001)), Ok(()));
     let mut s = gated();
@@ -101,8 +101,8 @@ fn a_busy_link_is_waited_for_on_monotonic_drops_included() {
     assert_eq!(s.offer(hasty, at(130_000)), Ok(()));
     assert!(matches!(s.decide(at(130_000)), Decision::Transmit { .. }));
     assert_eq!(s.decide(at(130_500)), wake(mono(131_000), 2));
-    let missed = Decision::Drop { frame: hasty, reason: DropReason::Missed };
-    assert_eq!(s.decide(at(131_000)), missed);
+    let overrun = Decision::Drop { frame: hasty, reason: DropReason::Overrun };
+    assert_eq!(s.decide(at(131_000)), overrun);
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn a_deadline_frame_leaves_at_once_and_never_after_its_tx_time() {
         assert_eq!(s.offer(f, at(130_000)), Ok(()));
     }
     assert_eq!(s.decide(at(130_000)), wake(tai(200_000), 2));
-    assert_eq!(s.decide(at(201_000)), Decision::Drop { frame: lost, reason: DropReason::Missed });
+    assert_eq!(s.decide(at(201_000)), Decision::Drop { frame: lost, reason: DropReason::Overrun });
     assert_eq!(s.decide(at(201_000)), sent(kept, 1_000, window(200_000)));
     assert_eq!(s.offer(kept, at(202_000)), Ok(()), "it was pushed in time");
-    assert_eq!(s.decide(at(203_000)), Decision::Drop { frame: kept, reason: DropReason::Missed });
+    assert_eq!(s.decide(at(203_000)), Decision::Drop { frame: kept, reason: DropReason::Overrun });
 }
 
 #[test]

@@ -48,6 +48,7 @@ fn with_streams(driver: &mut Driver, pid: u32) -> Peer {
         local: ([10, 0, 0, 1], 5).into(),
         peer: Some(([10, 0, 0, 200], 5).into()),
         link: None,
+        is_deadline: false,
         status: StreamStatus::default(),
     };
     let mut known = driver.directory.lock();

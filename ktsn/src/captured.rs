@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ktsn run --capture kernel`: whether ktsnd takes what a program in this network namespace sends.
+//! Kernel capture: whether ktsnd takes what a program in this network namespace sends.
 //!
 //! In: a run directory. Out: nothing when it does, else what is missing and what to do. It asks ktsnd; nothing is
 //! changed, and nothing of the program is looked at: capture serves any.
@@ -14,7 +14,7 @@ use crate::control;
 
 /// Why timed sends from here are not captured, as far as can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(crate) enum Missing {
     /// ktsnd cannot be asked.
     Unknown(String),
     /// No attachment is of this network namespace.
@@ -45,7 +45,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Asks the ktsnd of this run directory.
-pub(super) fn check(run_dir: &Path) -> Result<(), Missing> {
+pub(crate) fn check(run_dir: &Path) -> Result<(), Missing> {
     let unknown = |why: &dyn fmt::Display| Missing::Unknown(why.to_string());
     let runtime = control::runtime().map_err(|error| unknown(&error))?;
     let attachments = runtime.block_on(async {

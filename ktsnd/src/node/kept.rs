@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counters over a restart: a daemon that drains leaves them in its run directory, and the next one goes on from there.
+//!
+//! In: what attachments have counted. Out: the same, by attachment and counter. What is of no attachment of the next daemon belongs to
+//! the sums of those that are gone. A killed daemon leaves nothing; a file that cannot be read is as good as none. Distributions
+//! begin anew.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::Node;
+use crate::stats::{AttachmentStats, add};
+
+type Counts = BTreeMap<String, u64>;
+
+/// The counters of a daemon that ended.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptCounters {
+    /// By attachment.
+    attachments: BTreeMap<String, Counts>,
+    /// Of those that had gone before.
+    detached: Counts,
+}
+
+fn counts_of(stats: &AttachmentStats) -> Counts {
+    let plain = stats.plain().map(|(name, counter)| (name.to_owned(), counter.load(Relaxed)));
+    let by_reason =
+        stats.by_reason().map(|(of, reason, counter)| (format!("{of}.{reason}"), counter.load(Relaxed)));
+    plain.into_iter().chain(by_reason).filter(|(_, count)| *count > 0).collect()
+}
+
+/// Adds counts to counters; those of unknown names (a newer daemon's) are left out.
+fn put(stats: &AttachmentStats, counts: &Counts) {
+    for (name, counter) in stats.plain() {
+        add(counter, counts.get(name).copied().unwrap_or(0));
+    }
+    for (of, reason, counter) in stats.by_reason() {
+        let more = counts.get(&format!("{of}.{reason}")).copied().unwrap_or(0);
+        counter.store(counter.load(Relaxed).saturating_add(more), Relaxed);
+    }
+}
+
+impl KeptCounters {
+    /// New counters of an attachment, which go on from what was kept of one with this name.
+    pub(super) fn begin(&mut self, name: &str) -> AttachmentStats {
+        let stats = AttachmentStats::without_room();
+        if let Some(counts) = self.attachments.remove(name) {
+            put(&stats, &counts);
+        }
+        stats
+    }
+
+    /// Adds all that is of no attachment now.
+    pub(super) fn add_to(&self, sums: &AttachmentStats) {
+        for counts in self.attachments.values().chain([&self.detached]) {
+            put(sums, counts);
+        }
+    }
+}
+
+impl Node {
+    /// Goes on with the counters that the daemon before has left. They are read once: one that is killed leaves them to nobody.
+    pub(super) fn go_on_counting(&mut self) {
+        let read = self.run_dir.take_counters().and_then(|octets| match octets {
+            Some(octets) => serde_json::from_slice(&octets).map_err(std::io::Error::from),
+            None => Ok(KeptCounters::default()),
+        });
+        match read {
+            Ok(kept) => self.kept_counters = kept,
+            Err(error) => warn!(%error, "the counters of the last ktsnd cannot be read: they begin at zero"),
+        }
+    }
+
+    /// Leaves the counters to the next daemon.
+    pub(super) fn keep_counters(&self) {
+        let sums = self.detached.sums();
+        self.kept_counters.add_to(&sums);
+        let of_each = self.attached.iter().flatten();
+        let attachments = of_each
+            .map(|of| (of.attachment.name.clone(), counts_of(&of.stats)))
+            .filter(|(_, counts)| !counts.is_empty());
+        let kept = KeptCounters { attachments: attachments.collect(), detached: counts_of(&sums) };
+        let written = serde_json::to_vec(&kept).map_err(std::io::Error::from);
+        if let Err(error) = written.and_then(|octets| self.run_dir.leave_counters(&octets)) {
+            warn!(%error, "the counters are not kept for the next ktsnd");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::count;
+    use ktsn_model::DropReason;
+
+    fn counted(times: u64) -> AttachmentStats {
+        let stats = AttachmentStats::default();
+        for (_, counter) in stats.plain() {
+            add(counter, times);
+        }
+        for (.., counter) in stats.by_reason() {
+            add(counter, times);
+        }
+        stats
+    }
+
+    #[test]
+    fn the_next_daemon_goes_on() {
+        let attachments =
+            [("a", 1), ("b", 2)].map(|(name, times)| (name.to_owned(), counts_of(&counted(times))));
+        let kept = KeptCounters { attachments: attachments.into(), detached: counts_of(&counted(4)) };
+        let octets = serde_json::to_vec(&kept).unwrap();
+        let mut kept: KeptCounters = serde_json::from_slice(&octets).unwrap();
+        let stats = kept.begin("a");
+        count(&stats.sent);
+        assert_eq!((stats.sent.load(Relaxed), stats.ring_full.load(Relaxed)), (2, 1));
+        assert_eq!(kept.begin("a").sent.load(Relaxed), 0, "once");
+        assert_eq!(kept.begin("c").sent.load(Relaxed), 0);
+        let sums = AttachmentStats::default();
+        kept.add_to(&sums);
+        assert_eq!(counts_of(&sums), counts_of(&counted(6)));
+    }
+
+    #[test]
+    fn a_newer_daemons_counters_are_left_out() {
+        let counts = Counts::from([
+            ("newer".to_owned(), 1),
+            ("dropped.newer".to_owned(), 2),
+            ("dropped.missed".to_owned(), 3),
+        ]);
+        let stats = AttachmentStats::default();
+        put(&stats, &counts);
+        assert_eq!(counts_of(&stats), Counts::from([("dropped.missed".to_owned(), 3)]));
+        assert_eq!(stats.dropped[usize::from(DropReason::Missed.number())].load(Relaxed), 3);
+    }
+}

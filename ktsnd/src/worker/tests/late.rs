@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Frames that come late: by their program, by the worker, or by waiting for a slot.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use ktsn_model::DropReason;
+use ktsn_ring::ClockId;
+
+use super::world::{AHEAD, App, World};
+use super::{MS, US, payload};
+
+#[test]
+fn late_frames_follow_their_clock() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    app.push(ClockId::Tai, (now - MS).saturating_add_signed(AHEAD), now, b"etf drops");
+    app.push(ClockId::Monotonic, now - MS, now, b"fq sends");
+    app.push(ClockId::Monotonic, 0, now, b"zero is at once");
+    app.push(ClockId::Tai, 0, now, b"zero is no TAI");
+    app.push(ClockId::Monotonic, now + 11_000 * MS, now, b"too far");
+    // TAI given as UTC of a clock 37 s behind would be 37 s off: the mistake that `horizon` is for.
+    app.push(ClockId::Tai, (now + 37_000 * MS).saturating_add_signed(AHEAD), now, b"37 s");
+    world.run_until(10, |w| w.sent().len() == 2 && w.dropped(DropReason::BeyondHorizon) == 2);
+    let sent: Vec<_> = world.sent().iter().map(|(_, _, f)| payload(f)).collect();
+    assert_eq!(sent, [b"fq sends".to_vec(), b"zero is at once".to_vec()]);
+    assert_eq!(world.dropped(DropReason::Missed), 1);
+    assert_eq!(world.dropped(DropReason::InvalidTime), 1);
+    assert_eq!(world.dropped(DropReason::BeyondHorizon), 2);
+    assert_eq!(world.stats.late.load(SeqCst), 1);
+}
+
+#[test]
+fn an_overslept_frame_is_sent_and_counted_up_to_the_limit() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    // Oversleeps by 500 µs: within the limit of 1 ms.
+    world.clocks.lateness.store(500 * US, SeqCst);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + 2 * MS, now, b"late by us");
+    world.run_until(10, |w| !w.sent().is_empty());
+    assert_eq!(world.stats.overrun.load(SeqCst), 1);
+    // And by 3 ms: on TAI dropped, with its reason; on MONOTONIC sent, as by fq.
+    world.clocks.lateness.store(3 * MS, SeqCst);
+    let now = world.clocks.at();
+    app.push(ClockId::Tai, (now + 2 * MS).saturating_add_signed(AHEAD), now, b"too late");
+    app.push(ClockId::Monotonic, now + 2 * MS, now, b"late by us");
+    world.run_until(10, |w| w.dropped(DropReason::Overrun) == 1 && w.sent().len() == 2);
+    assert_eq!((world.sent().len(), world.dropped(DropReason::Overrun)), (2, 1));
+    assert_eq!((world.stats.overrun.load(SeqCst), world.stats.late.load(SeqCst)), (2, 0));
+    assert_eq!(world.dropped(DropReason::Missed), 0);
+}
+
+/// Its program waited for a slot: that is neither the program's fault nor the worker's.
+#[test]
+fn a_frame_that_is_late_by_waiting_for_a_slot_has_its_own_word() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let now = world.clocks.at();
+    let waited = |clock, tx_time| {
+        app.push_frame(&ktsn_ring::Frame { has_waited: true, ..App::frame(clock, tx_time, now) }, b"waited")
+    };
+    assert!(waited(ClockId::Tai, (now - MS).saturating_add_signed(AHEAD)));
+    assert!(waited(ClockId::Monotonic, now - MS));
+    // In time all the same.
+    assert!(waited(ClockId::Monotonic, now + MS));
+    world.run_until(10, |w| w.sent().len() == 2 && w.dropped(DropReason::Waited) == 1);
+    assert_eq!((world.stats.waited.load(SeqCst), world.stats.late.load(SeqCst)), (1, 0));
+    assert_eq!((world.dropped(DropReason::Waited), world.dropped(DropReason::Missed)), (1, 0));
+}
