@@ -16,6 +16,8 @@ rm -rf out/test
 mkdir -p out/test
 
 # Where the failed assertion is named right above the list of failures; TEST_BACKTRACE=1 shows how it was reached.
+# What one test's ktsnd learns of this machine is no other one's to begin with.
+export KTSN_CACHE_DIR=/proc/none
 export RUST_BACKTRACE=${TEST_BACKTRACE:-0}
 
 # suite NAME COMMAND…: runs it, shows its progress and its failures, keeps its whole log and its exit status for the tally. One

@@ -136,10 +136,12 @@ pub const INTAKE_AFTER: Nanos = Nanos::from_micros(20);
 pub const INTAKE_AFTER_UNTIMED: Nanos = Nanos::from_micros(5);
 /// From here on before a transmit time nothing but the clock is looked at.
 pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
-/// The same where no frame was handed over for [`COLD_AFTER`]: code and tables are in no cache then, and to build a frame takes longer …
+/// The same where no frame was handed over for [`COLD_AFTER`]: code and tables are in no cache then, and to build a frame takes longer.
 pub const LAST_STRETCH_COLD: Nanos = Nanos::from_micros(40);
-/// … see there.
+/// After so long without a hand-over a frame is built earlier.
 pub const COLD_AFTER: Nanos = Nanos::from_millis(3);
+/// The way into the kernel is made warm after such a pause where so much time is left.
+pub const WARM_UP_COLD: Nanos = Nanos::from_micros(20);
 /// So long before a transmit time at least, the way into the kernel is made warm: that takes some 300 ns, or 1 µs with cold caches.
 pub const WARM_UP: Nanos = Nanos::from_micros(2);
 /// A transmit error above this counts as an overrun.

@@ -2,18 +2,23 @@
 //! What workers learnt of this machine's sleeps, kept for the next daemon.
 //!
 //! In: a directory, and the margins of the running workers. Out: margins to begin with, of this machine and no older than
-//! [`AGE_MAX`]. A file that is missing, damaged, or of another machine is no fault: then workers begin with the usual margins.
+//! 30 days. A file that is missing, damaged, or of another machine is no fault: then workers begin with the usual margins.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ktsn_time::Nanos;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use crate::worker::Margins;
 
 const FILE: &str = "margins.json";
+const NEW: &str = "margins.json.new";
 const VERSION: u32 = 1;
 /// Older ones are not used.
 const AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -51,7 +56,7 @@ impl MarginCache {
     }
 
     fn of_machine(dir: &Path, machine: String, now: SystemTime) -> Self {
-        let known = read(&dir.join(FILE), &machine, seconds(now));
+        let known = read(dir, &machine, seconds(now));
         Self { dir: dir.to_owned(), machine, known, is_new: false, saved_at: Instant::now() }
     }
 
@@ -60,12 +65,20 @@ impl MarginCache {
         self.known
     }
 
-    /// The workers' margins now: the greatest ones of all that have learnt any.
-    pub(crate) fn learn(&mut self, learnt: impl Iterator<Item = Margins>) {
-        if let Some(margins) = learnt.reduce(Margins::max)
-            && self.known != Some(margins)
-        {
-            (self.known, self.is_new) = (Some(margins), true);
+    /// The workers' margins now: for each length of sleep the greatest one of all that have learnt it.
+    pub(crate) fn learn(&mut self, learnt: impl Iterator<Item = [Option<Nanos>; 3]>) {
+        let greater = |one: [Option<Nanos>; 3], other: [Option<Nanos>; 3]| {
+            [0, 1, 2].map(|length: usize| one[length].max(other[length]))
+        };
+        let Some(learnt) = learnt.reduce(greater).filter(|learnt| learnt.iter().any(Option::is_some)) else {
+            return;
+        };
+        let Margins(mut margins) = self.known.unwrap_or(Margins::AT_START);
+        for (margin, learnt) in margins.iter_mut().zip(learnt) {
+            *margin = learnt.unwrap_or(*margin);
+        }
+        if self.known != Some(Margins(margins)) {
+            (self.known, self.is_new) = (Some(Margins(margins)), true);
         }
     }
 
@@ -94,22 +107,43 @@ impl MarginCache {
         let kept =
             Kept { version: VERSION, machine: self.machine.clone(), saved_at, short_ns, medium_ns, long_ns };
         std::fs::create_dir_all(&self.dir)?;
-        // Renamed into place: a daemon that is killed here leaves the file as it was.
-        let new = self.dir.join(format!("{FILE}.{}", std::process::id()));
-        let written = std::fs::write(&new, serde_json::to_vec_pretty(&kept)?)
-            .and_then(|()| std::fs::rename(&new, self.dir.join(FILE)));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&new);
+        let dir = own_directory(&self.dir)?;
+        // Renamed into place: a daemon that is killed here leaves the file as it was, and a link in its place is not followed.
+        let _ = unlinkat(&dir, NEW, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&dir, NEW, flags, Mode::from_raw_mode(0o644))?);
+        let written = file.write_all(&serde_json::to_vec_pretty(&kept)?);
+        match written {
+            Ok(()) => Ok(renameat(&dir, NEW, &dir, FILE)?),
+            Err(error) => {
+                let _ = unlinkat(&dir, NEW, AtFlags::empty());
+                Err(error)
+            }
         }
-        written
     }
 }
 
-fn read(path: &Path, machine: &str, now: u64) -> Option<Margins> {
-    if std::fs::metadata(path).ok()?.len() > OCTETS_MAX {
+/// Opens the directory where no other user than root or ktsnd's own can put a file.
+fn own_directory(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(CWD, path, flags, Mode::empty())?;
+    let found = fstat(&dir)?;
+    let is_own = found.st_uid == 0 || found.st_uid == rustix::process::geteuid().as_raw();
+    if is_own && found.st_mode & 0o022 == 0 {
+        return Ok(dir);
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "another user can write the directory"))
+}
+
+fn read(dir: &Path, machine: &str, now: u64) -> Option<Margins> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(own_directory(dir).ok()?, FILE, flags, Mode::empty()).ok()?);
+    let mut octets = Vec::new();
+    let length = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
+    if length > OCTETS_MAX || file.take(OCTETS_MAX).read_to_end(&mut octets).is_err() {
         return None;
     }
-    let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let kept: Kept = serde_json::from_slice(&octets).ok()?;
     let age = now.checked_sub(kept.saved_at)?;
     let is_usable = kept.version == VERSION && kept.machine == machine && age <= AGE_MAX.as_secs();
     let margin = |nanos: u64| i64::try_from(nanos).map(Nanos::new).ok();
@@ -138,8 +172,8 @@ mod tests {
 
     fn saved(dir: &Path) {
         let mut cache = MarginCache::of_machine(dir, "m".into(), SystemTime::now());
-        cache.learn([LEARNT, Margins([Nanos::from_micros(30); 3])].into_iter());
-        assert_eq!(cache.known(), Some(Margins([LEARNT.0[0], LEARNT.0[1], LEARNT.0[2]])));
+        cache.learn([LEARNT.0.map(Some), [Some(Nanos::from_micros(30)); 3], [None; 3]].into_iter());
+        assert_eq!(cache.known(), Some(LEARNT));
         cache.save();
     }
 
@@ -171,7 +205,13 @@ mod tests {
         saved(dir.path());
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(MarginCache::of_machine(dir.path(), "m".into(), now).known().is_some(), "{text}");
-        for (from, to) in [("31000", "-1"), ("31000", "1e300"), ("31000", "18446744073709551615")] {
+        for (from, to) in [
+            ("\"version\": 1", "\"version\": 2"),
+            ("31000", "-1"),
+            ("31000", "1e300"),
+            ("31000", "18446744073709551615"),
+        ] {
+            assert!(text.contains(from), "{text}");
             std::fs::write(&path, text.replace(from, to)).unwrap();
             assert_eq!(MarginCache::of_machine(dir.path(), "m".into(), now).known(), None, "{to}");
         }
@@ -180,10 +220,39 @@ mod tests {
         assert!(known.0[0] < Nanos::from_millis(1), "{known:?}");
     }
 
+    /// What only short sleeps have taught is kept, too.
+    #[test]
+    fn each_length_is_kept_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = MarginCache::of_machine(dir.path(), "m".into(), SystemTime::now());
+        cache.learn([[None; 3]].into_iter());
+        assert_eq!(cache.known(), None);
+        cache.learn([[Some(LEARNT.0[0]), None, None]].into_iter());
+        let Margins([short, medium, long]) = cache.known().unwrap();
+        assert_eq!([short, medium, long], [LEARNT.0[0], Margins::AT_START.0[1], Margins::AT_START.0[2]]);
+    }
+
+    #[test]
+    fn links_and_places_of_other_users_are_left_alone() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let victim = other.path().join("victim");
+        std::fs::write(&victim, "as it was").unwrap();
+        for name in [FILE, NEW] {
+            symlink(&victim, dir.path().join(name)).unwrap();
+        }
+        saved(dir.path());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was");
+        let now = SystemTime::now();
+        assert_eq!(MarginCache::of_machine(dir.path(), "m".into(), now).known(), Some(LEARNT));
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(MarginCache::of_machine(dir.path(), "m".into(), now).known(), None);
+    }
+
     #[test]
     fn a_directory_that_cannot_be_written_is_no_fault() {
         let mut cache = MarginCache::of_machine(Path::new("/proc/none"), "m".into(), SystemTime::now());
-        cache.learn([LEARNT].into_iter());
+        cache.learn([LEARNT.0.map(Some)].into_iter());
         cache.save();
         assert_eq!(cache.known(), Some(LEARNT));
         assert!(!machine().is_empty());

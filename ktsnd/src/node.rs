@@ -274,6 +274,8 @@ impl Node {
                 _ = &mut stop, if !self.stopping => {
                     info!("draining: nothing new is taken, queued frames are sent");
                     self.stopping = true;
+                    // A drain may be killed: what is counted by now is kept all the same.
+                    self.keep_counters();
                     self.registrar.admit_no_more();
                     self.end_captures();
                     self.ingress.clear();

@@ -64,6 +64,8 @@ pub enum RunDirError {
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
+    started: i128,
+    started_before: i128,
     /// The process that removes the directory, if it is a temporary one.
     owner: Option<u32>,
 }
@@ -117,11 +119,13 @@ impl RunDir {
             let _ = lock.read_to_string(&mut holder);
             return Err(RunDirError::Taken { path: path.to_owned(), holder: holder.trim().to_owned() });
         }
+        let started_before = written_at(&lock);
         lock.set_len(0)
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "pid {}", std::process::id()))
             .map_err(at(lock_path))?;
-        Ok(Self { path: path.to_owned(), _lock: lock, owner: None })
+        let started = written_at(&lock);
+        Ok(Self { path: path.to_owned(), _lock: lock, started, started_before, owner: None })
     }
 
     /// Names the process that removes the directory: our parent. When the parent is gone, the directory is removed with this value.
@@ -187,14 +191,13 @@ impl RunDir {
         self.write(&self.path.join("state.json"), &write_state(state)?)
     }
 
-    /// The counters that a daemon before has left, if it has. They are gone then.
+    /// The counters that a daemon before has left, if it has.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn take_counters(&self) -> io::Result<Option<Vec<u8>>> {
-        let path = self.path.join("counters.json");
-        match read(&path) {
-            Ok(octets) => fs::remove_file(&path).map(|()| Some(octets)),
+    pub fn counters(&self) -> io::Result<Option<Vec<u8>>> {
+        match read(&self.path.join(COUNTERS)) {
+            Ok(octets) => Ok(Some(octets)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -205,7 +208,19 @@ impl RunDir {
     /// # Errors
     /// The kernel's, for example a full disk.
     pub fn leave_counters(&self, octets: &[u8]) -> io::Result<()> {
-        self.write(&self.path.join("counters.json"), octets)
+        self.write(&self.path.join(COUNTERS), octets)
+    }
+
+    /// Removes counters that were left.
+    pub fn forget_counters(&self) {
+        let _ = fs::remove_file(self.path.join(COUNTERS));
+    }
+
+    /// When this daemon and the one before it were started in this directory, in nanoseconds since 1970 by its file system; every
+    /// ktsnd writes that.
+    #[must_use]
+    pub fn starts(&self) -> (i128, i128) {
+        (self.started, self.started_before)
     }
 
     /// Replaces a file.
@@ -231,6 +246,9 @@ impl RunDir {
     }
 }
 
+/// What a daemon that ends has counted.
+const COUNTERS: &str = "counters.json";
+
 /// How long a lock may stay taken: what a ktsnd that was killed was about to start (nft, pmc) shares it until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -245,6 +263,12 @@ fn is_locked(file: &File) -> bool {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The instant of the last change, in nanoseconds since 1970; 0 where it is unknown.
+fn written_at(file: &File) -> i128 {
+    file.metadata()
+        .map_or(0, |found| i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -161,7 +161,7 @@ impl AttachmentStats {
     }
 
     /// The counters without reasons, by name.
-    pub(crate) fn plain(&self) -> [(&'static str, &AtomicU64); 14] {
+    pub(crate) fn plain(&self) -> [(&'static str, &AtomicU64); 13] {
         [
             ("taken", &self.taken),
             ("sent", &self.sent),
@@ -176,7 +176,6 @@ impl AttachmentStats {
             ("capture_reattached", &self.capture_reattached),
             ("ingress_reattached", &self.ingress_reattached),
             ("doorbells", &self.doorbells),
-            ("tai_streams", &self.tai_streams),
         ]
     }
 

@@ -365,10 +365,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     fn tend_ports(&mut self, now: Monotonic) {
         self.stats.spin_margin_ns.store(self.margin.get().get().unsigned_abs(), Relaxed);
-        if let Some(learnt) = self.margin.learnt() {
-            for (shown, margin) in self.stats.margins_learnt.iter().zip(learnt.0) {
-                shown.store(margin.get().unsigned_abs(), Relaxed);
-            }
+        for (shown, margin) in self.stats.margins_learnt.iter().zip(self.margin.learnt()) {
+            shown.store(margin.map_or(0, |margin| margin.get().unsigned_abs()), Relaxed);
         }
         let new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
         if new_second {

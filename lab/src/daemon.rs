@@ -84,6 +84,7 @@ impl Daemon {
         let program = Program::new("ktsnd", &tools.ktsnd)
             .args(["--config".as_ref(), config.as_os_str(), "--run-dir".as_ref(), run_dir.as_os_str()])
             .args(["--log", "info"])
+            .env("KTSN_CACHE_DIR", directory.join("cache").as_os_str())
             .within(&host.namespace);
         let process = program.start(directory)?;
         let pid = process.pid();

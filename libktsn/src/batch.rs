@@ -64,6 +64,8 @@ pub(crate) struct Batch {
     earliest: [u64; 2],
     /// A stream, and how many more slots it may take.
     allowance: (u32, usize),
+    /// No more slots are claimed at once.
+    ahead_max: u32,
 }
 
 impl Drop for Batch {
@@ -76,8 +78,19 @@ impl Batch {
     /// Nothing yet, of a call of one message.
     pub(crate) const fn new(page: &'static Page) -> Self {
         let (claims, earliest) = (Claims::NONE, [u64::MAX; 2]);
-        let allowance = (0, 0);
-        Self { page, place: 0, held: None, run: None, claims, expected_count: 1, now: 0, earliest, allowance }
+        let (allowance, ahead_max) = ((0, 0), u32::MAX);
+        Self {
+            page,
+            place: 0,
+            held: None,
+            run: None,
+            claims,
+            expected_count: 1,
+            now: 0,
+            earliest,
+            allowance,
+            ahead_max,
+        }
     }
 
     /// So many messages of the call are still to come.
@@ -88,6 +101,7 @@ impl Batch {
     /// Gives the region up for this call, and what was claimed in it.
     fn let_go(&mut self) {
         let claims = core::mem::replace(&mut self.claims, Claims::NONE);
+        self.allowance = (0, 0);
         if let Some(held) = self.held.take() {
             held.producer().cancel_some(claims);
         }
@@ -160,6 +174,7 @@ impl Batch {
     #[inline(always)]
     fn filled(&mut self, filling: &Filling<'_>) -> Result<bool, Full> {
         let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
+        self.ahead_max = u32::MAX;
         if share::is_shared() && !self.is_allowed(&producer, filling) {
             return Ok(false);
         }
@@ -167,7 +182,7 @@ impl Batch {
             self.now = clock::monotonic();
         }
         let room = u32::from(RUN_MAX.saturating_sub(self.run.as_ref().map_or(0, Run::count)));
-        let ahead = self.expected_count.min(room);
+        let ahead = self.expected_count.min(room).min(self.ahead_max);
         let Some(run) = fill(&producer, filling, self.now, &mut self.claims, ahead)? else {
             return Ok(false);
         };
@@ -191,9 +206,11 @@ impl Batch {
         let needed = filling.message.octets.div_ceil(filling.segment_octets.max(1)).max(1);
         let stream = filling.frame.stream_index;
         if self.allowance.0 != stream || self.allowance.1 < needed {
-            self.allowance = (stream, share::allowance(producer, stream));
+            self.allowance = (stream, share::allowance(producer, stream, needed));
         }
         let is_allowed = self.allowance.1 >= needed;
+        // Slots claimed for the messages to come are its own, too.
+        self.ahead_max = u32::try_from(self.allowance.1).unwrap_or(u32::MAX);
         self.allowance.1 = self.allowance.1.saturating_sub(needed);
         is_allowed
     }
@@ -202,6 +219,7 @@ impl Batch {
     #[cold]
     #[inline(never)]
     fn push_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+        let since = now_on(filling.clock);
         let mut waiting: Option<Wait> = None;
         loop {
             if let Err(full) = self.wait(&mut waiting, socket, flags) {
@@ -212,7 +230,7 @@ impl Batch {
             }
             // What the program sends next may be late for this wait, too.
             if let Some(stream) = streams::get(filling.frame.stream_index) {
-                stream.note_wait(sys::clock_by_call(filling.clock.id().into()));
+                stream.note_wait(since, now_on(filling.clock));
             }
             filling.frame.has_waited = true;
             if self.filled(&filling)? {
@@ -224,11 +242,19 @@ impl Batch {
     /// Waits until the send buffer of a charged stream has room. From here on slots are claimed one by one: those that
     /// are claimed and not filled could be charged.
     #[inline(never)]
-    pub(crate) fn await_room(&mut self, stream: Stream, socket: c_int, flags: c_int) -> Result<(), Full> {
+    pub(crate) fn await_room(
+        &mut self,
+        stream: Stream,
+        clock: ClockId,
+        socket: c_int,
+        flags: c_int,
+    ) -> Result<(), Full> {
         self.expected_count = 1;
-        let mut waiting: Option<Wait> = None;
+        let (mut waiting, mut since): (Option<Wait>, Option<u64>) = (None, None);
         while !buffer::has_room(stream, self.page) {
+            let since = *since.get_or_insert_with(|| now_on(clock));
             self.wait(&mut waiting, socket, flags)?;
+            stream.note_wait(since, now_on(clock));
         }
         Ok(())
     }
@@ -236,7 +262,7 @@ impl Batch {
     /// Sleeps for a moment, having published; an error ends the wait.
     fn wait(&mut self, waiting: &mut Option<Wait>, socket: c_int, flags: c_int) -> Result<(), Full> {
         self.publish();
-        self.now = 0;
+        (self.now, self.allowance) = (0, (0, 0));
         if let Some(held) = &self.held {
             // Claimed for messages to come: others may need them meanwhile.
             held.producer().cancel_some(core::mem::replace(&mut self.claims, Claims::NONE));
@@ -289,6 +315,11 @@ impl Batch {
         }
         Verdict::Taken(octets)
     }
+}
+
+/// Now, in nanoseconds of a socket's clock.
+fn now_on(clock: ClockId) -> u64 {
+    sys::clock_by_call(clock.id().into())
 }
 
 /// Fills the slots of one message: all, or none and `None` when too few are free. They are taken from `claims`, and

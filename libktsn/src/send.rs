@@ -369,8 +369,11 @@ impl Send {
         let key = stamps::key(stream, control);
         frame.report_id = key.take(stream);
         let is_charged = buffer::is_charged(stream.index);
-        if is_charged && let Err(full) = batch.await_room(stream, self.fd, self.flags) {
-            return self.full(&full, key, batch, message.octets);
+        if is_charged {
+            if let Err(full) = batch.await_room(stream, clock, self.fd, self.flags) {
+                return self.full(&full, key, batch, message.octets);
+            }
+            frame.has_waited = stream.has_waited_beyond(frame.tx_time);
         }
         match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => {

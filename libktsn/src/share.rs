@@ -8,12 +8,15 @@
 //!
 //! ```text
 //!   0                                        3/4        7/8      all slots
-//!   ├─────────── whoever comes first ─────────┼─ fair parts ─┼─ those below their part ─┤
+//!   ├─────────── no limits ──────────────────┼─ fair parts ─┼─ those below their part ─┤
 //! ```
 
 use ktsn_ring::{Producer, Usage};
 
 use crate::streams;
+
+/// Slots that a call takes before it looks again how many are free.
+const AT_ONCE: usize = 16;
 
 /// Whether the process has sockets to share its slots.
 #[inline(always)]
@@ -21,23 +24,26 @@ pub(crate) fn is_shared() -> bool {
     streams::count() > 1
 }
 
-/// How many more slots `stream` may take now.
+/// How many more slots `stream` may take now, at most [`AT_ONCE`] or as many as it needs: other threads take some meanwhile.
 #[inline(never)]
-pub(crate) fn allowance(producer: &Producer, stream: u32) -> usize {
+pub(crate) fn allowance(producer: &Producer, stream: u32, needed: usize) -> usize {
     let slots = producer.layout().slots_count();
     let plenty = producer.free_count().saturating_sub(slots / 4);
-    if plenty > 0 { plenty } else { fair_allowance(slots, producer.usage(stream)) }
+    let more = if plenty >= needed {
+        plenty
+    } else {
+        fair_allowance(slots, producer.usage(stream), needed).max(plenty)
+    };
+    more.min(AT_ONCE.max(needed))
 }
 
-/// How many more slots a socket may take of a ring with few free ones.
+/// How many more slots a socket may take of a ring with few free ones. One that holds none may send its first message, whatever
+/// its length.
 #[cold]
-fn fair_allowance(slots: usize, usage: Usage) -> usize {
-    if usage.own == 0 {
-        return usize::MAX; // its first message, whatever its length
-    }
+fn fair_allowance(slots: usize, usage: Usage, needed: usize) -> usize {
     let shared = slots.saturating_sub(slots / 8);
     let part = shared.checked_div(usage.others.saturating_add(1)).unwrap_or(0);
-    part.saturating_sub(usage.own)
+    if usage.own == 0 { part.max(needed) } else { part.saturating_sub(usage.own) }
 }
 
 #[cfg(test)]
@@ -56,7 +62,7 @@ mod tests {
                     held.iter().enumerate().filter(|(at, count)| *at != socket && **count > 0).count();
                 let usage = Usage { own: held[socket], others };
                 let is_scarce = slots - in_use <= slots / 4;
-                if in_use < slots && (!is_scarce || fair_allowance(slots, usage) > 0) {
+                if in_use < slots && (!is_scarce || fair_allowance(slots, usage, 1) > 0) {
                     held[socket] += 1;
                 }
             }
@@ -82,7 +88,7 @@ mod tests {
         for slots in [64, 100, 1024, 4096] {
             for (others, own) in (0..20).flat_map(|others| (1..slots).map(move |own| (others, own))) {
                 let part = (slots - slots / 8) / (others + 1);
-                let more = fair_allowance(slots, Usage { own, others });
+                let more = fair_allowance(slots, Usage { own, others }, 1);
                 assert_eq!(more + own, part.max(own));
             }
         }
@@ -90,6 +96,11 @@ mod tests {
 
     #[test]
     fn a_first_message_is_never_refused() {
-        assert_eq!(fair_allowance(64, Usage { own: 0, others: 1000 }), usize::MAX);
+        for needed in [1, 2, 64, 128] {
+            assert_eq!(fair_allowance(64, Usage { own: 0, others: 1000 }, needed), needed);
+        }
+        // What comes after it in the same call is measured like any other.
+        assert_eq!(fair_allowance(1024, Usage { own: 0, others: 1 }, 1), 448);
+        assert_eq!(fair_allowance(1024, Usage { own: 1, others: 1 }, 64), 447);
     }
 }

@@ -90,7 +90,8 @@ struct Entry {
     cookie: AtomicU64,
     /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = nobody waits for its answer.
     registered_at: AtomicU64,
-    /// When a send on it had waited for a slot last, by its own clock (ns): what has a TxTime before that is late for it.
+    /// Since when and until when a send on it waited last, by its own clock (ns): what has a TxTime in between is late for it.
+    waited_since: AtomicU64,
     waited_until: AtomicU64,
 }
 
@@ -108,6 +109,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         groups_v6: AtomicU64::new(0),
         cookie: AtomicU64::new(0),
         registered_at: AtomicU64::new(0),
+        waited_since: AtomicU64::new(0),
         waited_until: AtomicU64::new(0),
     }
 }; STREAMS_COUNT];
@@ -153,6 +155,7 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.groups_v6.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.registered_at.store(0, Relaxed);
+            entry.waited_since.store(0, Relaxed);
             entry.waited_until.store(0, Relaxed);
             COUNT.fetch_add(1, Relaxed);
             entry.references.store(1, Release);
@@ -207,6 +210,9 @@ impl Stream {
 
     /// Remembers SO_TXTIME, and whether the kernel took it too.
     pub(crate) fn set_txtime(self, txtime: SockTxtime, is_kernels: bool) {
+        if self.txtime().clock != txtime.clock {
+            self.note_wait(0, 0); // by another clock
+        }
         self.entry.txtime.store(u64::from(txtime.clock as u32) | u64::from(txtime.flags) << 32, Relaxed);
         self.put(KERNEL_TXTIME, is_kernels);
     }
@@ -241,15 +247,16 @@ impl Stream {
             && status.flags & stream_flags::TAI_GRANTED == 0
     }
 
-    /// A send on it has waited for a slot until now, by the socket's clock.
-    pub(crate) fn note_wait(self, now: u64) {
-        self.entry.waited_until.store(now, Relaxed);
+    /// A send on it has waited, by the socket's clock.
+    pub(crate) fn note_wait(self, since: u64, until: u64) {
+        self.entry.waited_since.store(since, Relaxed);
+        self.entry.waited_until.store(until, Relaxed);
     }
 
-    /// Whether this TxTime passed while a send on it waited for a slot.
+    /// Whether this TxTime passed while a send on it waited.
     #[inline(always)]
     pub(crate) fn has_waited_beyond(self, tx_time: u64) -> bool {
-        tx_time < self.entry.waited_until.load(Relaxed)
+        tx_time < self.entry.waited_until.load(Relaxed) && tx_time >= self.entry.waited_since.load(Relaxed)
     }
 
     /// Whether the kernel's socket would understand SCM_TXTIME.
@@ -270,7 +277,7 @@ impl Stream {
         fence(SeqCst); // against `announce`, which makes the registration stale and then looks at this flag
     }
     /// Whether no frame of it was about to be sent yet.
-    fn is_unused(self) -> bool {
+    pub(crate) fn is_unused(self) -> bool {
         fence(SeqCst);
         !self.has(BEGUN)
     }

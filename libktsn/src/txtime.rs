@@ -65,7 +65,9 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     } else {
         stream.claim_txtime(asked);
     }
-    let is_granted = clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
+    // Frames may be filled under the old registration just now: their sender registers anew behind them.
+    let is_senders = answer == 0 && !is_new && !stream.is_unused();
+    let is_granted = !is_senders && clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
     if answer == 0 {
         if is_new {
             fds::set(fd, stream.index);

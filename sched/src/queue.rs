@@ -203,8 +203,8 @@ impl Queues {
         is_in
     }
 
-    /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. One without a time to be
-    /// on, and one that may leave any time later than its own, has waited since an instant that is reckoned anew, which must not put it behind others. Its tenant has its turn still before it.
+    /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. Where its
+    /// due instant is reckoned from its coming (a late or untimed frame, one that may leave any time later), the new one must not put it behind others. Its tenant has its turn still before it.
     pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
         if self.len == self.capacity {
             return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two timed sockets of one process: shared_slots DEST PORT; it knows nothing of KTSN. The first one sends as far ahead as it can
+// Two timed sockets of one process: shared_slots DEST PORT BURST; it knows nothing of KTSN. The first one sends as far ahead as it can
 // without waiting, then the other one; later the first one alone, when the other one is closed.
 // Prints "what value" lines: greedy, modest, alone (datagrams that were taken before the first EAGAIN).
 #define _GNU_SOURCE
@@ -37,41 +37,47 @@ static int timed_socket(void)
 	return fd;
 }
 
-static int until_full(int fd, long ahead_ms)
+// `burst`: so many messages in one call of sendmmsg.
+static int until_full(int fd, long ahead_ms, unsigned burst)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	uint64_t at = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ahead_ms * 1000000u;
-	for (int sent = 0;; sent++) {
-		_Alignas(8) char control[CMSG_SPACE(8)] = {0};
-		struct iovec iov = {&at, sizeof(at)};
-		struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-					 .msg_controllen = sizeof(control)};
-		struct cmsghdr *item = CMSG_FIRSTHDR(&message);
-		item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
-		memcpy(CMSG_DATA(item), &at, 8);
-		if (sendmsg(fd, &message, MSG_DONTWAIT) < 0) {
+	_Alignas(8) char control[CMSG_SPACE(8)] = {0};
+	struct iovec iov = {&at, sizeof(at)};
+	struct mmsghdr messages[64] = {0};
+	for (unsigned i = 0; i < burst; i++)
+		messages[i].msg_hdr = (struct msghdr){.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+						      .msg_controllen = sizeof(control)};
+	struct cmsghdr *item = CMSG_FIRSTHDR(&messages[0].msg_hdr);
+	item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
+	memcpy(CMSG_DATA(item), &at, 8);
+	for (int sent = 0;;) {
+		int taken = sendmmsg(fd, messages, burst, MSG_DONTWAIT);
+		if (taken < 0) {
 			if (errno != EAGAIN) {
-				perror("sendmsg");
+				perror("sendmmsg");
 				exit(5);
 			}
 			return sent;
 		}
+		sent += taken;
 	}
 }
 
 int main(int argc, char **argv)
 {
-	if (argc != 3)
+	if (argc != 4)
 		return 2;
+	unsigned burst = (unsigned)atoi(argv[3]);
 	to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
 	if (inet_pton(AF_INET, argv[1], &to.sin_addr) != 1)
 		return 2;
 	int greedy = timed_socket(), modest = timed_socket();
-	printf("greedy %d\n", until_full(greedy, 3000));
-	printf("modest %d\n", until_full(modest, 3000));
+	printf("greedy %d\n", until_full(greedy, 3000, burst));
+	printf("modest %d\n", until_full(modest, 3000, burst));
 	close(modest);
 	sleep(4);
-	printf("alone %d\n", until_full(greedy, 100));
+	printf("alone %d\n", until_full(greedy, 100, burst));
 	return 0;
 }

@@ -133,9 +133,10 @@ class Soak:
 
     def _start_ktsnd(self):
         self.served_ms.append(self.daemon.start())
-        if self.kept_life is not None and not (self.bed.run_dir / "counters.json").exists():
+        # An older ktsnd leaves the file where it is, and the one after that discards it.
+        if self.kept_life == self.daemon.starts - 1 and not (self.bed.run_dir / "counters.json").exists():
             self.ledger.goes_on(self.kept_life)
-            self.kept_life = None
+        self.kept_life = None
         self._attach_missing(f"ktsnd {self.daemon.programs[self.daemon.turn].name} started again")
 
     def _attach_missing(self, finding):
@@ -175,10 +176,9 @@ class Soak:
                 program.scan(self.daemon.starts)
             self.ledger.end_life(self.daemon.starts)
             kept = self.bed.run_dir / "counters.json"
-            kept.unlink(missing_ok=True)  # an older ktsnd leaves one as it was
-            self.kept_life = None
+            was_there = kept.exists()  # an older ktsnd leaves one as it was
             self.daemon.terminate()
-            if kept.exists():
+            if kept.exists() and not was_there:
                 self.kept_life = self.daemon.starts
         self.daemon.turn = 1 - self.daemon.turn
         self._start_ktsnd()

@@ -163,8 +163,8 @@ class Bed:
         return sorted(name for name in os.listdir("/run/netns") if name.startswith(self.stem))
 
     def files(self):
-        """Everything in the run directory."""
-        return sorted(str(path.relative_to(self.run_dir)) for path in self.run_dir.rglob("*"))
+        """Everything in the run directory, but the counters that one ktsnd leaves to the next: an older one leaves them there."""
+        return sorted(str(path.relative_to(self.run_dir)) for path in self.run_dir.rglob("*") if path.name != "counters.json")
 
     def spawn(self, namespace, command, **more):
         """Starts a program inside a namespace; it has the process number of the child."""

@@ -138,12 +138,14 @@ fn a_socket_that_queues_far_ahead_starves_no_other() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[pod_a(&bed)]);
     let program = hook::compiled("shared_slots");
-    let arguments = [POD_B.to_owned(), "7788".to_owned()];
-    let output = daemon.program(&bed.pod_a, program, &arguments).wait_with_output().expect("program");
-    let values = hook::values(&output);
-    // 64 slots: the first socket gets all but an eighth, the other one as many as are left, and its part once the first one's leave.
-    assert_eq!((values["greedy"], values["modest"]), (56, 8), "{values:?}");
-    assert_eq!(values["alone"], 64, "{values:?}");
+    for burst in ["1", "64"] {
+        let arguments = [POD_B, "7788", burst].map(str::to_owned);
+        let output = daemon.program(&bed.pod_a, program, &arguments).wait_with_output().expect("program");
+        let values = hook::values(&output);
+        // 64 slots: the first socket gets all but an eighth, the other one as many as are left.
+        assert_eq!((values["greedy"], values["modest"]), (56, 8), "{burst} {values:?}");
+        assert_eq!(values["alone"], 64, "{burst} {values:?}");
+    }
 }
 
 /// The counters of a daemon that was asked to end are the next one's to begin with.

@@ -89,7 +89,7 @@ fn ring_full(statistics: &StatisticsReply) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{count} {sends} failed with EAGAIN as ring_full: their socket had no slot left; send less far ahead, or give \
-             --with-daemon IFACE,slots=4096"
+             --with-daemon IFACE,slots=4096,octets_max=67108864"
         )
     })
 }
@@ -105,11 +105,12 @@ const fn remedy(reason: DropReason) -> &'static str {
             "the program sent them after their transmit time; send them earlier (300 µs or more ahead)"
         }
         DropReason::Overrun => {
-            "ktsnd was woken too late for them, or had more to send than it could; look at this machine with `ktsn doctor`"
+            "ktsnd was woken too late for them, had more to send than it could, or their gate was closed until their deadline; \
+             look at this machine with `ktsn doctor`"
         }
         DropReason::Waited => {
             "the ring was full, and the program waited for a slot until their transmit time had passed; send them less far \
-             ahead, or give --with-daemon IFACE,slots=4096"
+             ahead, or give --with-daemon IFACE,slots=4096,octets_max=67108864"
         }
         DropReason::InvalidTime => {
             "their transmit time is none on the socket's clock; take the time from the clock that SO_TXTIME names"

@@ -10,7 +10,7 @@ mod watch;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -191,6 +191,8 @@ struct Daemon {
 impl Daemon {
     fn start(executable: &Path, attach: &str, place: &Place, signals: &Signals) -> io::Result<Self> {
         let run_dir = &place.run_dir;
+        // The account at the end is of this run alone.
+        let _ = std::fs::remove_file(run_dir.join("counters.json"));
         let log = run_dir.join("ktsnd.log");
         // A named directory may hold the log of an earlier or, by mistake, of another daemon.
         let output = File::options().append(true).create(true).open(&log)?;
@@ -392,7 +394,17 @@ fn cache_dir() -> Option<PathBuf> {
         return None;
     }
     let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
-    cache.is_absolute().then(|| cache.join("ktsn"))
+    // What belongs to another user is no place for a ktsnd that may be root's.
+    let is_own = |place: &PathBuf| {
+        place.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw())
+    };
+    (cache.is_absolute()
+        && cache
+            .ancestors()
+            .map(Path::to_owned)
+            .find(|place| place.exists())
+            .is_some_and(|place| is_own(&place)))
+    .then(|| cache.join("ktsn"))
 }
 
 /// Whether this is a MAC address, as ktsnd reads one: six pairs of hexadecimal digits.

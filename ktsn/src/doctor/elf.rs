@@ -23,8 +23,8 @@ const EM_AARCH64: u16 = 183;
 
 /// ioctl(2) requests: SIOCSHWTSTAMP and SIOCGHWTSTAMP.
 const HWTSTAMP_REQUESTS: [u32; 2] = [0x89b0, 0x89b1];
-/// Larger code is not looked at.
-const CODE_OCTETS_MAX: u64 = 256 << 20;
+/// More code is not looked at.
+const CODE_OCTETS_MAX: u64 = 64 << 20;
 
 /// The most octets of the names of a program's functions that are read; larger tables are not looked at.
 const NAMES_OCTETS_MAX: u64 = 64 << 20;
@@ -69,6 +69,7 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
     let (table, entry_octets) = (u64_at(&header, 32)?, usize::from(u16_at(&header, 54)?));
     let count = usize::from(u16_at(&header, 56)?);
     let segments = part(file, table, (entry_octets * count) as u64)?;
+    let mut code_left = CODE_OCTETS_MAX;
     for segment in segments.chunks(entry_octets.max(1)) {
         let (offset, octets) = (u64_at(segment, 8)?, u64_at(segment, 32)?);
         match u32_at(segment, 0)? {
@@ -80,7 +81,8 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
             }
             // Not part of how it starts: code that cannot be read says nothing.
             PT_LOAD if u32_at(segment, 4)? & PF_X != 0 => {
-                let code = part_within(file, offset, octets, CODE_OCTETS_MAX);
+                let code = part_within(file, offset, octets, code_left);
+                code_left = code_left.saturating_sub(octets);
                 elf.asks_hwtstamp |= code.is_ok_and(|code| loads_hwtstamp(&code, machine));
             }
             PT_NOTE => elf.is_go |= has_go_note(&part(file, offset, octets)?),
@@ -101,10 +103,10 @@ fn loads_hwtstamp(code: &[u8], machine: u16) -> bool {
             octets[0] & 0xf8 == 0xb8
                 && u32_at(octets, 1).is_ok_and(|constant| HWTSTAMP_REQUESTS.contains(&constant))
         }),
-        // `movz wN, #imm16`.
+        // `movz wN, #imm16`, `movz xN, #imm16`.
         EM_AARCH64 => code.chunks_exact(4).any(|octets| {
             let is_it = |word: u32| {
-                HWTSTAMP_REQUESTS.iter().any(|request| word & !0x1f == 0x5280_0000 | request << 5)
+                HWTSTAMP_REQUESTS.iter().any(|request| word & 0x7fff_ffe0 == 0x5280_0000 | request << 5)
             };
             u32_at(octets, 0).is_ok_and(is_it)
         }),
@@ -268,6 +270,8 @@ pub(crate) mod tests {
         assert!(!with(b"\xbe\xb0\x89\0\x01\xbe\xb2\x89\0\0", EM_X86_64, 5));
         // mov w1, #0x89b0
         assert!(with(&0x5291_3601_u32.to_le_bytes(), EM_AARCH64, 5));
+        // mov x1, #0x89b1
+        assert!(with(&0xd291_3621_u32.to_le_bytes(), EM_AARCH64, 5));
         assert!(!with(&0x5291_3601_u32.to_le_bytes(), EM_X86_64, 5));
     }
 

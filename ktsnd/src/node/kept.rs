@@ -2,7 +2,7 @@
 //! Counters over a restart: a daemon that drains leaves them in its run directory, and the next one goes on from there.
 //!
 //! In: what attachments have counted. Out: the same, by attachment and counter. What is of no attachment of the next daemon belongs to
-//! the sums of those that are gone. A killed daemon leaves nothing; a file that cannot be read is as good as none. Distributions
+//! the sums of those that are gone. A killed daemon leaves none; a file that cannot be read is as good as none. Distributions
 //! begin anew.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ type Counts = BTreeMap<String, u64>;
 /// The counters of a daemon that ended.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptCounters {
+    /// When that daemon was started, as its run directory says ([`crate::run_dir::RunDir::starts`]).
+    started: i128,
     /// By attachment.
     attachments: BTreeMap<String, Counts>,
     /// Of those that had gone before.
@@ -62,16 +64,30 @@ impl KeptCounters {
 }
 
 impl Node {
-    /// Goes on with the counters that the daemon before has left. They are read once: one that is killed leaves them to nobody.
+    /// Goes on with the counters that the daemon before has left. Those of one before that (an older ktsnd ran since, and left none)
+    /// are not this one's. They stay where they are until [`Node::counts_on`], for a start that fails has counted nothing.
     pub(super) fn go_on_counting(&mut self) {
-        let read = self.run_dir.take_counters().and_then(|octets| match octets {
+        let (started, started_before) = self.run_dir.starts();
+        let read = self.run_dir.counters().and_then(|octets| match octets {
             Some(octets) => serde_json::from_slice(&octets).map_err(std::io::Error::from),
             None => Ok(KeptCounters::default()),
         });
         match read {
-            Ok(kept) => self.kept_counters = kept,
+            Ok(kept) if kept.started == started_before => {
+                self.kept_counters = KeptCounters { started, ..kept };
+                let written = self.leave(&self.kept_counters);
+                if let Err(error) = written {
+                    warn!(%error, "the counters of the last ktsnd are lost if this start fails");
+                }
+            }
+            Ok(_) => {}
             Err(error) => warn!(%error, "the counters of the last ktsnd cannot be read: they begin at zero"),
         }
+    }
+
+    /// From here on this daemon has its own: one that is killed leaves none.
+    pub(super) fn counts_on(&self) {
+        self.run_dir.forget_counters();
     }
 
     /// Leaves the counters to the next daemon.
@@ -82,11 +98,16 @@ impl Node {
         let attachments = of_each
             .map(|of| (of.attachment.name.clone(), counts_of(&of.stats)))
             .filter(|(_, counts)| !counts.is_empty());
-        let kept = KeptCounters { attachments: attachments.collect(), detached: counts_of(&sums) };
-        let written = serde_json::to_vec(&kept).map_err(std::io::Error::from);
-        if let Err(error) = written.and_then(|octets| self.run_dir.leave_counters(&octets)) {
+        let started = self.run_dir.starts().0;
+        let kept = KeptCounters { started, attachments: attachments.collect(), detached: counts_of(&sums) };
+        if let Err(error) = self.leave(&kept) {
             warn!(%error, "the counters are not kept for the next ktsnd");
         }
+    }
+
+    fn leave(&self, kept: &KeptCounters) -> std::io::Result<()> {
+        let octets = serde_json::to_vec(kept)?;
+        self.run_dir.leave_counters(&octets)
     }
 }
 
@@ -111,7 +132,8 @@ mod tests {
     fn the_next_daemon_goes_on() {
         let attachments =
             [("a", 1), ("b", 2)].map(|(name, times)| (name.to_owned(), counts_of(&counted(times))));
-        let kept = KeptCounters { attachments: attachments.into(), detached: counts_of(&counted(4)) };
+        let kept =
+            KeptCounters { started: 7, attachments: attachments.into(), detached: counts_of(&counted(4)) };
         let octets = serde_json::to_vec(&kept).unwrap();
         let mut kept: KeptCounters = serde_json::from_slice(&octets).unwrap();
         let stats = kept.begin("a");

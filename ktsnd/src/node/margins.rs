@@ -15,17 +15,17 @@ impl Node {
     /// Takes what the running workers have learnt, and saves it now and then.
     pub(super) fn look_at_margins(&mut self) {
         if let Some(margins) = &mut self.margins {
-            margins.learn(self.workers.values().filter_map(WorkerThread::margins));
+            margins.learn(self.workers.values().map(WorkerThread::margins));
             margins.save_sometimes();
         }
     }
 
     /// At the daemon's end: saves what the workers have learnt, and the counters.
     pub(crate) fn keep_for_the_next(&mut self) {
+        self.keep_counters();
         self.look_at_margins();
         if let Some(margins) = &mut self.margins {
             margins.save();
         }
-        self.keep_counters();
     }
 }

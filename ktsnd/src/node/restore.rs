@@ -44,6 +44,8 @@ impl Node {
         self.starting = false;
         self.prune_policies();
         self.save();
+        // The start is a whole one: the counters that it went on with are its own now.
+        self.counts_on();
     }
 
     /// Forgets what the state file said of an attachment that is not served; whether it said anything.

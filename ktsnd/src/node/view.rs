@@ -206,8 +206,9 @@ impl Node {
     /// Whether anything goes by the time of day: sockets with CLOCK_TAI, captured frames (their clock is not known), gates.
     fn needs_clock(&self) -> bool {
         let is_on_tai = |of: &Attached| of.capture.is_some() || of.stats.tai_streams.load(Relaxed) > 0;
-        let has_gates =
-            !self.applied.is_empty() || self.config.ports.iter().any(|port| port.schedule.is_some());
+        let has_gates = self.config.policing.is_some()
+            || !self.applied.is_empty()
+            || self.config.ports.iter().any(|port| port.schedule.is_some());
         has_gates || self.attached.iter().flatten().any(is_on_tai)
     }
 

@@ -100,11 +100,10 @@ impl WorkerThread {
         let _ = self.outbox.send(command);
     }
 
-    /// The margins that it has learnt, if it has.
-    pub(super) fn margins(&self) -> Option<Margins> {
-        let learnt = self.stats.margins_learnt.each_ref().map(|margin| margin.load(Relaxed));
-        let margins = learnt.map(|margin| Nanos::new(margin.cast_signed()));
-        learnt.iter().all(|margin| *margin > 0).then_some(Margins(margins))
+    /// The margins that it has learnt so far.
+    pub(super) fn margins(&self) -> [Option<Nanos>; 3] {
+        let margin = |nanos: u64| (nanos > 0).then_some(Nanos::new(nanos.cast_signed()));
+        self.stats.margins_learnt.each_ref().map(|learnt| margin(learnt.load(Relaxed)))
     }
 
     /// Whether it takes no commands any more.

@@ -4,7 +4,7 @@
 //! In: a frame whose time has come, and why it was not taken. Out: the same frame once more, after a pause that doubles.
 //! Nothing of it has left, and the port keeps nothing of it. While one is held, nothing else leaves by the port, so none is
 //! overtaken; the worker sleeps or does other things. Before each try the clocks are asked as before the first: outside of
-//! its window it is queued again, and one on time is dropped once it is later than its `overrun_limit`, any other after
+//! its window it is queued again, and one that is dropped for its lateness once it is later than its `overrun_limit`, any other after
 //! [`limits::HELD_MAX`]: `port_error`. What a device took and threw away is never tried again.
 
 use ktsn_model::DropReason;

@@ -36,8 +36,6 @@ const MEASURED_FROM: u32 = 16;
 /// Sleeps of each length before a worker has practised enough, and how long those are.
 const PRACTICE: [(u32, Nanos); Length::COUNT] =
     [(16, Nanos::from_millis(1)), (16, Nanos::from_millis(8)), (16, Nanos::from_millis(40))];
-/// Margins where nothing is known of the machine.
-const AT_START: Margins = Margins([Nanos::from_micros(60), Nanos::from_micros(150), Nanos::from_micros(300)]);
 /// Greatest margins. One of a short sleep is spun.
 const LARGEST: Margins = Margins([Nanos::from_micros(120), Nanos::from_micros(600), Nanos::from_millis(2)]);
 
@@ -78,15 +76,9 @@ impl Margins {
         Self(bounded)
     }
 
-    /// The greater ones of both.
-    #[must_use]
-    pub fn max(self, other: Self) -> Self {
-        let mut greater = self.0;
-        for (margin, other) in greater.iter_mut().zip(other.0) {
-            *margin = (*margin).max(other);
-        }
-        Self(greater)
-    }
+    /// The margins where nothing is known of the machine.
+    pub const AT_START: Self =
+        Self([Nanos::from_micros(60), Nanos::from_micros(150), Nanos::from_micros(300)]);
 }
 
 /// The latenesses of the last longer sleeps of one length, in microseconds.
@@ -130,7 +122,7 @@ impl Margin {
     #[must_use]
     pub fn new(choice: SpinMargin, known: Option<Margins>) -> Self {
         let (current, adaptive) = match choice {
-            SpinMargin::Adaptive => (known.unwrap_or(AT_START).bounded(), true),
+            SpinMargin::Adaptive => (known.unwrap_or(Margins::AT_START).bounded(), true),
             SpinMargin::Fixed(margin) => (Margins([margin; Length::COUNT]), false),
         };
         Self {
@@ -157,11 +149,14 @@ impl Margin {
         self.current.0[Length::of(span) as usize]
     }
 
-    /// What was learnt, where the margins are measured ones.
+    /// What was learnt: for each length of sleep its margin, where it is a measured one.
     #[must_use]
-    pub fn learnt(&self) -> Option<Margins> {
-        let is_measured = self.seen.iter().all(|seen| *seen >= MEASURED_FROM);
-        (self.adaptive && is_measured).then_some(self.current)
+    pub fn learnt(&self) -> [Option<Nanos>; 3] {
+        let mut learnt = self.current.0.map(Some);
+        for (margin, seen) in learnt.iter_mut().zip(self.seen) {
+            *margin = margin.filter(|_| self.adaptive && seen >= MEASURED_FROM);
+        }
+        learnt
     }
 
     /// The longest sleep from which something is to be learnt now; `None`: any.
@@ -287,20 +282,20 @@ mod tests {
             for l in &late {
                 margin.observe(LONG, Nanos::new(*l));
             }
-            prop_assert_eq!((margin.of(SHORT), margin.get()), (AT_START.0[0], AT_START.0[0]));
-            prop_assert_eq!(margin.of(Nanos::from_millis(10)), AT_START.0[1]);
+            prop_assert_eq!((margin.of(SHORT), margin.get()), (Margins::AT_START.0[0], Margins::AT_START.0[0]));
+            prop_assert_eq!(margin.of(Nanos::from_millis(10)), Margins::AT_START.0[1]);
         }
     }
 
     #[test]
     fn a_fixed_margin_stays() {
-        let mut margin = Margin::new(SpinMargin::Fixed(Nanos::from_micros(33)), Some(AT_START));
+        let mut margin = Margin::new(SpinMargin::Fixed(Nanos::from_micros(33)), Some(Margins::AT_START));
         for _ in 0..1000 {
             margin.observe(SHORT, Nanos::from_micros(150));
             margin.observe(LONG, Nanos::from_micros(1500));
         }
         assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(33), Nanos::from_micros(33)));
-        assert_eq!((margin.practice(), margin.learnt()), (None, None));
+        assert_eq!((margin.practice(), margin.learnt()), (None, [None; 3]));
     }
 
     #[test]
@@ -325,12 +320,12 @@ mod tests {
         assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(20), LARGEST.0[2]));
         let mut practised = 0;
         while let Some(span) = margin.practice() {
-            assert_eq!(margin.learnt(), None);
+            assert!(margin.learnt().contains(&None));
             margin.observe(span, Nanos::from_micros(50));
             practised += 1;
             assert!(practised < 1000);
         }
-        let [short, medium, long] = margin.learnt().unwrap().0;
+        let [short, medium, long] = margin.learnt().map(Option::unwrap);
         assert_eq!(
             (short, medium, long),
             (Nanos::from_micros(53), Nanos::from_micros(52), Nanos::from_micros(52))

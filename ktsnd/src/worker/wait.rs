@@ -26,8 +26,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             if ahead <= Nanos::ZERO {
                 return;
             }
-            let least =
-                self.margin.get().saturating_add(limits::SLEEP_MIN).saturating_add(self.promises_cost());
+            let least = self.margin.get().saturating_add(self.more_if_cold(next, now));
+            let least = least.saturating_add(limits::SLEEP_MIN).saturating_add(self.promises_cost());
             if ahead <= least {
                 if self.may_spin(now, ahead) {
                     self.spin(next, now);
@@ -46,8 +46,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
             limits::SLEEP_MAX
         };
         let bound = self.margin.practice().map_or(bound, |span| span.min(bound));
-        let ahead = next.map(|n| n.at.ahead_of(now));
-        let event = ahead.map(|ahead| ahead.saturating_sub(self.margin.of(ahead)));
+        let event = next.map(|next| {
+            let ahead = next.at.ahead_of(now);
+            ahead.saturating_sub(self.margin.of(ahead)).saturating_sub(self.more_if_cold(next, now))
+        });
         let span = event.map_or(bound, |e| e.min(bound));
         self.sleep(now, now.monotonic.saturating_add(span));
     }
@@ -209,7 +211,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn spin(&mut self, next: Next, began: Now) {
         let mut now = began;
         let mut nearest = next.at.ahead_of(began);
-        let stretch = self.stretch(next.port, began.monotonic);
+        let stretch = self.stretch(next.port, nearest, began.monotonic);
         loop {
             let ahead = next.at.ahead_of(now);
             if ahead <= stretch {
@@ -239,13 +241,18 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.spent_spinning(began, now);
     }
 
-    /// How long before its time the next frame of `port` is made ready.
-    fn stretch(&self, port: usize, now: Monotonic) -> Nanos {
-        let is_cold = now.since(self.handed_over_at) > limits::COLD_AFTER;
+    /// How long before its time the next frame of `port` is made ready, which is due in `ahead`.
+    fn stretch(&self, port: usize, ahead: Nanos, now: Monotonic) -> Nanos {
+        let is_cold = now.since(self.handed_over_at).saturating_add(ahead) > limits::COLD_AFTER;
         // A frame that the port did not take lies ready; a slow port's is not made ready.
         let is_made_ready =
             self.ports[port].as_ref().is_some_and(|state| state.held.is_none() && !state.slow.is_slow(now));
         if is_cold && is_made_ready { limits::LAST_STRETCH_COLD } else { limits::LAST_STRETCH }
+    }
+
+    /// How much earlier the worker wakes for a frame after a pause.
+    fn more_if_cold(&self, next: Next, now: Now) -> Nanos {
+        self.stretch(next.port, next.at.ahead_of(now), now.monotonic).saturating_sub(limits::LAST_STRETCH)
     }
 
     /// One ring and one source of captured frames between two readings of the clock, so that many do not blur it; whether
@@ -278,11 +285,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Only the clock, then the frame. A clock that steps back far leaves the frame to the queue again. The frame that the
     /// scheduler chose for `next.at` may be another one, on the other clock: its own time counts too.
     fn last_stretch(&mut self, next: Next, ready: &Ready, stretch: Nanos) {
-        // The first call after a pause takes long itself, and leaves the caches warm for the last one.
-        if stretch > limits::LAST_STRETCH {
-            self.warm_up(next.port, stretch);
-        }
-        let mut is_warm = false;
+        let (mut is_cold, mut is_warm) = (stretch > limits::LAST_STRETCH, false);
         loop {
             match ready.due.moment(&mut self.env) {
                 Moment::Now { error, read } => {
@@ -293,6 +296,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 }
                 // More than that only after a step back: frames of the other clock may be due before this one now.
                 Moment::Early(ahead) if ahead <= stretch.saturating_mul(2) => {
+                    // The first call after a pause takes long itself, and leaves the caches warm for the last one.
+                    if is_cold && ahead >= limits::WARM_UP_COLD {
+                        self.warm_up_cold(next.port);
+                    }
+                    is_cold = false;
                     if !is_warm && ahead <= limits::LAST_STRETCH {
                         self.warm_up(next.port, ahead);
                         is_warm = true;
@@ -312,6 +320,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let began = self.env.monotonic();
             state.port.warm_up();
             state.warm_up.took(self.env.monotonic().since(began));
+        }
+    }
+
+    /// The same after a pause. How long it takes says nothing of the next call.
+    fn warm_up_cold(&mut self, port: usize) {
+        if let Some(state) = self.ports[port].as_mut() {
+            state.port.warm_up();
         }
     }
 

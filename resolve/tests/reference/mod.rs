@@ -133,6 +133,14 @@ fn is_link_scoped(address: IpAddr) -> bool {
     is_link_local(address) || group
 }
 
+/// A scope identifier counts for link-local addresses and for groups of scopes 1 and 2, not for those of the reserved scope 0
+/// (`__ipv6_addr_needs_scope_id` in Linux).
+fn needs_scope(address: IpAddr) -> bool {
+    let group =
+        matches!(address, IpAddr::V6(a) if a.octets()[0] == 0xff && matches!(a.octets()[1] & 0xf, 1 | 2));
+    is_link_local(address) || group
+}
+
 fn rule_4_peer(plain: &Plain, to: IpAddr) -> Option<Peer> {
     let Kind::Routed = plain.kind else { return None };
     let peer = longest(to, &plain.peers, |peer| peer.prefix)?;
@@ -353,7 +361,7 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Vec<Leaves>, Refusal
     if unicast && by.is_some_and(|route| route.via == Via::Elsewhere) {
         return not_allowed;
     }
-    if is_link_scoped(to) && flow.scope != 0 && flow.scope != plain.interface.if_index {
+    if needs_scope(to) && flow.scope != 0 && flow.scope != plain.interface.if_index {
         return not_allowed;
     }
     let forwarded = group.is_none() && rule_4b_forwarded(plain, to);

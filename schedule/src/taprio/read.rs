@@ -392,6 +392,10 @@ impl<'a> Command<'a> {
         });
         self.faults.extend(faults);
         let is_seen = |option: &str| self.seen.iter().any(|(seen, _)| *seen == option);
+        // For tc an option `map` that is not there is one of zeros: all priorities have class 0.
+        if self.taprio.num_tc.is_some() && !is_seen("map") {
+            self.schedule.priority_map = PriorityMap::new([0; 16]).ok();
+        }
         let known = Known {
             num_tc: self.taprio.num_tc.is_some() || !is_seen("num_tc"),
             flags: self.taprio.flags.is_some() || !is_seen("flags"),

@@ -230,6 +230,7 @@ impl Daemon {
             .arg("--run-dir")
             .arg(&self.run_dir)
             .args(["--log", self.log_filter])
+            .env("KTSN_CACHE_DIR", self.directory.path().join("cache"))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command

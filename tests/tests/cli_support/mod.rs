@@ -21,6 +21,7 @@ pub(crate) fn ktsn() -> Command {
     command
         .env("KTSN_LIB", hook::library())
         .env("KTSN_RUN_DIR", "/nonexistent/ktsn")
+        .env("KTSN_CACHE_DIR", "/proc/none")
         .env_remove("LD_PRELOAD")
         .env_remove("KTSN_POLICY")
         .env_remove("KTSN_LOG");
@@ -60,6 +61,7 @@ pub(crate) fn inside(arguments: &[&str]) -> Command {
         .args(arguments)
         .env("KTSN_LIB", hook::library())
         .env("KTSN", folder().join("ktsn"))
+        .env("KTSN_CACHE_DIR", "/proc/none")
         .env_remove("KTSN_RUN_DIR")
         .env_remove("LD_PRELOAD");
     command

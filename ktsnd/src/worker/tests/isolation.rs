@@ -191,7 +191,8 @@ fn thousands_of_frames_for_one_instant_come_one_before_anothers() {
         innocent.push(&world);
         world.worker.pass();
     }
-    // Its own turn, the hand-over under way, and what a pass does between two turns.
+    // Its own turn, the hand-over under way, and what a pass does between two turns. All of the 8,192 are sent by fq's rule, over 25 ms:
+    // more of the innocent frames meet them than the few that were sent before their limit passed.
     innocent.judge(&world, 13 * US);
     assert!(stats.sent.load(SeqCst) > 200, "{}", stats.sent.load(SeqCst));
 }
