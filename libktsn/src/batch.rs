@@ -219,7 +219,9 @@ impl Batch {
     #[cold]
     #[inline(never)]
     fn push_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        let since = now_on(filling.clock);
+        let stream = streams::get(filling.frame.stream_index);
+        let (tx_time, begins) = (filling.frame.tx_time, now_on(filling.clock));
+        let since = stream.map_or(begins, |stream| stream.wait_begins(tx_time, begins));
         let mut waiting: Option<Wait> = None;
         loop {
             if let Err(full) = self.wait(&mut waiting, socket, flags) {
@@ -229,10 +231,11 @@ impl Batch {
                 return Err(full);
             }
             // What the program sends next may be late for this wait, too.
-            if let Some(stream) = streams::get(filling.frame.stream_index) {
+            if let Some(stream) = stream {
                 stream.note_wait(since, now_on(filling.clock));
             }
-            filling.frame.has_waited = true;
+            // What the program hands over after its TxTime is late without this wait.
+            filling.frame.has_waited = tx_time >= since;
             if self.filled(&filling)? {
                 return Ok(());
             }
@@ -245,14 +248,14 @@ impl Batch {
     pub(crate) fn await_room(
         &mut self,
         stream: Stream,
-        clock: ClockId,
+        (clock, tx_time): (ClockId, u64),
         socket: c_int,
         flags: c_int,
     ) -> Result<(), Full> {
         self.expected_count = 1;
         let (mut waiting, mut since): (Option<Wait>, Option<u64>) = (None, None);
         while !buffer::has_room(stream, self.page) {
-            let since = *since.get_or_insert_with(|| now_on(clock));
+            let since = *since.get_or_insert_with(|| stream.wait_begins(tx_time, now_on(clock)));
             self.wait(&mut waiting, socket, flags)?;
             stream.note_wait(since, now_on(clock));
         }

@@ -370,7 +370,7 @@ impl Send {
         frame.report_id = key.take(stream);
         let is_charged = buffer::is_charged(stream.index);
         if is_charged {
-            if let Err(full) = batch.await_room(stream, clock, self.fd, self.flags) {
+            if let Err(full) = batch.await_room(stream, (clock, frame.tx_time), self.fd, self.flags) {
                 return self.full(&full, key, batch, message.octets);
             }
             frame.has_waited = stream.has_waited_beyond(frame.tx_time);

@@ -336,6 +336,21 @@ static void burst_full(void)
 	say("waited-five", send_parcel(fd, &parcel));
 }
 
+// The ring has 64 slots. 80 frames for one instant, each with a call of its own; then one for an instant that has passed.
+static void burst_waits(void)
+{
+	int fd = timed_socket(AF_INET, TAI);
+	uint64_t at = now(TAI) + 1000000000;
+	for (int i = 0; i < 81; i++) {
+		struct parcel parcel = parcel_of("wait", 4);
+		if (i == 80)
+			usleep(100000);
+		add_time(&parcel, i < 80 ? at : now(TAI) - 1000);
+		if (send_parcel(fd, &parcel) != 4)
+			exit(5);
+	}
+}
+
 // What a frame of 64 octets costs in a burst of 64 while slots are free and nobody must be woken: the mean.
 static void burst_cost(void)
 {
@@ -376,6 +391,8 @@ int run_burst_scenario(const char *name, int argc, char **argv)
 		burst_cost();
 	else if (!strcmp(name, "burst-full"))
 		burst_full();
+	else if (!strcmp(name, "burst-waits"))
+		burst_waits();
 	else
 		return 0;
 	return 1;

@@ -38,8 +38,8 @@ const PASS_MAX: Duration = Duration::from_secs(10);
 pub struct Behaviour {
     /// Slots of each region.
     pub slots: u32,
-    /// Whether frames are taken out; else they stay in the ring.
-    pub takes: bool,
+    /// How many frames of all clients together are taken out; further ones stay in the ring.
+    pub takes_max: usize,
     /// The answer to Hello.
     pub hello: HelloStatus,
     /// The answer to Register.
@@ -73,7 +73,7 @@ impl Default for Behaviour {
         one[15] = 1;
         Self {
             slots: 1024,
-            takes: true,
+            takes_max: usize::MAX,
             hello: HelloStatus::Attached,
             stream: StreamCode::Registered,
             interface_index: 1,
@@ -445,10 +445,7 @@ impl Client {
         events.counters[self.number] = ring.counters();
         let promise = u64::try_from(behaviour.promise.as_nanos()).unwrap_or(u64::MAX);
         ring.look_at(monotonic().saturating_add(promise), tai().saturating_add(promise));
-        if !behaviour.takes {
-            return;
-        }
-        loop {
+        while events.frames.len() < behaviour.takes_max {
             match ring.collect(4096) {
                 Err(_) => {
                     events.broken += 1;
@@ -459,7 +456,9 @@ impl Client {
                 Ok(_) => {}
             }
             let mut payload = [0; 2048];
-            while let Some(taken) = ring.take(&mut payload) {
+            while events.frames.len() < behaviour.takes_max
+                && let Some(taken) = ring.take(&mut payload)
+            {
                 match taken {
                     Ok(taken) => {
                         let (_, local, peer) = self.streams[taken.frame.stream_index as usize];

@@ -158,7 +158,7 @@ fn pointers_that_point_nowhere_on_a_granted_socket() {
 #[test]
 fn a_burst_into_a_full_ring() {
     let run_dir = hook::open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes: false, ..Behaviour::default() });
+    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes_max: 0, ..Behaviour::default() });
     let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "burst-full", 9);
     let mut child = hook::Running(command.stdout(Stdio::piped()).spawn().expect("program"));
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().expect("output")));
@@ -176,11 +176,32 @@ fn a_burst_into_a_full_ring() {
     assert_eq!((values["last"], values["full"], values["timeout"]), (1, -11, -11));
     std::thread::sleep(Duration::from_millis(50));
     assert!(child.0.try_wait().expect("child").is_none(), "a blocking burst must wait");
-    peer.change(|behaviour| behaviour.takes = true);
+    peer.change(|behaviour| behaviour.takes_max = usize::MAX);
     let values = until("waited-five");
     assert_eq!((values["waited"], values["waited-five"]), (70, 1000));
     assert!(child.0.wait().expect("child").success());
     assert!(peer.wait(Duration::from_secs(20), |events| events.frames.len() == 64 + 70 + 5));
+}
+
+/// A frame says that its TxTime passed while the program waited for a slot, also where the wait was an earlier frame's.
+#[test]
+fn a_frame_says_that_its_program_waited() {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes_max: 0, ..Behaviour::default() });
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "burst-waits", 9);
+    let mut child = hook::Running(command.spawn().expect("program"));
+    let limit = Duration::from_secs(20);
+    // The instant passes while the 65th waits. Eight slots later another wait begins, after it.
+    assert!(peer.wait(limit, |events| events.counters.first().is_some_and(|counters| counters[18] == 64)));
+    std::thread::sleep(Duration::from_millis(1_200));
+    peer.change(|behaviour| behaviour.takes_max = 8);
+    assert!(peer.wait(limit, |events| events.frames.len() == 8));
+    std::thread::sleep(Duration::from_millis(100));
+    peer.change(|behaviour| behaviour.takes_max = usize::MAX);
+    assert!(peer.wait(limit, |events| events.frames.len() == 81));
+    assert!(child.0.wait().expect("child").success());
+    let waited = peer.events().frames.iter().map(|taken| taken.frame.has_waited).collect::<Vec<_>>();
+    assert_eq!(waited, [[false; 64].as_slice(), &[true; 16], &[false]].concat());
 }
 
 /// The program dies at a system call that is no doorbell; how long it takes is said, and not judged here.
@@ -189,7 +210,7 @@ fn a_burst_costs_no_system_call() {
     let run_dir = hook::open_directory();
     // Frames that are due later are not rung for.
     let promise = Duration::from_secs(1);
-    let silent = Behaviour { slots: 4096, takes: false, promise, ..Behaviour::default() };
+    let silent = Behaviour { slots: 4096, takes_max: 0, promise, ..Behaviour::default() };
     let peer = Peer::start(run_dir.path(), silent);
     let output = hook::scenario(Libc::Gnu, run_dir.path(), "burst-cost", 9).output().expect("program");
     let values = hook::values(&output);

@@ -177,7 +177,7 @@ fn pieces_and_lengths() {
 #[test]
 fn a_full_ring() {
     let run_dir = hook::open_directory();
-    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes: false, ..Behaviour::default() });
+    let peer = Peer::start(run_dir.path(), Behaviour { slots: 64, takes_max: 0, ..Behaviour::default() });
     let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "full", 9);
     let mut child = hook::Running(command.stdout(std::process::Stdio::piped()).spawn().expect("program"));
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.0.stdout.take().expect("output")));
@@ -192,7 +192,7 @@ fn a_full_ring() {
     assert!((50..5000).contains(&values["waited-ms"]), "{values:?}");
     std::thread::sleep(Duration::from_millis(50));
     assert!(child.0.try_wait().expect("child").is_none(), "a blocking send must wait");
-    peer.change(|behaviour| behaviour.takes = true);
+    peer.change(|behaviour| behaviour.takes_max = usize::MAX);
     assert_eq!(lines.next().expect("a line").expect("text"), "released 4");
     assert!(child.0.wait().expect("child").success());
     assert!(peer.wait(Duration::from_secs(20), |events| events.frames.len() == 65));
@@ -203,7 +203,7 @@ fn a_full_ring() {
 fn a_send_costs_no_system_call() {
     // Frames that are due later are not rung for.
     let promise = Duration::from_secs(1);
-    let silent = Behaviour { slots: 4096, takes: false, promise, ..Behaviour::default() };
+    let silent = Behaviour { slots: 4096, takes_max: 0, promise, ..Behaviour::default() };
     let (values, _, counters, _) = run(Libc::Gnu, "cost", silent);
     println!("an intercepted sendmsg of 64 octets: {} ns", values["send-ns"]);
     assert_eq!((counters[18], counters[16]), (4001, 0));

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use ktsn_proto::v1::AttachmentStatistics;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
@@ -21,12 +22,20 @@ fn pod_a(bed: &Bed) -> Attachment {
     }
 }
 
-/// What a daemon does not do for so long.
+/// Stops the daemon for `span`.
 fn stopped(daemon: &Daemon, span: Duration) {
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("pid")).expect("pid");
     kill_process(pid, Signal::STOP).expect("SIGSTOP");
     std::thread::sleep(span);
     kill_process(pid, Signal::CONT).expect("SIGCONT");
+}
+
+/// The counters once each frame that was taken over has left or was dropped.
+fn settled(daemon: &Daemon) -> AttachmentStatistics {
+    eventually("each frame has left or was dropped", SOON, || {
+        let counters = daemon.control().counters(NAME);
+        (counters.sent + counters.dropped.values().sum::<u64>() == counters.taken).then_some(counters)
+    })
 }
 
 /// etf's deadline mode, and the same on MONOTONIC: a frame leaves at once, and never after its time.
@@ -82,10 +91,7 @@ fn an_overslept_frame_goes_by_its_clocks_rule() {
                 (daemon.control().counters(NAME).taken == before.taken + 10).then_some(())
             });
             stopped(&daemon, Duration::from_secs(2));
-            let counters = eventually("all are done with", SOON, || {
-                let counters = daemon.control().counters(NAME);
-                (counters.sent + counters.dropped.values().sum::<u64>() == counters.taken).then_some(counters)
-            });
+            let counters = settled(&daemon);
             assert_eq!(
                 counters.sent - before.sent,
                 if is_sent { 10 } else { 0 },
@@ -112,21 +118,15 @@ fn a_full_ring_has_its_own_words() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[pod_a(&bed)]);
     // 64 find a slot; the others are handed over when the first have left, at the instant that all ask for.
-    talk(&daemon, &bed.pod_a, POD_B, 1, "clock=11 burst=1 count=100 period_us=0 lead_us=500000");
-    let settled = || {
-        eventually("all are done with", SOON, || {
-            let counters = daemon.control().counters(NAME);
-            (counters.sent + counters.dropped.values().sum::<u64>() == counters.taken).then_some(counters)
-        })
-    };
-    let counters = settled();
+    talk(&daemon, &bed.pod_a, POD_B, 1, "clock=11 burst=1 count=100 period_us=0 lead_us=1000000");
+    let counters = settled(&daemon);
     let (waited, overrun) = (reason(&counters.dropped, "waited"), reason(&counters.dropped, "overrun"));
     assert_eq!((counters.taken, waited, counters.sent + overrun), (100, 36, 64), "{counters:?}");
-    talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 burst=1 count=100 period_us=0 lead_us=500000");
-    let counters = settled();
+    talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 burst=1 count=100 period_us=0 lead_us=1000000");
+    let counters = settled(&daemon);
     assert_eq!((counters.taken, counters.waited, counters.late), (200, 36, 0), "{counters:?}");
     assert_eq!((counters.ring_full, reason(&counters.dropped, "missed")), (0, 0), "{counters:?}");
-    let keys = "clock=1 burst=1 count=100 nonblock=1 period_us=0 lead_us=500000 hold_ms=1000";
+    let keys = "clock=1 burst=1 count=100 nonblock=1 period_us=0 lead_us=1000000 hold_ms=2000";
     let (values, errors) = Talker::start(&daemon, &bed.pod_a, POD_B, 3, keys).finish();
     assert_eq!((values["sent"], values["failed"], values["errno"]), (64, 36, 11), "{errors}");
     eventually("they are counted", SOON, || (daemon.control().counters(NAME).ring_full == 36).then_some(()));
