@@ -6,15 +6,15 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ktsn_time::Nanos;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use crate::run_dir::fault_of;
 use crate::worker::Margins;
 
 const FILE: &str = "margins.json";
@@ -123,16 +123,14 @@ impl MarginCache {
     }
 }
 
-/// Opens the directory where no other user than root or ktsnd's own can put a file.
-fn own_directory(path: &Path) -> std::io::Result<OwnedFd> {
+/// Opens a directory of root's or ktsnd's own user that no other user can write, as a run directory is.
+fn own_directory(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = openat(CWD, path, flags, Mode::empty())?;
-    let found = fstat(&dir)?;
-    let is_own = found.st_uid == 0 || found.st_uid == rustix::process::geteuid().as_raw();
-    if is_own && found.st_mode & 0o022 == 0 {
-        return Ok(dir);
+    let dir = File::from(openat(CWD, path, flags, Mode::empty())?);
+    match fault_of(&dir.metadata()?) {
+        None => Ok(dir),
+        Some(why) => Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)),
     }
-    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "another user can write the directory"))
 }
 
 fn read(dir: &Path, machine: &str, now: u64) -> Option<Margins> {

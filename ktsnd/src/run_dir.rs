@@ -278,7 +278,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Why a directory's contents cannot be trusted; `None`: they can.
-fn fault_of(found: &fs::Metadata) -> Option<String> {
+pub(crate) fn fault_of(found: &fs::Metadata) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if found.is_symlink() {

@@ -217,7 +217,7 @@ impl Stream {
         self.put(KERNEL_TXTIME, is_kernels);
     }
 
-    /// The program set SO_TXTIME, and the kernel took it: what changes with it is registered anew.
+    /// The kernel accepted the program's SO_TXTIME. A changed one is registered again.
     pub(crate) fn know_txtime(self, txtime: SockTxtime) {
         if self.txtime() != txtime || !self.is_kernel_timed() {
             self.set_txtime(txtime, true);
@@ -245,6 +245,11 @@ impl Stream {
         !self.is_kernel_timed()
             && self.txtime().clock == CLOCK_TAI
             && status.flags & stream_flags::TAI_GRANTED == 0
+    }
+
+    /// When the wait of a send with this TxTime begins: now, or with an earlier wait that this send is late for already.
+    pub(crate) fn wait_begins(self, tx_time: u64, now: u64) -> u64 {
+        if self.has_waited_beyond(tx_time) { self.entry.waited_since.load(Relaxed) } else { now }
     }
 
     /// A send on it has waited, by the socket's clock.

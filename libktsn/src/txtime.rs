@@ -65,7 +65,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     } else {
         stream.claim_txtime(asked);
     }
-    // Frames may be filled under the old registration just now: their sender registers anew behind them.
+    // Another thread may be filling frames under the old token: that sender registers the change behind them.
     let is_senders = answer == 0 && !is_new && !stream.is_unused();
     let is_granted = !is_senders && clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
     if answer == 0 {

@@ -17,8 +17,8 @@ use ktsn_time::Now;
 
 /// Strict-priority transmission selection.
 ///
-/// An on-time frame whose turn comes later after its TxTime than [`Frame::overrun_max`] is dropped as `overrun`, whatever kept it
-/// waiting, a frame of its own class included.
+/// An on-time frame whose turn comes later after its TxTime than [`Frame::overrun_max`] is dropped as `overrun`,
+/// also where a frame of its own class kept it waiting.
 ///
 /// # Examples
 /// ```

@@ -394,17 +394,10 @@ fn cache_dir() -> Option<PathBuf> {
         return None;
     }
     let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
-    // What belongs to another user is no place for a ktsnd that may be root's.
-    let is_own = |place: &PathBuf| {
-        place.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw())
-    };
-    (cache.is_absolute()
-        && cache
-            .ancestors()
-            .map(Path::to_owned)
-            .find(|place| place.exists())
-            .is_some_and(|place| is_own(&place)))
-    .then(|| cache.join("ktsn"))
+    // A ktsnd of root's makes no directory in another user's place.
+    let there = cache.ancestors().find_map(|place| place.metadata().ok())?;
+    let is_own = there.uid() == rustix::process::geteuid().as_raw();
+    (cache.is_absolute() && is_own).then(|| cache.join("ktsn"))
 }
 
 /// Whether this is a MAC address, as ktsnd reads one: six pairs of hexadecimal digits.

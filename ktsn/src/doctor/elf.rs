@@ -46,8 +46,8 @@ pub(crate) struct Elf {
     pub(crate) is_go: bool,
     /// Its names of functions and libraries speak of io_uring.
     pub(crate) names_io_uring: bool,
-    /// Its code loads the number of SIOCSHWTSTAMP or SIOCGHWTSTAMP.
-    pub(crate) asks_hwtstamp: bool,
+    /// Where its code lies in the file: offset and octets of each executable segment.
+    code: Vec<(u64, u64)>,
 }
 
 /// Reads what [`Elf`] holds; `None` when the file is no ELF file at all.
@@ -69,7 +69,6 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
     let (table, entry_octets) = (u64_at(&header, 32)?, usize::from(u16_at(&header, 54)?));
     let count = usize::from(u16_at(&header, 56)?);
     let segments = part(file, table, (entry_octets * count) as u64)?;
-    let mut code_left = CODE_OCTETS_MAX;
     for segment in segments.chunks(entry_octets.max(1)) {
         let (offset, octets) = (u64_at(segment, 8)?, u64_at(segment, 32)?);
         match u32_at(segment, 0)? {
@@ -79,12 +78,7 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
                 let name = name.split(|octet| *octet == 0).next().unwrap_or_default();
                 elf.interpreter = Some(String::from_utf8_lossy(name).into_owned());
             }
-            // Not part of how it starts: code that cannot be read says nothing.
-            PT_LOAD if u32_at(segment, 4)? & PF_X != 0 => {
-                let code = part_within(file, offset, octets, code_left);
-                code_left = code_left.saturating_sub(octets);
-                elf.asks_hwtstamp |= code.is_ok_and(|code| loads_hwtstamp(&code, machine));
-            }
+            PT_LOAD if u32_at(segment, 4)? & PF_X != 0 => elf.code.push((offset, octets)),
             PT_NOTE => elf.is_go |= has_go_note(&part(file, offset, octets)?),
             _ => {}
         }
@@ -92,6 +86,16 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
     elf.is_go = elf.is_go || has_go_section(file, &header).unwrap_or(false);
     elf.names_io_uring = names_io_uring(file, &header).unwrap_or(false);
     Ok(Some(elf))
+}
+
+/// Whether its code loads the number of SIOCSHWTSTAMP or SIOCGHWTSTAMP. Code that cannot be read says nothing.
+pub(crate) fn asks_hwtstamp(file: &mut (impl Read + Seek), elf: &Elf) -> bool {
+    let mut left = CODE_OCTETS_MAX;
+    elf.code.iter().any(|&(offset, octets)| {
+        let code = part_within(file, offset, octets, left);
+        left = left.saturating_sub(octets);
+        code.is_ok_and(|code| loads_hwtstamp(&code, elf.machine))
+    })
 }
 
 /// Whether an instruction in `code` has the number of such a request as its constant. Four octets of other code may look the same:
@@ -261,7 +265,7 @@ pub(crate) mod tests {
             let mut file = made(&[(PT_LOAD, code)]);
             file[18..20].copy_from_slice(&machine.to_le_bytes());
             file[64 + 4] = flags;
-            parsed(file).asks_hwtstamp
+            asks_hwtstamp(&mut Cursor::new(file.clone()), &parsed(file))
         };
         // mov esi, 0x89b0; mov edx, 0x89b1
         assert!(with(b"\x90\xbe\xb0\x89\0\0\xc3", EM_X86_64, 5));

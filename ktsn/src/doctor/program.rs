@@ -95,14 +95,19 @@ pub(crate) struct Inspection {
     pub(crate) obstacle: Option<Obstacle>,
     /// It may send through io_uring, which libktsn does not see.
     pub(crate) names_io_uring: bool,
-    /// It asks the interface for hardware timestamps, and may refuse one without them.
-    pub(crate) asks_hwtstamp: bool,
 }
 
 impl Inspection {
     /// Whether only the kernel can see its timed datagrams.
     pub(crate) fn needs_capture(&self) -> bool {
         self.obstacle.is_some()
+    }
+
+    /// Whether it asks interfaces for hardware timestamps, and may refuse one without them. It reads all of the program's code.
+    fn asks_hwtstamp(&self) -> bool {
+        let Ok(mut file) = File::open(&self.executed) else { return false };
+        let Ok(Some(elf)) = elf::read(&mut file) else { return false };
+        elf::asks_hwtstamp(&mut file, &elf)
     }
 
     /// As one object of JSON.
@@ -113,7 +118,7 @@ impl Inspection {
             "libc": self.libc,
             "obstacle": self.obstacle.map(Obstacle::word),
             "io_uring": self.names_io_uring,
-            "asks_hwtstamp": self.asks_hwtstamp,
+            "asks_hwtstamp": self.asks_hwtstamp(),
             "needs_capture": self.needs_capture(),
         })
     }
@@ -216,8 +221,7 @@ fn judge(executed: PathBuf, elf: &Elf, gains_rights: bool) -> Inspection {
     } else {
         None
     };
-    let Elf { names_io_uring, asks_hwtstamp, .. } = *elf;
-    Inspection { executed, libc, kind, obstacle, names_io_uring, asks_hwtstamp }
+    Inspection { executed, libc, kind, obstacle, names_io_uring: elf.names_io_uring }
 }
 
 /// The findings of `doctor --program`. `is_captured`: whether kernel capture takes what programs send here.
@@ -269,7 +273,7 @@ pub(crate) fn findings(path: &Path, is_captured: impl FnOnce() -> bool) -> Vec<F
             "no library or function of io_uring in its tables of names",
         )
     };
-    let by_hardware = if inspection.asks_hwtstamp {
+    let by_hardware = if inspection.asks_hwtstamp() {
         Finding::warn(
             "program_hwtstamp",
             "it calls SIOCSHWTSTAMP or SIOCGHWTSTAMP",

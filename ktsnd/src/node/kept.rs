@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counters over a restart: a daemon that drains leaves them in its run directory, and the next one goes on from there.
+//! Counters over a restart: a daemon that drains leaves its counters in the run directory, and the next daemon starts with them.
 //!
-//! In: what attachments have counted. Out: the same, by attachment and counter. What is of no attachment of the next daemon belongs to
-//! the sums of those that are gone. A killed daemon leaves none; a file that cannot be read is as good as none. Distributions
-//! begin anew.
+//! In: the counters of the attachments. Out: the same, by attachment and counter. Counters of an attachment that the next daemon does not
+//! have are part of the sums of detached attachments. A killed daemon leaves no counters. A file that cannot be read counts as
+//! missing. Distributions are not kept.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,8 +64,8 @@ impl KeptCounters {
 }
 
 impl Node {
-    /// Goes on with the counters that the daemon before has left. Those of one before that (an older ktsnd ran since, and left none)
-    /// are not this one's. They stay where they are until [`Node::counts_on`], for a start that fails has counted nothing.
+    /// Starts with the counters of the previous daemon. Counters of an earlier daemon are not used: an older ktsnd, which leaves none, ran
+    /// in between. The file stays until [`Node::counts_on`]: a start that fails has counted nothing.
     pub(super) fn go_on_counting(&mut self) {
         let (started, started_before) = self.run_dir.starts();
         let read = self.run_dir.counters().and_then(|octets| match octets {
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// From here on this daemon has its own: one that is killed leaves none.
+    /// Removes the file once the start is complete: a daemon that is killed from here on leaves no counters.
     pub(super) fn counts_on(&self) {
         self.run_dir.forget_counters();
     }

@@ -49,18 +49,6 @@ pub(super) struct Queued {
     pub has_waited: bool,
 }
 
-impl Queued {
-    pub(super) const fn new(
-        sending: Sending,
-        port: PortIndex,
-        payload_octets: u16,
-        copies: Copies,
-        has_waited: bool,
-    ) -> Self {
-        Self { sending, port, payload_octets, copies, has_waited }
-    }
-}
-
 /// A registration that ended while frames of it may still lie in the ring.
 #[derive(Debug)]
 struct Earlier {

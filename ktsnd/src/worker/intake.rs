@@ -178,8 +178,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return self.refuse(index, slot, Some(attachment), DropReason::PeerCorrupt);
         };
         let tx_time = tx_time_of(taken);
-        let env = &mut self.env;
-        Asked::remember(client, taken, cookie, sending, || env.realtime());
+        Asked::remember(client, taken, cookie, sending, || self.env.realtime());
         let Some(Some(policy)) = self.attachments.get_mut(usize::from(attachment.0)) else {
             return self.refuse(index, slot, None, DropReason::Detached);
         };
@@ -229,7 +228,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 if !is_fetched {
                     client.fetch(slot, payload_octets);
                 }
-                client.queue(slot, Queued::new(sending, port, payload_octets, copies, frame.has_waited));
+                let has_waited = frame.has_waited;
+                client.queue(slot, Queued { sending, port, payload_octets, copies, has_waited });
                 self.note_sooner(tx_time, usize::from(port.0), now);
                 self.count_lost(u32::from(attachment.0), u64::from(skipped));
                 self.want_neighbour(attachment, wanted);

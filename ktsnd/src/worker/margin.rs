@@ -23,7 +23,7 @@ use ktsn_time::{Monotonic, Nanos};
 use super::decaying::Decaying;
 use crate::config::SpinMargin;
 
-/// After so many short sleeps their margin is computed anew and older ones count a quarter less.
+/// After so many short sleeps their margin is computed again, and older sleeps count a quarter less.
 const SAMPLES_A_ROUND: u32 = 128;
 /// Short sleeps that their margin should cover, in parts per thousand.
 const COVERED_PERMILLE: u64 = 990;

@@ -122,8 +122,8 @@ impl Stream {
         self.answer(held, registration, fd, flags)
     }
 
-    /// Registers a socket that has changed before its first frame anew with each daemon that knows it, and waits for no answer: the
-    /// first frame finds that. Later a sender registers it, after what it has filled under the old token.
+    /// Registers a socket again that has changed before its first frame, with each daemon that knows the socket. It waits for no answer: the
+    /// first frame reads the answer. After the first frame the sender registers the change, behind the frames of the old token.
     pub(crate) fn announce(self, fd: c_int) {
         if !self.is_unused() {
             return;
