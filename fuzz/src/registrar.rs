@@ -256,6 +256,7 @@ impl Model {
         match control::parse(octets) {
             Ok(Message::Hello(_)) => program.hellos += 1,
             Ok(Message::Register(register)) => program.registered.push(register.token),
+            Ok(Message::ShowPort(shown)) => program.registered.push(shown.token),
             _ => {}
         }
         true

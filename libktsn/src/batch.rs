@@ -16,7 +16,7 @@ use crate::page::Page;
 use crate::region::Use;
 use crate::streams::Stream;
 use crate::verdict::Verdict;
-use crate::{attach, buffer, clock, share, streams, sys};
+use crate::{attach, buffer, clock, share, sys, waits};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;
@@ -219,9 +219,8 @@ impl Batch {
     #[cold]
     #[inline(never)]
     fn push_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        let stream = streams::get(filling.frame.stream_index);
-        let (tx_time, begins) = (filling.frame.tx_time, now_on(filling.clock));
-        let since = stream.map_or(begins, |stream| stream.wait_begins(tx_time, begins));
+        let (clock, tx_time) = (filling.clock, filling.frame.tx_time);
+        let since = waits::begin(clock, tx_time);
         let mut waiting: Option<Wait> = None;
         loop {
             if let Err(full) = self.wait(&mut waiting, socket, flags) {
@@ -230,10 +229,7 @@ impl Batch {
                 }
                 return Err(full);
             }
-            // What the program sends next may be late for this wait, too.
-            if let Some(stream) = stream {
-                stream.note_wait(since, now_on(filling.clock));
-            }
+            waits::note(clock, since);
             // What the program hands over after its TxTime is late without this wait.
             filling.frame.has_waited = tx_time >= since;
             if self.filled(&filling)? {
@@ -255,9 +251,9 @@ impl Batch {
         self.expected_count = 1;
         let (mut waiting, mut since): (Option<Wait>, Option<u64>) = (None, None);
         while !buffer::has_room(stream, self.page) {
-            let since = *since.get_or_insert_with(|| stream.wait_begins(tx_time, now_on(clock)));
+            let since = *since.get_or_insert_with(|| waits::begin(clock, tx_time));
             self.wait(&mut waiting, socket, flags)?;
-            stream.note_wait(since, now_on(clock));
+            waits::note(clock, since);
         }
         Ok(())
     }
@@ -318,11 +314,6 @@ impl Batch {
         }
         Verdict::Taken(octets)
     }
-}
-
-/// Now, in nanoseconds of a socket's clock.
-fn now_on(clock: ClockId) -> u64 {
-    sys::clock_by_call(clock.id().into())
 }
 
 /// Fills the slots of one message: all, or none and `None` when too few are free. They are taken from `claims`, and

@@ -72,6 +72,7 @@ mod streams;
 mod sys;
 mod txtime;
 mod verdict;
+mod waits;
 
 /// Stops the program at once: a panic here is our bug, and unwinding through C would be a second one.
 #[cfg(not(test))]

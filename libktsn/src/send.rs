@@ -23,7 +23,7 @@ use crate::region::Use;
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, buffer, choice, env, originals, packet, sys, txtime};
+use crate::{attach, buffer, choice, env, originals, packet, sys, txtime, waits};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -163,7 +163,7 @@ impl Send {
             return leave(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
-        frame.has_waited = stream.has_waited_beyond(tx_time);
+        frame.has_waited = waits::cover(clock, tx_time);
         if batch.page().is_fresh() && attach::was_attached() {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
             let _ = txtime::register(stream, self.fd);
@@ -373,7 +373,7 @@ impl Send {
             if let Err(full) = batch.await_room(stream, (clock, frame.tx_time), self.fd, self.flags) {
                 return self.full(&full, key, batch, message.octets);
             }
-            frame.has_waited = stream.has_waited_beyond(frame.tx_time);
+            frame.has_waited = waits::cover(clock, frame.tx_time);
         }
         match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => {
@@ -438,7 +438,10 @@ impl Send {
     /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is
     /// out of date: a second registration could cost its first frame.
     fn bind(self) {
-        if !sys::bind_any(self.fd, self.stream.is_v6()) {
+        if self.stream.take_port(self.fd, self.flags) {
+            return;
+        }
+        if !sys::bind_any(self.fd, self.stream.is_v6(), 0) {
             for _ in 0..BIND_ATTEMPTS {
                 if self.stream.is_bound() {
                     return;

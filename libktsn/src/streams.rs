@@ -25,6 +25,7 @@ use crate::page::PLACES_COUNT;
 use crate::stamps::Telling;
 use crate::sys;
 
+mod port;
 mod registration;
 
 pub(crate) use registration::{Registration, forget_registrations};
@@ -90,9 +91,8 @@ struct Entry {
     cookie: AtomicU64,
     /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = nobody waits for its answer.
     registered_at: AtomicU64,
-    /// Since when and until when a send on it waited last, by its own clock (ns): what has a TxTime in between is late for it.
-    waited_since: AtomicU64,
-    waited_until: AtomicU64,
+    /// The port that it gets at its first send.
+    reserved: port::Reserved,
 }
 
 static STREAMS: [Entry; STREAMS_COUNT] = [const {
@@ -109,8 +109,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         groups_v6: AtomicU64::new(0),
         cookie: AtomicU64::new(0),
         registered_at: AtomicU64::new(0),
-        waited_since: AtomicU64::new(0),
-        waited_until: AtomicU64::new(0),
+        reserved: port::Reserved::new(),
     }
 }; STREAMS_COUNT];
 
@@ -155,8 +154,6 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.groups_v6.store(0, Relaxed);
             entry.cookie.store(cookie, Relaxed);
             entry.registered_at.store(0, Relaxed);
-            entry.waited_since.store(0, Relaxed);
-            entry.waited_until.store(0, Relaxed);
             COUNT.fetch_add(1, Relaxed);
             entry.references.store(1, Release);
             return Some(Stream { index, entry });
@@ -185,6 +182,7 @@ pub(crate) fn release(index: u32) {
     }
     entry.telling.end(index);
     registration::unregister(index, entry);
+    entry.reserved.release();
     COUNT.fetch_sub(1, Relaxed);
     entry.references.store(0, Release);
 }
@@ -210,9 +208,6 @@ impl Stream {
 
     /// Remembers SO_TXTIME, and whether the kernel took it too.
     pub(crate) fn set_txtime(self, txtime: SockTxtime, is_kernels: bool) {
-        if self.txtime().clock != txtime.clock {
-            self.note_wait(0, 0); // by another clock
-        }
         self.entry.txtime.store(u64::from(txtime.clock as u32) | u64::from(txtime.flags) << 32, Relaxed);
         self.put(KERNEL_TXTIME, is_kernels);
     }
@@ -245,23 +240,6 @@ impl Stream {
         !self.is_kernel_timed()
             && self.txtime().clock == CLOCK_TAI
             && status.flags & stream_flags::TAI_GRANTED == 0
-    }
-
-    /// When the wait of a send with this TxTime begins: now, or with an earlier wait that this send is late for already.
-    pub(crate) fn wait_begins(self, tx_time: u64, now: u64) -> u64 {
-        if self.has_waited_beyond(tx_time) { self.entry.waited_since.load(Relaxed) } else { now }
-    }
-
-    /// A send on it has waited, by the socket's clock.
-    pub(crate) fn note_wait(self, since: u64, until: u64) {
-        self.entry.waited_since.store(since, Relaxed);
-        self.entry.waited_until.store(until, Relaxed);
-    }
-
-    /// Whether this TxTime passed while a send on it waited.
-    #[inline(always)]
-    pub(crate) fn has_waited_beyond(self, tx_time: u64) -> bool {
-        tx_time < self.entry.waited_until.load(Relaxed) && tx_time >= self.entry.waited_since.load(Relaxed)
     }
 
     /// Whether the kernel's socket would understand SCM_TXTIME.
@@ -400,6 +378,9 @@ impl Stream {
     pub(crate) fn addresses_changed(self, fd: c_int) {
         self.set_stale();
         self.read_addresses(fd);
+        if self.is_bound() {
+            self.entry.reserved.release();
+        }
     }
 
     /// Asks the socket for its addresses.

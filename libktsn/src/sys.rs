@@ -12,65 +12,7 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::abi::{self, MessageHeader, Segment};
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod number {
-    pub(crate) const CLOSE: usize = 3;
-    pub(crate) const DUP: usize = 32;
-    pub(crate) const DUP2: usize = 33;
-    pub(crate) const SOCKET: usize = 41;
-    pub(crate) const CONNECT: usize = 42;
-    pub(crate) const SENDMSG: usize = 46;
-    pub(crate) const BIND: usize = 49;
-    pub(crate) const GETSOCKNAME: usize = 51;
-    pub(crate) const GETPEERNAME: usize = 52;
-    pub(crate) const SETSOCKOPT: usize = 54;
-    pub(crate) const FORK: usize = 57;
-    pub(crate) const GETSOCKOPT: usize = 55;
-    pub(crate) const FCNTL: usize = 72;
-    pub(crate) const CLOCK_GETTIME: usize = 228;
-    pub(crate) const DUP3: usize = 292;
-    pub(crate) const SENDMMSG: usize = 307;
-    pub(crate) const CLOSE_RANGE: usize = 436;
-    pub(crate) const RECVMSG: usize = 47;
-    pub(crate) const RECVFROM: usize = 45;
-    pub(crate) const IOCTL: usize = 16;
-    pub(crate) const RECVMMSG: usize = 299;
-    pub(crate) const UNAME: usize = 63;
-    pub(crate) const RT_SIGPROCMASK: usize = 14;
-    pub(crate) const MADVISE: usize = 28;
-    pub(crate) const CAPGET: usize = 125;
-}
-
-#[cfg(target_arch = "aarch64")]
-pub(crate) mod number {
-    pub(crate) const CLOSE: usize = 57;
-    pub(crate) const DUP: usize = 23;
-    /// The architecture has no such call; every C library has the function, so the fallback is never reached.
-    pub(crate) const DUP2: usize = usize::MAX;
-    pub(crate) const SOCKET: usize = 198;
-    pub(crate) const CONNECT: usize = 203;
-    pub(crate) const SENDMSG: usize = 211;
-    pub(crate) const BIND: usize = 200;
-    pub(crate) const GETSOCKNAME: usize = 204;
-    pub(crate) const GETPEERNAME: usize = 205;
-    pub(crate) const SETSOCKOPT: usize = 208;
-    /// As for DUP2.
-    pub(crate) const FORK: usize = usize::MAX;
-    pub(crate) const GETSOCKOPT: usize = 209;
-    pub(crate) const FCNTL: usize = 25;
-    pub(crate) const CLOCK_GETTIME: usize = 113;
-    pub(crate) const DUP3: usize = 24;
-    pub(crate) const SENDMMSG: usize = 269;
-    pub(crate) const CLOSE_RANGE: usize = 436;
-    pub(crate) const RECVMSG: usize = 212;
-    pub(crate) const RECVFROM: usize = 207;
-    pub(crate) const IOCTL: usize = 29;
-    pub(crate) const RECVMMSG: usize = 243;
-    pub(crate) const UNAME: usize = 160;
-    pub(crate) const RT_SIGPROCMASK: usize = 135;
-    pub(crate) const MADVISE: usize = 233;
-    pub(crate) const CAPGET: usize = 90;
-}
+pub(crate) mod number;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("libktsn knows the system calls of x86-64 and AArch64 only");
@@ -133,6 +75,14 @@ pub(crate) fn option_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> 
     option_octets(fd, level, name, &mut value).ok().map(|_| c_int::from_ne_bytes(value))
 }
 
+/// Sets an option; whether the kernel took it.
+pub(crate) fn set_option_int(fd: c_int, level: c_int, name: c_int, value: c_int) -> bool {
+    let value = value.to_ne_bytes();
+    let arguments = [word(fd), word(level), word(name), value.as_ptr() as usize, value.len()];
+    // SAFETY: the kernel reads the four octets of `value`.
+    unsafe { call(number::SETSOCKOPT, arguments) == 0 }
+}
+
 /// The socket's cookie; `None` when the descriptor is no socket. Never 0.
 pub(crate) fn cookie(fd: c_int) -> Option<u64> {
     let mut value = [0; 8];
@@ -170,11 +120,12 @@ pub(crate) fn peer_name(fd: c_int) -> Option<Name> {
     name_of(number::GETPEERNAME, fd)
 }
 
-/// Gives an unbound socket a port on any address, as the kernel does itself at the first send.
-pub(crate) fn bind_any(fd: c_int, v6: bool) -> bool {
+/// Gives an unbound socket this port on any address; 0: one that the kernel chooses, as at the first send.
+pub(crate) fn bind_any(fd: c_int, v6: bool, port: u16) -> bool {
     let mut address = [0u8; 28];
     let (family, len) = if v6 { (abi::AF_INET6, 28) } else { (abi::AF_INET, 16) };
     address[..2].copy_from_slice(&family.to_ne_bytes());
+    [address[2], address[3]] = port.to_be_bytes();
     // SAFETY: the kernel reads `len` octets of `address`, which has at least that many.
     unsafe { call(number::BIND, [word(fd), address.as_ptr() as usize, len, 0, 0]) == 0 }
 }
@@ -460,12 +411,8 @@ pub(crate) fn receive(socket: c_int, message: &mut [u8]) -> Result<(usize, [Opti
 /// A non-blocking SEQPACKET connection to a path socket, CLOEXEC, moved to a number of at least `min` if possible.
 pub(crate) fn connect_unix(path: &core::ffi::CStr, min: c_int) -> Result<OwnedFd, c_int> {
     const AF_UNIX: u16 = 1;
-    const SOCK_SEQPACKET: usize = 5;
-    const SOCK_FLAGS: usize = 0o2_004_000; // SOCK_CLOEXEC | SOCK_NONBLOCK
-    // SAFETY: takes and gives plain values.
-    let socket =
-        unsafe { call(number::SOCKET, [usize::from(AF_UNIX), SOCK_SEQPACKET | SOCK_FLAGS, 0, 0, 0]) };
-    let socket = owned(socket)?;
+    const SOCK_SEQPACKET: c_int = 5;
+    let socket = socket(AF_UNIX, SOCK_SEQPACKET)?;
     let mut address = [0u8; 110];
     let octets = path.to_bytes_with_nul();
     let text = address.get_mut(2..octets.len().saturating_add(2)).ok_or(abi::EINVAL)?;
@@ -480,6 +427,13 @@ pub(crate) fn connect_unix(path: &core::ffi::CStr, min: c_int) -> Result<OwnedFd
     let result =
         unsafe { call(number::CONNECT, [word(socket.as_raw_fd()), address.as_ptr() as usize, len, 0, 0]) };
     if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(move_high(socket, min)) }
+}
+
+/// A new socket, non-blocking, closed by exec.
+pub(crate) fn socket(family: u16, kind: c_int) -> Result<OwnedFd, c_int> {
+    const SOCK_FLAGS: c_int = 0o2_004_000; // SOCK_CLOEXEC | SOCK_NONBLOCK
+    // SAFETY: takes and gives plain values.
+    owned(unsafe { call(number::SOCKET, [usize::from(family), word(kind | SOCK_FLAGS), 0, 0, 0]) })
 }
 
 /// Moves a descriptor out of the way, if the program's limit allows it.

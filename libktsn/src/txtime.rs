@@ -68,6 +68,9 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     // Another thread may be filling frames under the old token: that sender registers the change behind them.
     let is_senders = answer == 0 && !is_new && !stream.is_unused();
     let is_granted = !is_senders && clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
+    if is_granted {
+        show_port(stream, fd);
+    }
     if answer == 0 {
         if is_new {
             fds::set(fd, stream.index);
@@ -187,6 +190,15 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
         best = best.filter(is_best).or(answer.filter(is_best)).or(best).or(answer);
     }
     best
+}
+
+/// Shows the port that a socket without one will have, and waits for the answers: the first send finds them.
+fn show_port(stream: Stream, fd: c_int) {
+    stream.reserve_port(fd);
+    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
+    for held in page::get().into_iter().flat_map(Use::all) {
+        let _ = answer(stream, &held, fd, deadline);
+    }
 }
 
 /// The answer of one attachment, if it serves this stream.

@@ -21,6 +21,8 @@ pub const HELLO_REPLY_OCTETS: usize = 24;
 pub const REGISTER_OCTETS: usize = 24;
 /// Octets of [`Unregister`].
 pub const UNREGISTER_OCTETS: usize = 24;
+/// Octets of [`ShowPort`].
+pub const SHOW_PORT_OCTETS: usize = 24;
 /// Octets of the greatest message: a buffer one greater shows what is too long.
 pub const MESSAGE_OCTETS_MAX: usize = 24;
 
@@ -28,6 +30,7 @@ const HELLO: u16 = 1;
 const HELLO_REPLY: u16 = 2;
 const REGISTER: u16 = 3;
 const UNREGISTER: u16 = 4;
+const SHOW_PORT: u16 = 5;
 
 /// No message of ours.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -172,6 +175,16 @@ pub struct Unregister {
     pub token: u32,
 }
 
+/// The port that a registered UDP socket without one will have, with a second socket that is bound to it. The program closes the second
+/// socket before it binds the first one. Sent only to a daemon that sets [`crate::stream_flags::TAKES_PORT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShowPort {
+    /// Index in the region's stream table.
+    pub stream_index: u32,
+    /// What frames from this port carry.
+    pub token: u32,
+}
+
 /// What a program sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -181,6 +194,8 @@ pub enum Message {
     Register(Register),
     /// Any number of times after it.
     Unregister(Unregister),
+    /// After the stream's Register.
+    ShowPort(ShowPort),
 }
 
 /// The ABI for a program that speaks `client` and a daemon that speaks `daemon` (lowest, highest): the highest that
@@ -311,6 +326,14 @@ impl Unregister {
     }
 }
 
+impl ShowPort {
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SHOW_PORT_OCTETS] {
+        stream_message(SHOW_PORT, self.stream_index, self.token, 0)
+    }
+}
+
 /// magic u64, type u16, 0 u16, stream_index u32, token u32, claim u32.
 fn stream_message(kind: u16, stream_index: u32, token: u32, claim: u32) -> [u8; 24] {
     octets24([MAGIC, pair(u32::from(kind), stream_index), pair(token, claim)])
@@ -338,18 +361,22 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
             }
             Ok(Message::Hello(Hello { abi_min, abi_max, interface_index: words[2] as u32 }))
         }
-        REGISTER | UNREGISTER => {
+        REGISTER | UNREGISTER | SHOW_PORT => {
             expect_length(message, REGISTER_OCTETS)?;
             let [_, reserved, ..] = unquad(words[1]);
             let claim = (words[2] >> 32) as u32;
-            if reserved != 0 || (kind == UNREGISTER && claim != 0) {
+            if reserved != 0 || (kind != REGISTER && claim != 0) {
                 return Err(ControlError::Reserved);
             }
             let (stream_index, token) = ((words[1] >> 32) as u32, words[2] as u32);
-            Ok(if kind == REGISTER {
-                Message::Register(Register { stream_index, token, txtime: TxtimeClaim::from_word(claim)? })
-            } else {
-                Message::Unregister(Unregister { stream_index, token })
+            Ok(match kind {
+                REGISTER => Message::Register(Register {
+                    stream_index,
+                    token,
+                    txtime: TxtimeClaim::from_word(claim)?,
+                }),
+                UNREGISTER => Message::Unregister(Unregister { stream_index, token }),
+                _ => Message::ShowPort(ShowPort { stream_index, token }),
             })
         }
         other => Err(ControlError::Type(other)),

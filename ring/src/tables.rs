@@ -53,6 +53,10 @@ pub mod stream_flags {
     pub const TAI_GRANTED: u16 = 1;
     /// Datagrams without a transmit time are taken too, from the priority in bits 8 to 11 on (0 to 15).
     pub const TAKES_UNTIMED: u16 = 2;
+    /// The daemon takes the port of a socket that has none yet ([`crate::control::ShowPort`]).
+    pub const TAKES_PORT: u16 = 4;
+    /// The stream's port was shown: the socket may get it, and frames with the registration's token leave from it.
+    pub const PORT_SHOWN: u16 = 8;
     /// The socket was granted `CLOCK_TAI` before, perhaps in another process; its SO_TXTIME flags are in bits 13 and 14.
     pub const TAI_REMEMBERED: u16 = 1 << 12;
     const PRIORITY_SHIFT: u32 = 8;

@@ -336,17 +336,20 @@ static void burst_full(void)
 	say("waited-five", send_parcel(fd, &parcel));
 }
 
-// The ring has 64 slots. 80 frames for one instant, each with a call of its own; then one for an instant that has passed.
+// The ring has 64 slots. 80 frames for one instant, each with a call of its own; then one of another socket for that instant, and one
+// for an instant that has passed without a wait.
 static void burst_waits(void)
 {
-	int fd = timed_socket(AF_INET, TAI);
+	int fd = timed_socket(AF_INET, TAI), other = -1;
 	uint64_t at = now(TAI) + 1000000000;
-	for (int i = 0; i < 81; i++) {
+	for (int i = 0; i < 82; i++) {
 		struct parcel parcel = parcel_of("wait", 4);
 		if (i == 80)
+			other = timed_socket(AF_INET, TAI);
+		if (i == 81)
 			usleep(100000);
-		add_time(&parcel, i < 80 ? at : now(TAI) - 1000);
-		if (send_parcel(fd, &parcel) != 4)
+		add_time(&parcel, i < 81 ? at : now(TAI) - 1000);
+		if (send_parcel(i < 80 ? fd : other, &parcel) != 4)
 			exit(5);
 	}
 }

@@ -122,7 +122,7 @@ static void signals(void)
 	sigaction(SIGALRM, &action, NULL);
 	struct itimerval timer = {{0, 300}, {0, 300}}, off = {{0, 0}, {0, 0}};
 	setitimer(ITIMER_REAL, &timer, NULL);
-	for (uint64_t start = now(MONOTONIC); now(MONOTONIC) - start < 500000000; sent++) {
+	for (uint64_t start = now(MONOTONIC); now(MONOTONIC) - start < 500000000 || handled <= 100 || sent <= 1000; sent++) {
 		char text[32];
 		snprintf(text, sizeof(text), "m%ld", sent);
 		failed += send_text(handler_fd, text) != (long)strlen(text);

@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 	else if (!run_process_scenario(name, argc, argv) && !run_grant_scenario(name, argv) &&
 		!run_life_scenario(name, argv) && !run_thread_scenario(name) && !run_stamp_scenario(name, argv) &&
 		!run_burst_scenario(name, argc, argv) && !run_counted_scenario(name) &&
-		!run_leaving_scenario(name))
+		!run_leaving_scenario(name) && !run_port_scenario(name))
 		return 2;
 	return 0;
 }

@@ -62,5 +62,6 @@ int run_stamp_scenario(const char *name, char **argv);
 int run_burst_scenario(const char *name, int argc, char **argv);
 int run_counted_scenario(const char *name);
 int run_leaving_scenario(const char *name);
+int run_port_scenario(const char *name);
 
 #endif

@@ -17,87 +17,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ktsn_ring::control::{
-    self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, TxtimeClaim,
+    self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort, TxtimeClaim,
 };
 use ktsn_ring::{
-    Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamCode, StreamStatus,
-    stream_flags,
+    Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamStatus, stream_flags,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+mod behaviour;
+
+pub use behaviour::Behaviour;
+
 /// How long the peer sleeps between two looks.
 const NAP: Duration = Duration::from_millis(1);
 /// A pass ends within this time, however busy the machine is.
 const PASS_MAX: Duration = Duration::from_secs(10);
-
-/// What the peer answers.
-#[derive(Clone, Debug)]
-pub struct Behaviour {
-    /// Slots of each region.
-    pub slots: u32,
-    /// How many frames of all clients together are taken out; further ones stay in the ring.
-    pub takes_max: usize,
-    /// The answer to Hello.
-    pub hello: HelloStatus,
-    /// The answer to Register.
-    pub stream: StreamCode,
-    /// Index of the attachment's interface.
-    pub interface_index: u32,
-    /// Whether CLOCK_TAI is granted.
-    pub grants_tai: bool,
-    /// From which priority on datagrams without a transmit time are taken.
-    pub takes_untimed_from: Option<u8>,
-    /// Greatest payload, to any destination.
-    pub payload_max: u16,
-    /// Prefixes that are taken.
-    pub destinations: Vec<([u8; 16], u8)>,
-    /// How long a registration takes.
-    pub register_delay: Duration,
-    /// For how long ahead each pass promises the next one. A program rings for frames that are due before that, and waits for
-    /// no peer that has broken its promise. By default none is ever broken.
-    pub promise: Duration,
-    /// Whether the destination table is for ever being written.
-    pub is_writing: bool,
-    /// How many connections are ended at their Hello, without an answer.
-    pub cuts_off: usize,
-}
-
-impl Default for Behaviour {
-    fn default() -> Self {
-        let mut loopback = [0; 16];
-        loopback[10..13].copy_from_slice(&[0xff, 0xff, 127]);
-        let mut one = [0; 16];
-        one[15] = 1;
-        Self {
-            slots: 1024,
-            takes_max: usize::MAX,
-            hello: HelloStatus::Attached,
-            stream: StreamCode::Registered,
-            interface_index: 1,
-            grants_tai: true,
-            takes_untimed_from: None,
-            payload_max: 1400,
-            // 127.0.0.0/16: the rest of the loopback network stays the kernel's.
-            destinations: vec![(loopback, 96 + 16), (one, 128)],
-            register_delay: Duration::ZERO,
-            promise: Duration::from_secs(10),
-            is_writing: false,
-            cuts_off: 0,
-        }
-    }
-}
-
-impl Behaviour {
-    /// Promises as a busy worker does: nobody rings for a frame that is due later than that, and nobody waits for it once it is
-    /// dead, or was held up for as long as a send waits.
-    #[must_use]
-    pub fn prompt() -> Self {
-        Self { promise: Duration::from_millis(2), ..Self::default() }
-    }
-}
 
 /// A frame that a program handed over.
 #[derive(Clone, Debug)]
@@ -137,6 +74,8 @@ pub struct Events {
     pub cut_off: usize,
     /// Registrations so far.
     pub registrations: usize,
+    /// Ports shown in advance so far.
+    pub ports_shown: usize,
     /// The flags of SO_TXTIME that were claimed for a socket, by its cookie.
     pub claims: BTreeMap<u64, u8>,
     /// Streams ended by the program.
@@ -249,7 +188,8 @@ struct Client {
     control: OwnedFd,
     ring: Option<(Consumer, OwnedFd)>,
     streams: Vec<(u32, Option<SocketAddr>, Option<SocketAddr>)>,
-    pending: Vec<(Instant, Register, Option<u8>)>,
+    /// What is to be answered: when, stream, token, the flags that the socket has of itself.
+    pending: Vec<(Instant, u32, u32, u16)>,
     is_over: bool,
 }
 
@@ -339,9 +279,24 @@ impl Client {
                 }
                 let recalled = match register.txtime {
                     TxtimeClaim::Kernels => None,
-                    _ => events.claims.get(&cookie).copied(),
+                    _ => events.claims.get(&cookie).copied().filter(|_| behaviour.grants_tai),
                 };
-                self.pending.push((Instant::now() + behaviour.register_delay, register, recalled));
+                let has_port = local.is_none_or(|local: SocketAddr| local.port() != 0);
+                let flags = recalled.map_or(0, stream_flags::remembered)
+                    | if behaviour.takes_port && !has_port { stream_flags::TAKES_PORT } else { 0 };
+                let Register { stream_index, token, .. } = register;
+                self.pending.push((Instant::now() + behaviour.register_delay, stream_index, token, flags));
+            }
+            (Ok(Message::ShowPort(shown)), [socket]) => {
+                events.ports_shown += 1;
+                let stream = &mut self.streams[shown.stream_index as usize];
+                assert_eq!(stream.1.map(|local| local.port()), Some(0), "a socket that has a port");
+                let local =
+                    rustix::net::getsockname(socket).expect("a socket").try_into().expect("an address");
+                (stream.0, stream.1) = (shown.token, Some(local));
+                let flags = stream_flags::TAKES_PORT | stream_flags::PORT_SHOWN;
+                let ShowPort { stream_index, token } = shown;
+                self.pending.push((Instant::now() + behaviour.register_delay, stream_index, token, flags));
             }
             (Ok(Message::Unregister(over)), []) => {
                 events.unregistrations += 1;
@@ -415,21 +370,22 @@ impl Client {
     fn answer(&mut self, behaviour: &Behaviour) {
         let Some((ring, _)) = &mut self.ring else { return };
         let streams = &self.streams;
-        self.pending.retain(|(at, register, recalled)| {
-            if Instant::now() < *at {
+        self.pending.retain(|&(at, index, token, flags)| {
+            if Instant::now() < at {
                 return true;
             }
-            let is_newest = streams[register.stream_index as usize].0 == register.token;
+            let is_newest = streams[index as usize].0 == token;
             if is_newest {
                 let status = StreamStatus {
-                    token: register.token,
-                    flags: granted(behaviour.grants_tai, *recalled)
+                    token,
+                    flags: flags
+                        | if behaviour.grants_tai { stream_flags::TAI_GRANTED } else { 0 }
                         | behaviour.takes_untimed_from.map_or(0, stream_flags::takes_untimed_from),
                     code: behaviour.stream,
                     limit: u32::from(behaviour.payload_max),
                     bypass: 0,
                 };
-                ring.set_stream(register.stream_index, status).expect("stream");
+                ring.set_stream(index, status).expect("stream");
             }
             false
         });
@@ -480,11 +436,6 @@ impl Client {
         }
         events.counters[self.number] = ring.counters();
     }
-}
-
-/// What a stream is told about CLOCK_TAI.
-fn granted(grants_tai: bool, recalled: Option<u8>) -> u16 {
-    if grants_tai { stream_flags::TAI_GRANTED | recalled.map_or(0, stream_flags::remembered) } else { 0 }
 }
 
 impl Drop for Client {

@@ -59,7 +59,7 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
 fn it_is_small_and_cannot_panic() {
     let octets = std::fs::metadata(hook::library()).expect("library").len();
     // The way of the usual datagram is one function, inlined from the call to its slot: that is a tenth of it.
-    assert!(octets < 132 * 1024, "{octets} octets");
+    assert!(octets < 144 * 1024, "{octets} octets");
     let symbols = tool("nm", &["-C"]);
     let panics: Vec<&str> =
         symbols.lines().filter(|line| line.contains("panic") || line.contains("fail")).collect();

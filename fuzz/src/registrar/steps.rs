@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ktsn_ring::control::{Hello, Register, TxtimeClaim, Unregister};
+use ktsn_ring::control::{Hello, Register, ShowPort, TxtimeClaim, Unregister};
 use ktsn_ring::layout::ABI;
 use ktsnd::fuzzing::registrar::{Namespace, Passed};
 
@@ -33,7 +33,8 @@ fn passed(octets: &mut Octets<'_>) -> Option<Vec<Passed>> {
 
 fn kind(octet: u8) -> Passed {
     match octet % 18 {
-        0..=3 => Passed::Udp,
+        0..=2 => Passed::Udp,
+        3 => Passed::Bound,
         4 => Passed::UdpForeign,
         5 => Passed::Tcp,
         6 => Passed::TcpForeign,
@@ -156,7 +157,10 @@ impl Model {
         };
         let token = self.next_token;
         self.next_token += 1;
-        let message = Register { stream_index, token, txtime: claim(octet >> 3) }.encode();
+        let message = match octet >> 3 {
+            0x1f => ShowPort { stream_index, token }.encode(),
+            claimed => Register { stream_index, token, txtime: claim(claimed) }.encode(),
+        };
         let passed = passed(octets)?;
         self.say(at, &message, &passed);
         Some(())

@@ -399,6 +399,7 @@ impl<P: Send + 'static> Service<P> {
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
+            (Ok(Message::ShowPort(shown)), Some(facts)) => self.show_port(number, shown, facts.ok()),
             (Ok(Message::Unregister(unregister)), None) => self.unregister(number, unregister.stream_index),
             (parsed, _) => {
                 debug!(?parsed, "not a message: connection ends");

@@ -11,10 +11,10 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use ktsn_ring::control::{Register, TxtimeClaim, Unregister};
+use ktsn_ring::control::{REGISTER_OCTETS, Register, TxtimeClaim, Unregister};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus};
 
-use super::{ASKS, Entry, STREAMS, Stream};
+use super::{ASKS, Entry, STREAMS, Stream, port};
 use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
 use crate::region::Use;
 use crate::{clock, page, sys};
@@ -28,7 +28,7 @@ const NAP: u32 = 50_000;
 
 /// In a registration: the socket's addresses changed, register again before the next frame. It lies in the same word
 /// as the token, so that no thread sees it cleared beside the old one.
-const STALE: u64 = 1 << 63;
+pub(super) const STALE: u64 = 1 << 63;
 /// The epoch's bits in a registration, after shifting.
 const EPOCH_MASK: u32 = u32::MAX >> 1;
 
@@ -60,6 +60,7 @@ pub(crate) fn forget_registrations() {
             registration.store(0, Relaxed);
         }
     }
+    port::release_all();
 }
 
 /// A stream ends: the daemons are told.
@@ -79,7 +80,7 @@ pub(super) fn unregister(index: u32, entry: &Entry) {
 }
 
 /// Whether a registration was made with this region's daemon, and not with one before it.
-fn is_with(registration: u64, held: &Use) -> bool {
+pub(super) fn is_with(registration: u64, held: &Use) -> bool {
     (registration >> 32) as u32 & EPOCH_MASK == held.epoch() & EPOCH_MASK
 }
 
@@ -89,6 +90,11 @@ impl Stream {
         for registration in &self.entry.registrations {
             registration.fetch_or(STALE, AcqRel);
         }
+    }
+
+    /// The same with the attachment of one region.
+    pub(super) fn set_stale_at(self, held: &Use) {
+        self.registered(held).fetch_or(STALE, AcqRel);
     }
 
     /// What a registration says about SO_TXTIME.
@@ -103,7 +109,7 @@ impl Stream {
     }
 
     /// Its registration with the attachment of a region.
-    fn registered(self, held: &Use) -> &'static AtomicU64 {
+    pub(super) fn registered(self, held: &Use) -> &'static AtomicU64 {
         self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
     }
 
@@ -135,6 +141,7 @@ impl Stream {
                 let _ = self.register(&held, fd, registration, true);
             }
         }
+        self.show_port();
     }
 
     /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
@@ -172,7 +179,7 @@ impl Stream {
 
     /// The daemon's answer to a registration, awaited as long as its program may.
     #[inline(never)]
-    fn answer(self, held: &Use, mut registration: u64, fd: c_int, flags: c_int) -> Registration {
+    pub(super) fn answer(self, held: &Use, mut registration: u64, fd: c_int, flags: c_int) -> Registration {
         let mut patience: Option<u64> = None;
         loop {
             if let Some(answered) = self.answered(held, registration) {
@@ -201,21 +208,38 @@ impl Stream {
 
     /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
     fn register(self, held: &Use, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
-        let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
-            0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
-            token => token,
+        let token = match self.begin_registration(held, old, may_wait) {
+            Ok(token) => token,
+            Err(other) => return Some(other), // another thread registers right now
         };
-        let new = u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32;
-        self.entry.registered_at.store(if may_wait { clock::monotonic() } else { 0 }, Relaxed);
-        if let Err(other) = self.registered(held).compare_exchange(old, new, AcqRel, Acquire) {
-            return Some(other); // another thread registers right now
-        }
         // First the word, then the addresses: a change in between makes the stream stale again.
         self.read_addresses(fd);
         self.read_options(fd);
         let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
+        self.send_registration(held, token, &message.encode(), fd)
+    }
+
+    /// Puts a registration with a new token in the place of the old one; the token, or the registration that is there instead.
+    pub(super) fn begin_registration(self, held: &Use, old: u64, may_wait: bool) -> Result<u32, u64> {
+        let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
+            0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
+            token => token,
+        };
+        self.entry.registered_at.store(if may_wait { clock::monotonic() } else { 0 }, Relaxed);
+        self.registered(held).compare_exchange(old, with_token(token, held), AcqRel, Acquire).map(|_| token)
+    }
+
+    /// Sends the message of a registration with its descriptor; the registration, or `None` when it could not be sent.
+    #[inline(never)]
+    pub(super) fn send_registration(
+        self,
+        held: &Use,
+        token: u32,
+        message: &[u8; REGISTER_OCTETS],
+        fd: c_int,
+    ) -> Option<u64> {
         let sent = match held.region().control.get() {
-            Some(control) => sys::send(control, &message.encode(), Some(fd)),
+            Some(control) => sys::send(control, message, Some(fd)),
             None => Err(EPIPE),
         };
         match sent {
@@ -224,7 +248,7 @@ impl Stream {
                 if self.registered(held).load(Acquire) as u32 != token {
                     self.set_stale();
                 }
-                Some(new)
+                Some(with_token(token, held))
             }
             Err(error) => {
                 self.set_stale();
@@ -238,6 +262,11 @@ impl Stream {
             }
         }
     }
+}
+
+/// The registration of a token with a region's daemon.
+fn with_token(token: u32, held: &Use) -> u64 {
+    u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32
 }
 
 /// How long a call waits for an answer at most, ns.

@@ -2,8 +2,8 @@
 use proptest::prelude::*;
 
 use super::{
-    ControlError, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, TxtimeClaim,
-    Unregister, parse, select_abi,
+    ControlError, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort,
+    TxtimeClaim, Unregister, parse, select_abi,
 };
 
 #[test]
@@ -28,6 +28,8 @@ fn octets_follow_the_page() {
     assert_eq!(register.encode()[20..], [2, 3, 0, 0]);
     let unregister = Unregister { stream_index: 7, token: 1 };
     assert_eq!(&unregister.encode(), b"KTSNRNG\0\x04\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0");
+    let shown = ShowPort { stream_index: 7, token: 1 };
+    assert_eq!(&shown.encode(), b"KTSNRNG\0\x05\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0");
 }
 
 #[test]
@@ -69,6 +71,7 @@ fn bad_messages_have_names() {
     assert_eq!(claim(3, [2, 4, 0, 0]), Err(ControlError::Claim(0x402)));
     assert_eq!(claim(3, [1, 1, 0, 0]), Err(ControlError::Claim(0x101)));
     assert_eq!(claim(4, [1, 0, 0, 0]), Err(ControlError::Reserved));
+    assert_eq!(claim(5, [1, 0, 0, 0]), Err(ControlError::Reserved));
 }
 
 #[test]
@@ -100,6 +103,7 @@ proptest! {
             }
             Ok(Message::Register(register)) => prop_assert_eq!(message, &register.encode()[..]),
             Ok(Message::Unregister(unregister)) => prop_assert_eq!(message, &unregister.encode()[..]),
+            Ok(Message::ShowPort(shown)) => prop_assert_eq!(message, &shown.encode()[..]),
             Err(_) => {}
         }
         if let Ok(reply) = HelloReply::parse(message) {

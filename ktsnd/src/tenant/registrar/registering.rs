@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a socket becomes a stream, and how a stream ends.
 //!
-//! In: Register with what the socket is, or Unregister. Out: the worker's command, and the stream in the directory. A stream for
-//! which its attachment has no memory left is refused, and so is a socket that is not served: the program leaves it to the kernel.
+//! In: Register with what the socket is, ShowPort with what the second socket is, or Unregister. Out: the worker's command, and the stream
+//! in the directory. A stream for which its attachment has no memory left is refused, and so is a socket that is not served: the
+//! program leaves it to the kernel.
 
 use ktsn_ring::control::{self, TXTIME_DEADLINE_MODE};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
@@ -43,8 +44,42 @@ impl<P: Send + 'static> Service<P> {
             (Some(served), Some(facts)) if judged == StreamCode::Registered => {
                 self.begin_stream(number, register, &served, &facts)
             }
-            _ => self.refuse(number, register, judged),
+            _ => self.refuse(number, (register.stream_index, register.token), judged),
         }
+    }
+
+    /// Answers a ShowPort: the stream has the shown port from now on. False ends the connection.
+    pub(super) fn show_port(
+        &mut self,
+        number: u64,
+        shown: control::ShowPort,
+        facts: Option<SocketFacts>,
+    ) -> bool {
+        let control::ShowPort { stream_index: index, token } = shown;
+        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
+            return false;
+        };
+        if index >= limits::STREAMS_MAX || !matches!(client.held, Held::Given) {
+            return false;
+        }
+        let mut known = self.directory.lock();
+        let served = known.served.iter().find(|served| served.index == client.attachment);
+        let netns_cookie = served.map(|served| served.netns_cookie);
+        let stream = known.clients.get(&client.key).and_then(|view| view.streams.get(index));
+        let info = match (stream, facts) {
+            (Some(info), Some(facts)) if Some(facts.netns_cookie) == netns_cookie => {
+                with_port(info, token, &facts)
+            }
+            _ => None,
+        };
+        let Some(info) = info else {
+            drop(known);
+            return self.refuse(number, (index, token), StreamCode::Unsupported);
+        };
+        // It takes the place of the registration before it, so its page is there.
+        let kept = known.keep_stream(client.key, index, info.clone());
+        drop(known);
+        kept.is_ok() && client.worker.send(Command::Register(client.key, index, Box::new(info))).is_ok()
     }
 
     fn begin_stream(
@@ -59,7 +94,7 @@ impl<P: Send + 'static> Service<P> {
             return false;
         };
         let granted = self.granted.entry(served.netns_cookie).or_default();
-        let flags = granted.answer(flags_of(served), txtime, facts.cookie);
+        let flags = granted.answer(flags_of(served), txtime, facts.cookie) | takes_port(facts);
         let mut known = self.directory.lock();
         let status = match facts.link {
             Some(_) => link_status_of(token, flags, &known.tables, served.index),
@@ -84,7 +119,7 @@ impl<P: Send + 'static> Service<P> {
                 let (attachment, reason, memory_max) = (&served.name, reason.word(), served.memory_max);
                 warn!(attachment, reason, memory_max, "a socket of a client is refused");
             }
-            return self.refuse(number, register, StreamCode::Refused);
+            return self.refuse(number, (index, token), StreamCode::Refused);
         }
         if is_on_tai(flags, facts.txtime) {
             count(&served.stats.tai_streams);
@@ -93,8 +128,7 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// A socket does not become a stream. What the stream was before ends with it.
-    fn refuse(&mut self, number: u64, register: control::Register, code: StreamCode) -> bool {
-        let control::Register { stream_index: index, token, .. } = register;
+    fn refuse(&mut self, number: u64, (index, token): (u32, u32), code: StreamCode) -> bool {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
             return false;
         };
@@ -117,6 +151,23 @@ impl<P: Send + 'static> Service<P> {
     }
 }
 
+/// The flag of a socket whose port can be shown in advance: UDP, without a port.
+fn takes_port(facts: &SocketFacts) -> u16 {
+    if facts.udp && facts.local.port() == 0 { stream_flags::TAKES_PORT } else { 0 }
+}
+
+/// A stream without a port with that of the shown socket: UDP of the same family on any address, without a peer. `None` where one of the
+/// two is not such a socket.
+fn with_port(info: &StreamInfo, token: u32, shown: &SocketFacts) -> Option<StreamInfo> {
+    let has_none = info.link.is_none() && info.peer.is_none() && info.local.port() == 0;
+    let is_any = |address: std::net::SocketAddr| address.ip().is_unspecified();
+    let is_same = is_any(shown.local) && is_any(info.local) && shown.local.is_ipv4() == info.local.is_ipv4();
+    let can = has_none && is_same && shown.udp && shown.peer.is_none() && shown.local.port() != 0;
+    let flags = info.status.flags | stream_flags::PORT_SHOWN;
+    let status = StreamStatus { token, flags, ..info.status };
+    can.then(|| StreamInfo { token, local: shown.local, status, ..info.clone() })
+}
+
 /// Whether a socket's transmit times are deadlines: by the SO_TXTIME that it was granted here, else by the kernel's.
 fn is_deadline(flags: u16, kernels: SockTxtime) -> bool {
     let flags = stream_flags::recalled(flags).map_or(kernels.flags, u32::from);
@@ -126,4 +177,77 @@ fn is_deadline(flags: u16, kernels: SockTxtime) -> bool {
 /// Whether a socket's transmit times are CLOCK_TAI's.
 fn is_on_tai(flags: u16, kernels: SockTxtime) -> bool {
     stream_flags::recalled(flags).is_some() || kernels.clock == u32::from(ClockId::Tai.id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    use ktsn_resolve::AttachmentIndex;
+
+    use crate::worker::LinkKind;
+
+    fn facts(local: &str) -> SocketFacts {
+        SocketFacts {
+            udp: true,
+            link: None,
+            cookie: 9,
+            netns_cookie: 1,
+            local: local.parse().unwrap(),
+            peer: None,
+            interface: 0,
+            mark: 0,
+            txtime: SockTxtime::default(),
+        }
+    }
+
+    fn stream(local: &str) -> StreamInfo {
+        StreamInfo {
+            token: 1,
+            cookie: 7,
+            attachment: AttachmentIndex(0),
+            local: local.parse().unwrap(),
+            peer: None,
+            link: None,
+            is_deadline: true,
+            status: StreamStatus { token: 1, flags: stream_flags::TAKES_PORT, ..StreamStatus::default() },
+        }
+    }
+
+    #[test]
+    fn a_shown_port_is_the_streams() {
+        for (stream_at, shown_at) in [("0.0.0.0:0", "0.0.0.0:5000"), ("[::]:0", "[::]:5000")] {
+            let before = stream(stream_at);
+            let now = with_port(&before, 2, &facts(shown_at)).unwrap();
+            assert_eq!((now.token, now.status.token, now.local), (2, 2, shown_at.parse().unwrap()));
+            assert_eq!(now.status.flags, stream_flags::TAKES_PORT | stream_flags::PORT_SHOWN);
+            // All else is what the stream's own socket is.
+            let status = StreamStatus { token: 1, flags: before.status.flags, ..now.status };
+            assert_eq!(StreamInfo { token: 1, local: before.local, status, ..now }, before);
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_taken_for_a_port() {
+        let peer: SocketAddr = "10.0.0.2:9".parse().unwrap();
+        let good = || facts("0.0.0.0:5000");
+        for (stream, shown) in [
+            (stream("0.0.0.0:7"), good()),
+            (stream("10.0.0.1:0"), good()),
+            (stream("[::]:0"), good()),
+            (StreamInfo { peer: Some(peer), ..stream("0.0.0.0:0") }, good()),
+            (StreamInfo { link: Some(LinkKind::Frames), ..stream("0.0.0.0:0") }, good()),
+            (stream("0.0.0.0:0"), facts("0.0.0.0:0")),
+            (stream("0.0.0.0:0"), facts("10.0.0.1:5000")),
+            (stream("0.0.0.0:0"), facts("[::]:5000")),
+            (stream("0.0.0.0:0"), SocketFacts { peer: Some(peer), ..good() }),
+            (stream("0.0.0.0:0"), SocketFacts { udp: false, ..good() }),
+        ] {
+            assert_eq!(with_port(&stream, 2, &shown), None, "{stream:?} {shown:?}");
+        }
+        assert_eq!(takes_port(&facts("0.0.0.0:0")), stream_flags::TAKES_PORT);
+        assert_eq!(takes_port(&good()), 0);
+        assert_eq!(takes_port(&SocketFacts { udp: false, ..facts("0.0.0.0:0") }), 0);
+    }
 }

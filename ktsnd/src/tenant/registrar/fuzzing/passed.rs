@@ -27,8 +27,10 @@ const DESCRIPTORS_MAX: usize = 16;
 /// Something that a program passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// A UDP socket of the process's namespace.
+    /// A UDP socket of the process's namespace, without a port.
     Udp,
+    /// One with a port.
+    Bound,
     /// A UDP socket that a helper finds in the namespace of attachment 2.
     UdpForeign,
     /// A TCP socket.
@@ -117,6 +119,12 @@ fn make(kind: Passed) -> Option<OwnedFd> {
             let is_udp = kind == Passed::UdpForeign;
             let socket = inet(if is_udp { SocketType::DGRAM } else { SocketType::STREAM }).ok()?;
             sockopt::set_socket_broadcast(&socket, true).ok()?;
+            Some(socket)
+        }
+        Passed::Bound => {
+            let socket = inet(SocketType::DGRAM).ok()?;
+            let any: std::net::SocketAddr = ([0, 0, 0, 0], 0).into();
+            rustix::net::bind(&socket, &any).ok()?;
             Some(socket)
         }
         Passed::Tcp => inet(SocketType::STREAM).ok(),

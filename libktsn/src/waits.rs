@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a send of this process last waited for a slot: frames whose TxTime passed meanwhile are late for that reason.
+//!
+//! In: the waits, by the clock of the frame that waited. Out: whether a TxTime lies in the last one. The ring is the process's, and so is the
+//! wait: a thread that waits on one socket is late with the others, too. Threads that wait at once have one wait together. The two words
+//! are written by themselves: what is read in between counts under another name, and is counted.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ktsn_ring::ClockId;
+
+use crate::sys;
+
+/// Waits less than this apart are one, in nanoseconds: threads that wait at once look at different instants.
+const GAP: u64 = 5_000_000;
+
+/// The last wait on a clock, in its nanoseconds.
+struct Wait {
+    since: AtomicU64,
+    until: AtomicU64,
+}
+
+static WAITS: [Wait; 2] = [const { Wait { since: AtomicU64::new(0), until: AtomicU64::new(0) } }; 2];
+
+fn of(clock: ClockId) -> &'static Wait {
+    let [on_monotonic, on_tai] = &WAITS;
+    match clock {
+        ClockId::Monotonic => on_monotonic,
+        ClockId::Tai => on_tai,
+    }
+}
+
+/// Whether this TxTime passed while a send waited.
+#[inline(always)]
+pub(crate) fn cover(clock: ClockId, tx_time: u64) -> bool {
+    let wait = of(clock);
+    tx_time < wait.until.load(Relaxed) && tx_time >= wait.since.load(Relaxed)
+}
+
+/// When the wait of a send with this TxTime begins: now, or with an earlier wait that this one follows, or that the send is late for.
+pub(crate) fn begin(clock: ClockId, tx_time: u64) -> u64 {
+    let (wait, now) = (of(clock), now_on(clock));
+    let is_same = now < wait.until.load(Relaxed).saturating_add(GAP);
+    if is_same || cover(clock, tx_time) { wait.since.load(Relaxed) } else { now }
+}
+
+/// A send has waited since then.
+pub(crate) fn note(clock: ClockId, since: u64) {
+    let wait = of(clock);
+    wait.since.store(since, Relaxed);
+    wait.until.store(now_on(clock), Relaxed);
+}
+
+/// Now, in nanoseconds of a socket's clock.
+fn now_on(clock: ClockId) -> u64 {
+    sys::clock_by_call(clock.id().into())
+}
