@@ -20,6 +20,7 @@ mod margins;
 pub mod node;
 mod policy;
 pub mod queue;
+mod rehearsal;
 pub mod run_dir;
 #[cfg(test)]
 #[allow(unreachable_pub)]

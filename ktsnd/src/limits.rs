@@ -142,6 +142,12 @@ pub const LAST_STRETCH_COLD: Nanos = Nanos::from_micros(40);
 pub const COLD_AFTER: Nanos = Nanos::from_millis(3);
 /// The way into the kernel is made warm after such a pause where so much time is left.
 pub const WARM_UP_COLD: Nanos = Nanos::from_micros(20);
+/// After so long without a hand-over a frame is rehearsed …
+pub const REHEARSE_AFTER: Nanos = Nanos::from_millis(20);
+/// … so long before its time …
+pub const REHEARSAL: Nanos = Nanos::from_micros(150);
+/// … and not at all where less is left: a rehearsal takes 20 to 50 µs, seldom 150.
+pub const REHEARSAL_LEAST: Nanos = Nanos::from_micros(90);
 /// So long before a transmit time at least, the way into the kernel is made warm: that takes some 300 ns, or 1 µs with cold caches.
 pub const WARM_UP: Nanos = Nanos::from_micros(2);
 /// A transmit error above this counts as an overrun.

@@ -19,6 +19,12 @@ pub(crate) fn set_fifo(priority: u32) -> io::Result<()> {
     }
 }
 
+/// Moves the calling thread, and it alone, into a new network namespace. It ends with the thread and what the thread opened in it.
+pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
+    // SAFETY: only the network namespace is left; descriptors stay shared with the other threads.
+    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
+}
+
 /// Timers of the calling thread end at their time, not up to 50 µs later.
 pub(crate) fn set_timer_slack() -> io::Result<()> {
     let one: libc::c_ulong = 1;

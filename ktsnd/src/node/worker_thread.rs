@@ -10,13 +10,14 @@ use ktsn_port::AnyPort;
 use ktsn_resolve::Tables;
 use ktsn_time::Nanos;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{Event, NodeError, Outlet};
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
 use crate::queue::worker_to_thread;
+use crate::rehearsal::Rehearsal;
 use crate::stats::WorkerStats;
 use crate::supervise::{WORKER, Watched};
 use crate::sys;
@@ -46,7 +47,7 @@ impl WorkerThread {
     ) -> Result<Self, std::io::Error> {
         let (outbox, inbox, returned, wake) = queues::<AnyPort>()?;
         let stats = Arc::new(WorkerStats::default());
-        let host = Host::new(wake)?;
+        let host = Host::new(wake)?.with_rehearsal(rehearsal(&config.device));
         let options = WorkerOptions {
             spin_margin: config.spin_margin,
             known_margins,
@@ -118,6 +119,15 @@ impl WorkerThread {
             let _ = thread.join();
         }
     }
+}
+
+/// A frame to rehearse with; `None` where ktsnd may make no namespace.
+fn rehearsal(device: &str) -> Option<Rehearsal> {
+    Rehearsal::open()
+        .inspect_err(
+            |error| debug!(device, %error, "no namespace to rehearse in: frames after a pause come later"),
+        )
+        .ok()
 }
 
 /// What a thread receives, which tells the supervisor whether it waits or works.

@@ -49,6 +49,7 @@ use ktsn_resolve::{AttachmentIndex, Bridged, PortIndex, TableError, Tables};
 pub(crate) use host_end::host_end;
 pub use manager::{Manager, PeersOf};
 pub(crate) use namespace::Entered;
+pub(crate) use netlink::Netlink;
 pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;

@@ -81,7 +81,7 @@ impl Hints {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     socket: OwnedFd,
     port: u32,
     sequence: u32,
@@ -106,7 +106,7 @@ enum Read {
 
 impl Netlink {
     /// Opens a socket in the calling thread's namespace and listens.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(SocketFamily::NETLINK, SocketType::RAW, flags, None)?;
         // Without the right to exceed the system's limit the ordinary call takes what it gets.
@@ -137,6 +137,11 @@ impl Netlink {
     /// Asks the kernel to do something; its refusal, if any, is read and ignored later.
     pub(super) fn ask(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_CREATE)
+    }
+
+    /// Has the kernel make something new.
+    pub(crate) fn make(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.ask_for(message, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE, |_| {}).map(drop)
     }
 
     /// Asks one question; what `parse` takes of the answer is kept.

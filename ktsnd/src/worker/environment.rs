@@ -14,6 +14,8 @@ use rustix::time::{
     clock_gettime_dynamic, timerfd_create, timerfd_settime,
 };
 
+use crate::rehearsal::Rehearsal;
+
 /// Why the worker woke. Doorbells are told by the number they were watched under.
 #[derive(Debug, Default)]
 pub struct Woken {
@@ -64,6 +66,12 @@ pub trait Environment {
     fn cpu_time(&mut self) -> Option<Nanos> {
         None
     }
+    /// Whether [`Self::rehearse`] does anything.
+    fn can_rehearse(&self) -> bool {
+        false
+    }
+    /// Hands a frame that goes nowhere to the kernel: code and data of the way are in the caches then, and the processor is awake.
+    fn rehearse(&mut self) {}
     /// Sleeps until `until`, whatever happens.
     fn rest(&mut self, until: Monotonic);
     /// What happened by now, without sleeping: fills `woken`, at most `most` doorbells.
@@ -84,6 +92,7 @@ pub struct Host {
     epoll: OwnedFd,
     command: OwnedFd,
     clock: OwnedFd,
+    rehearsal: Option<Rehearsal>,
 }
 
 fn nanos(t: rustix::time::Timespec) -> u64 {
@@ -116,9 +125,15 @@ impl Host {
         };
         add(&command, TOKEN_COMMAND)?;
         add(&clock, TOKEN_CLOCK)?;
-        let host = Self { epoll, command, clock };
+        let host = Self { epoll, command, clock, rehearsal: None };
         host.arm_clock();
         Ok(host)
+    }
+
+    /// With a frame that can be rehearsed.
+    #[must_use]
+    pub(crate) fn with_rehearsal(self, rehearsal: Option<Rehearsal>) -> Self {
+        Self { rehearsal, ..self }
     }
 
     /// A timer that never ends but is cancelled when somebody sets the clock.
@@ -184,6 +199,16 @@ impl Environment for Host {
 
     fn cpu_time(&mut self) -> Option<Nanos> {
         Some(Nanos::new(i64::try_from(nanos(clock_gettime(ClockId::ThreadCPUTime))).unwrap_or(i64::MAX)))
+    }
+
+    fn can_rehearse(&self) -> bool {
+        self.rehearsal.is_some()
+    }
+
+    fn rehearse(&mut self) {
+        if let Some(rehearsal) = &mut self.rehearsal {
+            rehearsal.run();
+        }
     }
 
     fn rest(&mut self, until: Monotonic) {

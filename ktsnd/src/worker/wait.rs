@@ -212,6 +212,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let mut now = began;
         let mut nearest = next.at.ahead_of(began);
         let stretch = self.stretch(next.port, nearest, began.monotonic);
+        let mut is_rehearsed = !self.is_rehearsed(next.port, nearest, began.monotonic);
         loop {
             let ahead = next.at.ahead_of(now);
             if ahead <= stretch {
@@ -223,6 +224,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return;
             }
             nearest = nearest.min(ahead);
+            if !is_rehearsed && ahead <= limits::REHEARSAL {
+                is_rehearsed = true;
+                if ahead >= limits::REHEARSAL_LEAST {
+                    self.env.rehearse();
+                    now = self.env.now();
+                    continue;
+                }
+            }
             if self.is_to_listen(now.monotonic) && ahead >= limits::INTAKE_STOPS {
                 self.spent_spinning(began, now);
                 return;
@@ -243,16 +252,37 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// How long before its time the next frame of `port` is made ready, which is due in `ahead`.
     fn stretch(&self, port: usize, ahead: Nanos, now: Monotonic) -> Nanos {
-        let is_cold = now.since(self.handed_over_at).saturating_add(ahead) > limits::COLD_AFTER;
-        // A frame that the port did not take lies ready; a slow port's is not made ready.
-        let is_made_ready =
-            self.ports[port].as_ref().is_some_and(|state| state.held.is_none() && !state.slow.is_slow(now));
-        if is_cold && is_made_ready { limits::LAST_STRETCH_COLD } else { limits::LAST_STRETCH }
+        let is_cold = self.pause_until(ahead, now) > limits::COLD_AFTER;
+        if is_cold && self.is_made_ready(port, now) {
+            limits::LAST_STRETCH_COLD
+        } else {
+            limits::LAST_STRETCH
+        }
+    }
+
+    /// Whether a frame that goes nowhere is handed over before the next one of `port`, which is due in `ahead`.
+    fn is_rehearsed(&self, port: usize, ahead: Nanos, now: Monotonic) -> bool {
+        let is_rare = self.pause_until(ahead, now) > limits::REHEARSE_AFTER;
+        is_rare && self.env.can_rehearse() && self.is_made_ready(port, now)
+    }
+
+    /// How long nothing will have been handed over when a frame is due in `ahead`.
+    fn pause_until(&self, ahead: Nanos, now: Monotonic) -> Nanos {
+        now.since(self.handed_over_at).saturating_add(ahead)
+    }
+
+    /// A frame that the port did not take lies ready; a slow port's is not made ready.
+    fn is_made_ready(&self, port: usize, now: Monotonic) -> bool {
+        self.ports[port].as_ref().is_some_and(|state| state.held.is_none() && !state.slow.is_slow(now))
     }
 
     /// How much earlier the worker wakes for a frame after a pause.
     fn more_if_cold(&self, next: Next, now: Now) -> Nanos {
-        self.stretch(next.port, next.at.ahead_of(now), now.monotonic).saturating_sub(limits::LAST_STRETCH)
+        let ahead = next.at.ahead_of(now);
+        if self.is_rehearsed(next.port, ahead, now.monotonic) {
+            return limits::REHEARSAL;
+        }
+        self.stretch(next.port, ahead, now.monotonic).saturating_sub(limits::LAST_STRETCH)
     }
 
     /// One ring and one source of captured frames between two readings of the clock, so that many do not blur it; whether

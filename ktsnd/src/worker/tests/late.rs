@@ -68,3 +68,43 @@ fn a_frame_that_is_late_by_waiting_for_a_slot_has_its_own_word() {
     assert_eq!((world.stats.waited.load(SeqCst), world.stats.late.load(SeqCst)), (1, 0));
     assert_eq!((world.dropped(DropReason::Waited), world.dropped(DropReason::Missed)), (1, 0));
 }
+
+/// After a pause of 20 ms a frame that goes nowhere is handed over first, 150 µs before the next one's time; not where the worker wakes too late
+/// for it, and not between frames that follow each other.
+#[test]
+fn a_rare_frame_is_rehearsed() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    world.clocks.rehearsal.store(40 * US, SeqCst);
+    let (mut number, mut wakes_late) = (0, false);
+    for (pause, lateness, is_rehearsed) in [
+        (50 * MS, 0, true),
+        (MS, 0, false),
+        (19 * MS, 0, false),
+        (25 * MS, 0, true),
+        (500 * MS, 0, true),
+        (500 * MS, 400 * US, false),
+    ] {
+        world.clocks.lateness.store(lateness, SeqCst);
+        wakes_late |= lateness > 0;
+        let now = world.clocks.at();
+        let at = world.sent().last().map_or(now, |sent| sent.0) + pause;
+        app.push(ClockId::Monotonic, at, now, b"rare");
+        number += 1;
+        world.run_until(400, |w| w.sent().len() == number);
+        let rehearsed = std::mem::take(&mut *world.clocks.rehearsed.lock().unwrap());
+        let ahead: Vec<u64> = rehearsed.iter().map(|began| at.saturating_sub(*began)).collect();
+        assert_eq!(ahead.len(), usize::from(is_rehearsed), "{pause}: {ahead:?}");
+        assert!(ahead.iter().all(|ahead| (90 * US..=150 * US).contains(ahead)), "{pause}: {ahead:?}");
+        let off = world.sent()[number - 1].0.cast_signed() - at.cast_signed();
+        assert!(wakes_late || (0..US.cast_signed()).contains(&off), "{pause}: {off} ns");
+    }
+    // The machine stalls in a rehearsal: the frame is late by what is left of that, and leaves.
+    world.clocks.lateness.store(0, SeqCst);
+    world.clocks.rehearsal.store(200 * US, SeqCst);
+    let now = world.clocks.at();
+    app.push(ClockId::Monotonic, now + 50 * MS, now, b"stalled");
+    world.run_until(400, |w| w.sent().len() == number + 1);
+    let off = world.sent()[number].0 - (now + 50 * MS);
+    assert!((50 * US..60 * US).contains(&off), "{off}");
+}

@@ -56,6 +56,10 @@ pub(super) struct Clocks {
     pub hand_over: Arc<AtomicU64>,
     /// So long warming it up takes.
     pub warm_up: Arc<AtomicU64>,
+    /// So long a rehearsal takes; 0 = there is none.
+    pub rehearsal: Arc<AtomicU64>,
+    /// When one began.
+    pub rehearsed: Arc<Mutex<Vec<u64>>>,
     /// Places of clients that have rung.
     pub ringing: Arc<Mutex<Vec<u64>>>,
     /// Nothing can be waited for.
@@ -115,6 +119,13 @@ impl Environment for Clocks {
     }
     fn cpu_time(&mut self) -> Option<Nanos> {
         Some(Nanos::new(self.cpu.load(SeqCst) as i64))
+    }
+    fn can_rehearse(&self) -> bool {
+        self.rehearsal.load(SeqCst) != 0
+    }
+    fn rehearse(&mut self) {
+        self.rehearsed.lock().unwrap().push(self.at());
+        self.monotonic.fetch_add(self.rehearsal.load(SeqCst), SeqCst);
     }
     fn rest(&mut self, until: Monotonic) {
         self.monotonic.fetch_max(until.as_nanos(), SeqCst);
