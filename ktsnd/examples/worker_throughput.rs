@@ -6,6 +6,8 @@
 //! standard error. `--seconds S` (default 5), `--earliest` for that strategy, `--policed` with a flow meter in front that
 //! passes everything.
 //!
+//! `--burst`: instead, nanoseconds from a transmit time until the last of 32 frames of one client for that instant is committed.
+//!
 //! `--peers N,M`: instead of frames by second, nanoseconds by frame of one worker for each of these numbers of peers. They
 //! take turns, batch by batch; each frame goes to another peer, in a scattered order, to one pod behind each.
 
@@ -42,6 +44,8 @@ use ktsnd::worker::{
 
 const CLIENTS: u64 = 8;
 const SLOTS: u32 = 256;
+/// Frames for one instant.
+const BURST: u32 = 32;
 const PAYLOAD: [u8; 64] = [0x5a; 64];
 
 /// Real clocks; never sleeps, so that only work is timed.
@@ -209,6 +213,9 @@ fn main() -> anyhow::Result<()> {
         peers.unwrap_or("1").split(',').map(count).collect::<Option<_>>().with_context(|| {
             format!("--peers: expected numbers from 1 to {PEERS_MAX} with commas between")
         })?;
+    if arguments.iter().any(|a| a == "--burst") {
+        return World::new(1, false, &arguments)?.tell_bursts(Duration::from_secs(seconds));
+    }
     let mut worlds = counts
         .iter()
         .map(|&count| World::new(count, peers.is_some(), &arguments))
@@ -329,37 +336,77 @@ impl World {
         Ok(())
     }
 
+    /// Sends bursts for `span`.
+    fn tell_bursts(mut self, span: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < span {
+            let took = self.burst()?;
+            self.costs.push(took);
+        }
+        self.costs.sort_by(f64::total_cmp);
+        let at = |q: f64| self.costs[((self.costs.len() - 1) as f64 * q).round() as usize];
+        let (p50, p90, samples) = (at(0.5), at(0.9), self.costs.len());
+        eprintln!(
+            "worker into the memory port: {BURST} frames for one instant in {:.1} us over {samples} bursts",
+            p50 / 1e3
+        );
+        println!(
+            "{{\"name\":\"worker.memory_port.burst{BURST}\",\"unit\":\"ns\",\"p50\":{p50:.0},\"p90\":{p90:.0},\"samples\":{samples}}}"
+        );
+        Ok(())
+    }
+
+    /// A burst: nanoseconds from its transmit time until its last frame was committed.
+    fn burst(&mut self) -> anyhow::Result<f64> {
+        let before = self.stats.sent.load(Relaxed);
+        let tx_time = monotonic_now().as_nanos() + 300_000;
+        for _ in 0..BURST {
+            anyhow::ensure!(self.push(0, 1, tx_time)?, "the ring is full");
+        }
+        let until = Instant::now() + Duration::from_secs(5);
+        while self.stats.sent.load(Relaxed) - before < u64::from(BURST) {
+            anyhow::ensure!(Instant::now() < until, "frames were lost");
+            self.worker.pass();
+        }
+        Ok((monotonic_now().as_nanos() - tx_time) as f64)
+    }
+
+    /// A frame from client `number` to the pod behind `peer`; false where its ring is full.
+    fn push(&self, number: u32, peer: u32, tx_time: u64) -> anyhow::Result<bool> {
+        let Some(app) = self.apps.get(number as usize) else { return Ok(false) };
+        let Some(claim) = app.producer.claim() else { return Ok(false) };
+        let apart = u32::from(!self.is_cost);
+        let frame = Frame {
+            stream_index: 0,
+            token: 1,
+            flags: SlotFlags::NONE,
+            clock: ClockId::Monotonic.id(),
+            tx_time,
+            pushed_at: monotonic_now().as_nanos().min(tx_time),
+            address: Ipv4Addr::from_bits(pod(peer).to_bits() + apart * number).to_ipv6_mapped().octets(),
+            scope: 0,
+            port: 6000,
+            priority: (number % 8) as u8,
+            traffic_class: 0,
+            has_waited: false,
+            hop_limit: 0,
+            report_id: 0,
+            descriptor: 0,
+        };
+        app.producer.fill(&claim, &frame, [&PAYLOAD[..]].into_iter())?;
+        app.producer.publish(claim);
+        Ok(true)
+    }
+
     /// Fills all rings (not timed), then times the worker until every frame was committed: nanoseconds by frame.
     fn batch(&mut self) -> anyhow::Result<f64> {
         let before = self.stats.sent.load(Relaxed);
-        let apart = u32::from(!self.is_cost);
         let now = monotonic_now().as_nanos();
         let mut pushed: u32 = 0;
-        for (number, app) in (0..).zip(&self.apps) {
-            while let Some(claim) = app.producer.claim() {
-                // A step that shares no factor with 10 or 1,000.
-                let peer = 1 + self.pushed.wrapping_add(pushed).wrapping_mul(7919) % self.peers;
-                let frame = Frame {
-                    stream_index: 0,
-                    token: 1,
-                    flags: SlotFlags::NONE,
-                    clock: ClockId::Monotonic.id(),
-                    tx_time: now,
-                    pushed_at: now,
-                    address: Ipv4Addr::from_bits(pod(peer).to_bits() + apart * number)
-                        .to_ipv6_mapped()
-                        .octets(),
-                    scope: 0,
-                    port: 6000,
-                    priority: (number % 8) as u8,
-                    traffic_class: 0,
-                    has_waited: false,
-                    hop_limit: 0,
-                    report_id: 0,
-                    descriptor: 0,
-                };
-                app.producer.fill(&claim, &frame, [&PAYLOAD[..]].into_iter())?;
-                app.producer.publish(claim);
+        for number in 0..CLIENTS as u32 {
+            // A step that shares no factor with 10 or 1,000.
+            let peer = |pushed: u32| 1 + self.pushed.wrapping_add(pushed).wrapping_mul(7919) % self.peers;
+            while self.push(number, peer(pushed), now)? {
                 pushed += 1;
             }
         }
