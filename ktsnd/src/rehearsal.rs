@@ -17,8 +17,8 @@ use netlink_packet_route::link::{
 use crate::sys;
 use crate::tables::Netlink;
 
-const NEAR: &str = "rehearsal";
-const FAR: &str = "audience";
+const NEAR: &str = "near";
+const FAR: &str = "far";
 /// Locally administered.
 const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -46,14 +46,19 @@ impl Rehearsal {
     /// Makes the namespace and the pair.
     ///
     /// # Errors
-    /// The kernel's: EPERM without CAP_SYS_ADMIN.
+    /// The kernel's: EPERM without CAP_SYS_ADMIN, EOPNOTSUPP without veth.
     pub(crate) fn open() -> io::Result<Self> {
         // No other thread is ever in the namespace.
-        let opened = std::thread::scope(|scope| scope.spawn(open_in_new_namespace).join());
-        opened.unwrap_or_else(|_| Err(io::Error::other("the thread in the new namespace panicked"))).map(Self)
+        let opened = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, open_in_new_namespace)?;
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the thread in the new namespace panicked")))
+        });
+        opened.map(Self)
     }
 
-    /// Hands the frame over. Whatever becomes of it says nothing of any other frame.
+    /// Hands the frame over. Errors are ignored: no program waits for this frame.
     pub(crate) fn run(&mut self) {
         let staged = self.0.stage(&mut |buffer| {
             buffer.get_mut(..FRAME.len())?.copy_from_slice(&FRAME);
@@ -106,7 +111,7 @@ mod tests {
     /// What the far end has received, in the calling thread's namespace.
     fn heard() -> u64 {
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        let line = devices.lines().find_map(|line| line.trim_start().strip_prefix("audience:")).unwrap();
+        let line = devices.lines().find_map(|line| line.trim_start().strip_prefix("far:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 

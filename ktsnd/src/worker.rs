@@ -170,6 +170,9 @@ pub struct Worker<P, E> {
     tended: usize,
     /// When a frame was handed over last.
     handed_over_at: Monotonic,
+    /// When the last rehearsal ended, and the experience with rehearsals.
+    rehearsed_at: Monotonic,
+    rehearsal: WarmUp,
     /// When a frame was taken over from a client last.
     taken_at: Monotonic,
     /// The same from a capture.
@@ -254,6 +257,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             tended_at: Monotonic::ZERO,
             tended: usize::MAX,
             handed_over_at: Monotonic::ZERO,
+            rehearsed_at: Monotonic::ZERO,
+            rehearsal: WarmUp::of_rehearsal(),
             taken_at: Monotonic::ZERO,
             captured_at: Monotonic::ZERO,
             closed_at: Monotonic::ZERO,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our two descriptors lie above the program's limit of open files, so that they never cost it one.
+//! Our descriptors lie above the program's limit of open files, so that they never cost it one.
 //!
 //! In: nothing. Out: a guard under which descriptors may be made, and the number from which on they belong. The soft
 //! limit (RLIMIT_NOFILE) counts only where a descriptor is made: what lies above it stays open and usable. So it is
@@ -15,10 +15,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-/// Descriptors that an attachment's step has at a time: two connections, two that are just being received, one copy.
-const ROOM: u64 = 8;
+/// Sockets that hold a port for a socket without one, at a time.
+pub(crate) const RESERVED_MAX: u32 = 16;
+/// Descriptors that an attachment's step has at a time (two connections, two that are just being received, one copy), and those sockets.
+const ROOM: u64 = 8 + RESERVED_MAX as u64;
 /// Above this limit nothing is raised: the kernel's table of descriptors would have to grow with the number.
 const LIMIT_MAX: u64 = 65_536;
+/// A limit of which [`RESERVED_MAX`] are few.
+const MANY: u64 = 4_096;
 /// Where programs do not count on finding free numbers.
 const MIN: c_int = 512;
 
@@ -64,6 +68,11 @@ impl Raised {
     pub(crate) fn descriptor_min(&self) -> c_int {
         let soft = self.before.as_ref().and_then(|before| before.current);
         soft.and_then(|soft| c_int::try_from(soft).ok()).unwrap_or(MIN)
+    }
+
+    /// Whether [`RESERVED_MAX`] descriptors from there on cost the program none, or few of many.
+    pub(crate) fn has_room(&self) -> bool {
+        self.before.is_some() || self.after.current.is_none_or(|soft| soft >= MANY)
     }
 }
 

@@ -2,8 +2,8 @@
 //! When a send of this process last waited for a slot: frames whose TxTime passed meanwhile are late for that reason.
 //!
 //! In: the waits, by the clock of the frame that waited. Out: whether a TxTime lies in the last one. The ring is the process's, and so is the
-//! wait: a thread that waits on one socket is late with the others, too. Threads that wait at once have one wait together. The two words
-//! are written by themselves: what is read in between counts under another name, and is counted.
+//! wait: a thread that waits on one socket is late with its other sockets, too. Threads that wait at once have one wait together. The two
+//! words of a wait are not written together. A reader in between may count a frame as `missed` instead of `waited`, or the reverse.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,7 +37,8 @@ pub(crate) fn cover(clock: ClockId, tx_time: u64) -> bool {
     tx_time < wait.until.load(Relaxed) && tx_time >= wait.since.load(Relaxed)
 }
 
-/// When the wait of a send with this TxTime begins: now, or with an earlier wait that this one follows, or that the send is late for.
+/// When the wait of a send with this TxTime begins. That is now; or the begin of the last wait, where that ended just now or made this send
+/// late.
 pub(crate) fn begin(clock: ClockId, tx_time: u64) -> u64 {
     let (wait, now) = (of(clock), now_on(clock));
     let is_same = now < wait.until.load(Relaxed).saturating_add(GAP);

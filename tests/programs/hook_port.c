@@ -69,6 +69,11 @@ static void ports(void)
 	set_txtime(fd, MONOTONIC), set_txtime(fd, TAI);
 	send_from(fd, "options");
 
+	// The same option again.
+	fd = timed_socket(AF_INET, TAI);
+	set_txtime(fd, TAI), set_txtime(fd, TAI);
+	send_from(fd, "again");
+
 	fd = timed_socket(AF_INET, TAI);
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
 	say("bind", bind(fd, (struct sockaddr *)&name, sizeof(name)));
@@ -89,6 +94,9 @@ static void ports(void)
 	say("range", setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range)));
 	set_txtime(fd, TAI);
 	send_from(fd, "range");
+	fd = timed_socket(AF_INET, TAI);
+	setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range));
+	send_from(fd, "ranged");
 }
 
 static void ports_lost(void)
@@ -121,6 +129,20 @@ static void ports_lost(void)
 	say("child", status);
 	send_from(fd, "parent");
 	close(fd);
+
+	// Many at a time: the library's own sockets lie above the limit, and are not many.
+	int many[100];
+	long at_first = open_count();
+	for (int i = 0; i < 100; i++)
+		many[i] = timed_socket(AF_INET, TAI);
+	say("own", open_count() - at_first - 100);
+	say("highest", many[99]);
+	for (int i = 0; i < 100; i++) {
+		if (send_text(many[i], "many") != 4)
+			exit(5);
+		close(many[i]);
+	}
+	say("own-left", open_count() - at_first);
 
 	// None is left over.
 	long before = open_count();

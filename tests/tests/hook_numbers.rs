@@ -2,14 +2,14 @@
 //! The system calls' numbers that libktsn writes down, of both architectures, are the kernel's: only one of them is ever run
 //! on a machine.
 
-const SOURCE: &str = include_str!("../../libktsn/src/sys.rs");
+const SOURCE: &str = include_str!("../../libktsn/src/sys/number.rs");
 /// Debian's linux-libc-dev; x86-64 has a table of its own, AArch64 the generic one.
 const X86: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 const GENERIC: &str = "/usr/include/asm-generic/unistd.h";
 
 /// `NAME` and its number as the source has them for one architecture; calls that it does not have are left out.
 fn written(architecture: &str) -> Vec<(String, u32)> {
-    let begin = format!("#[cfg(target_arch = \"{architecture}\")]\npub(crate) mod number {{");
+    let begin = format!("#[cfg(target_arch = \"{architecture}\")]\nmod of_machine {{");
     let (_, rest) = SOURCE.split_once(&begin).expect("a table of this architecture");
     let (table, _) = rest.split_once("\n}").expect("its end");
     let number = |line: &str| {

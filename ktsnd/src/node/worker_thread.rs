@@ -125,7 +125,7 @@ impl WorkerThread {
 fn rehearsal(device: &str) -> Option<Rehearsal> {
     Rehearsal::open()
         .inspect_err(
-            |error| debug!(device, %error, "no namespace to rehearse in: frames after a pause come later"),
+            |error| debug!(device, %error, "no veth pair in a namespace of its own to rehearse with: frames after a pause are sent some microseconds later"),
         )
         .ok()
 }

@@ -163,7 +163,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.remove_port(index);
         let hand_over = HandOver::new();
         let mut state = PortState {
-            warm_up: WarmUp::default(),
+            warm_up: WarmUp::of_port(),
             port,
             successor: None,
             sched,

@@ -70,7 +70,8 @@ pub trait Environment {
     fn can_rehearse(&self) -> bool {
         false
     }
-    /// Hands a frame that goes nowhere to the kernel: code and data of the way are in the caches then, and the processor is awake.
+    /// Hands a frame that goes nowhere to the kernel. The code and data of the kernel's transmit path are in the caches then, and the
+    /// processor is awake.
     fn rehearse(&mut self) {}
     /// Sleeps until `until`, whatever happens.
     fn rest(&mut self, until: Monotonic);

@@ -226,9 +226,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             nearest = nearest.min(ahead);
             if !is_rehearsed && ahead <= limits::REHEARSAL {
                 is_rehearsed = true;
-                if ahead >= limits::REHEARSAL_LEAST {
+                if self.rehearsal.is_wanted(ahead) {
                     self.env.rehearse();
                     now = self.env.now();
+                    self.rehearsal.took(ahead.saturating_sub(next.at.ahead_of(now)));
+                    self.rehearsed_at = now.monotonic;
                     continue;
                 }
             }
@@ -262,7 +264,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Whether a frame that goes nowhere is handed over before the next one of `port`, which is due in `ahead`.
     fn is_rehearsed(&self, port: usize, ahead: Nanos, now: Monotonic) -> bool {
-        let is_rare = self.pause_until(ahead, now) > limits::REHEARSE_AFTER;
+        // A frame that is dropped when it is due counts too, and no frame has two.
+        let since = now.since(self.rehearsed_at).saturating_add(ahead);
+        let is_rare = self.pause_until(ahead, now).min(since) > limits::REHEARSE_AFTER;
         is_rare && self.env.can_rehearse() && self.is_made_ready(port, now)
     }
 

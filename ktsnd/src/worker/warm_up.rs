@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a port is warmed up before a transmit time ([`Port::warm_up`](ktsn_port::Port::warm_up)).
+//! Whether the way into the kernel is made warm before a transmit time: by a call of the port
+//! ([`Port::warm_up`](ktsn_port::Port::warm_up)), or by a rehearsal.
 //!
-//! In: how long warming up took. Out: whether to warm up again. A port that usually takes so long that a frame could be late is
-//! left alone, and tried again now and then.
+//! In: how long that took. Out: whether to do it again. Where it usually takes so long that a frame could be late it is left out, and
+//! tried again now and then.
 
 use ktsn_time::Nanos;
 
@@ -12,26 +13,47 @@ use crate::limits;
 const OFF: u8 = 16;
 /// Frames until a port that was slow is tried again.
 const PAUSE: u16 = 1024;
+/// The same of a rehearsal.
+const REHEARSALS_OFF: u8 = 4;
+const REHEARSALS_PAUSE: u16 = 64;
 
-/// The experience with one port.
-#[derive(Debug, Default)]
+/// The experience with one way to warm up.
+#[derive(Debug)]
 pub(super) struct WarmUp {
     slow: u8,
     left_out: u16,
+    /// It is left out where less time is left before the frame.
+    least: Nanos,
+    /// A longer call is a slow one.
+    quick: Nanos,
+    off: u8,
+    pause: u16,
 }
 
 impl WarmUp {
+    /// That of a port.
+    pub(super) fn of_port() -> Self {
+        let least = limits::WARM_UP;
+        Self { slow: 0, left_out: 0, least, quick: Nanos::new(least.get() / 2), off: OFF, pause: PAUSE }
+    }
+
+    /// That of rehearsals.
+    pub(super) fn of_rehearsal() -> Self {
+        let least = limits::REHEARSAL_LEAST;
+        Self { slow: 0, left_out: 0, least, quick: least, off: REHEARSALS_OFF, pause: REHEARSALS_PAUSE }
+    }
+
     /// Whether the next frame, `ahead` of its time, is warmed up for.
     #[inline]
     pub(super) fn is_wanted(&mut self, ahead: Nanos) -> bool {
-        if ahead < limits::WARM_UP {
+        if ahead < self.least {
             return false;
         }
-        if self.slow < OFF {
+        if self.slow < self.off {
             return true;
         }
         self.left_out += 1;
-        if self.left_out < PAUSE {
+        if self.left_out < self.pause {
             return false;
         }
         self.left_out = 0;
@@ -41,8 +63,8 @@ impl WarmUp {
     /// Notes how long one call took.
     #[inline]
     pub(super) fn took(&mut self, span: Nanos) {
-        let is_slow = span.saturating_mul(2) > limits::WARM_UP;
-        self.slow = if is_slow { (self.slow + 1).min(OFF) } else { self.slow.saturating_sub(1) };
+        self.slow =
+            if span > self.quick { (self.slow + 1).min(self.off) } else { self.slow.saturating_sub(1) };
     }
 }
 
@@ -52,7 +74,7 @@ mod tests {
 
     #[test]
     fn it_is_off_where_it_is_usually_slow_and_comes_back() {
-        let mut port = WarmUp::default();
+        let mut port = WarmUp::of_port();
         let (quick, slow) = (Nanos::new(300), Nanos::new(3_000));
         assert!(!port.is_wanted(Nanos::new(1_999)) && port.is_wanted(limits::WARM_UP));
         // A stall now and then changes nothing.

@@ -7,7 +7,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -19,11 +19,16 @@ use super::registration::{Registration, STALE, is_with};
 use super::{STREAMS, Stream};
 use crate::abi::{AF_INET, AF_INET6, IPV6_V6ONLY, SOCK_DGRAM, SOL_IP, SOL_IPV6};
 use crate::destination::Address;
+use crate::limit::{self, RESERVED_MAX};
+use crate::page::{self, Locked, Page};
 use crate::region::Use;
-use crate::{limit, page, sys};
+use crate::sys;
 
 /// IP_LOCAL_PORT_RANGE: the ports that the kernel may choose for a socket. A reserved port could lie outside.
 const IP_LOCAL_PORT_RANGE: c_int = 51;
+
+/// Sockets that hold a port.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The reserved port of a stream.
 pub(super) struct Reserved {
@@ -38,7 +43,7 @@ impl Reserved {
         Self { socket: AtomicU64::new(0), cookie: AtomicU64::new(0) }
     }
 
-    /// The socket that holds the port, and the port. Owned from now on.
+    /// The socket that holds the port, and the port. Owned by the caller from now on.
     #[inline(never)]
     fn take(&self) -> Option<(OwnedFd, u16)> {
         if self.socket.load(Relaxed) == 0 {
@@ -46,6 +51,7 @@ impl Reserved {
         }
         let word = self.socket.swap(0, AcqRel);
         let fd = (word as u32).cast_signed().checked_sub(1).filter(|fd| *fd >= 0)?;
+        COUNT.fetch_sub(1, Relaxed);
         if sys::cookie(fd) != Some(self.cookie.load(Relaxed)) {
             return None; // the program closed it
         }
@@ -59,10 +65,17 @@ impl Reserved {
         (sys::cookie(fd) == Some(self.cookie.load(Relaxed))).then_some(fd)
     }
 
+    /// Only under the page's lock, and where there is none.
     fn put(&self, socket: OwnedFd, port: u16, cookie: u64) {
+        COUNT.fetch_add(1, Relaxed);
         self.cookie.store(cookie, Relaxed);
         let word = u64::from(socket.into_raw_fd().cast_unsigned().wrapping_add(1)) | u64::from(port) << 32;
         self.socket.store(word, Release);
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_there(&self) -> bool {
+        self.socket.load(Relaxed) != 0
     }
 
     /// Gives the port back.
@@ -76,13 +89,18 @@ pub(super) fn release_all() {
     STREAMS.iter().for_each(|entry| entry.reserved.release());
 }
 
-/// A new socket with a port that the kernel chose, as it would have at a first send; its port and its SO_COOKIE.
-fn bound(is_v6: bool, is_v6_only: bool) -> Option<(OwnedFd, u16, u64)> {
+/// A new socket with a port that the kernel chose, as it would have at a first send; its port and its SO_COOKIE. Only under the page's lock:
+/// the limit of descriptors is raised for a moment.
+fn bound(is_v6: bool, is_v6_only: bool, _locked: &Locked) -> Option<(OwnedFd, u16, u64)> {
     let raised = limit::raise();
-    let socket = sys::socket(if is_v6 { AF_INET6 } else { AF_INET }, SOCK_DGRAM).ok()?;
-    let socket = sys::move_high(socket, raised.descriptor_min());
+    let min = raised.descriptor_min();
+    let socket = sys::socket(if is_v6 { AF_INET6 } else { AF_INET }, SOCK_DGRAM).ok();
+    let socket = socket.filter(|_| raised.has_room()).map(|socket| sys::move_high(socket, min));
+    drop(raised);
+    let socket = socket?;
     let fd = socket.as_raw_fd();
-    if is_v6 && !sys::set_option_int(fd, SOL_IPV6, IPV6_V6ONLY, is_v6_only.into()) {
+    // Below that it would cost the program one of its own.
+    if fd < min || (is_v6 && !sys::set_option_int(fd, SOL_IPV6, IPV6_V6ONLY, is_v6_only.into())) {
         return None;
     }
     let name = sys::bind_any(fd, is_v6, 0).then(|| sys::local_name(fd)).flatten()?;
@@ -90,22 +108,41 @@ fn bound(is_v6: bool, is_v6_only: bool) -> Option<(OwnedFd, u16, u64)> {
     Some((socket, local.port, sys::cookie(fd)?))
 }
 
+/// Whether the program chose the ports that the kernel may choose for a socket.
+fn has_range(fd: c_int) -> bool {
+    sys::option_int(fd, SOL_IP, IP_LOCAL_PORT_RANGE).is_some_and(|range| range != 0)
+}
+
 impl Stream {
-    /// Reserves a port for a socket without one and shows it to each daemon that takes it. Before the stream's first frame.
+    /// Reserves a port for a socket without one and shows it to each daemon that takes it. Before the stream's first frame. At most
+    /// [`RESERVED_MAX`] at a time; where another thread attaches or reserves right now, this socket has none.
     pub(crate) fn reserve_port(self, fd: c_int) {
-        let has_range = || sys::option_int(fd, SOL_IP, IP_LOCAL_PORT_RANGE).is_some_and(|range| range != 0);
-        if self.is_packet() || self.is_bound() || !self.is_unused() || has_range() {
+        if self.is_packet() || self.is_bound() || !self.is_unused() || has_range(fd) {
             return;
         }
         let Some(page) = page::get().filter(|page| page.may_change()) else { return };
-        if !Use::all(page).any(|held| self.takes_port(&held)) {
-            return;
-        }
+        let Some(locked) = page.try_lock() else { return };
         if self.entry.reserved.get().is_none() {
-            let Some((socket, port, cookie)) = bound(self.is_v6(), self.is_v6_only()) else { return };
+            self.entry.reserved.release();
+            let is_taken = Use::all(page).any(|held| self.takes_port(&held));
+            if !is_taken || COUNT.load(Relaxed) >= RESERVED_MAX {
+                return;
+            }
+            let Some((socket, port, cookie)) = bound(self.is_v6(), self.is_v6_only(), &locked) else {
+                return;
+            };
             self.entry.reserved.put(socket, port, cookie);
+            self.forget_shown(page);
         }
+        drop(locked);
         self.show_port();
+    }
+
+    /// A port that was shown before is not this one.
+    fn forget_shown(self, page: &'static Page) {
+        for held in Use::all(page).filter(|held| self.is_shown(held)) {
+            self.set_stale_at(&held);
+        }
     }
 
     /// Whether the daemon of a region has registered it and takes its port in advance.
@@ -115,11 +152,19 @@ impl Stream {
         flags & stream_flags::TAKES_PORT != 0 && is_with(self.registered(held).load(Acquire), held)
     }
 
-    /// Shows the reserved port to each daemon that takes it. It waits for no answer.
+    /// Whether a daemon has answered that it knows the port.
+    fn is_shown(self, held: &Use) -> bool {
+        let registration = self.registered(held).load(Acquire);
+        let status = held.producer().stream(self.index).filter(|status| status.token == registration as u32);
+        status.is_some_and(|status| status.flags & stream_flags::PORT_SHOWN != 0)
+            && is_with(registration, held)
+    }
+
+    /// Shows the reserved port to each daemon that takes it and does not know it. It waits for no answer.
     pub(super) fn show_port(self) {
         let Some(page) = page::get() else { return };
         let Some(reserved) = self.entry.reserved.get() else { return };
-        for held in Use::all(page).filter(|held| self.takes_port(held)) {
+        for held in Use::all(page).filter(|held| self.takes_port(held) && !self.is_shown(held)) {
             let old = self.registered(&held).load(Acquire);
             if old & STALE == 0
                 && let Ok(token) = self.begin_registration(&held, old, true)
@@ -134,24 +179,24 @@ impl Stream {
     /// port are out of date then. `flags` are the call's.
     #[inline(never)]
     pub(crate) fn take_port(self, fd: c_int, flags: c_int) -> bool {
+        // A vfork's child shares the tables, and not the descriptors.
+        let Some(page) = page::get().filter(|page| page.may_change()) else { return false };
         let Some((socket, port)) = self.entry.reserved.take() else { return false };
         let mut is_shown = false;
-        if let Some(page) = page::get() {
-            for held in Use::all(page) {
-                let registration = self.registered(&held).load(Acquire);
-                if registration & STALE != 0 || !is_with(registration, &held) {
-                    continue; // it is registered with its port
+        for held in Use::all(page) {
+            let registration = self.registered(&held).load(Acquire);
+            if registration & STALE != 0 || !is_with(registration, &held) {
+                continue; // it is registered with its port
+            }
+            match self.answer(&held, registration, fd, flags) {
+                Registration::Known(status) if status.flags & stream_flags::PORT_SHOWN != 0 => {
+                    is_shown |= status.code == StreamCode::Registered;
                 }
-                match self.answer(&held, registration, fd, flags) {
-                    Registration::Known(status) if status.flags & stream_flags::PORT_SHOWN != 0 => {
-                        is_shown |= status.code == StreamCode::Registered;
-                    }
-                    _ => self.set_stale_at(&held),
-                }
+                _ => self.set_stale_at(&held),
             }
         }
         drop(socket);
-        if !is_shown || !sys::bind_any(fd, self.is_v6(), port) {
+        if !is_shown || has_range(fd) || !sys::bind_any(fd, self.is_v6(), port) {
             return false;
         }
         self.read_addresses(fd);

@@ -214,6 +214,11 @@ impl Stream {
         };
         // First the word, then the addresses: a change in between makes the stream stale again.
         self.read_addresses(fd);
+        if self.is_bound() && self.entry.reserved.is_there() {
+            // The kernel gave it another port.
+            self.entry.reserved.release();
+            self.set_stale();
+        }
         self.read_options(fd);
         let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
         self.send_registration(held, token, &message.encode(), fd)

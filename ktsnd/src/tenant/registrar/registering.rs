@@ -48,7 +48,8 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Answers a ShowPort: the stream has the shown port from now on. False ends the connection.
+    /// Answers a ShowPort: the stream has the shown port from now on, or goes on without it where the socket is none that shows a port.
+    /// False ends the connection.
     pub(super) fn show_port(
         &mut self,
         number: u64,
@@ -66,13 +67,8 @@ impl<P: Send + 'static> Service<P> {
         let served = known.served.iter().find(|served| served.index == client.attachment);
         let netns_cookie = served.map(|served| served.netns_cookie);
         let stream = known.clients.get(&client.key).and_then(|view| view.streams.get(index));
-        let info = match (stream, facts) {
-            (Some(info), Some(facts)) if Some(facts.netns_cookie) == netns_cookie => {
-                with_port(info, token, &facts)
-            }
-            _ => None,
-        };
-        let Some(info) = info else {
+        let facts = facts.filter(|facts| Some(facts.netns_cookie) == netns_cookie);
+        let Some(info) = stream.map(|stream| with_port(stream, token, facts.as_ref())) else {
             drop(known);
             return self.refuse(number, (index, token), StreamCode::Unsupported);
         };
@@ -156,16 +152,26 @@ fn takes_port(facts: &SocketFacts) -> u16 {
     if facts.udp && facts.local.port() == 0 { stream_flags::TAKES_PORT } else { 0 }
 }
 
-/// A stream without a port with that of the shown socket: UDP of the same family on any address, without a peer. `None` where one of the
-/// two is not such a socket.
-fn with_port(info: &StreamInfo, token: u32, shown: &SocketFacts) -> Option<StreamInfo> {
-    let has_none = info.link.is_none() && info.peer.is_none() && info.local.port() == 0;
+/// A stream under a new token, with the port of the shown socket. Its own socket is UDP on any address without a port and without a peer, as
+/// far as ktsnd knows; the shown one is the same with a port, and is bound to no device. Otherwise the stream stays as it is.
+fn with_port(info: &StreamInfo, token: u32, shown: Option<&SocketFacts>) -> StreamInfo {
     let is_any = |address: std::net::SocketAddr| address.ip().is_unspecified();
-    let is_same = is_any(shown.local) && is_any(info.local) && shown.local.is_ipv4() == info.local.is_ipv4();
-    let can = has_none && is_same && shown.udp && shown.peer.is_none() && shown.local.port() != 0;
-    let flags = info.status.flags | stream_flags::PORT_SHOWN;
-    let status = StreamStatus { token, flags, ..info.status };
-    can.then(|| StreamInfo { token, local: shown.local, status, ..info.clone() })
+    let is_shown = info.status.flags & stream_flags::PORT_SHOWN != 0;
+    let has_none = info.link.is_none() && info.peer.is_none() && (info.local.port() == 0 || is_shown);
+    let port = shown.filter(|shown| {
+        let is_same =
+            is_any(shown.local) && is_any(info.local) && shown.local.is_ipv4() == info.local.is_ipv4();
+        let is_plain = shown.udp && shown.peer.is_none() && shown.interface == 0 && shown.mark == 0;
+        has_none && is_same && is_plain && shown.local.port() != 0
+    });
+    let mut info = info.clone();
+    (info.token, info.status.token) = (token, token);
+    info.status.flags &= !stream_flags::PORT_SHOWN;
+    if let Some(shown) = port {
+        info.local = shown.local;
+        info.status.flags |= stream_flags::PORT_SHOWN;
+    }
+    info
 }
 
 /// Whether a socket's transmit times are deadlines: by the SO_TXTIME that it was granted here, else by the kernel's.
@@ -219,35 +225,53 @@ mod tests {
     fn a_shown_port_is_the_streams() {
         for (stream_at, shown_at) in [("0.0.0.0:0", "0.0.0.0:5000"), ("[::]:0", "[::]:5000")] {
             let before = stream(stream_at);
-            let now = with_port(&before, 2, &facts(shown_at)).unwrap();
+            let now = with_port(&before, 2, Some(&facts(shown_at)));
             assert_eq!((now.token, now.status.token, now.local), (2, 2, shown_at.parse().unwrap()));
             assert_eq!(now.status.flags, stream_flags::TAKES_PORT | stream_flags::PORT_SHOWN);
-            // All else is what the stream's own socket is.
             let status = StreamStatus { token: 1, flags: before.status.flags, ..now.status };
-            assert_eq!(StreamInfo { token: 1, local: before.local, status, ..now }, before);
+            let rest = StreamInfo { token: 1, local: before.local, status, ..now.clone() };
+            assert_eq!(rest, before, "nothing else changes");
+            // Another port takes its place.
+            let other = SocketAddr::new(now.local.ip(), 6000);
+            assert_eq!(
+                with_port(&now, 3, Some(&SocketFacts { local: other, ..facts(shown_at) })).local,
+                other
+            );
         }
     }
 
     #[test]
     fn nothing_else_is_taken_for_a_port() {
         let peer: SocketAddr = "10.0.0.2:9".parse().unwrap();
-        let good = || facts("0.0.0.0:5000");
+        let good = || Some(facts("0.0.0.0:5000"));
+        let changed = |change: fn(&mut SocketFacts)| {
+            let mut facts = facts("0.0.0.0:5000");
+            change(&mut facts);
+            Some(facts)
+        };
         for (stream, shown) in [
             (stream("0.0.0.0:7"), good()),
             (stream("10.0.0.1:0"), good()),
             (stream("[::]:0"), good()),
             (StreamInfo { peer: Some(peer), ..stream("0.0.0.0:0") }, good()),
             (StreamInfo { link: Some(LinkKind::Frames), ..stream("0.0.0.0:0") }, good()),
-            (stream("0.0.0.0:0"), facts("0.0.0.0:0")),
-            (stream("0.0.0.0:0"), facts("10.0.0.1:5000")),
-            (stream("0.0.0.0:0"), facts("[::]:5000")),
-            (stream("0.0.0.0:0"), SocketFacts { peer: Some(peer), ..good() }),
-            (stream("0.0.0.0:0"), SocketFacts { udp: false, ..good() }),
+            (stream("0.0.0.0:0"), None),
+            (stream("0.0.0.0:0"), Some(facts("0.0.0.0:0"))),
+            (stream("0.0.0.0:0"), Some(facts("10.0.0.1:5000"))),
+            (stream("0.0.0.0:0"), Some(facts("[::]:5000"))),
+            (stream("0.0.0.0:0"), changed(|facts| facts.peer = Some(([10, 0, 0, 2], 9).into()))),
+            (stream("0.0.0.0:0"), changed(|facts| facts.udp = false)),
+            // On another device the same port may be another socket's.
+            (stream("0.0.0.0:0"), changed(|facts| facts.interface = 1)),
+            (stream("0.0.0.0:0"), changed(|facts| facts.mark = 1)),
         ] {
-            assert_eq!(with_port(&stream, 2, &shown), None, "{stream:?} {shown:?}");
+            let now = with_port(&stream, 2, shown.as_ref());
+            let status = StreamStatus { token: 1, ..now.status };
+            assert_eq!((now.token, now.status.token), (2, 2));
+            assert_eq!(StreamInfo { token: 1, status, ..now }, stream, "it stays as it is: {shown:?}");
         }
         assert_eq!(takes_port(&facts("0.0.0.0:0")), stream_flags::TAKES_PORT);
-        assert_eq!(takes_port(&good()), 0);
+        assert_eq!(takes_port(&facts("0.0.0.0:5000")), 0);
         assert_eq!(takes_port(&SocketFacts { udp: false, ..facts("0.0.0.0:0") }), 0);
     }
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Frames that come late: by their program, by the worker, or by waiting for a slot.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_model::DropReason;
 use ktsn_ring::ClockId;
 
-use super::world::{AHEAD, App, World};
+use super::world::{AHEAD, App, World, tables};
 use super::{MS, US, payload};
+use crate::worker::Command;
 
 #[test]
 fn late_frames_follow_their_clock() {
@@ -107,4 +109,38 @@ fn a_rare_frame_is_rehearsed() {
     world.run_until(400, |w| w.sent().len() == number + 1);
     let off = world.sent()[number].0 - (now + 50 * MS);
     assert!((50 * US..60 * US).contains(&off), "{off}");
+}
+
+/// Frames that are dropped when they are due are not rehearsed one by one.
+#[test]
+fn dropped_frames_have_one_rehearsal_in_20_ms() {
+    let mut world = World::new(800);
+    let app = world.client(128);
+    world.clocks.rehearsal.store(40 * US, SeqCst);
+    world.outbox.send(Command::Tables(Arc::new(tables(2, false)))).unwrap();
+    let now = world.clocks.at();
+    for number in 1..=100 {
+        app.push(ClockId::Monotonic, now + 20 * MS + number * MS, now, b"no way");
+    }
+    world.run_until(4_000, |w| w.dropped(DropReason::NoNeighbour) == 100);
+    assert_eq!((world.sent().len(), world.dropped(DropReason::NoNeighbour)), (0, 100));
+    let rehearsed = world.clocks.rehearsed.lock().unwrap().len();
+    assert!((1..=6).contains(&rehearsed), "{rehearsed}");
+}
+
+/// Where rehearsals take longer than what is left, they end after a few frames.
+#[test]
+fn slow_rehearsals_are_left_out() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    world.clocks.rehearsal.store(200 * US, SeqCst);
+    let mut late = 0;
+    for number in 0..40 {
+        let now = world.clocks.at();
+        app.push(ClockId::Monotonic, now + 50 * MS, now, b"rare");
+        world.run_until(400, |w| w.sent().len() == number + 1);
+        late += usize::from(world.sent()[number].0 > now + 50 * MS + US);
+    }
+    let rehearsed = world.clocks.rehearsed.lock().unwrap().len();
+    assert_eq!((rehearsed, late), (4, 4));
 }
