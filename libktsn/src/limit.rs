@@ -16,9 +16,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 /// Sockets that hold a port for a socket without one, at a time.
-pub(crate) const RESERVED_MAX: u32 = 16;
-/// Descriptors that an attachment's step has at a time (two connections, two that are just being received, one copy), and those sockets.
-const ROOM: u64 = 8 + RESERVED_MAX as u64;
+pub(crate) const RESERVED_MAX: u16 = 16;
+/// Descriptors that an attachment's step has at a time: two connections, two that are just being received, one copy.
+const ATTACH_ROOM: u16 = 8;
 /// Above this limit nothing is raised: the kernel's table of descriptors would have to grow with the number.
 const LIMIT_MAX: u64 = 65_536;
 /// A limit of which [`RESERVED_MAX`] are few.
@@ -26,27 +26,40 @@ const MANY: u64 = 4_096;
 /// Where programs do not count on finding free numbers.
 const MIN: c_int = 512;
 
-/// The soft limit that is raised right now, plus 1; 0 = none is. A fork's child has a copy.
+/// The soft limit that is raised right now, plus 1, in the low half, and by how much in the high one; 0 = none is. A fork's child has a
+/// copy.
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
 /// The raised limit; dropped, it is what it was.
 pub(crate) struct Raised {
     before: Option<Rlimit>,
     after: Rlimit,
+    /// Our descriptors of this kind lie so far above the limit.
+    offset: u16,
 }
 
-/// Raises the soft limit, where the hard one lets it.
+/// Raises the soft limit for an attachment's step, where the hard one lets it.
 pub(crate) fn raise() -> Raised {
+    raise_by(ATTACH_ROOM, 0)
+}
+
+/// The same for a socket that holds a port. Such sockets lie above what an attachment's step needs.
+pub(crate) fn raise_for_port() -> Raised {
+    raise_by(ATTACH_ROOM.saturating_add(RESERVED_MAX), ATTACH_ROOM)
+}
+
+fn raise_by(room: u16, offset: u16) -> Raised {
     let before = getrlimit(Resource::Nofile);
-    let kept = Raised { before: None, after: before };
+    let kept = Raised { before: None, after: before, offset };
+    let room = u64::from(room);
     let Some(soft) = before.current.filter(|soft| *soft <= LIMIT_MAX) else { return kept };
-    let after = Rlimit { current: Some(soft.saturating_add(ROOM)), maximum: before.maximum };
-    if before.maximum.is_some_and(|hard| hard < soft.saturating_add(ROOM)) {
+    let after = Rlimit { current: Some(soft.saturating_add(room)), maximum: before.maximum };
+    if before.maximum.is_some_and(|hard| hard < soft.saturating_add(room)) {
         return kept;
     }
-    RAISED.store(soft.saturating_add(1), Relaxed);
+    RAISED.store(soft.saturating_add(1) | room << 32, Relaxed);
     match prlimit(None, Resource::Nofile, after) {
-        Ok(before) => Raised { before: Some(before), after },
+        Ok(before) => Raised { before: Some(before), after, offset },
         Err(_) => {
             RAISED.store(0, Relaxed);
             kept
@@ -56,9 +69,10 @@ pub(crate) fn raise() -> Raised {
 
 /// In a fork's child: what another thread of its parent had raised is lowered again.
 pub(crate) fn in_child() {
-    let Some(soft) = RAISED.swap(0, Relaxed).checked_sub(1) else { return };
+    let raised = RAISED.swap(0, Relaxed);
+    let Some(soft) = u64::from(raised as u32).checked_sub(1) else { return };
     let found = getrlimit(Resource::Nofile);
-    if found.current == Some(soft.saturating_add(ROOM)) {
+    if found.current == Some(soft.saturating_add(raised >> 32)) {
         let _ = prlimit(None, Resource::Nofile, Rlimit { current: Some(soft), ..found });
     }
 }
@@ -67,7 +81,7 @@ impl Raised {
     /// The number from which on our descriptors belong.
     pub(crate) fn descriptor_min(&self) -> c_int {
         let soft = self.before.as_ref().and_then(|before| before.current);
-        soft.and_then(|soft| c_int::try_from(soft).ok()).unwrap_or(MIN)
+        soft.and_then(|soft| c_int::try_from(soft).ok()).unwrap_or(MIN).saturating_add(self.offset.into())
     }
 
     /// Whether [`RESERVED_MAX`] descriptors from there on cost the program none, or few of many.

@@ -93,3 +93,14 @@ fn a_lost_port_is_another_one() {
         });
     }
 }
+
+/// Reserved sockets lie above the program's limit of descriptors, or there are none.
+#[test]
+fn a_reserved_port_costs_the_program_no_descriptor() {
+    for (room, shown) in [("8", 0), ("24", 1)] {
+        hook::run_with(behaviour(), Libc::Gnu, "limit", &[room], |values, texts, events| {
+            assert_eq!((values["free"], values["limit"], values["no-more"]), (60, 64, -24), "{room}");
+            assert_eq!((texts, events.ports_shown), (&["one", "two", "three"].map(str::to_owned)[..], shown));
+        });
+    }
+}

@@ -92,7 +92,7 @@ pub(super) fn release_all() {
 /// A new socket with a port that the kernel chose, as it would have at a first send; its port and its SO_COOKIE. Only under the page's lock:
 /// the limit of descriptors is raised for a moment.
 fn bound(is_v6: bool, is_v6_only: bool, _locked: &Locked) -> Option<(OwnedFd, u16, u64)> {
-    let raised = limit::raise();
+    let raised = limit::raise_for_port();
     let min = raised.descriptor_min();
     let socket = sys::socket(if is_v6 { AF_INET6 } else { AF_INET }, SOCK_DGRAM).ok();
     let socket = socket.filter(|_| raised.has_room()).map(|socket| sys::move_high(socket, min));
@@ -125,7 +125,7 @@ impl Stream {
         if self.entry.reserved.get().is_none() {
             self.entry.reserved.release();
             let is_taken = Use::all(page).any(|held| self.takes_port(&held));
-            if !is_taken || COUNT.load(Relaxed) >= RESERVED_MAX {
+            if !is_taken || COUNT.load(Relaxed) >= RESERVED_MAX.into() {
                 return;
             }
             let Some((socket, port, cookie)) = bound(self.is_v6(), self.is_v6_only(), &locked) else {
