@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni fuzz e2e-k8s clean
+.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni bench-recovery fuzz e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -25,8 +25,11 @@ build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into t
 lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
-test: build ## every test, the loom models and the list of allowed skips (root)
+test: build ## every test but those below, the loom models and the list of allowed skips (root)
 	@scripts/test.sh
+
+test-dpdk: setup ## the tests of DPDK's ports, into out/test-dpdk (root)
+	@scripts/test.sh dpdk
 
 test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells
 	@scripts/clients.sh $(ONLY)
@@ -58,6 +61,9 @@ bench-overlay: build ## all ways from pod to pod, idle and loaded, 200 attachmen
 bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)
 	@mkdir -p out/bench
 	@scripts/go.sh bench-cni $(BIN) out/bench/cni.json
+
+bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
+	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" scripts/recovery.sh
 
 fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
 	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compiles the eBPF programs with clang and writes their instructions down as Rust constants, with the places where
-//! descriptors of maps belong. So nothing has to be parsed, and no C library linked, when a program is loaded.
+//! descriptors of maps belong. So no object file is parsed, and no C library linked, when a program is loaded.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use object::elf::R_BPF_64_64;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 
 /// Programs: what they are called, source, flags, the enumeration that names their maps.
 const PROGRAMS: [(&str, &str, &[&str], &str); 3] = [
@@ -25,7 +28,7 @@ fn main() {
         let object = out.join(format!("{name}.o"));
         compile(Path::new(source), flags, &object);
         let octets = std::fs::read(&object).expect("clang wrote it");
-        write_constants(&mut text, name, maps, &Elf(&octets));
+        write_constants(&mut text, name, maps, &octets);
     }
     std::fs::write(out.join("programs.rs"), text).expect("OUT_DIR can be written");
 }
@@ -57,59 +60,25 @@ fn compile(source: &Path, flags: &[&str], object: &Path) {
     }
 }
 
-/// What is needed of a 64-bit little-endian object file, written by clang a moment ago.
-struct Elf<'a>(&'a [u8]);
-
-struct Section<'a> {
-    name: &'a str,
-    octets: &'a [u8],
-}
-
-impl<'a> Elf<'a> {
-    fn number(&self, at: usize, octets: usize) -> usize {
-        let mut word = [0; 8];
-        word[..octets].copy_from_slice(&self.0[at..at + octets]);
-        u64::from_le_bytes(word) as usize
-    }
-
-    fn section_octets(&self, index: usize) -> (usize, &'a [u8]) {
-        let header = self.number(40, 8) + index * self.number(58, 2);
-        let (start, size) = (self.number(header + 24, 8), self.number(header + 32, 8));
-        (self.number(header, 4), &self.0[start..start + size])
-    }
-
-    fn section(&self, name: &str) -> Section<'a> {
-        let names = self.section_octets(self.number(62, 2)).1;
-        let found = (1..self.number(60, 2)).map(|index| self.section_octets(index));
-        let mut named = found.map(|(at, octets)| Section { name: text(&names[at..]), octets });
-        named.find(|section| section.name == name).unwrap_or_else(|| panic!("no section {name}"))
-    }
-}
-
-fn text(octets: &[u8]) -> &str {
-    let end = octets.iter().position(|octet| *octet == 0).expect("names end with a zero");
-    std::str::from_utf8(&octets[..end]).expect("names are ASCII")
-}
-
-fn write_constants(into: &mut String, name: &str, map_type: &str, elf: &Elf<'_>) {
-    let code = elf.section(SECTION).octets;
-    let (symbols, names) = (elf.section(".symtab").octets, elf.section(".strtab").octets);
+/// Writes the program of `object` down: its instructions, and which of them load the address of which map.
+fn write_constants(into: &mut String, name: &str, maps: &str, object: &[u8]) {
+    let object = object::File::parse(object).expect("clang writes ELF");
+    let section = object.section_by_name(SECTION).unwrap_or_else(|| panic!("no section {SECTION}"));
+    let code = section.data().expect("clang wrote it");
     if name.ends_with("_TEST") {
         into.push_str("#[cfg(test)]\n");
     }
-    let head = format!("pub(crate) const {name}: Program<{map_type}> = Program {{ instructions: &[");
-    writeln!(into, "{head}").expect("a String");
+    writeln!(into, "pub(crate) const {name}: Program = Program {{ instructions: &[").expect("a String");
     for word in code.as_chunks::<8>().0 {
         writeln!(into, "    {:#018x},", u64::from_le_bytes(*word)).expect("a String");
     }
     into.push_str("], maps: &[\n");
-    for entry in elf.section(&format!(".rel{SECTION}")).octets.as_chunks::<16>().0 {
-        let entry = Elf(entry);
-        let (at, kind, symbol) = (entry.number(0, 8), entry.number(8, 4), entry.number(12, 4));
-        assert_eq!(kind, 1, "R_BPF_64_64 only: maps");
-        let symbol = Elf(&symbols[symbol * 24..]).number(0, 4);
-        let map = camel(text(&names[symbol..]));
-        writeln!(into, "    ({}, {map_type}::{map}),", at / 8).expect("a String");
+    for (at, entry) in section.relocations() {
+        let RelocationTarget::Symbol(symbol) = entry.target() else { panic!("maps have names: {entry:?}") };
+        assert_eq!(entry.flags(), RelocationFlags::Elf { r_type: R_BPF_64_64 }, "maps only");
+        let map = object.symbol_by_index(symbol).and_then(|symbol| symbol.name().map(camel));
+        let map = map.expect("clang wrote it");
+        writeln!(into, "    ({}, {maps}::{map} as usize),", at / 8).expect("a String");
     }
     into.push_str("] };\n");
 }

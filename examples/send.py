@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest program that asks for transmit times: send.py ADDRESS PORT COUNT, one datagram a millisecond.
 
-It knows nothing of KTSN: the kernel's own interface, SO_TXTIME. Run it by `ktsn run`.
+It uses the kernel's own interface, SO_TXTIME, and nothing of KTSN. Run it by `ktsn run`.
 """
 
 import socket
@@ -11,7 +11,7 @@ import sys
 import time
 
 SO_TXTIME = SCM_TXTIME = 61  # asm-generic/socket.h
-PERIOD, LEAD = 1_000_000, 500_000  # ns; each datagram is handed over so long before its time
+PERIOD, LEAD = 1_000_000, 500_000  # ns; a datagram is sent LEAD before its transmit time
 
 address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from checks import clauses, dependencies, edges, files, golang, tree, unsafety  # noqa: E402
+from checks import clauses, dependencies, edges, files, golang, pages, times, tree, unsafety  # noqa: E402
 
-CHECKS = (edges, unsafety, files, dependencies, golang, clauses)
+CHECKS = (edges, unsafety, files, dependencies, golang, clauses, pages, times)
 
 
 def prove(module):

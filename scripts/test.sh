@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# In: the built tree. Out: out/test/*.log, out/test/results.json and one closing line
-# 'N passed, N failed, N skipped'. Every suite runs even if one before it failed.
+# In: the built tree; `dpdk`: the suites of DPDK's ports instead of all others. Out: logs and results.json in out/test (out/test-dpdk),
+# and one closing line 'N passed, N failed, N skipped'. Every suite runs even if one before it failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 cargo=${CARGO:-cargo}
@@ -12,8 +12,9 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 # shellcheck source=scripts/leftovers.sh
 . scripts/leftovers.sh
-rm -rf out/test
-mkdir -p out/test
+out=out/test${1:+-$1}
+rm -rf "$out"
+mkdir -p "$out"
 
 # Where the failed assertion is named right above the list of failures; TEST_BACKTRACE=1 shows how it was reached.
 # What one test's ktsnd learns of this machine is no other one's to begin with.
@@ -26,39 +27,46 @@ suite() {
     local name=$1 status left
     shift
     echo "== $name: $*"
-    "$@" 2>&1 </dev/null | tee -p "out/test/$name.log" | scripts/follow.py
+    "$@" 2>&1 </dev/null | tee -p "$out/$name.log" | scripts/follow.py
     status=${PIPESTATUS[0]}
     if ! left=$(leftovers); then
-        echo "$left" | tee -a "out/test/$name.log"
+        echo "$left" | tee -a "$out/$name.log"
         [ "$status" -ne 0 ] || status=1
     fi
-    echo "$status" >"out/test/$name.status"
+    echo "$status" >"$out/$name.status"
 }
 
-# --show-output: a passing test's SKIP lines must be seen.
-suite workspace "$cargo" test --locked --no-fail-fast -- --show-output
-# Its library alone: without `cfg(test)` it links only in the hook profile.
-suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn --lib -- --show-output
-
 # The optional port, which nothing else of the build needs.
-suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
-suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
-suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
+dpdk() {
+    suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
+    suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
+    suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
+}
 
-# The models explore every interleaving of the ring's steps: too slow without optimisation, and built with a
-# cfg of their own, so in a target directory of their own.
-mapfile -t models < <(find ring/tests -name 'loom*.rs' -printf '%f\n' 2>/dev/null | sed 's/\.rs$//' | sort)
-loom=()
-for model in "${models[@]}"; do loom+=(--test "$model"); done
-if [ ${#loom[@]} -eq 0 ]; then
-    echo "no loom models in ring/tests" | tee out/test/loom.log
-    echo 1 >out/test/loom.status
-else
-    suite loom env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "$cargo" test --locked --no-fail-fast -p ktsn-ring --release \
-        --target-dir "$target/loom" "${loom[@]}" -- --show-output
-fi
+every_other() {
+    # --show-output: a passing test's SKIP lines must be seen. Most tests wait for something: more run side by side than there are CPUs.
+    suite workspace env RUST_TEST_THREADS="$((2 * $(nproc)))" "$cargo" test --locked --no-fail-fast -- --show-output
+    # Its library alone: without `cfg(test)` it links only in the hook profile.
+    suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn --lib -- --show-output
+    loom_models
+    suite k8s scripts/go.sh test
+}
 
-suite k8s scripts/go.sh test
+loom_models() {
+    # The models explore every interleaving of the ring's steps: too slow without optimisation, and built with a
+    # cfg of their own, so in a target directory of their own.
+    mapfile -t models < <(find ring/tests -name 'loom*.rs' -printf '%f\n' 2>/dev/null | sed 's/\.rs$//' | sort)
+    loom=()
+    for model in "${models[@]}"; do loom+=(--test "$model"); done
+    if [ ${#loom[@]} -eq 0 ]; then
+        echo "no loom models in ring/tests" | tee "$out/loom.log"
+        echo 1 >"$out/loom.status"
+    else
+        suite loom env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "$cargo" test --locked --no-fail-fast -p ktsn-ring --release \
+            --target-dir "$target/loom" "${loom[@]}" -- --show-output
+    fi
+}
 
-echo "all that the tests printed: out/test/*.log"
-python3 scripts/tally.py out/test tests/skips.toml
+if [ "${1:-}" = dpdk ]; then dpdk; else every_other; fi
+echo "all that the tests printed: $out/*.log"
+python3 scripts/tally.py "$out" tests/skips.toml

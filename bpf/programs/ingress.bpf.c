@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The short way in: takes VXLAN frames with a UDP datagram for an attached pod at the node's uplink.
+ * The ingress fast path: takes VXLAN frames with a UDP datagram for an attached pod at the node's uplink.
  *
  * In: every frame that arrives by the uplink. Out: those that carry one UDP datagram to an address of an attached pod,
  * decapsulated, as the host would have delivered them, straight into the pod. Everything else goes on untouched, to the
@@ -259,7 +259,7 @@ INLINE int examine(struct __sk_buff *skb, const struct delivery *delivery, const
 INLINE int decapsulate(struct __sk_buff *skb, const struct delivery *delivery, struct tunnel *tunnel,
 		       struct packet *inner, __u32 inner_at)
 {
-	/* The inner Ethernet header goes with the rest: what stays in front is as long, and is written anew. */
+	/* The inner Ethernet header goes with the rest: what stays in front is as long, and is written again. */
 	if (adjust_room(skb, -(__s32)(inner_at - ETHERNET_OCTETS), AFTER_MAC, inner->is_ipv4 ? NOW_IPV4 : NOW_IPV6))
 		return GO_ON;
 	if (delivery->is_routed) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the short way in and its loader (bpf/src) both know: maps and counters.
+ * What the ingress fast path and its loader (bpf/src) both know: maps and counters.
  *
  * The loader writes the same numbers in Rust (`ingress/layout.rs`); a test compares the two.
  */
@@ -22,7 +22,7 @@ enum tally {
 	TALLY_HOP_LIMIT = 8,	/* it ends here */
 	TALLY_OVER_MTU = 9,	/* longer than the pod's interface takes */
 	TALLY_OTHER_MAC = 10,	/* for another station of the VXLAN segment, or from an impossible one */
-	TALLY_CONGESTION = 11,	/* the outer header tells of congestion, the inner one has to (RFC 6040) */
+	TALLY_CONGESTION = 11,	/* the outer header marks congestion, the inner one must then (RFC 6040) */
 	TALLY_SOURCE = 12,	/* a source address that no router forwards, or one of this node's own */
 	TALLY_GONE = 13,	/* the host end of the pod's veth is not there (any more) */
 	TALLY_FAILED = 14,	/* the kernel could not change the frame any further: dropped */

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use crate::error::BpfError;
 use crate::frames::{Counters, Frames};
 use crate::layout::{self, COUNTERS_OCTETS, Clock};
-use crate::program::{CAPTURE, CaptureMap, Program};
-use crate::sys::{self, CounterMap, MapType, RingMap};
+use crate::program::{CAPTURE, CaptureMap, Loaded, Program};
+use crate::sys::{self, CounterMap, MapShape, MapType, RingMap};
 
 /// What the kernel shows of the program and its maps.
 const NAME: &str = "ktsn_capture";
@@ -43,48 +43,21 @@ pub struct Destination {
     pub take: Option<u16>,
 }
 
-#[derive(Debug)]
-struct Maps {
-    settings: OwnedFd,
-    destinations: OwnedFd,
-    sources: OwnedFd,
-    counters: OwnedFd,
-    frames: OwnedFd,
-}
-
-impl Maps {
-    fn new(ring_octets: u32) -> std::io::Result<Self> {
-        let create =
-            |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
-        let trie = (DESTINATIONS_MAX as u32, sys::NO_PREALLOC);
-        Ok(Self {
-            settings: create(MapType::Array, (4, 8), 1, 0)?,
-            destinations: create(MapType::LpmTrie, (20, 4), trie.0, trie.1)?,
-            sources: create(MapType::Hash, (16, 1), SOURCES_MAX as u32, 0)?,
-            counters: create(MapType::Array, (4, COUNTERS_OCTETS as u32), 1, sys::MAPPABLE)?,
-            frames: create(MapType::Ringbuf, (0, 0), ring_octets, 0)?,
-        })
-    }
-
-    fn of(&self, map: CaptureMap) -> u32 {
-        use std::os::fd::AsRawFd as _;
-        let map = match map {
-            CaptureMap::Settings => &self.settings,
-            CaptureMap::Destinations => &self.destinations,
-            CaptureMap::Sources => &self.sources,
-            CaptureMap::Counters => &self.counters,
-            CaptureMap::Frames => &self.frames,
-        };
-        map.as_raw_fd().unsigned_abs()
-    }
+/// The maps, in the order of [`CaptureMap`].
+fn shapes(ring_octets: usize) -> [MapShape; 5] {
+    [
+        MapShape::new(MapType::Array, (4, 8), 1, 0),
+        MapShape::new(MapType::LpmTrie, (20, 4), DESTINATIONS_MAX, sys::NO_PREALLOC),
+        MapShape::new(MapType::Hash, (16, 1), SOURCES_MAX, 0),
+        MapShape::new(MapType::Array, (4, COUNTERS_OCTETS), 1, sys::MAPPABLE),
+        MapShape::new(MapType::Ringbuf, (0, 0), ring_octets, 0),
+    ]
 }
 
 /// A loaded program. Dropping it takes it off its device.
 #[derive(Debug)]
 pub struct Capture {
-    maps: Maps,
-    pub(crate) program: OwnedFd,
-    link: Option<OwnedFd>,
+    pub(crate) loaded: Loaded,
     ring_octets: usize,
     destinations: Vec<Destination>,
     sources: Vec<Ipv6Addr>,
@@ -99,18 +72,20 @@ impl Capture {
         Self::load_program(&CAPTURE, options)
     }
 
-    pub(crate) fn load_program(program: &Program<CaptureMap>, options: &Options) -> Result<Self, BpfError> {
+    pub(crate) fn load_program(program: &Program, options: &Options) -> Result<Self, BpfError> {
         let ring_octets = options.ring_octets;
-        let maps = Maps::new(ring_octets as u32).map_err(BpfError::os("maps"))?;
+        let loaded = Loaded::new(NAME, program, &shapes(ring_octets))?;
+        let capture = Self { loaded, ring_octets, destinations: Vec::new(), sources: Vec::new() };
         let clocks = options.clocks.iter().fold(0, |bits, clock| bits | clock.bit());
         let mut settings = [0; 8];
         settings[..4].copy_from_slice(&clocks.to_ne_bytes());
-        sys::map_update(&maps.settings, &[0; 4], &settings).map_err(BpfError::os("settings"))?;
-        let instructions = program.with_maps(|map| maps.of(map));
-        let program = sys::program_load(NAME, &instructions).map_err(|(source, log)| {
-            if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
-        })?;
-        Ok(Self { maps, program, link: None, ring_octets, destinations: Vec::new(), sources: Vec::new() })
+        sys::map_update(capture.map(CaptureMap::Settings), &[0; 4], &settings)
+            .map_err(BpfError::os("settings"))?;
+        Ok(capture)
+    }
+
+    fn map(&self, map: CaptureMap) -> &OwnedFd {
+        self.loaded.map(map as usize)
     }
 
     /// Replaces the rules, one by one: for a moment old and new ones stand side by side.
@@ -122,11 +97,12 @@ impl Capture {
         let key = |rule: &Destination| layout::destination_key(rule.address, rule.bits);
         for rule in rules.iter().filter(|rule| !self.destinations.contains(rule)) {
             let value = layout::verdict(rule.take);
-            sys::map_update(&self.maps.destinations, &key(rule), &value)
+            sys::map_update(self.map(CaptureMap::Destinations), &key(rule), &value)
                 .map_err(BpfError::os("destinations"))?;
         }
         for old in self.destinations.iter().filter(|old| rules.iter().all(|rule| key(rule) != key(old))) {
-            sys::map_delete(&self.maps.destinations, &key(old)).map_err(BpfError::os("destinations"))?;
+            sys::map_delete(self.map(CaptureMap::Destinations), &key(old))
+                .map_err(BpfError::os("destinations"))?;
         }
         self.destinations = rules.to_vec();
         Ok(())
@@ -139,10 +115,11 @@ impl Capture {
     pub fn set_sources(&mut self, addresses: &[Ipv6Addr]) -> Result<(), BpfError> {
         bound("sources", addresses.len(), SOURCES_MAX / 2)?;
         for new in addresses.iter().filter(|new| !self.sources.contains(new)) {
-            sys::map_update(&self.maps.sources, &new.octets(), &[1]).map_err(BpfError::os("sources"))?;
+            sys::map_update(self.map(CaptureMap::Sources), &new.octets(), &[1])
+                .map_err(BpfError::os("sources"))?;
         }
         for old in self.sources.iter().filter(|old| !addresses.contains(old)) {
-            sys::map_delete(&self.maps.sources, &old.octets()).map_err(BpfError::os("sources"))?;
+            sys::map_delete(self.map(CaptureMap::Sources), &old.octets()).map_err(BpfError::os("sources"))?;
         }
         self.sources = addresses.to_vec();
         Ok(())
@@ -153,32 +130,30 @@ impl Capture {
     /// # Errors
     /// The kernel's; `TooOld` before Linux 6.6.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), BpfError> {
-        self.link = None;
-        self.link = Some(sys::link_create(&self.program, ifindex).map_err(BpfError::os("attach"))?);
-        Ok(())
+        self.loaded.attach(ifindex)
     }
 
-    /// Takes the program off its device: from here on every frame goes on.
+    /// Takes the program off its device: from here on it takes no frame.
     pub fn detach(&mut self) {
-        self.link = None;
+        self.loaded.detach();
     }
 
-    /// Whether the program is at its device. False, too, when somebody else took it off or the device is gone.
+    /// Whether the program is at its device. False, too, when another process detached it or the device is gone.
     ///
     /// # Errors
     /// The kernel's.
     pub fn is_attached(&self) -> Result<bool, BpfError> {
-        let Some(link) = &self.link else { return Ok(false) };
-        sys::link_device(link).map(|(ifindex, _)| ifindex != 0).map_err(BpfError::os("link"))
+        self.loaded.is_attached()
     }
 
-    /// The ring. One consumer only: who asks twice gets the same frames twice, or none.
+    /// The ring. One consumer only: of two, each may get the same frames, or none.
     ///
     /// # Errors
     /// The kernel's, when memory or descriptors run out.
     pub fn frames(&self) -> Result<Frames, BpfError> {
-        let ring = RingMap::new(&self.maps.frames, self.ring_octets).map_err(BpfError::os("ring"))?;
-        let descriptor = self.maps.frames.try_clone().map_err(BpfError::os("ring"))?;
+        let ring =
+            RingMap::new(self.map(CaptureMap::Frames), self.ring_octets).map_err(BpfError::os("ring"))?;
+        let descriptor = self.map(CaptureMap::Frames).try_clone().map_err(BpfError::os("ring"))?;
         Ok(Frames::new(ring, descriptor))
     }
 
@@ -187,7 +162,9 @@ impl Capture {
     /// # Errors
     /// The kernel's, when memory runs out.
     pub fn counters(&self) -> Result<Counters, BpfError> {
-        CounterMap::new(&self.maps.counters, COUNTERS_OCTETS).map(Counters).map_err(BpfError::os("counters"))
+        CounterMap::new(self.map(CaptureMap::Counters), COUNTERS_OCTETS)
+            .map(Counters)
+            .map_err(BpfError::os("counters"))
     }
 }
 

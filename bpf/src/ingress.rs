@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in: one program at a node's uplink, which takes attached pods' VXLAN frames straight into the pods.
+//! The ingress fast path: one program at a node's uplink, which takes attached pods' VXLAN frames straight into the pods.
 //!
 //! In: which frames are for which attachment ([`Target`], [`Delivery`]), the attachments' devices, the uplink. Out: frames in
 //! pods, [`Tallied`] for each attachment. It never holds a frame, and what it does not take is the kernel's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use crate::error::BpfError;
-use crate::program::{INGRESS, IngressMap};
-use crate::sys::{self, MapType};
+use crate::program::{INGRESS, IngressMap, Loaded, Place};
+use crate::sys::{self, MapShape, MapType};
 
 mod layout;
 #[cfg(test)]
@@ -30,17 +30,6 @@ const OWN_MAX: usize = 16_384;
 /// Attachments, by slot.
 pub const SLOTS_MAX: usize = 1024;
 
-/// Where the program is found at a look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At its device, in front of all others.
-    First,
-    /// At its device, behind others.
-    Behind,
-    /// Nowhere: somebody took it off, or the device is gone, or it was never put anywhere.
-    Nowhere,
-}
-
 type TargetKey = [u8; TARGET_OCTETS];
 type TargetValue = [u8; DELIVERY_OCTETS];
 
@@ -49,55 +38,22 @@ fn values_of(targets: impl IntoIterator<Item = (Target, Delivery)>) -> BTreeMap<
     targets.into_iter().map(|(target, delivery)| (target.key(), target.value(&delivery))).collect()
 }
 
-#[derive(Debug)]
-struct Maps {
-    pods: OwnedFd,
-    devices: OwnedFd,
-    tallies: OwnedFd,
-    ends: OwnedFd,
-    own: OwnedFd,
-}
-
-impl Maps {
-    fn new() -> std::io::Result<Self> {
-        let create =
-            |kind, octets, entries_max, flags| sys::map_create(NAME, kind, octets, entries_max, flags);
-        let pods = (TARGET_OCTETS as u32, DELIVERY_OCTETS as u32);
-        let tallies = (4, (TALLIES * 8) as u32);
-        Ok(Self {
-            pods: create(MapType::Hash, pods, TARGETS_MAX as u32, sys::NO_PREALLOC)?,
-            // No devices are redirected to by it: it is a list that the kernel itself takes a device out of when it goes.
-            devices: create(MapType::Devmap, (4, 4), SLOTS_MAX as u32, 0)?,
-            tallies: create(MapType::PercpuArray, tallies, SLOTS_MAX as u32, 0)?,
-            ends: create(MapType::Hash, (TARGET_OCTETS as u32, 1), ENDS_MAX as u32, sys::NO_PREALLOC)?,
-            own: create(MapType::Hash, (16, 1), OWN_MAX as u32, sys::NO_PREALLOC)?,
-        })
-    }
-
-    fn of(&self, map: IngressMap) -> u32 {
-        let map = match map {
-            IngressMap::Pods => &self.pods,
-            IngressMap::Devices => &self.devices,
-            IngressMap::Tallies => &self.tallies,
-            IngressMap::Ends => &self.ends,
-            IngressMap::Own => &self.own,
-        };
-        map.as_raw_fd().unsigned_abs()
-    }
-}
-
-#[derive(Debug)]
-struct Link {
-    descriptor: OwnedFd,
-    ifindex: u32,
+/// The maps, in the order of [`IngressMap`].
+fn shapes() -> [MapShape; 5] {
+    [
+        MapShape::new(MapType::Hash, (TARGET_OCTETS, DELIVERY_OCTETS), TARGETS_MAX, sys::NO_PREALLOC),
+        // No frame is redirected by it: the kernel itself takes a device out of such a map when the device goes.
+        MapShape::new(MapType::Devmap, (4, 4), SLOTS_MAX, 0),
+        MapShape::new(MapType::PercpuArray, (4, TALLIES * 8), SLOTS_MAX, 0),
+        MapShape::new(MapType::Hash, (TARGET_OCTETS, 1), ENDS_MAX, sys::NO_PREALLOC),
+        MapShape::new(MapType::Hash, (16, 1), OWN_MAX, sys::NO_PREALLOC),
+    ]
 }
 
 /// A loaded program. Dropping it takes it off its device; frames are the kernel's from then on.
 #[derive(Debug)]
 pub struct Ingress {
-    maps: Maps,
-    pub(crate) program: OwnedFd,
-    link: Option<Link>,
+    pub(crate) loaded: Loaded,
     targets: BTreeMap<TargetKey, TargetValue>,
     ends: BTreeSet<[u8; TARGET_OCTETS]>,
     own: BTreeSet<[u8; 16]>,
@@ -109,13 +65,12 @@ impl Ingress {
     /// # Errors
     /// [`BpfError`].
     pub fn load() -> Result<Self, BpfError> {
-        let maps = Maps::new().map_err(BpfError::os("maps"))?;
-        let instructions = INGRESS.with_maps(|map| maps.of(map));
-        let program = sys::program_load(NAME, &instructions).map_err(|(source, log)| {
-            if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
-        })?;
-        let (targets, ends, own) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Ok(Self { maps, program, link: None, targets, ends, own })
+        let loaded = Loaded::new(NAME, &INGRESS, &shapes())?;
+        Ok(Self { loaded, targets: BTreeMap::new(), ends: BTreeSet::new(), own: BTreeSet::new() })
+    }
+
+    fn map(&self, map: IngressMap) -> &OwnedFd {
+        self.loaded.map(map as usize)
     }
 
     /// The host end of the veth of the attachment at `slot`; `None`: it takes nothing. The kernel takes a device that goes
@@ -126,8 +81,8 @@ impl Ingress {
     pub fn set_device(&self, slot: u16, ifindex: Option<u32>) -> Result<(), BpfError> {
         let key = u32::from(slot).to_ne_bytes();
         let result = match ifindex {
-            Some(ifindex) => sys::map_update(&self.maps.devices, &key, &ifindex.to_ne_bytes()),
-            None => sys::map_delete(&self.maps.devices, &key),
+            Some(ifindex) => sys::map_update(self.map(IngressMap::Devices), &key, &ifindex.to_ne_bytes()),
+            None => sys::map_delete(self.map(IngressMap::Devices), &key),
         };
         result.map_err(BpfError::os("device"))
     }
@@ -135,7 +90,7 @@ impl Ingress {
     /// The device that is bound to a slot now.
     #[must_use]
     pub fn device(&self, slot: u16) -> Option<u32> {
-        let found = sys::map_lookup::<4, 4>(&self.maps.devices, &u32::from(slot).to_ne_bytes());
+        let found = sys::map_lookup::<4, 4>(self.map(IngressMap::Devices), &u32::from(slot).to_ne_bytes());
         found.ok().map(u32::from_ne_bytes)
     }
 
@@ -156,7 +111,7 @@ impl Ingress {
         }
         for (key, value) in wanted {
             if self.targets.get(&key) != Some(&value) {
-                sys::map_update(&self.maps.pods, &key, &value).map_err(BpfError::os("targets"))?;
+                sys::map_update(self.map(IngressMap::Pods), &key, &value).map_err(BpfError::os("targets"))?;
                 self.targets.insert(key, value);
             }
         }
@@ -182,7 +137,7 @@ impl Ingress {
         let gone = self.targets.iter().filter(|(key, value)| !is_kept(key, value));
         let gone: Vec<_> = gone.map(|(key, _)| *key).collect();
         for key in &gone {
-            sys::map_delete(&self.maps.pods, key).map_err(BpfError::os("targets"))?;
+            sys::map_delete(self.map(IngressMap::Pods), key).map_err(BpfError::os("targets"))?;
             self.targets.remove(key);
         }
         Ok(gone.len())
@@ -191,19 +146,31 @@ impl Ingress {
     /// Replaces the tunnel ends that frames may come from; what goes goes first.
     ///
     /// # Errors
-    /// As [`Self::set_targets`].
+    /// `TooMany`, or the kernel's; the next call replaces the rest.
     pub fn set_ends(&mut self, ends: impl IntoIterator<Item = End>) -> Result<(), BpfError> {
         let wanted = ends.into_iter().map(|end| end.key()).collect();
-        set_members(&self.maps.ends, "tunnel ends", ENDS_MAX, &mut self.ends, wanted)
+        set_members(
+            self.loaded.map(IngressMap::Ends as usize),
+            "tunnel ends",
+            ENDS_MAX,
+            &mut self.ends,
+            wanted,
+        )
     }
 
     /// Replaces the node's own addresses: no frame from one of them is taken.
     ///
     /// # Errors
-    /// As [`Self::set_targets`].
+    /// `TooMany`, or the kernel's; the next call replaces the rest.
     pub fn set_own(&mut self, own: impl IntoIterator<Item = IpAddr>) -> Result<(), BpfError> {
         let wanted = own.into_iter().map(address_key).collect();
-        set_members(&self.maps.own, "addresses of the node", OWN_MAX, &mut self.own, wanted)
+        set_members(
+            self.loaded.map(IngressMap::Own as usize),
+            "addresses of the node",
+            OWN_MAX,
+            &mut self.own,
+            wanted,
+        )
     }
 
     /// Puts the program at the ingress of the device, in front of all others there; off the one it was at before. While it
@@ -212,16 +179,12 @@ impl Ingress {
     /// # Errors
     /// The kernel's; `TooOld` before Linux 6.6.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), BpfError> {
-        // A device takes a program only once.
-        self.link = None;
-        let descriptor = sys::link_create(&self.program, ifindex).map_err(BpfError::os("attach"))?;
-        self.link = Some(Link { descriptor, ifindex });
-        Ok(())
+        self.loaded.attach(ifindex)
     }
 
     /// Takes the program off its device: from here on every frame is the kernel's.
     pub fn detach(&mut self) {
-        self.link = None;
+        self.loaded.detach();
     }
 
     /// Where the program is now.
@@ -229,18 +192,7 @@ impl Ingress {
     /// # Errors
     /// The kernel's.
     pub fn place(&self) -> Result<Place, BpfError> {
-        let Some(Link { descriptor, ifindex }) = &self.link else { return Ok(Place::Nowhere) };
-        let (device, id) = sys::link_device(descriptor).map_err(BpfError::os("link"))?;
-        if device != *ifindex {
-            return Ok(Place::Nowhere);
-        }
-        match sys::link_is_first(device, id) {
-            Ok(true) => Ok(Place::First),
-            Ok(false) => Ok(Place::Behind),
-            // The device went away in between.
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Place::Nowhere),
-            Err(error) => Err(BpfError::os("query")(error)),
-        }
+        self.loaded.place()
     }
 
     /// Begins to count for a slot at zero.
@@ -251,7 +203,7 @@ impl Ingress {
         let zeros = sys::processors().map(|processors| vec![0; TALLIES * processors]);
         zeros
             .and_then(|zeros| {
-                sys::map_update_percpu(&self.maps.tallies, u32::from(slot), &zeros, TALLIES * 8)
+                sys::map_update_percpu(self.map(IngressMap::Tallies), u32::from(slot), &zeros, TALLIES * 8)
             })
             .map_err(BpfError::os("tallies"))
     }
@@ -263,7 +215,7 @@ impl Ingress {
     pub fn tallies(&self, slot: u16) -> Result<[u64; Tallied::ALL.len()], BpfError> {
         let processors = sys::processors().map_err(BpfError::os("processors"))?;
         let mut values = vec![0; TALLIES * processors];
-        sys::map_lookup_percpu(&self.maps.tallies, u32::from(slot), &mut values, TALLIES * 8)
+        sys::map_lookup_percpu(self.map(IngressMap::Tallies), u32::from(slot), &mut values, TALLIES * 8)
             .map_err(BpfError::os("tallies"))?;
         let mut sums = [0_u64; Tallied::ALL.len()];
         for of_one in values.chunks_exact(TALLIES) {

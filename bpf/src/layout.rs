@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the program and we both know: the numbers of `programs/capture.h`, once more.
+//! What the capture program and this crate both know: the numbers of `programs/capture.h` in Rust.
 
 use std::net::Ipv6Addr;
 
@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 pub(crate) const STRIPES: usize = 64;
 /// Counters of a stripe.
 pub(crate) const COUNTERS: usize = 16;
-/// All of them.
+/// Octets of all stripes.
 pub(crate) const COUNTERS_OCTETS: usize = STRIPES * COUNTERS * 8;
 /// Octets in front of each captured frame.
 pub(crate) const RECORD_OCTETS: usize = 24;
@@ -36,48 +36,53 @@ impl Clock {
     }
 }
 
-/// What the program counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Counted {
-    /// Frames put into the ring.
-    Taken = 0,
-    /// Frames dropped because the ring was full: they must not leave before their time.
-    RingFull = 1,
-    /// Passed: no transmit time.
-    Untimed = 2,
-    /// Passed: a time of a clock that is not taken.
-    OtherClock = 3,
-    /// Passed: timed, but not UDP, or damaged.
-    NotUdp = 4,
-    /// Passed: IP options, extension headers or a VLAN tag.
-    Options = 5,
-    /// Passed: a fragment.
-    Fragment = 6,
-    /// Passed: the destination is not on the list.
-    NotAllowed = 7,
-    /// Passed: the source is no address of the interface.
-    Foreign = 8,
-    /// Passed: longer than the way allows.
-    OverMtu = 9,
-    /// Passed: the kernel refused the copy.
-    Unreadable = 10,
-}
+/// Declares what a program counts: an enum in the order of the program's numbers, with a word for each.
+macro_rules! counted {
+    ($(#[$about:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$of])* $variant,)+ }
 
-impl Counted {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Taken,
-        Self::RingFull,
-        Self::Untimed,
-        Self::OtherClock,
-        Self::NotUdp,
-        Self::Options,
-        Self::Fragment,
-        Self::NotAllowed,
-        Self::Foreign,
-        Self::OverMtu,
-        Self::Unreadable,
-    ];
+        impl $name {
+            /// All counters, in the order of their numbers.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// The word that counters, the control API and the documents use.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
+}
+pub(crate) use counted;
+
+counted! {
+    /// What the capture program counts.
+    Counted {
+        /// Frames put into the ring.
+        Taken = "taken",
+        /// Frames dropped because the ring was full: they must not leave before their time.
+        RingFull = "ring_full",
+        /// Passed: no transmit time.
+        Untimed = "untimed",
+        /// Passed: a time of a clock that is not taken.
+        OtherClock = "other_clock",
+        /// Passed: timed, but not UDP, or damaged.
+        NotUdp = "not_udp",
+        /// Passed: IP options, extension headers or a VLAN tag.
+        Options = "options",
+        /// Passed: a fragment.
+        Fragment = "fragment",
+        /// Passed: the destination is not on the list.
+        NotAllowed = "not_allowed",
+        /// Passed: the source is no address of the interface.
+        Foreign = "foreign",
+        /// Passed: longer than the egress allows.
+        OverMtu = "over_mtu",
+        /// Passed: the kernel refused the copy.
+        Unreadable = "unreadable",
+    }
 }
 
 /// Key of the destinations' trie: bits, then the address (IPv4 mapped).
@@ -108,21 +113,9 @@ mod tests {
         has(format!("#define COUNTERS {COUNTERS}\n"));
         has(format!("#define CLOCK_MONOTONIC_TYPE {}\n", Clock::Monotonic as u8));
         has(format!("#define CLOCK_TAI_TYPE {}\n", Clock::Tai as u8));
-        let names = [
-            "TAKEN",
-            "RING_FULL",
-            "UNTIMED",
-            "OTHER_CLOCK",
-            "NOT_UDP",
-            "OPTIONS",
-            "FRAGMENT",
-            "NOT_ALLOWED",
-            "FOREIGN",
-            "OVER_MTU",
-            "UNREADABLE",
-        ];
-        for (counted, name) in Counted::ALL.iter().zip(names) {
-            has(format!("COUNT_{name} = {},", *counted as u8));
+        for (number, counted) in Counted::ALL.into_iter().enumerate() {
+            assert_eq!(counted as usize, number);
+            has(format!("COUNT_{} = {number},", counted.word().to_uppercase()));
         }
         assert_eq!(header.matches("\tCOUNT_").count(), Counted::ALL.len());
         let program = include_str!("../programs/capture.bpf.c");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eBPF programs and how they are loaded: kernel capture of timed UDP frames at the host end of a pod's veth, and the short
-//! way in at a node's uplink.
+//! eBPF programs and how they are loaded: kernel capture of timed UDP frames at the host end of a pod's veth, and the ingress
+//! fast path at a node's uplink.
 //!
 //! In, [`Capture`]: which clocks, destinations and source addresses; the device. Out: [`Frames`], the ring with captured frames, and
 //! [`Counters`]. In, [`Ingress`]: which VXLAN frames are for which pod; the uplink. Out: frames in pods. The programs themselves
@@ -26,8 +26,9 @@ mod sys;
 pub use capture::{Capture, Destination, Options};
 pub use error::BpfError;
 pub use frames::{Counters, Frames, Taken};
-pub use ingress::{Delivery, End, Ingress, Place, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
+pub use ingress::{Delivery, End, Ingress, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
 pub use layout::{Clock, Counted, FRAME_OCTETS_MAX};
+pub use program::Place;
 
 #[cfg(test)]
 mod test_run {

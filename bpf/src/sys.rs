@@ -36,6 +36,28 @@ pub(crate) enum MapType {
     Ringbuf = 27,
 }
 
+/// What a map is made of; lengths in octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapShape {
+    map_type: MapType,
+    key_octets: usize,
+    value_octets: usize,
+    entries_max: usize,
+    flags: u32,
+}
+
+impl MapShape {
+    /// A map with keys and values of these octets.
+    pub(crate) const fn new(
+        map_type: MapType,
+        (key_octets, value_octets): (usize, usize),
+        entries_max: usize,
+        flags: u32,
+    ) -> Self {
+        Self { map_type, key_octets, value_octets, entries_max, flags }
+    }
+}
+
 /// BPF_F_NO_PREALLOC, which tries need.
 pub(crate) const NO_PREALLOC: u32 = 1;
 /// BPF_F_MMAPABLE.
@@ -55,7 +77,7 @@ pub(crate) unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c
 }
 
 fn owned(descriptor: c_long) -> OwnedFd {
-    // SAFETY: the kernel has just returned this descriptor, and nobody else knows it. Descriptors fit into an i32.
+    // SAFETY: the kernel has just returned this descriptor, and no other code knows it. Descriptors fit into an i32.
     unsafe { OwnedFd::from_raw_fd(descriptor as i32) }
 }
 
@@ -89,19 +111,14 @@ fn object_name(text: &str) -> [u8; 16] {
     name
 }
 
-pub(crate) fn map_create(
-    name: &str,
-    map_type: MapType,
-    (key_octets, value_octets): (u32, u32),
-    entries_max: u32,
-    flags: u32,
-) -> io::Result<OwnedFd> {
+/// Makes a map that the kernel shows under `name`.
+pub(crate) fn map_create(name: &str, shape: &MapShape) -> io::Result<OwnedFd> {
     let mut attributes = MapCreate {
-        map_type: map_type as u32,
-        key_octets,
-        value_octets,
-        entries_max,
-        flags,
+        map_type: shape.map_type as u32,
+        key_octets: shape.key_octets as u32,
+        value_octets: shape.value_octets as u32,
+        entries_max: shape.entries_max as u32,
+        flags: shape.flags,
         inner: 0,
         numa_node: 0,
         name: object_name(name),
@@ -120,16 +137,24 @@ struct MapElement {
     flags: u64,
 }
 
+/// Calls bpf(2) for one element of a map.
+///
+/// # Safety
+/// `key` and `value` are addresses that are valid for what `command` reads and writes: the lengths that the map was made with.
+unsafe fn element(command: c_long, map: &OwnedFd, key: u64, value: u64) -> io::Result<()> {
+    let mut attributes = MapElement { map: number(map.as_fd()), pad: 0, key, value, flags: 0 };
+    // SAFETY: this is what the commands for elements take; the caller answers for the addresses.
+    unsafe { bpf(command, &mut attributes) }.map(drop)
+}
+
 /// Sets an element. Keys and values have the lengths that the map was made with.
 pub(crate) fn map_update<const K: usize, const V: usize>(
     map: &OwnedFd,
     key: &[u8; K],
     value: &[u8; V],
 ) -> io::Result<()> {
-    let map = number(map.as_fd());
-    let mut attributes = MapElement { map, pad: 0, key: address(key), value: address(value), flags: 0 };
     // SAFETY: BPF_MAP_UPDATE_ELEM reads as many octets of key and value as the map was made with: the caller's types.
-    unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+    unsafe { element(MAP_UPDATE, map, address(key), address(value)) }
 }
 
 /// Reads an element.
@@ -137,27 +162,22 @@ pub(crate) fn map_lookup<const K: usize, const V: usize>(
     map: &OwnedFd,
     key: &[u8; K],
 ) -> io::Result<[u8; V]> {
-    let (map, mut found) = (number(map.as_fd()), [0; V]);
-    let value = found.as_mut_ptr() as u64;
-    let mut attributes = MapElement { map, pad: 0, key: address(key), value, flags: 0 };
+    let mut found = [0; V];
     // SAFETY: BPF_MAP_LOOKUP_ELEM reads as many octets of the key, and writes as many of the value, as the map was made with:
     // the caller's types.
-    unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
+    unsafe { element(MAP_LOOKUP, map, address(key), found.as_mut_ptr() as u64) }?;
     Ok(found)
 }
 
-/// Sets an element of a map that has one for each processor, for all of them.
+/// Sets an element of a map that has one for each processor, for all processors.
 pub(crate) fn map_update_percpu(map: &OwnedFd, key: u32, values: &[u64], octets: usize) -> io::Result<()> {
     assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
-    let map = number(map.as_fd());
-    let key = [key];
-    let mut attributes = MapElement { map, pad: 0, key: address(&key), value: address(values), flags: 0 };
     // SAFETY: BPF_MAP_UPDATE_ELEM of such a map reads a key of four octets and a value, rounded up to eight octets, for each
-    // possible processor: so many are there (checked).
-    unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+    // possible processor: `values` has as many (checked).
+    unsafe { element(MAP_UPDATE, map, address(&[key]), address(values)) }
 }
 
-/// Reads an element of a map that has one for each processor: `values` holds all of them.
+/// Reads an element of a map that has one for each processor into `values`, one after the other.
 pub(crate) fn map_lookup_percpu(
     map: &OwnedFd,
     key: u32,
@@ -165,28 +185,22 @@ pub(crate) fn map_lookup_percpu(
     octets: usize,
 ) -> io::Result<()> {
     assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
-    let map = number(map.as_fd());
-    let key = [key];
-    let value = values.as_mut_ptr() as u64;
-    let mut attributes = MapElement { map, pad: 0, key: address(&key), value, flags: 0 };
     // SAFETY: BPF_MAP_LOOKUP_ELEM of such a map reads a key of four octets and writes a value, rounded up to eight octets, for
-    // each possible processor: there is room for them (checked), which is borrowed through the call.
-    unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(drop)
+    // each possible processor: `values` has room for them (checked) and is borrowed through the call.
+    unsafe { element(MAP_LOOKUP, map, address(&[key]), values.as_mut_ptr() as u64) }
 }
 
-/// Processors that the kernel reckons with: maps with a value for each have so many.
+/// How many processors the kernel counts as possible: a map with an element for each has as many.
 pub(crate) fn processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("possible processors: {text:?}")))
 }
 
-/// Removes an element; one that is not there is no error.
+/// Removes an element; a missing one is no error.
 pub(crate) fn map_delete<const K: usize>(map: &OwnedFd, key: &[u8; K]) -> io::Result<()> {
-    let map = number(map.as_fd());
-    let mut attributes = MapElement { map, pad: 0, key: address(key), value: 0, flags: 0 };
     // SAFETY: BPF_MAP_DELETE_ELEM reads as many octets of the key as the map was made with: the caller's type.
-    match unsafe { bpf(MAP_DELETE, &mut attributes) } {
+    match unsafe { element(MAP_DELETE, map, address(key), 0) } {
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
         _ => Ok(()),
     }
@@ -301,7 +315,7 @@ struct LinkInfo {
     rest: [u64; 8],
 }
 
-/// The device that a link holds its program at; 0 when somebody took it off or the device is gone. And the link's number.
+/// The device that a link holds its program at (0 when the link was detached or the device is gone), and the link's number.
 pub(crate) fn link_device(link: &OwnedFd) -> io::Result<(u32, u32)> {
     let mut info = LinkInfo::default();
     let mut attributes = GetInfo {
@@ -393,7 +407,7 @@ impl Mapping {
 
     fn copy(&self, at: usize, into: &mut [u8]) {
         assert!(at.checked_add(into.len()).is_some_and(|end| end <= self.octets));
-        // SAFETY: inside of the mapping (checked); a record that the program has submitted is written by nobody until we give
+        // SAFETY: inside of the mapping (checked); a record that the program has submitted is not written until we give
         // it back.
         unsafe {
             std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), into.as_mut_ptr(), into.len());
@@ -450,7 +464,7 @@ impl RingMap {
             && self.theirs.half(self.at(ours)).load(Ordering::Acquire) & BUSY == 0
     }
 
-    /// Copies the next record's first octets into `into`, gives the record back, and tells how long it is; discarded ones
+    /// Copies the next record's first octets into `into`, gives the record back, and returns its length; discarded ones
     /// are skipped.
     pub(crate) fn take(&mut self, into: &mut [u8]) -> Option<usize> {
         loop {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Target `api`: messages of the control API, decoded and checked as ktsnd does it.
 //!
-//! In: an octet that chooses between SetPeers (even) and ApplySchedule (odd), then the message as gRPC carries it. What is accepted keeps
-//! the model's rules, can be made tables of, and reads the same when it is sent back as it is listed; what is refused is
-//! named in one line.
+//! In: an octet that chooses between Attach (255), SetPeers (even) and ApplySchedule (odd), then the message as gRPC carries it, or the
+//! attachment's JSON. What is accepted keeps the model's rules, can be made tables of, and reads the same when it is sent back as it is
+//! listed; what is refused is named in one line.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,8 +12,8 @@ use ktsn_model::Priority;
 use ktsn_proto::v1::{ApplyScheduleRequest, GateParameters, QueueMaxSdu, SetPeersRequest, VxlanPeer};
 use ktsn_resolve::{Peer, Tunnel, Vxlan, VxlanRouted, limits::PEERS_MAX};
 use ktsn_wire::{MacAddress, Vni};
-use ktsnd::config::ConfigError;
-use ktsnd::control::{gate_schedule, peers};
+use ktsnd::config::{Attachment, AttachmentConfig, ConfigError};
+use ktsnd::messages::{gate_schedule, peers};
 use prost::Message as _;
 
 /// Longest text that names what is wrong, besides what it quotes.
@@ -30,17 +30,41 @@ pub fn api(data: &[u8]) {
 /// Whether it was accepted.
 fn run(data: &[u8]) -> bool {
     let Some((first, octets)) = data.split_first() else { return false };
-    let accepted = if first % 2 == 0 { set_peers(octets) } else { apply_schedule(octets) };
+    let accepted = match first {
+        255 => attach(octets),
+        first if first % 2 == 0 => set_peers(octets).map(as_text),
+        _ => apply_schedule(octets).map(as_text),
+    };
     match accepted {
         None => false,
         Some(Ok(())) => true,
-        Some(Err(error)) => {
-            let text = error.to_string();
+        Some(Err(text)) => {
             assert!(!text.is_empty() && !text.chars().any(char::is_control), "{text:?}");
             assert!(text.len() <= TEXT_OCTETS_MAX + 6 * octets.len(), "{text:?}");
             false
         }
     }
+}
+
+fn as_text(checked: Result<(), ConfigError>) -> Result<(), String> {
+    checked.map_err(|error| error.to_string())
+}
+
+fn attach(octets: &[u8]) -> Option<Result<(), String>> {
+    let json = std::str::from_utf8(octets).ok()?;
+    let config = match AttachmentConfig::parse("attachment", json) {
+        Ok(config) => config,
+        Err(fault) => return Some(Err(fault.to_string())),
+    };
+    let again = AttachmentConfig::parse("attachment", &config.json()).expect("its own JSON");
+    assert_eq!(again, config);
+    let attachment = match Attachment::check("attachment", config.clone()) {
+        Ok(attachment) => attachment,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    assert_eq!(attachment.raw, config);
+    assert!(attachment.is_asked_by(&attachment) && attachment.classes != 0);
+    Some(Ok(()))
 }
 
 fn set_peers(octets: &[u8]) -> Option<Result<(), ConfigError>> {

@@ -134,7 +134,7 @@ pub fn config(data: &[u8]) {
 fn keeps_the_rules(attachment: &Attachment) {
     assert!(!attachment.name.is_empty() && !attachment.interface.is_empty());
     assert!(attachment.interface.len() <= INTERFACE_OCTETS_MAX, "{}", attachment.interface);
-    assert!(attachment.slots > 0 && attachment.clients_max > 0);
+    assert!(attachment.clients.slots > 0 && attachment.clients.clients_max > 0);
     assert!(attachment.horizon.get() > 0 && attachment.overrun_limit.get() >= 0);
     let _ = (attachment.allowed(), attachment.takes_no_datagram());
 }

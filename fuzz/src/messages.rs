@@ -140,7 +140,7 @@ pub fn messages(data: &[u8]) {
     let stays = |item: &Item<'_>| !is_stripped || (item.0, item.1) != (1, 61);
     let mut rest: Vec<Item<'_>> = items.into_iter().filter(stays).collect();
     rest.extend(octets_of_key.as_ref().map(|octets| (1, 81, octets.as_slice())));
-    match Changed::of(control, is_musl, is_stripped, key) {
+    match Changed::copy(control, is_musl, is_stripped, key) {
         Some(changed) => assert_eq!(walk(changed.as_slice(), is_musl), Some(rest)),
         None => {
             let octets: usize = rest.iter().map(|item| 16 + item.2.len().next_multiple_of(8)).sum();

@@ -8,35 +8,28 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ktsn_proto::v1::{Attachment, ListRequest};
+use ktsn_proto::v1::{AttachmentState, ListRequest};
+use serde_json::Value;
 
 use crate::control;
 
 /// Why timed sends from here are not captured, as far as can be seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Missing {
     /// ktsnd cannot be asked.
+    #[error("whether kernel capture serves this program cannot be seen: {0}")]
     Unknown(String),
     /// No attachment is of this network namespace.
+    #[error(
+        "ktsnd has no attachment of this network namespace; run `ktsnd --attach NETNS:INTERFACE,capture=kernel` at the \
+         host end of the pod's veth, or add an [[attachment]] with capture = \"kernel\""
+    )]
     Attachment,
-    /// There is one, without capture.
+    /// There is an attachment, without capture.
+    #[error(
+        "attachment {0} has capture = \"preload\": detach it and attach it again with capture = \"kernel\""
+    )]
     Capture(String),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(why) => write!(f, "whether kernel capture serves this program cannot be seen: {why}"),
-            Self::Attachment => f.write_str(
-                "ktsnd has no attachment of this network namespace; run `ktsnd --attach NETNS:INTERFACE,capture=kernel` at \
-                 the host end of the pod's veth, or add an [[attachment]] with capture = \"kernel\"",
-            ),
-            Self::Capture(name) => write!(
-                f,
-                "attachment {name} has capture = \"preload\": detach it and attach it again with capture = \"kernel\""
-            ),
-        }
-    }
 }
 
 /// Which namespace a path leads to.
@@ -55,18 +48,21 @@ pub(crate) fn check(run_dir: &Path) -> Result<(), Missing> {
         Ok(reply.map_err(|status| unknown(&status.message()))?.into_inner().attachments)
     })?;
     let here = identity(Path::new("/proc/self/ns/net"));
-    let is_here = |attachment: &Attachment| here.is_some() && identity(Path::new(&attachment.netns)) == here;
-    judge(attachments.into_iter().filter_map(|state| state.attachment).filter(is_here))
+    let is_here = |attachment: &Value| {
+        let netns = attachment["netns"].as_str().unwrap_or_default();
+        here.is_some() && identity(Path::new(netns)) == here
+    };
+    judge(attachments.iter().map(AttachmentState::fields).filter(is_here))
 }
 
-/// Of the attachments of this namespace one with capture is enough: a program's frames leave by any interface.
-fn judge(here: impl Iterator<Item = Attachment>) -> Result<(), Missing> {
+/// One attachment of this namespace with capture is enough: a program's frames leave by any interface.
+fn judge(here: impl Iterator<Item = Value>) -> Result<(), Missing> {
     let mut without = None;
     for attachment in here {
-        if attachment.capture == "kernel" {
+        if attachment["capture"] == "kernel" {
             return Ok(());
         }
-        without.get_or_insert(attachment.name);
+        without.get_or_insert_with(|| attachment["name"].as_str().unwrap_or_default().to_owned());
     }
     Err(without.map_or(Missing::Attachment, Missing::Capture))
 }
@@ -75,8 +71,8 @@ fn judge(here: impl Iterator<Item = Attachment>) -> Result<(), Missing> {
 mod tests {
     use super::*;
 
-    fn attachment(name: &str, capture: &str) -> Attachment {
-        Attachment { name: name.to_owned(), capture: capture.to_owned(), ..Attachment::default() }
+    fn attachment(name: &str, capture: &str) -> Value {
+        serde_json::json!({ "name": name, "capture": capture })
     }
 
     #[test]
@@ -90,8 +86,8 @@ mod tests {
     #[test]
     fn every_answer_says_what_to_do() {
         let directory = tempfile::tempdir().unwrap();
-        let Err(nobody) = check(directory.path()) else { panic!("nobody answers there") };
-        assert!(nobody.to_string().contains("start one with"), "{nobody}");
+        let Err(absent) = check(directory.path()) else { panic!("no ktsnd answers there") };
+        assert!(absent.to_string().contains("start one with"), "{absent}");
         assert!(Missing::Attachment.to_string().contains("capture=kernel"));
     }
 }

@@ -4,7 +4,6 @@
 //! In: the directory. Out: a client of `ktsn.v1.Node`, or why there is none and what to do about it. A daemon that
 //! does not answer within [`ANSWER_MAX`] counts as silent; nothing here waits longer.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,82 +18,65 @@ const REPLY_OCTETS_MAX: usize = 128 << 20;
 /// The longest wait for one answer.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// Where a daemon is looked for when nobody says.
+/// Where a daemon is looked for when no directory is named.
 pub(crate) const RUN_DIR_DEFAULT: &str = "/run/ktsn";
 
 /// A connected client.
 pub(crate) type Client = NodeClient<Channel>;
 
 /// Why ktsnd cannot be asked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
     /// No socket.
+    #[error(
+        "no ktsnd runs in {run_dir} ({path} does not exist); start one with `ktsnd --run-dir {run_dir}`, or name its directory with \
+         --run-dir or KTSN_RUN_DIR",
+        run_dir = directory(.0),
+        path = .0.display()
+    )]
     Absent(PathBuf),
-    /// A socket that nobody listens on any more.
+    /// A socket that no ktsnd listens on any more.
+    #[error(
+        "no ktsnd runs in {run_dir} any more ({path} is left over); start one with `ktsnd --run-dir {run_dir}`",
+        run_dir = directory(.0),
+        path = .0.display()
+    )]
     Stale(PathBuf),
     /// None of the node's, and several beside programs.
+    #[error(
+        "no ktsnd runs in {RUN_DIR_DEFAULT}, and {} run beside programs (ktsn run --with-daemon), in {}; name one with \
+         --run-dir",
+        .0.len(),
+        listed(.0)
+    )]
     Several(Vec<PathBuf>),
     /// The socket is not ours to use.
+    #[error("{} may not be opened by this user; run the command as root", .0.display())]
     Denied(PathBuf),
     /// Something else is in the way.
+    #[error("{path}: {1}; name ktsnd's directory with --run-dir or KTSN_RUN_DIR", path = .0.display())]
     Unusable(PathBuf, io::Error),
     /// It accepts and does not answer.
+    #[error(
+        "ktsnd at {} does not answer within {} s; look at its log, restart it if it hangs",
+        .0.display(),
+        ANSWER_MAX.as_secs()
+    )]
     Silent(PathBuf),
     /// It answered with an error.
+    #[error("ktsnd at {} answered: {} ({})", .0.display(), .1.message(), .1.code())]
     Refused(PathBuf, tonic::Status),
 }
 
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run_dir = |path: &Path| path.parent().unwrap_or(path).display().to_string();
-        match self {
-            Self::Absent(path) => write!(
-                f,
-                "no ktsnd runs in {0} ({1} does not exist); start one with `ktsnd --run-dir {0}`, or name its \
-                 directory with --run-dir or KTSN_RUN_DIR",
-                run_dir(path),
-                path.display()
-            ),
-            Self::Stale(path) => write!(
-                f,
-                "no ktsnd runs in {0} any more ({1} is left over); start one with `ktsnd --run-dir {0}`",
-                run_dir(path),
-                path.display()
-            ),
-            Self::Several(run_dirs) => {
-                let run_dirs: Vec<String> = run_dirs.iter().map(|path| path.display().to_string()).collect();
-                write!(
-                    f,
-                    "no ktsnd runs in {RUN_DIR_DEFAULT}, and {} run beside programs (ktsn run --with-daemon), in {}; name one \
-                     with --run-dir",
-                    run_dirs.len(),
-                    run_dirs.join(", ")
-                )
-            }
-            Self::Denied(path) => {
-                write!(f, "{} may not be opened by this user; run the command as root", path.display())
-            }
-            Self::Unusable(path, error) => {
-                write!(
-                    f,
-                    "{}: {error}; name ktsnd's directory with --run-dir or KTSN_RUN_DIR",
-                    path.display()
-                )
-            }
-            Self::Silent(path) => write!(
-                f,
-                "ktsnd at {} does not answer within {} s; look at its log, restart it if it hangs",
-                path.display(),
-                ANSWER_MAX.as_secs()
-            ),
-            Self::Refused(path, status) => {
-                write!(f, "ktsnd at {} answered: {} ({})", path.display(), status.message(), status.code())
-            }
-        }
-    }
+/// The directory of a socket.
+fn directory(socket: &Path) -> std::path::Display<'_> {
+    socket.parent().unwrap_or(socket).display()
 }
 
-impl std::error::Error for ControlError {}
+/// Paths on one line.
+pub(crate) fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
 
 /// The run directory meant: the flag, `KTSN_RUN_DIR`, or the default; always absolute.
 pub(crate) fn run_dir(flag: Option<&Path>) -> io::Result<PathBuf> {

@@ -4,37 +4,29 @@
 //! In: the environment and our own executable's place. Out: absolute paths, or where was looked.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::control::listed;
 use crate::doctor::program;
 
 /// Why a part cannot be used.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Missing {
-    /// It is in none of these places.
+    /// The part is in none of these places.
+    #[error(
+        "{part} is not at {}; `make build` puts it beside ktsn{}",
+        listed(places),
+        if *part == "libktsn.so" { ", or name it with KTSN_LIB" } else { "" }
+    )]
     Nowhere { part: &'static str, places: Vec<PathBuf> },
     /// Its path holds a space or a colon, which separate the names in LD_PRELOAD.
+    #[error(
+        "{} cannot be preloaded: LD_PRELOAD ends a name at a space or colon; copy libktsn.so to a path without them and \
+         name it with KTSN_LIB",
+        .0.display()
+    )]
     BadPath(PathBuf),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nowhere { part, places } => {
-                let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-                write!(f, "{part} is not at {}; `make build` puts it beside ktsn", places.join(", "))?;
-                if *part == "libktsn.so" { f.write_str(", or name it with KTSN_LIB") } else { Ok(()) }
-            }
-            Self::BadPath(path) => write!(
-                f,
-                "{} cannot be preloaded: LD_PRELOAD ends a name at a space or colon; copy libktsn.so to a path \
-                 without them and name it with KTSN_LIB",
-                path.display()
-            ),
-        }
-    }
 }
 
 /// libktsn.so: what KTSN_LIB names, else beside us, else in `../lib/ktsn`.
@@ -44,7 +36,7 @@ impl fmt::Display for Missing {
 pub(crate) fn library() -> Result<PathBuf, Missing> {
     let named = std::env::var_os("KTSN_LIB").filter(|value| !value.is_empty());
     let places = match named {
-        // A bad name is told, not replaced by another library.
+        // A bad name is an error, not replaced by another library.
         Some(named) => vec![std::path::absolute(&named).unwrap_or_else(|_| named.into())],
         None => beside_us(&["libktsn.so", "../lib/ktsn/libktsn.so"]),
     };

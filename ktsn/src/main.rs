@@ -31,7 +31,6 @@ enum Command {
     Run(cmd::run::RunArgs),
     Talk(cmd::talk::TalkArgs),
     Listen(cmd::listen::ListenArgs),
-    #[command(hide = true)]
     Tap(cmd::tap::TapArgs),
     Bench(cmd::bench::BenchArgs),
     Report(cmd::report::ReportArgs),

@@ -2,14 +2,15 @@
 //! Writing to standard output without a panic: a closed pipe ends quietly, a full disk is an error.
 
 use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 /// What became of a text.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// It is out.
     Whole,
-    /// Nobody reads any more (`| head`).
-    NobodyReads,
+    /// The reader has closed its end (`| head`).
+    NoReader,
 }
 
 /// Writes the text and flushes.
@@ -20,8 +21,27 @@ pub(crate) fn write(text: &str) -> io::Result<Written> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(Written::Whole),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::NobodyReads),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::NoReader),
         Err(error) => Err(error),
+    }
+}
+
+/// Clears the terminal and puts the cursor to its top.
+pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Writes to standard output as [`write()`] does, with an error that says what to do.
+pub(crate) fn show(text: &str) -> Result<Written, String> {
+    write(text).map_err(|error| format!("standard output: {error}; write to another place"))
+}
+
+/// The exit status of a command: 0, or 1 with the reason on standard error.
+pub(crate) fn finish(command: &str, done: Result<(), impl std::fmt::Display>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("ktsn {command}: {what}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -36,8 +56,9 @@ pub(crate) fn span(nanos: u64) -> String {
     format!("{}.{:02} {name}", nanos / unit, nanos % unit * 100 / unit)
 }
 
-/// Columns aligned by their widest cell; the first one and those that hold text to the left, figures to the right.
-pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+/// Lines of cells below heads. Columns are as wide as their widest cell; the first one and those that hold text are
+/// aligned to the left, figures to the right.
+fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |text: &str| text.chars().count();
     let widths: Vec<usize> = head
         .iter()
@@ -65,6 +86,28 @@ pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push_str(&line(&cells));
     }
     text
+}
+
+/// A column of a table: its head, and the cell of a row.
+pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
+
+/// A line for each row below the heads of the columns; empty without rows.
+pub(crate) fn table<T>(rows: impl IntoIterator<Item = T>, table: &[Column<T>]) -> String {
+    let cells = |row: T| table.iter().map(|(_, cell)| cell(&row)).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+    let heads: Vec<&str> = table.iter().map(|(head, _)| *head).collect();
+    if rows.is_empty() { String::new() } else { columns(&heads, &rows) }
+}
+
+/// [`table`] below a title; empty without rows.
+pub(crate) fn titled<T>(title: &str, rows: impl IntoIterator<Item = T>, columns: &[Column<T>]) -> String {
+    let text = table(rows, columns);
+    if text.is_empty() { text } else { format!("\n{title}\n{text}") }
+}
+
+/// The text, or a dash where it is empty.
+pub(crate) fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 
 #[cfg(test)]

@@ -46,37 +46,10 @@ fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
-/// What the kernel says about its clock's discipline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClockDiscipline {
-    /// Neither STA_UNSYNC nor TIME_ERROR.
-    pub(crate) synchronised: bool,
-    /// CLOCK_TAI − CLOCK_REALTIME, seconds.
-    pub(crate) tai_offset_seconds: i32,
-    /// Greatest error that the clock's discipliner claims, microseconds.
-    pub(crate) error_max_micros: i64,
-}
-
-/// Reads the clock's discipline and changes nothing.
-///
-/// # Errors
-/// The kernel's, where a sandbox refuses the call.
-pub(crate) fn clock_discipline() -> io::Result<ClockDiscipline> {
-    // SAFETY: all-zero is a valid timex, and modes = 0 makes the call read only.
-    let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer leads to a whole timex that lives across the call.
-    let state = checked(unsafe { libc::adjtimex(&raw mut timex) })?;
-    Ok(ClockDiscipline {
-        synchronised: state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0,
-        tai_offset_seconds: timex.tai,
-        error_max_micros: timex.maxerror,
-    })
-}
-
 /// A signal that was sent to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// Its number.
+    /// The number of the signal.
     pub(crate) signal: i32,
     /// Sent by the terminal to the whole foreground group, so our child has it already.
     pub(crate) by_terminal: bool,
@@ -166,13 +139,6 @@ pub(crate) fn end_with_us(command: &mut Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_clock_can_be_asked() {
-        let discipline = clock_discipline().unwrap();
-        assert!((-1..=100).contains(&discipline.tai_offset_seconds), "{discipline:?}");
-        assert!(discipline.error_max_micros >= 0);
-    }
 
     #[test]
     fn a_thread_gets_a_namespace_of_its_own() {

@@ -9,7 +9,7 @@ fn ktsn(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ktsn")).arg("schedule").args(arguments).output().unwrap()
 }
 
-/// The same with a text on standard input.
+/// Runs ktsn with a text on standard input.
 fn fed(arguments: &[&str], text: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ktsn"));
     let command = command.arg("schedule").args(arguments).stdin(Stdio::piped());

@@ -30,7 +30,7 @@ use ktsn_ring::{
     StreamCode, StreamStatus,
 };
 use ktsn_sched::policing::{FlowMeter, PolicingConfig, StreamFilter, StreamIdentification};
-use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
+use ktsn_sched::{TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use ktsnd::config::SpinMargin;
@@ -39,7 +39,7 @@ use ktsnd::queue::Receiver;
 use ktsnd::stats::{AttachmentStats, WorkerStats};
 use ktsnd::worker::{
     AttachmentPolicy, Client, ClientKey, Command, Environment, HAND_OVER_AT_START, NewPort, Outbox, Policing,
-    Returned, Selection, StreamInfo, Usage, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
+    Returned, StreamInfo, Usage, Woken, Worker, WorkerOptions, monotonic_now, queues, tai_now,
 };
 
 const CLIENTS: u64 = 8;
@@ -68,7 +68,7 @@ impl Environment for Awake {
     fn rest(&mut self, _: Monotonic) {
         unreachable!("a worker that uses no CPU time rests");
     }
-    fn news(&mut self, _: usize, woken: &mut Woken) {
+    fn read_doorbells(&mut self, _: usize, woken: &mut Woken) {
         woken.clear();
     }
     fn watch(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<(), rustix::io::Errno> {
@@ -157,18 +157,15 @@ fn client(number: u64) -> anyhow::Result<(Box<Client>, App)> {
     Ok((Box::new(client), App { producer: *mapping.producer(), _mapping: mapping, _doorbell: theirs }))
 }
 
-/// What a port has by default: time-aware, without gates; with `--earliest` the strategy that knows no gates at all.
-fn selection(arguments: &[String]) -> Selection {
+/// The default of a port, with no gate program; with `--earliest` the preset that has no gates.
+fn selection(arguments: &[String]) -> TimeAware {
     if arguments.iter().any(|a| a == "--earliest") {
-        return Selection::EarliestTxTime(EarliestTxTime::new(limits::QUEUE_MAX, limits::ATTACHMENTS_MAX));
+        return TimeAware::new(TimeAwareOptions::tx_time(limits::QUEUE_MAX, limits::ATTACHMENTS_MAX));
     }
-    Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-        capacity: limits::QUEUE_MAX,
-        tenants: limits::ATTACHMENTS_MAX,
-        link_speed: None,
+    TimeAware::new(TimeAwareOptions {
         hand_over: HAND_OVER_AT_START,
-        classes: [ClassOptions::default(); 8],
-    }))
+        ..TimeAwareOptions::gates(limits::QUEUE_MAX, limits::ATTACHMENTS_MAX)
+    })
 }
 
 /// With `--policed` every frame is metered, and passes.
@@ -214,7 +211,7 @@ fn main() -> anyhow::Result<()> {
             format!("--peers: expected numbers from 1 to {PEERS_MAX} with commas between")
         })?;
     if arguments.iter().any(|a| a == "--burst") {
-        return World::new(1, false, &arguments)?.tell_bursts(Duration::from_secs(seconds));
+        return World::new(1, false, &arguments)?.print_bursts(Duration::from_secs(seconds));
     }
     let mut worlds = counts
         .iter()
@@ -227,7 +224,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
     for world in &mut worlds {
-        world.tell()?;
+        world.print()?;
     }
     Ok(())
 }
@@ -262,7 +259,7 @@ impl World {
         let selection = Box::new(selection(arguments));
         let port = Box::new(Memory::new(256, 1500)?);
         let (priority_map, policing, stats) = (PriorityMap::default(), policing(arguments)?, Arc::default());
-        let new = NewPort { port, priority_map, selection, policing, stats, is_pods: false };
+        let new = NewPort { port, priority_map, selection, policing, stats, is_pod_interface: false };
         outbox.send(Command::AddPort(PortIndex(0), new))?;
         let stats = Arc::new(AttachmentStats::default());
         let policy = AttachmentPolicy {
@@ -306,46 +303,45 @@ impl World {
         Ok(())
     }
 
-    fn tell(&mut self) -> anyhow::Result<()> {
+    fn print(&mut self) -> anyhow::Result<()> {
         anyhow::ensure!(self.worker_stats.bugs.load(Relaxed) == 0, "the worker counted faults of its own");
-        self.costs.sort_by(f64::total_cmp);
-        let at = |q: f64| self.costs[((self.costs.len() - 1) as f64 * q).round() as usize];
-        let (batches, peers) = (self.costs.len(), self.peers);
+        let ((p50, p90, batches), peers) = (self.figures(), self.peers);
         if self.is_cost {
             eprintln!(
                 "worker into the memory port, {peers} peers: {:.0} ns a frame over {batches} batches",
-                at(0.5)
+                p50
             );
             println!(
                 "{{\"name\":\"worker.frame.peers{peers}\",\"unit\":\"ns\",\"p50\":{:.1},\"p90\":{:.1},\"samples\":{batches}}}",
-                at(0.5),
-                at(0.9),
+                p50, p90,
             );
             return Ok(());
         }
-        eprintln!(
-            "worker into the memory port: median {:.2} M frames/s over {batches} batches",
-            1e3 / at(0.5)
-        );
+        eprintln!("worker into the memory port: median {:.2} M frames/s over {batches} batches", 1e3 / p50);
         println!(
             "{{\"name\":\"worker.memory_port.64\",\"unit\":\"frames/s\",\"p50\":{:.0},\"p90\":{:.0},\"samples\":{batches}}}",
-            1e9 / at(0.5),
+            1e9 / p50,
             // The rate that nine of ten batches reach.
-            1e9 / at(0.9),
+            1e9 / p90,
         );
         Ok(())
     }
 
+    /// Median, 90th percentile and number of the costs.
+    fn figures(&mut self) -> (f64, f64, usize) {
+        self.costs.sort_by(f64::total_cmp);
+        let at = |q: f64| self.costs[((self.costs.len() - 1) as f64 * q).round() as usize];
+        (at(0.5), at(0.9), self.costs.len())
+    }
+
     /// Sends bursts for `span`.
-    fn tell_bursts(mut self, span: Duration) -> anyhow::Result<()> {
+    fn print_bursts(mut self, span: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         while began.elapsed() < span {
             let took = self.burst()?;
             self.costs.push(took);
         }
-        self.costs.sort_by(f64::total_cmp);
-        let at = |q: f64| self.costs[((self.costs.len() - 1) as f64 * q).round() as usize];
-        let (p50, p90, samples) = (at(0.5), at(0.9), self.costs.len());
+        let (p50, p90, samples) = self.figures();
         eprintln!(
             "worker into the memory port: {BURST} frames for one instant in {:.1} us over {samples} bursts",
             p50 / 1e3

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kernel capture of one attachment: the program at the host end of its veth.
 //!
-//! In: the attachment's tables. Out: the ring that a worker takes frames from. The program is at its device for exactly as
-//! long as this value lives and its rules are those of `resolve`; whoever takes it off is noticed at the next look, and
-//! it is put there again. It holds nothing in the pod's namespace.
+//! In: the attachment's tables. Out: the ring that a worker takes frames from. The program is at its device exactly as long as
+//! this value lives and its rules are those of `resolve`. If the program was removed, the next check notices it and puts it
+//! there again. Nothing here keeps the pod's namespace open.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,7 +18,7 @@ use crate::worker::Ring;
 /// Why an attachment cannot have kernel capture.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CaptureError {
-    /// What the program would be put at is not there.
+    /// The device for the program does not exist.
     #[error(
         "the interface is no veth whose other end is in ktsnd's network namespace; capture = \"preload\" serves \
          programs that can be preloaded"
@@ -32,14 +32,14 @@ pub(crate) enum CaptureError {
     Bpf(#[from] BpfError),
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) enum Looked {
     /// The program is where it was put, or its device is gone.
     Unchanged,
-    /// Somebody had taken it off; it is there again.
+    /// The program had been removed; it is there again.
     Reattached,
-    /// Somebody took it off, and it cannot be put there again.
+    /// The program was removed, and cannot be put there again.
     Failed(CaptureError),
 }
 
@@ -59,7 +59,7 @@ impl HostEnd {
         Ok(Self { capture, netns: netns.to_owned(), interface_index })
     }
 
-    /// What a worker reads.
+    /// The ring that a worker reads.
     pub(crate) fn ring(&self) -> Result<Ring, CaptureError> {
         Ok(Ring { frames: self.capture.frames()?, counters: self.capture.counters()? })
     }
@@ -95,18 +95,18 @@ impl HostEnd {
         Ok(())
     }
 
-    /// Frames are taken from here on.
+    /// Takes frames from here on.
     pub(crate) fn attach(&mut self) -> Result<(), CaptureError> {
         let device = host_end(&self.netns, self.interface_index)?.ok_or(CaptureError::NoHostEnd)?;
         Ok(self.capture.attach(device)?)
     }
 
-    /// Frames take the kernel's way from here on.
+    /// Leaves frames to the kernel from here on.
     pub(crate) fn detach(&mut self) {
         self.capture.detach();
     }
 
-    /// Sees whether the program is where it was put, and puts it there again.
+    /// Checks that the program is where it was put, and puts it there again if not.
     pub(crate) fn look(&mut self) -> Looked {
         match self.capture.is_attached() {
             Ok(true) => Looked::Unchanged,

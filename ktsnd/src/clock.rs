@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clock watcher: a thread that asks the clock's source whether the clock is good, and notices when it is set.
-//!
-//! In: readings of a [`Source`], and the kernel's word that CLOCK_REALTIME was set (TFD_TIMER_CANCEL_ON_SET). Out: the state
-//! of now for who asks, and a call at each change. It reads clocks and never sets one. Workers are told by the node; none
-//! of them waits for this thread.
+//!  
+//! In: readings of a [`Source`], and the kernel's notification that CLOCK_REALTIME was set (TFD_TIMER_CANCEL_ON_SET). Out: the
+//! current state, and a call at each change. It reads clocks and never sets one. The node notifies workers; none of them waits
+//! for this thread.
 
 pub(crate) mod fuzzing;
 mod judge;
@@ -23,8 +23,8 @@ use rustix::time::{
 use judge::{Judge, Reading};
 pub(crate) use source::Source;
 
+use crate::now::monotonic_now;
 use crate::supervise::Watched;
-use crate::worker::monotonic_now;
 
 /// What is known of the clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl ClockView {
     }
 }
 
-/// The view, shared with who asks.
+/// The view, shared with its readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known(Arc<Mutex<ClockView>>);
 
@@ -64,7 +64,7 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of now.
+    /// The current state.
     pub(crate) fn view(&self) -> ClockView {
         self.lock().clone()
     }
@@ -75,7 +75,7 @@ impl Known {
     }
 }
 
-/// What the watcher was woken by.
+/// The reason why the watcher woke up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     TimePassed,
@@ -83,7 +83,7 @@ enum Woken {
     Stop,
 }
 
-/// Asks the source until it is to stop; `wait` waits for as long as it is told, or for news.
+/// Asks the source until it must stop; `wait` waits for the given time, or for an event.
 fn watch(
     ask: &mut dyn FnMut() -> Reading,
     period: Duration,
@@ -146,7 +146,7 @@ impl Steps {
             return Woken::Stop;
         }
         if was_set {
-            // ECANCELED is the news; it is armed again for the next.
+            // ECANCELED is the event; the timer is armed again for the next one.
             let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
             let _ = self.arm();
             return Woken::ClockSet;
@@ -172,7 +172,7 @@ impl Watcher {
         let known = Known::default();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (stopped, steps, told) = (stop.clone(), Steps::new()?, known.clone());
-        // The first reading is there before the first frame.
+        // The first reading comes before the first frame.
         let mut first = Some(source.read());
         told.lock().fault = first.as_ref().and_then(|reading| reading.fault.clone());
         let thread =

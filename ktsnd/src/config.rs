@@ -18,19 +18,21 @@ mod raw;
 mod schedule;
 mod segment;
 
-pub use addresses::{Given, RawAddresses};
+pub use addresses::Given;
 pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
 pub use capture::CaptureMode;
-pub use checked::{Attachment, Config, Daemon};
+pub use checked::{Attachment, ClientLimits, Config, Daemon};
 pub use clock::ClockSource;
 pub use ethernet::Ethernet;
 pub use ingress::IngressMode;
+pub use ktsn_proto::attachment::{
+    AddressesConfig, AttachmentConfig, OuterConfig, OverlayConfig, PeerConfig, TakeConfig, VxlanConfig,
+};
 pub use ktsn_schedule::Schedule;
-pub use overlay::{Vxlan, VxlanPeer};
+pub use overlay::{Overlay, PeersTarget, Vxlan, VxlanPeer};
 pub(crate) use overlay::{check_peers, check_vni};
 pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
-pub use raw::{RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan, RawVxlanPeer};
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
 pub use segment::SegmentFrom;
 pub(crate) use segment::prefixes_of;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control API on RUN_DIR/ktsnd.sock: translates messages, asks the node, translates back.
 
-mod segment;
-mod translate;
-
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -17,29 +14,27 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
-use crate::config::{Attachment, ConfigError};
-use crate::node::{NodeError, Question};
-
-pub(crate) use translate::{attachment_message, histogram_message, peer_message, queue_max_sdu_messages};
-pub use translate::{gate_schedule, peers, policies};
+use crate::config::{Attachment, AttachmentConfig, ConfigError};
+use crate::messages;
+use crate::node::{NodeError, NodeRequest};
 
 type Reply<T> = Result<Response<T>, Status>;
 
-/// The service: every call is a question to the node.
+/// The service: every call is a request to the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
-    node: mpsc::Sender<Question>,
+    node: mpsc::Sender<NodeRequest>,
 }
 
 impl Control {
-    pub(crate) fn new(node: mpsc::Sender<Question>) -> Self {
+    pub(crate) fn new(node: mpsc::Sender<NodeRequest>) -> Self {
         Self { node }
     }
 
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T, Status> {
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> NodeRequest) -> Result<T, Status> {
         let (reply, answer) = oneshot::channel();
         let ended = || Status::unavailable("ktsnd is ending");
-        self.node.send(question(reply)).await.map_err(|_| ended())?;
+        self.node.send(request(reply)).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())
     }
 
@@ -96,43 +91,42 @@ fn invalid(error: &ConfigError) -> Status {
 #[tonic::async_trait]
 impl NodeService for Control {
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Reply<v1::AttachReply> {
-        let message = request
-            .into_inner()
-            .attachment
-            .ok_or_else(|| Status::invalid_argument("attachment: missing; expected an attachment"))?;
-        let raw = translate::raw_attachment(message);
-        let attachment = Attachment::check("attachment", raw).map_err(|e| invalid(&e))?.by_api();
-        let existed =
-            self.ask(|reply| Question::Attach(Box::new(attachment), reply)).await?.map_err(|e| status(&e))?;
+        let config = AttachmentConfig::parse("attachment", &request.into_inner().attachment)
+            .map_err(|fault| Status::invalid_argument(fault.to_string()))?;
+        let attachment = Attachment::check("attachment", config).map_err(|e| invalid(&e))?.by_api();
+        let existed = self
+            .ask(|reply| NodeRequest::Attach(Box::new(attachment), reply))
+            .await?
+            .map_err(|e| status(&e))?;
         Ok(Response::new(v1::AttachReply { existed }))
     }
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Reply<v1::DetachReply> {
         let name = request.into_inner().name;
-        self.ask(|reply| Question::Detach(name, reply)).await?.map_err(|e| status(&e))?;
+        self.ask(|reply| NodeRequest::Detach(name, reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::DetachReply {}))
     }
 
     async fn set_peers(&self, request: Request<v1::SetPeersRequest>) -> Reply<v1::SetPeersReply> {
-        let (target, peers) = translate::peers(request.into_inner()).map_err(|e| invalid(&e))?;
-        self.ask(|reply| Question::SetPeers(target, peers, reply)).await?.map_err(|e| status(&e))?;
+        let (target, peers) = messages::peers(request.into_inner()).map_err(|e| invalid(&e))?;
+        self.ask(|reply| NodeRequest::SetPeers(target, peers, reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::SetPeersReply {}))
     }
 
     async fn get_peers(&self, request: Request<v1::GetPeersRequest>) -> Reply<v1::GetPeersReply> {
         let name = request.into_inner().attachment;
-        let peers = self.ask(|reply| Question::GetPeers(name, reply)).await?.map_err(|e| status(&e))?;
+        let peers = self.ask(|reply| NodeRequest::GetPeers(name, reply)).await?.map_err(|e| status(&e))?;
         Ok(Response::new(v1::GetPeersReply { peers }))
     }
 
     async fn set_policies(&self, request: Request<v1::SetPoliciesRequest>) -> Reply<v1::SetPoliciesReply> {
-        let policies = translate::policies(request.into_inner()).map_err(|e| invalid(&e))?;
-        let unknown = self.ask(|reply| Question::SetPolicies(policies, reply)).await?;
+        let policies = messages::policies(request.into_inner()).map_err(|e| invalid(&e))?;
+        let unknown = self.ask(|reply| NodeRequest::SetPolicies(policies, reply)).await?;
         Ok(Response::new(v1::SetPoliciesReply { unknown: unknown.map_err(|e| status(&e))? }))
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
-        Ok(Response::new(self.ask(Question::List).await?))
+        Ok(Response::new(self.ask(NodeRequest::List).await?))
     }
 
     async fn apply_schedule(
@@ -144,21 +138,21 @@ impl NodeService for Control {
             return Err(Status::invalid_argument("port: missing; expected the device of an uplink"));
         }
         let (port, check_only) = (request.port.clone(), request.check_only);
-        let schedule = translate::gate_schedule(request).map_err(|e| invalid(&e))?.map(Box::new);
-        let states = self.ask(|reply| Question::ApplySchedule(port, schedule, check_only, reply)).await?;
+        let schedule = messages::gate_schedule(request).map_err(|e| invalid(&e))?.map(Box::new);
+        let states = self.ask(|reply| NodeRequest::ApplySchedule(port, schedule, check_only, reply)).await?;
         let state = states.map_err(|e| status(&e))?.into_iter().next();
         Ok(Response::new(v1::ApplyScheduleReply { state }))
     }
 
     async fn get_schedule(&self, request: Request<v1::GetScheduleRequest>) -> Reply<v1::GetScheduleReply> {
         let port = request.into_inner().port;
-        let states = self.ask(|reply| Question::GetSchedule(port, reply)).await?;
+        let states = self.ask(|reply| NodeRequest::GetSchedule(port, reply)).await?;
         Ok(Response::new(v1::GetScheduleReply { ports: states.map_err(|e| status(&e))? }))
     }
 
     async fn statistics(&self, request: Request<v1::StatisticsRequest>) -> Reply<v1::StatisticsReply> {
         let name = request.into_inner().attachment;
-        let reply = self.ask(|reply| Question::Statistics(name, reply)).await?;
+        let reply = self.ask(|reply| NodeRequest::Statistics(name, reply)).await?;
         Ok(Response::new(reply.map_err(|e| status(&e))?))
     }
 
@@ -180,7 +174,7 @@ impl NodeService for Control {
             loop {
                 ticks.tick().await;
                 let name = request.attachment.clone();
-                let item = match control.ask(|reply| Question::Statistics(name, reply)).await {
+                let item = match control.ask(|reply| NodeRequest::Statistics(name, reply)).await {
                     Ok(reply) => reply.map_err(|e| status(&e)),
                     Err(ended) => Err(ended),
                 };
@@ -194,7 +188,7 @@ impl NodeService for Control {
     }
 
     async fn health(&self, _: Request<v1::HealthRequest>) -> Reply<v1::HealthReply> {
-        Ok(Response::new(self.ask(Question::Health).await?))
+        Ok(Response::new(self.ask(NodeRequest::Health).await?))
     }
 
     async fn version(&self, _: Request<v1::VersionRequest>) -> Reply<v1::VersionReply> {

@@ -12,13 +12,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Where the daemon may run.
 static ALL: OnceLock<CpuSet> = OnceLock::new();
 
-/// The calling thread, and those that it starts from now on, keep off these CPUs.
+/// The calling thread, and threads that it starts from now on, keep off these CPUs.
 pub(crate) fn keep_off(workers: impl Iterator<Item = u32>) {
     let Ok(all) = sched_getaffinity(None) else { return };
     let all = ALL.get_or_init(|| all);
     let left = without(all, workers);
     if left.count() > 0 {
-        // It may be refused: then they run where they may.
+        // The call may be refused: then the threads run where they may.
         let _ = sched_setaffinity(None, &left);
     }
 }
@@ -32,7 +32,7 @@ pub(crate) fn anywhere() {
 
 fn without(all: &CpuSet, workers: impl Iterator<Item = u32>) -> CpuSet {
     let mut left = *all;
-    // One that there is not is told where its worker starts.
+    // A CPU that does not exist is reported where its worker starts.
     for cpu in workers.map(|cpu| cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
         left.unset(cpu);
     }

@@ -53,7 +53,7 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     // A signal while attachments are made ends ktsnd in order, too.
     let stop = stop_signal()?;
     let (event_sender, events) = Mailbox::new();
-    let (question_sender, questions) = mpsc::channel(64);
+    let (request_sender, requests) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
     let (kept, notes) = run_dir.load()?;
     let latest = Arc::new(Tables::new(0, Vec::new())?);
@@ -106,11 +106,11 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
         let stopped = async move {
             let _ = served.await;
         };
-        Control::new(question_sender).serve(&control_socket, stopped).await
+        Control::new(request_sender).serve(&control_socket, stopped).await
     });
     let _control = beat();
     info!("ready");
-    node.run(questions, events, stop).await;
+    node.run(requests, events, stop).await;
     node.keep_for_the_next();
     drop(node);
     let _ = served_sender.send(());

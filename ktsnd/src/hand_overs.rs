@@ -10,9 +10,9 @@ use ktsn_time::{Monotonic, Nanos};
 
 use crate::limits;
 
-/// So long the longest hand-over counts.
+/// For this long the longest hand-over counts.
 pub(crate) const REMEMBERED: Nanos = Nanos::from_seconds(60);
-/// The budget comes back within a second: this part of the time that passes.
+/// The budget comes back within a second: this part of the elapsed time.
 const REFILL: i64 = 1_000_000_000 / limits::HAND_OVER_BUDGET.get();
 
 /// The account of one interface.
@@ -44,7 +44,7 @@ impl HandOvers {
         if excess <= Nanos::ZERO {
             return true;
         }
-        // One alone does not use the budget up: the machine may have stalled.
+        // One alone does not use up the budget: the machine may have stalled.
         let excess = excess.min(limits::HAND_OVER_CHARGE_MAX);
         let refill = Nanos::new(now.since(self.left_at).get().max(0) / REFILL);
         let left = self.left.saturating_add(refill).min(limits::HAND_OVER_BUDGET).saturating_sub(excess);

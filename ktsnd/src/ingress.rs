@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in of one uplink: the program, and whose frames it takes.
-//!
+//! The ingress fast path of one uplink: the program, and the attachments that it takes frames for.
+//!  
 //! In: the tables of the attachments that ask for it. Out: the program's maps (targets, known tunnel ends, the node's own
 //! addresses), its place at the uplink, its counters.
-//! What two attachments claim is nobody's: the kernel decides. A pod's device is bound to its attachment while no frame can
-//! reach it, and looked at again once it is bound: the kernel takes a device out that goes, and numbers are used again.
+//! An address that two attachments claim belongs to neither: the kernel decides. A pod's device is bound to its attachment while
+//! no frame can reach it, and checked again once it is bound: the kernel removes a device that goes, and numbers are used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
 use crate::tables::host_end;
 
-/// Why an attachment cannot have the short way in.
+/// Why an attachment cannot have the ingress fast path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngressError {
-    /// What the frames would be handed to is not there.
+    /// The device that frames would be handed to does not exist.
     #[error(
         "the interface is no veth whose other end is in ktsnd's network namespace; ingress = \"kernel\" serves every pod"
     )]
@@ -25,9 +25,9 @@ pub(crate) enum IngressError {
     /// Another attachment has the same address.
     #[error("{target} is attachment {other}'s already; one of both has to go, or take ingress = \"kernel\"")]
     Taken {
-        /// Which address, in which network.
+        /// The address and its network.
         target: String,
-        /// Whose it is.
+        /// The other attachment.
         other: String,
     },
     /// Two attachments' interfaces have the same MAC address.
@@ -37,7 +37,7 @@ pub(crate) enum IngressError {
         mac: ktsn_wire::MacAddress,
         /// The network.
         vni: u32,
-        /// Whose it is.
+        /// The other attachment.
         other: String,
     },
     /// The kernel's, or too many addresses.
@@ -45,7 +45,7 @@ pub(crate) enum IngressError {
     Bpf(#[from] BpfError),
 }
 
-/// An attachment that asks for the short way in.
+/// An attachment that asks for the ingress fast path.
 #[derive(Clone, Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) index: AttachmentIndex,
@@ -53,7 +53,7 @@ pub(crate) struct Member<'a> {
     pub(crate) netns: PathBuf,
 }
 
-/// What frames for an attachment are, and what happens to them.
+/// How to recognise frames for an attachment, and what happens to them.
 fn targets(index: AttachmentIndex, tables: &AttachmentTables) -> Vec<(Target, Delivery)> {
     let Some(known) = tables.delivery() else { return Vec::new() };
     let interface = tables.interface();
@@ -84,14 +84,14 @@ pub(crate) fn check_host_end(netns: &Path, tables: &AttachmentTables) -> Result<
     if is_known || found().is_some() { Ok(()) } else { Err(IngressError::NoHostEnd) }
 }
 
-/// Who else has an address or the MAC address of the attachment at `index`.
+/// The other attachments with an address or the MAC address of the attachment at `index`.
 pub(crate) fn conflict(
     index: AttachmentIndex,
     members: &[Member<'_>],
     tables: &Tables,
 ) -> Result<(), IngressError> {
     let Some(own) = tables.attachment(index) else { return Ok(()) };
-    // Without one nothing is taken: the VXLAN device is waited for.
+    // Without one nothing is taken until the VXLAN device is there.
     let Some(delivery) = own.delivery() else { return Ok(()) };
     let wanted: BTreeMap<_, _> = targets(index, own).into_iter().map(|(t, _)| (key(&t), t)).collect();
     for member in members.iter().filter(|member| member.index != index) {
@@ -143,17 +143,17 @@ pub(crate) struct Uplink {
 }
 
 impl Uplink {
-    /// Loads the program; it is at no device and takes nothing.
+    /// Loads the program. It is at no device and takes nothing.
     pub(crate) fn load() -> Result<Self, BpfError> {
         Ok(Self { program: Ingress::load()?, device: 0, bound: BTreeMap::new() })
     }
 
-    /// Forgets what a slot's last attachment counted.
+    /// Clears the counters of a slot's last attachment.
     pub(crate) fn begin(&self, index: AttachmentIndex) -> Result<(), BpfError> {
         self.program.clear_tallies(index.0)
     }
 
-    /// Takes these attachments' frames and no others'. Addresses that several claim are told.
+    /// Takes these attachments' frames and no others'. Returns addresses that several of them claim.
     pub(crate) fn set_members(
         &mut self,
         members: &[Member<'_>],
@@ -174,7 +174,7 @@ impl Uplink {
         }
         wanted.retain(|key, _| !twice.contains(key));
         if let Err(error) = self.set_wanted(&wanted, members, tables) {
-            // What could not be put in waits; what is not wanted any more must not go on.
+            // What could not be added waits; what is not wanted any more must not stay.
             self.program.keep_targets(wanted.into_values())?;
             return Err(error);
         }
@@ -188,7 +188,7 @@ impl Uplink {
         Ok(addresses.chain(stations).map(told).collect())
     }
 
-    /// Puts everything in force. After an error some of it is.
+    /// Puts everything in force. After an error a part of it is in force.
     fn set_wanted(
         &mut self,
         wanted: &BTreeMap<Key, (Target, Delivery)>,
@@ -197,7 +197,7 @@ impl Uplink {
     ) -> Result<(), BpfError> {
         self.set_senders(members, tables)?;
         let unbound = self.unbound(members, tables);
-        // Whose device is not bound gets nothing meanwhile.
+        // A slot without a bound device gets nothing meanwhile.
         let safe = wanted.values().filter(|(_, delivery)| !unbound.contains_key(&delivery.slot)).copied();
         self.program.set_targets(safe.collect::<Vec<_>>())?;
         self.bind(&unbound, members, tables)?;
@@ -207,7 +207,7 @@ impl Uplink {
         self.place(device.map_or(0, |of_any| of_any.uplink().if_index()))
     }
 
-    /// Whose frames are taken, before any target leads into a pod. Both are set, whatever becomes of the first.
+    /// Sets which frames are taken, before any target leads into a pod. Both are set, whatever becomes of the first.
     fn set_senders(&mut self, members: &[Member<'_>], tables: &Tables) -> Result<(), BpfError> {
         let of_members = || members.iter().filter_map(|member| tables.attachment(member.index));
         let own = of_members().filter_map(AttachmentTables::delivery).flat_map(|known| known.own.iter());
@@ -216,7 +216,7 @@ impl Uplink {
         own.and(ends)
     }
 
-    /// Slots whose device is not the one that is wanted.
+    /// Slots with another device than the wanted one.
     fn unbound(&mut self, members: &[Member<'_>], tables: &Tables) -> BTreeMap<u16, Option<u32>> {
         let host_end = |member: &Member<'_>| Some(tables.attachment(member.index)?.delivery()?.host_end);
         let wanted: BTreeMap<u16, u32> =
@@ -235,7 +235,7 @@ impl Uplink {
         unbound
     }
 
-    /// Binds devices while nothing is sent to them, and sees afterwards that they are the right ones still.
+    /// Binds devices while nothing is sent to them, and checks afterwards that they are still the right ones.
     fn bind(
         &mut self,
         unbound: &BTreeMap<u16, Option<u32>>,
@@ -247,7 +247,7 @@ impl Uplink {
             self.program.set_device(*slot, None)?;
             let member = members.iter().find(|member| member.index.0 == *slot);
             let (Some(device), Some(member)) = (*device, member) else { continue };
-            // Gone in between: the next tables tell.
+            // It is gone meanwhile: the next tables follow.
             if self.program.set_device(*slot, Some(device)).is_err() {
                 continue;
             }
@@ -262,7 +262,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// Puts the program at the uplink's device, when that is another one now.
+    /// Puts the program at the uplink's device, if that has changed.
     fn place(&mut self, device: u32) -> Result<(), BpfError> {
         if device != self.device {
             self.device = 0;
@@ -275,7 +275,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// Sees whether the program is where it was put, and puts it there again; whether that had to be.
+    /// Checks that the program is where it was put, and puts it there again if not. Returns whether that was needed.
     pub(crate) fn look(&mut self) -> Result<bool, BpfError> {
         if self.device == 0 || self.program.place()? == Place::First {
             return Ok(false);

@@ -2,7 +2,7 @@
 //! The daemon: clients' rings in, frames on time out.
 //!
 //! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread. Beside them the
-//! supervisor sees to it that all of them live (`docs/design/supervision.md`), and the clock watcher looks at the clock.
+//! supervisor checks that all of them live (`docs/design/supervision.md`), and the clock watcher watches the clock.
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
 mod capture;
@@ -17,15 +17,13 @@ mod hand_overs;
 mod ingress;
 pub mod limits;
 mod margins;
+pub mod messages;
 pub mod node;
+mod now;
 mod policy;
 pub mod queue;
 mod rehearsal;
 pub mod run_dir;
-#[cfg(test)]
-#[allow(unreachable_pub)]
-#[path = "../../tests/src/faults/stalls.rs"]
-mod stalls;
 pub mod stats;
 pub mod supervise;
 pub mod tables;

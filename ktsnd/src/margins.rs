@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What workers learnt of this machine's sleeps, kept for the next daemon.
+//! What workers learnt about the sleeps of this machine, kept for the next daemon.
 //!
 //! In: a directory, and the margins of the running workers. Out: margins to begin with, of this machine and no older than
 //! 30 days. A file that is missing, damaged, or of another machine is no fault: then workers begin with the usual margins.
@@ -20,11 +20,11 @@ use crate::worker::Margins;
 const FILE: &str = "margins.json";
 const NEW: &str = "margins.json.new";
 const VERSION: u32 = 1;
-/// Older ones are not used.
+/// Older margins are not used.
 const AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The file is written no more often than this, and at the daemon's end.
 const PAUSE: Duration = Duration::from_secs(600);
-/// No longer file is read.
+/// Longer files are not read.
 const OCTETS_MAX: u64 = 4096;
 
 /// The file: spans in nanoseconds, `saved_at` in seconds since 1970.
@@ -82,14 +82,14 @@ impl MarginCache {
         }
     }
 
-    /// Saves what is new, now and then.
+    /// Saves new margins, not too often.
     pub(crate) fn save_sometimes(&mut self) {
         if self.saved_at.elapsed() >= PAUSE {
             self.save();
         }
     }
 
-    /// Saves what is new.
+    /// Saves new margins.
     pub(crate) fn save(&mut self) {
         if !std::mem::take(&mut self.is_new) {
             return;

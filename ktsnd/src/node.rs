@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node: all attachments, ports and workers, changed by one task at a time.
 //!
-//! In: questions from the control API, events from tables and workers. Out: commands to workers, the directory
+//! In: requests from the control API, events from tables and workers. Out: commands to workers, the directory
 //! for the registrar, the state file. It holds no frame and is on no frame's way.
 
 mod attach;
+mod awaiting_rules;
 mod capture;
 mod clock;
-mod closed;
 mod detached;
+mod errors;
 mod ingress;
 mod interface;
 mod kept;
@@ -34,7 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use crate::capture::HostEnd;
-use crate::config::{Attachment, Config, Schedule, VxlanPeer, write_schedule};
+use crate::config::{Attachment, Config, PeersTarget, Schedule, VxlanPeer, write_schedule};
 use crate::ingress::Uplink;
 use crate::limits;
 use crate::margins::MarginCache;
@@ -43,9 +44,8 @@ use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
 use crate::tables::{self, OverlayNews, Restriction, RulesNews};
 use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned};
-pub(crate) use mailbox::{Mailbox, Outlet};
-pub use peers::PeersTarget;
-use schedule::{Looked, States};
+pub(crate) use mailbox::{EventSender, Mailbox};
+use schedule::{GateAnswer, States};
 use worker_thread::WorkerThread;
 
 /// How often it is seen whether a link has another speed now.
@@ -54,7 +54,7 @@ const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often it is seen whether the short ways in are where they were put.
 const INGRESS_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Why a question could not be answered as asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// Another attachment has this name.
@@ -85,9 +85,9 @@ pub enum NodeError {
     Internal(String),
 }
 
-/// What the control API asks.
+/// A request of the control API to the node.
 #[derive(Debug)]
-pub enum Question {
+pub enum NodeRequest {
     /// Attach; answers whether it was attached already.
     Attach(Box<Attachment>, oneshot::Sender<Result<bool, NodeError>>),
     /// Detach by name.
@@ -110,7 +110,7 @@ pub enum Question {
     Health(oneshot::Sender<v1::HealthReply>),
 }
 
-/// What happens by itself.
+/// An event that no request caused.
 #[derive(Debug)]
 pub(crate) enum Event {
     Tables(tables::Event),
@@ -126,12 +126,12 @@ struct Attached {
     interface_port: PortIndex,
     stats: Arc<AttachmentStats>,
     capture: Option<HostEnd>,
-    /// Its overlay as it is in force.
+    /// The attachment's overlay as it is in force.
     overlay: Option<OverlayNews>,
-    /// Rules of the node's packet filter about it, once there were any.
+    /// The rules of the node's packet filter about this attachment, once there were any.
     rules: Option<RulesNews>,
-    /// Whether it came by the control API and belongs into the state file.
-    kept: bool,
+    /// True when the attachment came by the control API: the state file holds it.
+    is_saved: bool,
 }
 
 struct OpenPort {
@@ -143,11 +143,11 @@ struct OpenPort {
     up: bool,
     tried_at: Option<std::time::Instant>,
     stats: Arc<PortStats>,
-    /// What the stream filters in front of it have seen, in their order.
+    /// Counters of the stream filters in front of the port, in the order of the filters.
     policing: Arc<[StreamFilterStats]>,
-    /// By which thread its frames leave, where it is a pod's.
-    way: interface::Way,
-    /// Frames that the device had sent when it was opened.
+    /// For a pod's interface: whether an ordinary thread sends its frames instead of the worker, and since when.
+    deferral: interface::DeferralState,
+    /// The number of frames that the device had sent when the port was opened.
     sent_before: u64,
 }
 
@@ -159,47 +159,48 @@ pub struct Node {
     detached: detached::Detached,
     ports: BTreeMap<u16, OpenPort>,
     workers: BTreeMap<String, WorkerThread>,
-    /// The short ways in, by uplink.
+    /// The programs of the ingress fast path, by uplink.
     ingress: BTreeMap<String, Uplink>,
-    /// What was said of them last: it is said again when it comes anew.
-    ingress_told: BTreeSet<String>,
+    /// The warnings about the ingress fast path that hold now. A warning is logged again only after it has gone away.
+    ingress_warnings: BTreeSet<String>,
     manager: tables::Manager,
     latest: Arc<Tables>,
     directory: Directory<AnyPort>,
     registrar: Registrar,
-    events: Outlet,
+    events: EventSender,
     warnings: Vec<String>,
     workers_started: u64,
     stopping: bool,
     clock: crate::clock::Known,
-    /// The attachment index and the port index that are tried first.
+    /// The next search for a free attachment index and a free port index begins at these two.
     next: (usize, u16),
-    /// Attachments of the configuration and of the state file are being taken up: the file is written when all are.
+    /// True while the node attaches what the configuration and the state file name. The file is written at the end of that.
     starting: bool,
-    /// Attachments that were taken up before the node's rules were known.
-    closed: closed::Closed,
-    /// Attachments went away by themselves since it was written.
-    unsaved: bool,
-    /// Those that could not be taken up; kept until they are detached.
-    waiting: Vec<KeptAttachment>,
-    /// Attachments of the state file that says more of them than this ktsnd knows, by name: written back as they were.
+    /// Attachments that stay closed until the rules of the node's packet filter are followed.
+    awaiting_rules: awaiting_rules::AwaitingRules,
+    /// True when an attachment has gone since the state file was written: the file must be written again.
+    must_save: bool,
+    /// Attachments of the state file that could not be attached after the restart. They stay in the file until they are detached.
+    not_restored: Vec<KeptAttachment>,
+    /// Attachments with fields in the state file that this ktsnd does not know, by name. They are written back unchanged.
     wholes: BTreeMap<String, serde_json::Value>,
-    /// What else of the state file this ktsnd does not understand: written back as it was.
+    /// All other parts of the state file that this ktsnd does not understand. They are written back unchanged.
     foreign: Foreign,
-    /// Gate schedules applied by the control API, by device.
+    /// The gate schedules that the control API applied, by device.
     applied: BTreeMap<String, Schedule>,
-    /// Overlay peers given by the control API.
-    given: BTreeMap<PeersTarget, Vec<VxlanPeer>>,
-    /// What network policies leave of short cuts, where they leave less than everything; by attachment.
+    /// The overlay peers that the control API set.
+    overlay_peers: BTreeMap<PeersTarget, Vec<VxlanPeer>>,
+    /// The restrictions that network policies put on attachments, by name. An attachment without a restriction is not in it.
     restrictions: network_policy::Restrictions,
-    /// Some are not in the state file, which could not be written.
-    unsaved_policies: bool,
-    /// Questions about gates that workers have not answered yet.
-    looks: BTreeMap<u64, oneshot::Sender<Looked>>,
-    looks_count: u64,
-    /// What workers learnt of this machine; `None` before the daemon has said where it is kept.
+    /// True when the last restrictions are not in the state file because it could not be written.
+    must_save_policies: bool,
+    /// Requests about gates that workers have not answered yet, by number.
+    gate_requests: BTreeMap<u64, oneshot::Sender<GateAnswer>>,
+    /// The number of requests about gates so far. It is the last request's number.
+    gate_requests_count: u64,
+    /// The spin margins that workers learnt on this machine. `None` until the daemon has set the directory of their file.
     margins: Option<MarginCache>,
-    /// What the daemon before has counted for attachments that this one does not have yet.
+    /// The counters that the previous ktsnd left, of attachments that this ktsnd does not have yet.
     kept_counters: kept::KeptCounters,
 }
 
@@ -210,7 +211,7 @@ impl Node {
         manager: tables::Manager,
         directory: Directory<AnyPort>,
         registrar: Registrar,
-        events: Outlet,
+        events: EventSender,
         latest: Arc<Tables>,
     ) -> Self {
         Self {
@@ -221,7 +222,7 @@ impl Node {
             ports: BTreeMap::new(),
             workers: BTreeMap::new(),
             ingress: BTreeMap::new(),
-            ingress_told: BTreeSet::new(),
+            ingress_warnings: BTreeSet::new(),
             manager,
             latest,
             directory,
@@ -233,17 +234,17 @@ impl Node {
             clock: crate::clock::Known::default(),
             next: (0, 0),
             starting: true,
-            closed: closed::Closed::default(),
-            unsaved: false,
-            waiting: Vec::new(),
+            awaiting_rules: awaiting_rules::AwaitingRules::default(),
+            must_save: false,
+            not_restored: Vec::new(),
             wholes: BTreeMap::new(),
             foreign: Foreign::default(),
             applied: BTreeMap::new(),
-            given: BTreeMap::new(),
+            overlay_peers: BTreeMap::new(),
             restrictions: BTreeMap::new(),
-            unsaved_policies: false,
-            looks: BTreeMap::new(),
-            looks_count: 0,
+            must_save_policies: false,
+            gate_requests: BTreeMap::new(),
+            gate_requests_count: 0,
             margins: None,
             kept_counters: kept::KeptCounters::default(),
         }
@@ -261,14 +262,14 @@ impl Node {
     /// Serves until `stop`, then drains: nothing new is taken, what is queued is sent.
     pub(crate) async fn run(
         &mut self,
-        mut questions: mpsc::Receiver<Question>,
+        mut requests: mpsc::Receiver<NodeRequest>,
         mut events: Mailbox,
         mut stop: oneshot::Receiver<()>,
     ) {
-        let mut looks = tokio::time::interval(SPEED_LOOK);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut ingress_looks = tokio::time::interval(INGRESS_LOOK);
-        ingress_looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut poll = tokio::time::interval(SPEED_LOOK);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ingress_poll = tokio::time::interval(INGRESS_LOOK);
+        ingress_poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.stopping => {
@@ -283,16 +284,16 @@ impl Node {
                         worker.send(Command::Drain);
                     }
                 }
-                Some(question) = questions.recv() => self.answer(question).await,
+                Some(request) = requests.recv() => self.answer(request).await,
                 event = events.next() => {
-                    self.happened(event).await;
+                    self.handle_event(event).await;
                     // Many pods that go at once are written once: writing waits for the disk.
-                    if self.unsaved && events.is_empty() {
+                    if self.must_save && events.is_empty() {
                         self.save();
                     }
                 }
-                _ = ingress_looks.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
-                _ = looks.tick() => {
+                _ = ingress_poll.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
+                _ = poll.tick() => {
                     self.look_at_speeds();
                     self.look_at_captures();
                     self.look_at_deferred();
@@ -305,48 +306,48 @@ impl Node {
         }
     }
 
-    async fn answer(&mut self, question: Question) {
-        // Who asked may have gone; then nobody reads the answer.
-        match question {
-            Question::Attach(attachment, reply) => {
+    async fn answer(&mut self, request: NodeRequest) {
+        // A caller that has gone does not read the answer.
+        match request {
+            NodeRequest::Attach(attachment, reply) => {
                 let _ = reply.send(self.attach(*attachment, true).await);
             }
-            Question::Detach(name, reply) => {
+            NodeRequest::Detach(name, reply) => {
                 let _ = reply.send(self.detach(&name).await);
             }
-            Question::SetPeers(target, peers, reply) => {
+            NodeRequest::SetPeers(target, peers, reply) => {
                 let _ = reply.send(self.set_peers(target, peers).await);
             }
-            Question::GetPeers(name, reply) => {
+            NodeRequest::GetPeers(name, reply) => {
                 let _ = reply.send(self.get_peers(&name));
             }
-            Question::SetPolicies(policies, reply) => {
+            NodeRequest::SetPolicies(policies, reply) => {
                 let _ = reply.send(self.set_policies(policies).await);
             }
-            Question::List(reply) => {
+            NodeRequest::List(reply) => {
                 let _ = reply.send(self.list());
             }
-            Question::Statistics(name, reply) => {
+            NodeRequest::Statistics(name, reply) => {
                 let _ = reply.send(self.statistics(&name));
             }
-            Question::ApplySchedule(device, schedule, check_only, reply) => {
+            NodeRequest::ApplySchedule(device, schedule, check_only, reply) => {
                 self.apply_schedule(&device, schedule.map(|s| *s), check_only, reply);
             }
-            Question::GetSchedule(device, reply) => self.get_schedule(&device, reply),
-            Question::Health(reply) => {
+            NodeRequest::GetSchedule(device, reply) => self.get_schedule(&device, reply),
+            NodeRequest::Health(reply) => {
                 let _ = reply.send(self.health());
             }
         }
     }
 
-    async fn happened(&mut self, event: Event) {
+    async fn handle_event(&mut self, event: Event) {
         match event {
             Event::Tables(tables::Event::Tables(tables)) => self.publish(tables),
             Event::Tables(tables::Event::NamespaceGone(index)) => {
                 if let Some(name) = self.name_of(index) {
                     info!(attachment = name, "its network namespace or interface is gone: detached");
                     match self.detach_unsaved(&name).await {
-                        Ok(kept) => self.unsaved |= kept,
+                        Ok(must_save) => self.must_save |= must_save,
                         Err(error) => error!(attachment = name, %error, "detaching failed"),
                     }
                 }
@@ -357,9 +358,9 @@ impl Node {
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
             Event::Clock => self.clock_changed(),
             Event::Worker(_, Returned::Gates(_, view, is_there)) => {
-                if let Some(waiting) = self.looks.remove(&view.number) {
-                    // Who asked may have given up.
-                    let _ = waiting.send((view, is_there));
+                if let Some(request) = self.gate_requests.remove(&view.number) {
+                    // The caller may have given up.
+                    let _ = request.send((view, is_there));
                 }
             }
             Event::Worker(number, returned) => self.returned(number, &returned),
@@ -367,7 +368,7 @@ impl Node {
     }
 
     fn returned(&mut self, number: u64, returned: &Returned<AnyPort>) {
-        // News of a worker that was taken back are nobody's; its successor must not be joined for it.
+        // The worker was taken back: its events do not concern its successor, which must not be joined.
         let Some(uplink) = self.workers.iter().find(|(_, w)| w.number == number).map(|(u, _)| u.clone())
         else {
             return;
@@ -438,25 +439,26 @@ impl Node {
     }
 
     fn save(&mut self) {
-        self.unsaved = false;
+        self.must_save = false;
         if let Err(error) = self.try_save() {
             self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
         }
     }
 
     fn try_save(&self) -> std::io::Result<()> {
-        let served = self.attached.iter().flatten().filter(|a| a.kept).map(|a| KeptAttachment {
+        let served = self.attached.iter().flatten().filter(|a| a.is_saved).map(|a| KeptAttachment {
             raw: a.attachment.raw.clone(),
             whole: self.wholes.get(&a.attachment.name).cloned(),
         });
-        let attachments: Vec<_> = served.chain(self.waiting.iter().cloned()).collect();
+        let attachments: Vec<_> = served.chain(self.not_restored.iter().cloned()).collect();
         let schedules = self
             .applied
             .iter()
             .map(|(port, schedule)| KeptSchedule { port: port.clone(), schedule: write_schedule(schedule) })
             .collect();
         let foreign = self.foreign.clone();
-        let (peers, policies) = (peers::kept(&self.given), network_policy::kept(&self.restrictions));
+        let (peers, policies) =
+            (peers::to_save(&self.overlay_peers), network_policy::to_save(&self.restrictions));
         self.run_dir.save(&State { attachments, schedules, peers, policies, foreign })
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the node's packet filter does to an attachment's datagrams: the short cuts would skip it.
-//!
+//! What the node's packet filter does to an attachment's datagrams. Frames that take a path past the filter would skip it.
+//!  
 //! In: what `iptables-save`, `ip6tables-save` and `nft -j list ruleset` print, where they are installed. Out: rules that
-//! drop or translate, which of an attachment's destinations they name ([`hindrances`]), and news when they change ([`Watch`]).
-//! Only rules that name an address or a prefix count: those are somebody's will about these datagrams. What cannot be
-//! read (named sets, eBPF, another namespace's rules) is not found, so finding nothing proves nothing
+//! drop or translate, the destinations of an attachment that they name ([`hindrances`]), and news when they change ([`Watch`]).
+//! Only rules that name an address or a prefix count: an administrator wrote them for these datagrams. Rules that cannot be
+//! read (named sets, eBPF, another namespace's rules) are not found, so an empty result proves nothing
 //! (`docs/guide/policy.md`). It changes no rule.
 
 pub(crate) mod fuzzing;
@@ -26,10 +26,10 @@ pub(crate) use named::{Prefixes, hindrances, is_past_the_kernel, past_the_kernel
 pub use restriction::Restriction;
 pub(crate) use watch::{Known, Watch};
 
-/// How long the tools may take; a node where they take longer is not held up.
+/// How long the tools may take; an attachment does not wait longer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Targets of iptables that drop, and that change a destination; chains of kube-proxy (services) and of kube-router
-/// (a pod's NetworkPolicy) that do.
+/// Targets of iptables that drop or change a destination, and chains of kube-proxy (services) and of kube-router (a pod's
+/// NetworkPolicy) that do.
 const DROPS: [&str; 3] = ["DROP", "REJECT", "KUBE-POD-FW-"];
 const TRANSLATES: [&str; 6] = ["DNAT", "REDIRECT", "NETMAP", "KUBE-SVC-", "KUBE-EXT-", "KUBE-FW-"];
 
@@ -43,20 +43,20 @@ enum Action {
 /// A rule that names addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Where datagrams come from; `None`: anywhere.
+    /// Source of the datagrams; `None`: any.
     sources: Option<Prefixes>,
-    /// Where they go; `None`: anywhere.
+    /// Destination of the datagrams; `None`: any.
     destinations: Option<Prefixes>,
     action: Action,
-    /// As it was printed.
+    /// The text that the tool printed.
     pub(crate) text: String,
 }
 
-/// The node's rules as they were read last.
+/// The node's rules as they were last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     rules: Arc<Vec<Rule>>,
-    /// Why a tool's rules are not known: of these only older ones are.
+    /// Why the rules of a tool are not known: `rules` holds older ones of that tool.
     unread: Option<Unread>,
 }
 
@@ -85,8 +85,8 @@ pub(crate) enum Unread {
     Late,
 }
 
-/// The node's rules that name addresses: those that are followed already, else what the tools say now; none where no tool is
-/// installed.
+/// The node's rules that name addresses: those of the watch where it runs, else what the tools print now; none where no tool
+/// is installed.
 ///
 /// # Errors
 /// [`Unread`]: rules that could not be read may be about anything.
@@ -98,7 +98,7 @@ pub(crate) async fn rules(followed: &Known) -> Result<Arc<Vec<Rule>>, Unread> {
     READINGS.rules(|| Seen::of(&read::Read::default().again(read::Wanted::All)), PATIENCE).await
 }
 
-/// The rules as they are followed; `None`: they have not been read yet.
+/// The rules of the watch; `None`: they have not been read yet.
 pub(crate) fn followed_rules(followed: &Known) -> Option<Result<Arc<Vec<Rule>>, Unread>> {
     followed.borrow().as_ref().map(Seen::known)
 }
@@ -118,7 +118,7 @@ fn iptables_rule(line: &str) -> Option<Rule> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let after = |flag: &str| {
         let at = words.iter().position(|word| *word == flag)?;
-        // "! -s …" is everybody else: no one's address is named.
+        // "! -s …" names every other address, so it names none.
         let is_negated = at > 0 && words.get(at - 1) == Some(&"!");
         if is_negated { None } else { words.get(at + 1).copied() }
     };
@@ -155,7 +155,7 @@ fn of_nft(text: &str) -> Vec<Rule> {
     all.iter().filter_map(|entry| entry.get("rule")).filter_map(nft_rule).collect()
 }
 
-/// The rule, whatever number of addresses it names on each side: they are never paired.
+/// The rule, with any number of addresses on each side: they are never paired.
 fn nft_rule(rule: &Value) -> Option<Rule> {
     let statements = rule["expr"].as_array().map_or(&[][..], Vec::as_slice);
     let has = |name: &str| statements.iter().any(|statement| statement.get(name).is_some());
@@ -182,7 +182,7 @@ fn nft_rule(rule: &Value) -> Option<Rule> {
         };
         *named = if is_equal { nft_prefixes(right).or(named.take()) } else { named.take() };
     }
-    // Without what counts: the same rule must read the same.
+    // Without counters: the same rule must read the same.
     let is_constant =
         |statement: &&Value| statement.get("counter").is_none() && statement.get("quota").is_none();
     let constant: Value = statements.iter().filter(is_constant).cloned().collect();
@@ -190,7 +190,7 @@ fn nft_rule(rule: &Value) -> Option<Rule> {
     rule_of(sources, destinations, action, text)
 }
 
-/// The addresses of one side of a comparison, if there are any; those of named sets are not there.
+/// The addresses of one side of a comparison, if any; addresses of named sets are missing.
 fn nft_prefixes(right: &Value) -> Option<Prefixes> {
     let one = |value: &Value| match value {
         Value::String(text) => prefix(text),

@@ -30,7 +30,7 @@ pub struct Ended;
 #[error("the queue is empty")]
 pub struct Empty;
 
-/// What a receiver sleeps on.
+/// What a receiver waits on.
 #[derive(Debug)]
 struct Bell {
     event: OwnedFd,

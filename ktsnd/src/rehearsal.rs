@@ -6,41 +6,31 @@
 //! (`docs/design/wake-up.md`). The namespace has no name, and ends with the socket in it.
 
 use std::io;
+use std::net::Ipv4Addr;
 
 use ktsn_port::af_packet::AfPacket;
 use ktsn_port::{Device, Options, Port};
+use ktsn_wire::template::{Ends, HeaderTemplate, Network, TemplateRepr};
+use ktsn_wire::{DsField, MacAddress};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
+use rtnetlink::{LinkUnspec, LinkVeth};
 
 use crate::sys;
 use crate::tables::Netlink;
 
 const NEAR: &str = "near";
 const FAR: &str = "far";
-/// Locally administered.
-const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// A datagram of 18 octets from 192.0.2.1 to 192.0.2.2 (TEST-NET-1, RFC 5737), port 9: the shortest frame.
-const FRAME: [u8; 60] = {
-    let mut frame = [0; 60];
-    let head: [u8; 42] = [
-        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, // Ethernet
-        0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0xf6, 0xbb, 192, 0, 2, 1, 192, 0, 2, 2, // IPv4
-        0, 9, 0, 9, 0, 26, 0, 0, // UDP
-    ];
-    let mut at = 0;
-    while at < head.len() {
-        frame[at] = head[at];
-        at += 1;
-    }
-    frame
-};
+/// Locally administered, as the near end's.
+const FAR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+/// With this payload it is the shortest frame.
+const PAYLOAD: [u8; 18] = [0; 18];
 
 /// The near end of the pair.
 #[derive(Debug)]
-pub(crate) struct Rehearsal(AfPacket);
+pub(crate) struct Rehearsal {
+    port: AfPacket,
+    headers: HeaderTemplate,
+}
 
 impl Rehearsal {
     /// Makes the namespace and the pair.
@@ -49,59 +39,53 @@ impl Rehearsal {
     /// The kernel's: EPERM without CAP_SYS_ADMIN, EOPNOTSUPP without veth.
     pub(crate) fn open() -> io::Result<Self> {
         // No other thread is ever in the namespace.
-        let opened = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().spawn_scoped(scope, open_in_new_namespace)?;
             thread
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("the thread in the new namespace panicked")))
-        });
-        opened.map(Self)
+        })
     }
 
     /// Hands the frame over. Errors are ignored: no program waits for this frame.
     pub(crate) fn run(&mut self) {
-        let staged = self.0.stage(&mut |buffer| {
-            buffer.get_mut(..FRAME.len())?.copy_from_slice(&FRAME);
-            Some(FRAME.len())
-        });
+        let staged = self.port.stage(&mut |buffer| self.headers.write_frame(&PAYLOAD, buffer).ok());
         if let Ok(stage) = staged {
-            let _ = self.0.commit(stage);
+            let _ = self.port.commit(stage);
         }
-        self.0.reap();
+        self.port.reap();
     }
 }
 
-fn open_in_new_namespace() -> io::Result<AfPacket> {
+fn open_in_new_namespace() -> io::Result<Rehearsal> {
     sys::enter_new_network_namespace()?;
     let mut netlink = Netlink::open()?;
+    let far = LinkUnspec::new_with_name(FAR).address(FAR_MAC.0.to_vec()).up().build();
+    let near = LinkUnspec::new_with_name(NEAR).up().build();
     // An end comes up only where the other one is there.
-    for message in [pair(), up(FAR), up(NEAR)] {
+    for message in [LinkVeth::new(NEAR, FAR).build(), far, near] {
         netlink.make(RouteNetlinkMessage::NewLink(message))?;
     }
     let options = Options { stage_count: 1, ..Options::default() };
-    AfPacket::open(&Device { netns: None, ifname: NEAR }, &options).map_err(io::Error::other)
+    let port = AfPacket::open(&Device { netns: None, ifname: NEAR }, &options).map_err(io::Error::other)?;
+    Ok(Rehearsal { port, headers: headers().map_err(io::Error::other)? })
 }
 
-fn named(name: &str) -> LinkMessage {
-    let mut link = LinkMessage::default();
-    link.attributes.push(LinkAttribute::IfName(name.to_owned()));
-    link
-}
-
-/// A new veth pair.
-fn pair() -> LinkMessage {
-    let (mut near, mut far) = (named(NEAR), named(FAR));
-    far.attributes.push(LinkAttribute::Address(FAR_MAC.to_vec()));
-    let far = InfoData::Veth(InfoVeth::Peer(far));
-    near.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(far)]));
-    near
-}
-
-fn up(name: &str) -> LinkMessage {
-    let mut link = named(name);
-    link.header.flags = LinkFlags::Up;
-    link.header.change_mask = LinkFlags::Up;
-    link
+/// Those of a datagram from 192.0.2.1 to 192.0.2.2 (TEST-NET-1, RFC 5737), port 9.
+fn headers() -> Result<HeaderTemplate, ktsn_wire::WireError> {
+    HeaderTemplate::new(&TemplateRepr {
+        outer: None,
+        ethernet: Ends { source: MacAddress([2, 0, 0, 0, 0, 1]), destination: FAR_MAC },
+        vlan: None,
+        network: Network::V4 {
+            source: Ipv4Addr::new(192, 0, 2, 1),
+            destination: Ipv4Addr::new(192, 0, 2, 2),
+            ttl: 64,
+            ds: DsField(0),
+            dont_fragment: false,
+        },
+        udp: Ends { source: 9, destination: 9 },
+    })
 }
 
 #[cfg(test)]
@@ -118,7 +102,7 @@ mod tests {
     #[test]
     fn the_far_end_receives_each_frame() {
         let inside = || {
-            let mut rehearsal = Rehearsal(open_in_new_namespace().unwrap());
+            let mut rehearsal = open_in_new_namespace().unwrap();
             let before = heard();
             (0..100).for_each(|_| rehearsal.run());
             assert!(heard() >= before + 100, "{before} {}", heard());

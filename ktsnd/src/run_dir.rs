@@ -4,7 +4,6 @@
 //! Whoever can write into RUN_DIR decides what root does: a directory that others can write, or that is another user's,
 //! is refused, and no symbolic link in it is followed.
 
-mod fields;
 pub(crate) mod fuzzing;
 mod state;
 

@@ -2,7 +2,7 @@
 //! One daemon a directory, a directory that can be trusted, a state file that survives.
 
 use super::*;
-use crate::config::{RawAttachment, RawOverlay, RawVxlan, RawVxlanPeer};
+use crate::config::{AttachmentConfig, OverlayConfig, PeerConfig, VxlanConfig};
 
 #[test]
 fn one_daemon_a_directory() {
@@ -32,7 +32,7 @@ fn state_survives_and_damage_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::take(dir.path()).unwrap();
     assert_eq!(run.load().unwrap(), (State::default(), Vec::new()));
-    let kept = RawAttachment { name: Some("a".into()), ..RawAttachment::default() };
+    let kept = AttachmentConfig { name: Some("a".into()), ..AttachmentConfig::default() };
     let schedule = crate::config::write_schedule(&crate::config::Schedule::default());
     let state = State {
         attachments: vec![kept.clone().into()],
@@ -43,7 +43,7 @@ fn state_survives_and_damage_is_set_aside() {
     let text = || fs::read_to_string(dir.path().join("state.json")).unwrap();
     assert!(text().contains("\"version\": 1") && !text().contains("peers\""), "an older ktsnd reads it");
     assert_eq!(run.load().unwrap(), (state.clone(), Vec::new()));
-    let peer = RawVxlanPeer { prefix: Some("10.244.1.0/24".into()), ..RawVxlanPeer::default() };
+    let peer = PeerConfig { prefix: Some("10.244.1.0/24".into()), ..PeerConfig::default() };
     let peers = vec![KeptPeers { attachment: None, vni: Some(1), peers: vec![peer] }];
     let state = State { peers, ..state };
     run.save(&state).unwrap();
@@ -69,17 +69,17 @@ fn state_survives_and_damage_is_set_aside() {
 fn two_hundred_attachments_are_written_without_what_is_default() {
     let dir = tempfile::tempdir().unwrap();
     let run = RunDir::take(dir.path()).unwrap();
-    let attachment = |number| RawAttachment {
+    let attachment = |number| AttachmentConfig {
         name: Some(format!("default/talker-{number}/net1")),
         netns: Some(format!("/run/netns/cni-{number}")),
         interface: Some("net1".into()),
         uplink: Some("eth1".into()),
-        overlay: Some(RawOverlay::Vxlan(Box::new(RawVxlan {
+        overlay: Some(OverlayConfig::Vxlan(Box::new(VxlanConfig {
             device: Some("flannel.1".into()),
-            peers: vec![RawVxlanPeer { prefix: Some("10.244.1.0/24".into()), ..RawVxlanPeer::default() }],
-            ..RawVxlan::default()
+            peers: Some(vec![PeerConfig { prefix: Some("10.244.1.0/24".into()), ..PeerConfig::default() }]),
+            ..VxlanConfig::default()
         }))),
-        ..RawAttachment::default()
+        ..AttachmentConfig::default()
     };
     let state =
         State { attachments: (0..200).map(|number| attachment(number).into()).collect(), ..State::default() };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counters that a worker writes and anybody reads: relaxed atomics, no lock, fixed size.
+//! Counters: a worker writes them, any thread reads them. Relaxed atomics, no lock, fixed size.
+//!
+//! In: events and spans. Out: counts and distributions. To count must never cost more than a plain addition.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,12 +10,10 @@ use ktsn_model::{BypassReason, DropReason, TrafficClass};
 use ktsn_sched::policing::{FilterCounters, Tripped};
 use ktsn_time::Nanos;
 
-use crate::tenant::RefusedBy;
-
 /// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
-/// Largest value told apart: 2^34 ns, 17 s.
+/// Values above 2^34 ns (17 s) count as that.
 const VALUE_BITS: u32 = 34;
 const BUCKETS: usize = SUBS * (VALUE_BITS - SUB_BITS + 1) as usize;
 
@@ -53,7 +53,7 @@ fn lowest_of(bucket: usize) -> u64 {
 }
 
 impl Spans {
-    /// None can be recorded before [`Self::make_room`].
+    /// An empty distribution. Nothing can be recorded before [`Self::make_room`].
     fn without_room() -> Self {
         Self { buckets: OnceLock::new(), max: AtomicU64::new(0) }
     }
@@ -80,7 +80,7 @@ impl Spans {
         }
     }
 
-    /// Adds what others were recorded in.
+    /// Adds another distribution.
     fn join(&self, other: &Self) {
         if !other.buckets().is_empty() {
             self.make_room();
@@ -108,6 +108,36 @@ impl Spans {
     }
 }
 
+/// Why a program does not become a client, or why a socket of a client does not become a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefusedBy {
+    /// The attachment has as many clients as it may have.
+    ClientsMax,
+    /// There is no memory left in the attachment's budget, or in the daemon's.
+    MemoryMax,
+    /// The process has as many connections as one may have.
+    ProcessMax,
+    /// There is no memory left for a further stream of a client: its socket is refused.
+    StreamsMemory,
+}
+
+impl RefusedBy {
+    /// All reasons.
+    pub const ALL: [Self; 4] = [Self::ClientsMax, Self::MemoryMax, Self::ProcessMax, Self::StreamsMemory];
+
+    /// The word in counters and logs.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::ClientsMax => "clients_max",
+            Self::MemoryMax => "memory_max",
+            Self::ProcessMax => "process_max",
+            Self::StreamsMemory => "streams_memory",
+        }
+    }
+}
+
 /// What happened to one attachment's frames.
 #[derive(Debug, Default)]
 pub struct AttachmentStats {
@@ -121,9 +151,9 @@ pub struct AttachmentStats {
     pub copies_lost: AtomicU64,
     /// Octets of all these, without FCS.
     pub sent_octets: AtomicU64,
-    /// Of the sent ones, those that left by an ordinary thread, as hand-overs took too long. That thread's alone.
+    /// Sent frames that left by an ordinary thread, as hand-overs took too long. Only that thread writes it.
     pub deferred: AtomicU64,
-    /// Of the sent ones, those that the device did not take from that thread.
+    /// Sent frames that the device did not take from that thread.
     pub deferred_failed: AtomicU64,
     /// Frames sent although their transmit time had passed when the program sent them.
     pub late: AtomicU64,
@@ -139,22 +169,22 @@ pub struct AttachmentStats {
     pub ring_full: AtomicU64,
     /// From the instant that a frame was captured at to its taking over.
     pub capture_lag: Spans,
-    /// Times that the capture program was found taken off its device. Written by the control thread alone.
+    /// Times that the capture program was found taken off its device. Only the control thread writes it.
     pub capture_reattached: AtomicU64,
-    /// Times that the short way in was found taken off the uplink, or not in front. The control thread's alone.
+    /// Times that the ingress fast path was found taken off the uplink, or not in front. Only the control thread writes it.
     pub ingress_reattached: AtomicU64,
-    /// Doorbells heard.
+    /// Doorbells that were read.
     pub doorbells: AtomicU64,
-    /// Registrations of sockets with CLOCK_TAI. The registrar's alone.
+    /// Registrations of sockets with CLOCK_TAI. Only the registrar writes it.
     pub tai_streams: AtomicU64,
-    /// Programs that did not become clients, by reason. The registrar's alone.
+    /// Programs that did not become clients, by reason. Only the registrar writes it.
     pub clients_refused: [AtomicU64; RefusedBy::ALL.len()],
     /// handed_at − tx_time of on-time frames.
     pub transmit_error: Spans,
 }
 
 impl AttachmentStats {
-    /// Of an attachment that may never have a frame: [`Spans::make_room`] comes before its first one.
+    /// Counters of an attachment that may never have a frame: [`Spans::make_room`] comes before its first one.
     pub(crate) fn without_room() -> Self {
         let (capture_lag, transmit_error) = (Spans::without_room(), Spans::without_room());
         Self { capture_lag, transmit_error, ..Self::default() }
@@ -179,7 +209,7 @@ impl AttachmentStats {
         ]
     }
 
-    /// The counters by reason: what is counted, the reason, and the counter. Some are the clients' word.
+    /// The counters by reason: what is counted, the reason, and the counter. Some are what the clients say.
     pub(crate) fn by_reason(&self) -> impl Iterator<Item = (&'static str, &'static str, &AtomicU64)> {
         let dropped = DropReason::ALL.iter().map(|reason| reason.word()).zip(&self.dropped);
         let bypassed = BypassReason::ALL.iter().map(|reason| reason.word()).zip(&self.bypassed);
@@ -272,11 +302,11 @@ pub struct PortStats {
     pub refused: [AtomicU64; PortRefusal::ALL.len()],
     /// Frames that it took when they were tried again.
     pub retried: AtomicU64,
-    /// What the guard band reckons with between kick and wire, nanoseconds.
+    /// The span that the guard band allows for a hand-over, nanoseconds.
     pub hand_over_ns: AtomicU64,
 }
 
-/// What a stream filter has seen (802.1Q 12.31.2), and what stands in its way.
+/// What a stream filter has seen (802.1Q 12.31.2), and what blocks it.
 #[derive(Debug, Default)]
 pub struct StreamFilterStats {
     counters: [AtomicU64; 6],
@@ -284,7 +314,7 @@ pub struct StreamFilterStats {
 }
 
 impl StreamFilterStats {
-    /// Tells what the filter's worker has counted so far.
+    /// Publishes what the filter's worker has counted so far.
     pub(crate) fn store(&self, seen: &FilterCounters, tripped: Tripped) {
         let counters = [
             seen.matching_frames,
@@ -319,7 +349,7 @@ impl StreamFilterStats {
         }
     }
 
-    /// What stands in its way.
+    /// What blocks it.
     #[must_use]
     pub fn tripped(&self) -> Tripped {
         let tripped = self.tripped.load(Relaxed);
@@ -353,25 +383,16 @@ pub struct WorkerStats {
     pub doorbells_muted: AtomicU64,
     /// Regions given up because a client wrote impossible links.
     pub regions_retired: AtomicU64,
-    /// Completions told to programs that asked: error reports, timestamps.
+    /// Completions for programs that asked: error reports, timestamps.
     pub reports: AtomicU64,
-    /// Those not told as the program has too many unread.
+    /// Completions that were left out because the program has too many unread.
     pub reports_dropped: AtomicU64,
-    /// Completions that no error queue tells of, as the notifier could not follow.
+    /// Completions that reached no error queue because the notifier could not follow.
     pub notices_lost: AtomicU64,
     /// Own faults seen and survived.
     pub bugs: AtomicU64,
     /// Passes of its loop: its sign of life.
     pub passes: AtomicU64,
-}
-
-impl WorkerStats {
-    /// The worker ends a pass.
-    #[inline]
-    pub fn passed(&self) {
-        count(&self.passes);
-        crate::supervise::may_fail(crate::supervise::WORKER);
-    }
 }
 
 /// Adds one to a counter. Only the worker that a counter belongs to writes it, so that nothing has to be locked: a
@@ -390,7 +411,7 @@ pub fn add(counter: &AtomicU64, more: u64) {
 /// Most that a client's own counter may have grown by between two looks, a few a second: no program sends so much.
 const CLAIMED_MAX: u64 = 1 << 32;
 
-/// Adds what a client says that it counted. Its words are its own to write: the counter never goes back, whatever they are.
+/// Adds what a client says that it counted. A client may say any number: the counter never goes back.
 #[inline]
 pub fn add_claimed(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).saturating_add(more.min(CLAIMED_MAX)), Relaxed);

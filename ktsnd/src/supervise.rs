@@ -3,7 +3,7 @@
 //!
 //! In: a sign of life of each thread that must live. Out: which of them is stuck, for `Health`; the end of the process
 //! after a panic anywhere, or when a worker stays stuck. The supervisor has a thread of its own, takes no part in any
-//! other work, and never waits for a thread that it watches. Why it is so: docs/design/supervision.md.
+//! other work, and never waits for a thread that it watches. Reasons: docs/design/supervision.md.
 
 #[cfg(debug_assertions)]
 pub(crate) mod fault;
@@ -18,16 +18,16 @@ use std::time::Duration;
 use ktsn_time::{Monotonic, Nanos};
 use tracing::{error, warn};
 
-use crate::worker::monotonic_now;
+use crate::now::monotonic_now;
 pub use panics::abort_on_panic;
 use silence::{Sign, Silence};
 
-/// How often the supervisor looks.
+/// How often the supervisor checks all threads.
 const ROUND: Duration = Duration::from_millis(ROUND_MS as u64);
 const ROUND_MS: i64 = 250;
-/// A thread that has not answered for so many rounds is stuck: no living one takes a second.
+/// A thread that has not answered for this many rounds is stuck: no living one takes a second.
 const STUCK_AFTER: u32 = 4;
-/// A worker that stays stuck for so many rounds ends the process: 10 s.
+/// A worker that stays stuck for this many rounds ends the process: 10 s.
 const ABORT_AFTER: u32 = 40;
 /// The supervisor itself is stuck when its last round is older.
 const OWN_SILENCE: Nanos = Nanos::from_millis(1500);
@@ -35,7 +35,7 @@ const OWN_SILENCE: Nanos = Nanos::from_millis(1500);
 /// The name of a worker's thread.
 pub(crate) const WORKER: &str = "ktsn-worker";
 
-/// A sign of life that a thread gives while it works. A thread that waits for work says so, and need not give any.
+/// A sign of life that a thread gives while it works. A thread that waits for work reports that, and need not give any.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     beats: AtomicU64,
@@ -101,9 +101,9 @@ struct Entries {
     entered: u64,
 }
 
-/// Those of this process.
+/// The threads of this process.
 static ROLL: Roll = Roll(Mutex::new(Entries { all: Vec::new(), entered: 0 }));
-/// When the supervisor looked last, CLOCK_MONOTONIC; 0 = there is none.
+/// When the supervisor last checked, CLOCK_MONOTONIC; 0 = there is none.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 impl Roll {
@@ -131,7 +131,7 @@ impl Roll {
         self.lock().all.iter().map(view).collect()
     }
 
-    /// One look at every thread. The uplink of a worker that has been stuck for too long, if there is one.
+    /// Checks every thread. Returns the uplink of a worker that has been stuck for too long, if there is one.
     fn look(&self) -> Option<String> {
         let mut lost = None;
         for entry in &mut self.lock().all {
@@ -155,7 +155,7 @@ impl Roll {
     }
 }
 
-/// A thread's place among those that must live; it is left when this is dropped. The thread itself holds it.
+/// A thread's place among those that must live; it is removed when this is dropped. The thread itself holds it.
 pub(crate) struct Watched {
     roll: &'static Roll,
     number: u64,
@@ -193,7 +193,7 @@ impl Watched {
         Self { roll, number: roll.enter(WORKER, device, life), name: WORKER, pulse: Arc::default() }
     }
 
-    /// The thread is about to wait for work, for as long as it takes.
+    /// The thread is about to wait for work, without limit.
     pub(crate) fn waits(&self) {
         self.pulse.waits();
     }
@@ -201,7 +201,7 @@ impl Watched {
     /// The thread works: each step of its loop says so.
     pub(crate) fn works(&self) {
         self.pulse.works();
-        may_fail(self.name);
+        test_fault_point(self.name);
     }
 }
 
@@ -211,16 +211,16 @@ impl Drop for Watched {
     }
 }
 
-/// Where tests let a thread panic or hang; nothing in a release build.
+/// Tests can let the named thread panic or hang here. In a release build it does nothing.
 #[inline]
-pub(crate) fn may_fail(name: &str) {
+pub(crate) fn test_fault_point(name: &str) {
     #[cfg(debug_assertions)]
     fault::point(name);
     #[cfg(not(debug_assertions))]
     let _ = name;
 }
 
-/// What `Health` tells of a thread.
+/// What `Health` reports about a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadView {
     pub(crate) name: &'static str,
@@ -230,7 +230,7 @@ pub(crate) struct ThreadView {
     pub(crate) is_stuck: bool,
 }
 
-/// What so many looks take.
+/// The span of this many rounds.
 fn span(looks: u32) -> Nanos {
     Nanos::from_millis(ROUND_MS).saturating_mul(i64::from(looks))
 }

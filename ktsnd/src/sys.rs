@@ -36,7 +36,7 @@ pub(crate) fn set_timer_slack() -> io::Result<()> {
     }
 }
 
-/// Keeps in memory what is touched from now on.
+/// Locks memory that is touched from now on.
 pub(crate) fn lock_memory() -> io::Result<()> {
     // SAFETY: mlockall changes no memory; it takes flags only.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) } == 0 {
@@ -46,8 +46,8 @@ pub(crate) fn lock_memory() -> io::Result<()> {
     }
 }
 
-/// Larger allocations (a client's payloads, a capture's) are the kernel's again when they are freed, and zeros cost no page
-/// before they are written. glibc would learn from the first one that is freed to keep its like, and to write their zeros.
+/// Larger allocations (a client's payloads, a capture's) return to the kernel when they are freed, and zeros cost no page before
+/// they are written. By default glibc learns from the first free to keep such memory, and to write its zeros.
 pub(crate) fn give_memory_back() {
     // SAFETY: mallopt takes two numbers; where it refuses, nothing has changed.
     #[cfg(target_env = "gnu")]
@@ -56,7 +56,7 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// What adjtimex answers, and what it fills in. Nothing is changed.
+/// What adjtimex returns and fills in. Nothing is changed.
 fn adjtimex() -> (libc::c_int, libc::timex) {
     // SAFETY: all-zero is a valid `timex`, and a call without modes only fills it.
     unsafe {

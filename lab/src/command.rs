@@ -16,7 +16,7 @@ pub(crate) fn run(namespace: Option<&str>, line: &str) -> Result<(), LabError> {
     output(namespace, line).map(drop)
 }
 
-/// As [`run`], with what the command wrote to standard output.
+/// Runs `line` as [`run`] does, and returns what the command wrote to standard output.
 pub(crate) fn output(namespace: Option<&str>, line: &str) -> Result<String, LabError> {
     let shown = || namespace.map_or_else(|| line.to_owned(), |name| format!("ip netns exec {name} {line}"));
     let mut words = line.split_whitespace();

@@ -33,7 +33,7 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// A running ktsnd.
 #[derive(Debug)]
 pub struct Daemon {
-    /// None: somebody else's, which is only looked at.
+    /// `None`: a daemon that was running already; it is only asked.
     process: Option<Process>,
     pid: u32,
     run_dir: PathBuf,
@@ -46,32 +46,11 @@ fn runtime() -> Result<tokio::runtime::Runtime, LabError> {
 }
 
 impl Daemon {
-    /// Starts it and waits until it serves. Its files go to `directory`.
+    /// Starts a daemon on `host` and waits until it serves. Its files go to `directory`.
     ///
     /// # Errors
     /// It cannot be started, or ends with what it said.
-    pub fn start(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<Self, LabError> {
-        Self::start_with(tools, testbed, directory, &configuration(testbed))
-    }
-
-    /// As [`Self::start`], with another configuration.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_with(
-        tools: &Tools,
-        testbed: &Testbed,
-        directory: &Path,
-        configuration: &str,
-    ) -> Result<Self, LabError> {
-        Self::start_on(tools, &testbed.a, directory, configuration)
-    }
-
-    /// As [`Self::start_with`], on any host.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_on(
+    pub fn start(
         tools: &Tools,
         host: &Host,
         directory: &Path,
@@ -93,7 +72,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// A daemon that somebody else runs: it can be asked, and is neither started nor ended.
+    /// A daemon that is running already: it can be asked, and is neither started nor ended.
     ///
     /// # Errors
     /// No runtime to ask it with.
@@ -125,13 +104,13 @@ impl Daemon {
         }
     }
 
-    /// Its run directory.
+    /// The run directory of the daemon.
     #[must_use]
     pub fn run_dir(&self) -> &Path {
         &self.run_dir
     }
 
-    /// Its process number.
+    /// The process number of the daemon.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -167,7 +146,7 @@ impl Daemon {
             .env("KTSN_POLICY", "strict")
     }
 
-    /// Its counters now.
+    /// The counters of the daemon now.
     ///
     /// # Errors
     /// It does not answer, or knows nothing of the attachment.
@@ -191,7 +170,7 @@ impl Daemon {
         let reply = self.ask(|mut client| async move { client.statistics(request).await })?;
         let mut sums = Counters { cpu: self.cpu_time()?, ..Counters::default() };
         for attachment in &reply.attachments {
-            sums.add(Counters::read(attachment, v1::WorkerStatistics::default(), Duration::ZERO)?);
+            sums = sums.plus(&Counters::read(attachment, v1::WorkerStatistics::default(), Duration::ZERO)?);
         }
         Ok(sums)
     }
@@ -216,7 +195,7 @@ impl Daemon {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// Its resident memory, in octets.
+    /// The resident memory of the daemon, in octets.
     ///
     /// # Errors
     /// It has ended.
@@ -324,56 +303,45 @@ impl Counters {
         })
     }
 
-    /// Adds what another attachment counted.
-    fn add(&mut self, other: Self) {
-        fn into<K: Ord>(sums: &mut BTreeMap<K, u64>, counts: BTreeMap<K, u64>) {
-            counts.into_iter().for_each(|(key, count)| *sums.entry(key).or_default() += count);
+    /// Every counter of `self` and `other`, combined by `combine`; everything else is that of `self`.
+    fn combined(&self, other: &Self, combine: fn(u64, u64) -> u64) -> Self {
+        Self {
+            taken: combine(self.taken, other.taken),
+            sent: combine(self.sent, other.sent),
+            overrun: combine(self.overrun, other.overrun),
+            late: combine(self.late, other.late),
+            waited: combine(self.waited, other.waited),
+            ring_full: combine(self.ring_full, other.ring_full),
+            doorbells: combine(self.doorbells, other.doorbells),
+            dropped: combined(&self.dropped, &other.dropped, combine),
+            bypassed: combined(&self.bypassed, &other.bypassed, combine),
+            ..self.clone()
         }
-        self.taken += other.taken;
-        self.sent += other.sent;
-        self.overrun += other.overrun;
-        self.late += other.late;
-        self.waited += other.waited;
-        self.ring_full += other.ring_full;
-        self.doorbells += other.doorbells;
-        into(&mut self.dropped, other.dropped);
-        into(&mut self.bypassed, other.bypassed);
-        into(&mut self.errors, other.errors);
+    }
+
+    /// The sums of these counters and those of another attachment.
+    fn plus(&self, other: &Self) -> Self {
+        let errors = combined(&self.errors, &other.errors, u64::saturating_add);
+        Self { errors, ..self.combined(other, u64::saturating_add) }
     }
 
     /// What was counted between `earlier` and `self`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let reasons = |now: &BTreeMap<String, u64>, then: &BTreeMap<String, u64>| {
-            now.iter()
-                .map(|(reason, count)| (reason.clone(), count - then.get(reason).unwrap_or(&0).min(count)))
-                .filter(|(_, count)| *count > 0)
-                .collect()
-        };
         let mut errors = self.errors.clone();
         for (&value, &count) in &earlier.errors {
             take_out(&mut errors, value, count);
         }
         Self {
-            taken: self.taken.saturating_sub(earlier.taken),
-            sent: self.sent.saturating_sub(earlier.sent),
-            overrun: self.overrun.saturating_sub(earlier.overrun),
-            late: self.late.saturating_sub(earlier.late),
-            waited: self.waited.saturating_sub(earlier.waited),
-            ring_full: self.ring_full.saturating_sub(earlier.ring_full),
-            doorbells: self.doorbells.saturating_sub(earlier.doorbells),
-            dropped: reasons(&self.dropped, &earlier.dropped),
-            bypassed: reasons(&self.bypassed, &earlier.bypassed),
             errors,
-            capture_lag: self.capture_lag.clone(),
             worker: v1::WorkerStatistics {
-                uplink: self.worker.uplink.clone(),
                 wake_ups: self.worker.wake_ups.saturating_sub(earlier.worker.wake_ups),
                 spin_ns: self.worker.spin_ns.saturating_sub(earlier.worker.spin_ns),
                 ..self.worker.clone()
             },
             port: port_since(&self.port, &earlier.port),
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            ..self.combined(earlier, u64::saturating_sub)
         }
     }
 
@@ -392,6 +360,20 @@ impl Counters {
     }
 }
 
+/// The counts of both tables, combined key by key; a count of 0 is left out.
+fn combined<K: Ord + Clone>(
+    these: &BTreeMap<K, u64>,
+    others: &BTreeMap<K, u64>,
+    combine: fn(u64, u64) -> u64,
+) -> BTreeMap<K, u64> {
+    let count = |counts: &BTreeMap<K, u64>, key: &K| counts.get(key).copied().unwrap_or(0);
+    let keys = these.keys().chain(others.keys()).cloned();
+    keys.map(|key| (combine(count(these, &key), count(others, &key)), key))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, key)| (key, count))
+        .collect()
+}
+
 /// What a port counted between two readings; its hand-over latency is the later one's.
 fn port_since(now: &v1::PortStatistics, then: &v1::PortStatistics) -> v1::PortStatistics {
     let grown = |now: &[u64], then: &[u64]| {
@@ -402,12 +384,13 @@ fn port_since(now: &v1::PortStatistics, then: &v1::PortStatistics) -> v1::PortSt
         frames: grown(&now.frames, &then.frames),
         transmission_overrun: grown(&now.transmission_overrun, &then.transmission_overrun),
         put_back: now.put_back.saturating_sub(then.put_back),
-        refused: now
-            .refused
-            .iter()
-            .map(|(why, &count)| (why.clone(), count - then.refused.get(why).unwrap_or(&0).min(&count)))
-            .filter(|(_, count)| *count > 0)
-            .collect(),
+        refused: combined(
+            &now.refused.clone().into_iter().collect(),
+            &then.refused.clone().into_iter().collect(),
+            u64::saturating_sub,
+        )
+        .into_iter()
+        .collect(),
         retried: now.retried.saturating_sub(then.retried),
         ..now.clone()
     }
@@ -466,8 +449,7 @@ mod tests {
 
     #[test]
     fn attachments_are_summed() {
-        let mut sums = counters(&[(40, 1)], 1, 1);
-        sums.add(counters(&[(40, 2), (50, 1)], 3, 0));
+        let sums = counters(&[(40, 1)], 1, 1).plus(&counters(&[(40, 2), (50, 1)], 3, 0));
         assert_eq!((sums.sent, sums.overrun), (4, 1));
         assert_eq!(sums.errors, BTreeMap::from([(40, 3), (50, 1)]));
     }

@@ -45,7 +45,7 @@ pub enum LabError {
         /// How to get it.
         remedy: String,
     },
-    /// A wrong wish.
+    /// A wrong argument.
     #[error("{0}")]
     Usage(String),
     /// A file.

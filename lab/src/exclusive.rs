@@ -2,7 +2,7 @@
 //! What must hold before anything is timed: the machine's measuring lock, rights, CPUs, and a quiet machine.
 //!
 //! In: the lock's file; the machine's counters. Out: a held lock, or the reason with its remedy; how often the load
-//! rule made a round wait. The rule is fixed here, before any result exists, and never looks at one.
+//! rule made a round wait. The rule is fixed here, before any result exists, and never depends on one.
 
 use crate::error::LabError;
 use ktsn_measure::clock::{RealTime, stop_requested};
@@ -18,7 +18,7 @@ pub const WATCHED: Duration = Duration::from_millis(500);
 pub const PRESSURE_MAX: f64 = 0.05;
 /// The load rule: more steal than this voids.
 pub const STEAL_MAX: f64 = 0.02;
-/// The load rule: after so many refusals the round is run and its figures tell.
+/// The load rule: after so many refusals the round is run and its figures show the load.
 pub const REFUSALS_MAX: u32 = 10;
 
 /// The load rule in words, for the results.
@@ -36,7 +36,7 @@ impl MeasureLock {
     /// Takes the lock; waits for its holder. `waiting` is called once when it has to wait.
     ///
     /// # Errors
-    /// The file cannot be made, or the caller was told to stop.
+    /// The file cannot be made, or the caller was asked to stop.
     pub fn take(path: &Path, waiting: impl FnOnce()) -> Result<Self, LabError> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(LabError::file(directory))?;
@@ -79,8 +79,8 @@ pub fn check_machine() -> Result<(), LabError> {
         });
     }
     // On a thread of its own, so that the caller keeps its own policy.
-    let wish = RealTime { fifo: Some(50), ..RealTime::default() };
-    let outcome = std::thread::spawn(move || wish.apply()).join().unwrap_or(Ok(()));
+    let request = RealTime { fifo: Some(50), ..RealTime::default() };
+    let outcome = std::thread::spawn(move || request.apply()).join().unwrap_or(Ok(()));
     outcome.map_err(|refusal| {
         let text = refusal.to_string();
         let (what, remedy) = text.split_once("; remedy: ").unwrap_or((&text, "run as root"));
@@ -98,7 +98,7 @@ pub fn is_loaded(watched: &Disturbance) -> bool {
 /// Waits as the load rule says; returns how many times it refused.
 ///
 /// # Errors
-/// The caller was told to stop.
+/// The caller was asked to stop.
 pub fn wait_until_quiet(mut refused: impl FnMut(&Disturbance)) -> Result<u32, LabError> {
     for refusals in 0..REFUSALS_MAX {
         let before = CpuUse::now();
@@ -123,11 +123,11 @@ mod tests {
     fn the_lock_has_one_holder() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out/.measure.lock");
-        let first = MeasureLock::take(&path, || panic!("nobody holds it")).unwrap();
-        let (told, waits) = std::sync::mpsc::channel();
+        let first = MeasureLock::take(&path, || panic!("the lock is free")).unwrap();
+        let (waiting, waits) = std::sync::mpsc::channel();
         let second = std::thread::spawn({
             let path = path.clone();
-            move || MeasureLock::take(&path, move || told.send(()).unwrap()).map(drop)
+            move || MeasureLock::take(&path, move || waiting.send(()).unwrap()).map(drop)
         });
         waits.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(!second.is_finished());

@@ -12,18 +12,21 @@ pub mod container;
 pub mod daemon;
 pub mod error;
 pub mod exclusive;
+pub mod experiment;
 pub mod gates;
 pub mod micro;
+mod observations;
 mod observers;
 pub mod overlay;
 pub mod process;
 pub mod sched;
 pub mod testbed;
-mod told;
 pub mod tools;
+mod worker_example;
 
 #[allow(unsafe_code)]
 mod sys;
 
 pub use error::LabError;
+pub use experiment::{Event, Outcome, Setup};
 pub use tools::Tools;

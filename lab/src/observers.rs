@@ -5,6 +5,7 @@
 //! process, its records and its figures.
 
 use crate::error::LabError;
+use crate::experiment::Setup;
 use crate::process::{Process, Program};
 use crate::tools::Tools;
 use ktsn_measure::records::RecordsError;
@@ -32,7 +33,12 @@ pub(crate) struct Observers<'a> {
     pub(crate) functional: bool,
 }
 
-impl Observers<'_> {
+impl<'a> Observers<'a> {
+    /// Observers that write into `directory`.
+    pub(crate) const fn new(setup: &'a Setup, directory: &'a Path) -> Self {
+        Self { tools: &setup.tools, directory, functional: setup.functional }
+    }
+
     fn file(&self, name: &str, ending: &str) -> PathBuf {
         self.directory.join(format!("{name}.{ending}"))
     }

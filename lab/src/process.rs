@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes of an experiment.
 //!
-//! In: a program, its arguments, a namespace, environment. Out: a [`Process`] that has said it is ready, later its CPU
-//! time. It dies with its [`Process`] value and with the thread that started it; waiting never lasts longer than the
-//! caller allows, and ends when the caller is told to stop. What it writes goes to a file and into the error.
+//! In: a program, its arguments, a namespace, environment. Out: a [`Process`] that has said it is ready. It dies with
+//! its [`Process`] value and with the thread that started it; waiting never lasts longer than the caller allows, and
+//! ends when the caller is asked to stop. What it writes goes to a file and into the error.
 
 use crate::error::LabError;
 use crate::sys;
 use ktsn_measure::clock::stop_requested;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks again.
+/// How often a wait checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How much of what a process wrote an error shows.
 const SHOWN_OCTETS: usize = 2000;
@@ -38,7 +39,7 @@ pub struct Program {
 enum ReadyBy {
     /// A descriptor of its own.
     Descriptor,
-    /// Its standard output: the only one that reaches into a pod and back.
+    /// The standard output of the program: the only one that reaches into a pod and back.
     Stdout,
 }
 
@@ -84,7 +85,8 @@ impl Program {
         self
     }
 
-    /// As [`Self::says_ready`], on its standard output (`--ready-fd 1`), which is then not in its log.
+    /// The program gets `--ready-fd 1` and writes a byte to its standard output when it is ready; that output is then not
+    /// in its log.
     #[must_use]
     pub const fn says_ready_on_stdout(mut self) -> Self {
         self.says_ready = Some(ReadyBy::Stdout);
@@ -132,36 +134,27 @@ impl Program {
         // The write ends close here: from now on the child's end of file means that it ended.
         drop(command);
         let ready = pipe.map(|(read, _)| read);
-        Ok(Process { name: self.name.clone(), pid: child.id(), ready, said: None, log, ended: None })
+        Ok(Process { name: self.name.clone(), child, ready, said: None, log })
     }
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exit {
-    /// Its exit status; `None` when a signal ended it.
-    pub status: Option<i32>,
-    /// User and system time, from its first instruction to its last.
-    pub cpu: Duration,
 }
 
 /// A started process; killed on drop.
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    pid: u32,
+    child: Child,
+    /// The pipe on which the process says that it is ready, until it has.
     ready: Option<PipeReader>,
-    /// The same pipe once it has spoken: what else it says there must find a reader.
+    /// The pipe afterwards: what else the process writes there must find a reader.
     said: Option<PipeReader>,
     log: PathBuf,
-    ended: Option<Exit>,
 }
 
 impl Process {
-    /// Its number.
+    /// The number of the process.
     #[must_use]
-    pub const fn pid(&self) -> u32 {
-        self.pid
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until it says that it is ready.
@@ -194,13 +187,13 @@ impl Process {
     ///
     /// # Errors
     /// It did not end within `longest`, or otherwise.
-    pub fn wait(&mut self, longest: Duration, accepted: &[i32]) -> Result<Exit, LabError> {
+    pub fn wait(&mut self, longest: Duration, accepted: &[i32]) -> Result<(), LabError> {
         match self.wait_any(longest)? {
-            Some(exit) if exit.status.is_some_and(|status| accepted.contains(&status)) => Ok(exit),
-            Some(Exit { status: Some(status), .. }) => {
-                Err(self.failed(format!("ended with status {status}")))
-            }
-            Some(_) => Err(self.failed("was ended by a signal".to_owned())),
+            Some(exit) => match exit.code() {
+                Some(status) if accepted.contains(&status) => Ok(()),
+                Some(status) => Err(self.failed(format!("ended with status {status}"))),
+                None => Err(self.failed("was ended by a signal".to_owned())),
+            },
             None => Err(self.failed(format!("did not end within {longest:?}"))),
         }
     }
@@ -208,12 +201,12 @@ impl Process {
     /// Waits for its end, whatever it is; `None` when it still runs after `longest`.
     ///
     /// # Errors
-    /// The caller was told to stop.
-    pub fn wait_any(&mut self, longest: Duration) -> Result<Option<Exit>, LabError> {
+    /// The caller was asked to stop.
+    pub fn wait_any(&mut self, longest: Duration) -> Result<Option<ExitStatus>, LabError> {
         let until = Instant::now() + longest;
         loop {
-            if self.look(false)? {
-                return Ok(self.ended);
+            if let Some(exit) = self.child.try_wait().map_err(LabError::system("waitpid"))? {
+                return Ok(Some(exit));
             }
             stop()?;
             if Instant::now() >= until {
@@ -227,33 +220,23 @@ impl Process {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn ask_to_end(&self) -> Result<(), LabError> {
-        self.signal(libc::SIGTERM)
+    pub fn ask_to_end(&mut self) -> Result<(), LabError> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        match (self.child.try_wait(), pid) {
+            // A process that has not been waited for keeps its number.
+            (Ok(None), Some(pid)) => {
+                kill_process(pid, Signal::TERM).map_err(|error| LabError::system("kill")(error.into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Kills it at once, without a chance to clean up.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn kill(&self) -> Result<(), LabError> {
-        self.signal(libc::SIGKILL)
-    }
-
-    fn signal(&self, signal: i32) -> Result<(), LabError> {
-        if self.ended.is_some() {
-            return Ok(());
-        }
-        sys::signal(self.pid, signal).map_err(LabError::system("kill"))
-    }
-
-    fn look(&mut self, block: bool) -> Result<bool, LabError> {
-        if self.ended.is_none()
-            && let Some(ended) = sys::wait(self.pid, block).map_err(LabError::system("wait4"))?
-        {
-            let status = libc::WIFEXITED(ended.status).then(|| libc::WEXITSTATUS(ended.status));
-            self.ended = Some(Exit { status, cpu: ended.cpu });
-        }
-        Ok(self.ended.is_some())
+    pub fn kill(&mut self) -> Result<(), LabError> {
+        self.child.kill().map_err(LabError::system("kill"))
     }
 
     /// An error with what the process wrote.
@@ -269,11 +252,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended.is_none() {
-            // It may have ended by itself; then both have nothing to do.
-            let _ = self.kill();
-            let _ = self.look(true);
-        }
+        // The process may have ended by itself; then both have nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -292,16 +273,13 @@ mod tests {
     const LONG: Duration = Duration::from_secs(10);
 
     #[test]
-    fn readiness_end_and_cpu_time_are_seen() {
+    fn readiness_and_end_are_seen() {
         let directory = tempfile::tempdir().unwrap();
-        // $1 $2 are --ready-fd N.
-        let ready =
-            shell("eval \"printf x >&$2\"; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").says_ready();
+        // $1 $2 are --ready-fd N. A path, since sh redirects to single digits only and N may be 10 or more.
+        let ready = shell("printf x >/proc/self/fd/$2; sleep 0.05").says_ready();
         let mut process = ready.start(directory.path()).unwrap();
         process.wait_ready(LONG).unwrap();
-        let exit = process.wait(Duration::from_secs(60), &[0]).unwrap();
-        assert_eq!(exit.status, Some(0));
-        assert!(exit.cpu > Duration::from_millis(5), "{exit:?}");
+        process.wait(Duration::from_secs(60), &[0]).unwrap();
     }
 
     #[test]
@@ -310,7 +288,7 @@ mod tests {
         let script = "echo ready; sleep 0.05; echo more && echo written >&2";
         let mut process = shell(script).says_ready_on_stdout().start(directory.path()).unwrap();
         process.wait_ready(LONG).unwrap();
-        assert_eq!(process.wait(LONG, &[0]).unwrap().status, Some(0));
+        process.wait(LONG, &[0]).unwrap();
         assert_eq!(std::fs::read_to_string(directory.path().join("shell.log")).unwrap(), "written\n");
     }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The system calls of the lab: entering a namespace in a child, waiting with its CPU time, asking for SCHED_FIFO.
+//! The system calls of the lab: entering a namespace in a child or a thread, passing descriptors on.
 //!
 //! In: plain values. Out: plain values or the kernel's errno. No state.
 
 use crate::error::LabError;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::fs::File;
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
 
 /// Makes `command` start in the named namespace (`/run/netns/NAME`).
 ///
@@ -63,58 +63,11 @@ pub(crate) fn inherit(command: &mut Command, fd: Option<RawFd>) {
     }
 }
 
-/// How a child ended, and the CPU time it used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    /// The raw wait status.
-    pub(crate) status: i32,
-    /// User and system time.
-    pub(crate) cpu: Duration,
-}
-
-/// Waits for one child; `None` when it still runs and `block` is false.
-pub(crate) fn wait(pid: u32, block: bool) -> io::Result<Option<Ended>> {
-    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let mut status = 0;
-    loop {
-        // SAFETY: rusage is plain data for which all-zero is valid; both out-pointers live across the call.
-        let (waited, usage) = unsafe {
-            let mut usage: libc::rusage = mem::zeroed();
-            let options = if block { 0 } else { libc::WNOHANG };
-            (libc::wait4(pid, &raw mut status, options, &raw mut usage), usage)
-        };
-        match waited {
-            0 => return Ok(None),
-            -1 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            _ => {
-                let cpu = span(usage.ru_utime) + span(usage.ru_stime);
-                return Ok(Some(Ended { status, cpu }));
-            }
-        }
-    }
-}
-
-fn span(time: libc::timeval) -> Duration {
-    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
-}
-
-/// Sends `signal` to a child that was not waited for yet.
-pub(crate) fn signal(pid: u32, signal: i32) -> io::Result<()> {
-    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: kill takes two integers and touches no memory.
-    checked(unsafe { libc::kill(pid, signal) })
-}
-
 /// Whether a process of this number exists.
 pub(crate) fn exists(pid: u32) -> bool {
-    // Signal 0 only asks; "not permitted" means that somebody is there.
-    signal(pid, 0).map_or_else(|error| error.raw_os_error() == Some(libc::EPERM), |()| true)
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // "Not permitted" means that there is one.
+    pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
 }
 
 fn checked(status: libc::c_int) -> io::Result<()> {

@@ -29,7 +29,7 @@ impl Tools {
         Self::check([&self.ktsnd, &self.libktsn].into_iter())
     }
 
-    /// The same for captured programs, which need no library.
+    /// Whether the daemon is there, for captured programs, which need no library.
     ///
     /// # Errors
     /// [`LabError::Impossible`] when ktsnd was not built.

@@ -4,13 +4,13 @@
 
 mod support;
 
-use ktsn_lab::container::{self, Event, Load, Path, Plan, bars};
-use ktsn_lab::{LabError, Tools};
+use ktsn_lab::container::{self, Load, Path, Plan, bars};
+use ktsn_lab::{Event, LabError, Setup, Tools};
 use ktsn_measure::results::Round;
 use ktsn_time::Nanos;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Mutex;
-use support::{namespaces, tools};
+use support::{namespaces, setup, tools};
 
 const FRAMES: u64 = 60;
 const PAYLOADS: [usize; 2] = [16, 1024];
@@ -38,10 +38,7 @@ fn plan(directory: &FilePath) -> Plan {
         rounds: 2,
         frames: FRAMES,
         period: Nanos::from_millis(1),
-        tools: tools().clone(),
-        lock: Some(directory.join("out/.measure.lock")),
-        command: vec!["test".to_owned()],
-        functional: true,
+        setup: setup(directory),
     }
 }
 
@@ -94,7 +91,8 @@ fn a_daemon_that_cannot_start_is_told_and_nothing_stays() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let directory = tempfile::tempdir().unwrap();
     let broken = Tools { ktsnd: PathBuf::from("/bin/false"), ..tools().clone() };
-    let plan = Plan { paths: vec![Path::Ktsn], tools: broken, ..plan(directory.path()) };
+    let setup = Setup { tools: broken, ..setup(directory.path()) };
+    let plan = Plan { paths: vec![Path::Ktsn], setup, ..plan(directory.path()) };
     let error = container::run(&plan, &mut |_| ()).unwrap_err();
     assert!(matches!(&error, LabError::Process { name, .. } if name == "ktsnd"), "{error}");
     assert_eq!(namespaces(), Vec::<PathBuf>::new());

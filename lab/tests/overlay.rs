@@ -11,7 +11,7 @@ use ktsn_measure::results::{CheckOutcome, Comparison, Round};
 use ktsn_time::Nanos;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Mutex;
-use support::{namespaces, tools};
+use support::{namespaces, setup, tools};
 
 const FRAMES: u64 = 60;
 const ATTACHMENTS: usize = 4;
@@ -29,10 +29,7 @@ fn plan(directory: &FilePath, paths: &[Path]) -> Plan {
         rounds: 1,
         frames: FRAMES,
         period: Nanos::from_millis(2),
-        tools: tools().clone(),
-        lock: Some(directory.join("out/.measure.lock")),
-        command: vec!["test".to_owned()],
-        functional: true,
+        setup: setup(directory),
     };
     Plan { paths, attachments: ATTACHMENTS }
 }
@@ -95,7 +92,7 @@ fn a_node_without_the_short_way_in_is_told_and_nothing_stays() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let directory = tempfile::tempdir().unwrap();
     let mut plan = plan(directory.path(), &[Path::KtsnShort]);
-    plan.paths.tools = Tools { ktsnd: PathBuf::from("/bin/false"), ..tools().clone() };
+    plan.paths.setup.tools = Tools { ktsnd: PathBuf::from("/bin/false"), ..tools().clone() };
     let error = overlay::run(&plan, &mut |_| ()).unwrap_err();
     assert!(matches!(&error, LabError::Impossible { what, .. } if what.contains("ktsn-short")), "{error}");
     assert_eq!(error.exit_status(), 3);

@@ -16,7 +16,7 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -26,8 +26,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::abi::{EAGAIN, EBADF, EMFILE, EPROTO};
-use crate::page::{Locked, PLACES_COUNT, Page};
-use crate::region::{self, Region, Use};
+use crate::page::{Locked, Page};
+use crate::region::{self, Region, RegionUse};
 use crate::{clock, env, limit, streams, sys};
 
 /// How long the first attachment may take, ns: a daemon that accepts has hundreds of others before us at worst.
@@ -43,8 +43,6 @@ const REPLY_WAIT: u64 = 10_000_000_000;
 
 /// Whether this process or an ancestor was ever attached: then timed sends never go to the kernel unseen.
 static ONCE: AtomicBool = AtomicBool::new(false);
-/// Frames sent while no region was there to count them in, of the attachment at each place.
-static ABSENT: [AtomicU64; PLACES_COUNT] = [const { AtomicU64::new(0) }; PLACES_COUNT];
 /// The daemon's last refusal, [`HelloStatus`] as a number; 0 = none, it was not there.
 static REFUSAL: AtomicU32 = AtomicU32::new(0);
 /// In its place: this program has no descriptor left for the two that are needed.
@@ -69,14 +67,7 @@ pub(crate) fn was_attached() -> bool {
     ONCE.load(Acquire)
 }
 
-/// Counts frames that found no daemon, of the attachment at this place.
-pub(crate) fn count_absent(place: usize, frames: u64) {
-    if let Some(absent) = ABSENT.get(place) {
-        absent.fetch_add(frames, Relaxed);
-    }
-}
-
-/// One step, if nobody else is at it; never blocks.
+/// One step, if no other thread is at it; never blocks.
 pub(crate) fn advance(page: &'static Page, socket: c_int) {
     // A vfork's child shares the page, and must not attach in its parent's name.
     if page.may_change()
@@ -117,7 +108,7 @@ fn wait_for_reply(number: u32, nanos: u64) {
 }
 
 fn is_attached(page: &Page) -> bool {
-    Use::current(page).is_some()
+    RegionUse::current(page).is_some()
 }
 
 fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
@@ -144,7 +135,7 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
         };
     }
     if now < page.retry_at.load(Relaxed) {
-        // A daemon that is there and busy is waited for, by those who wait.
+        // A caller that may wait waits for a daemon that is there and busy.
         let is_busy = !is_attached && REFUSAL.load(Relaxed) == CUT_OFF;
         return if is_busy { Step::Busy } else { or_absent };
     }
@@ -248,9 +239,8 @@ fn accept(page: &'static Page, number: u32, octets: usize, memfd: &OwnedFd, door
         return false;
     }
     // A region of another interface may be there from before, with a daemon that is gone.
-    if let Some(held) = Use::all(page).find(|held| held.is_of(number)) {
-        let frames = ABSENT.get(held.place()).map_or(0, |absent| absent.swap(0, Relaxed));
-        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, frames);
+    if let Some(held) = RegionUse::all(page).find(|held| held.is_of(number)) {
+        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, region::take_absent(held.place()));
     }
     true
 }

@@ -3,8 +3,8 @@
 //! doorbell.
 //!
 //! In: frames and payloads in the program's order. Out: published slots, and whether there is a daemon to take them.
-//! It waits for slots only, and publishes before it waits. A message takes all its slots or none. Whoever uses a
-//! batch ends it before the kernel gets a call, so that nothing is held or unseen meanwhile.
+//! It waits for slots only, and publishes before it waits. A message takes all its slots or none. The caller
+//! ends a batch before the kernel gets a call, so that no slot is held and no frame is unpublished meanwhile.
 
 use core::ffi::c_int;
 
@@ -13,7 +13,7 @@ use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counte
 use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
 use crate::page::Page;
-use crate::region::Use;
+use crate::region::{self, RegionUse};
 use crate::streams::Stream;
 use crate::verdict::Verdict;
 use crate::{attach, buffer, clock, share, sys, waits};
@@ -26,7 +26,7 @@ const RUN_MAX: u16 = 64;
 
 /// Why a message got no slots.
 pub(crate) enum Full {
-    /// As a full socket buffer: EAGAIN, EINTR.
+    /// The send fails like one on a full socket buffer: EAGAIN, EINTR.
     Fail(c_int),
     /// There is no daemon any more.
     Gone,
@@ -52,7 +52,7 @@ pub(crate) struct Batch {
     page: &'static Page,
     /// Which attachment's region is meant.
     place: usize,
-    held: Option<Use>,
+    held: Option<RegionUse>,
     run: Option<Run>,
     /// Slots for what is still to come, of the region in `held`.
     claims: Claims,
@@ -99,7 +99,7 @@ impl Batch {
     }
 
     /// Gives the region up for this call, and what was claimed in it.
-    fn let_go(&mut self) {
+    fn release_region(&mut self) {
         let claims = core::mem::replace(&mut self.claims, Claims::NONE);
         self.allowance = (0, 0);
         if let Some(held) = self.held.take() {
@@ -115,12 +115,12 @@ impl Batch {
     /// Publishes, and lets the region go: before the kernel gets a call.
     pub(crate) fn end(&mut self) {
         self.publish();
-        self.let_go();
+        self.release_region();
         self.now = 0;
     }
 
     /// From here on the messages are another attachment's, if it is another one.
-    pub(crate) fn go_to(&mut self, place: usize) {
+    pub(crate) fn select_place(&mut self, place: usize) {
         if place != self.place {
             self.end();
             self.place = place;
@@ -134,20 +134,20 @@ impl Batch {
 
     /// The region in use, if it is to be used. One that is not is given up.
     #[inline(always)]
-    pub(crate) fn current(&mut self) -> Option<&Use> {
-        let is_usable = |held: &Use| held.producer().state() == RegionState::Attached;
+    pub(crate) fn current(&mut self) -> Option<&RegionUse> {
+        let is_usable = |held: &RegionUse| held.producer().state() == RegionState::Attached;
         if !self.held.as_ref().is_some_and(is_usable) {
-            self.look();
+            self.refresh_region();
         }
         self.held.as_ref()
     }
 
     /// Looks which region is to be used.
     #[inline(never)]
-    fn look(&mut self) {
+    fn refresh_region(&mut self) {
         self.end();
         {
-            self.held = Use::at(self.page, self.place);
+            self.held = RegionUse::at(self.page, self.place);
             let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
             if let Some(gone) = gone {
                 gone.give_up(self.page);
@@ -156,10 +156,10 @@ impl Batch {
     }
 
     /// The region in use; where there is none, one step is made towards it.
-    pub(crate) fn region(&mut self, socket: c_int) -> Option<&Use> {
+    pub(crate) fn region(&mut self, socket: c_int) -> Option<&RegionUse> {
         if self.current().is_none() {
             attach::advance(self.page, socket);
-            self.held = Use::at(self.page, self.place);
+            self.held = RegionUse::at(self.page, self.place);
         }
         self.held.as_ref()
     }
@@ -167,12 +167,12 @@ impl Batch {
     /// Hands one message over: at once, or after waiting as the kernel waits for room in a socket's buffer.
     #[inline(always)]
     pub(crate) fn push(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        if self.filled(filling)? { Ok(()) } else { self.push_later(*filling, socket, flags) }
+        if self.try_fill(filling)? { Ok(()) } else { self.push_later(*filling, socket, flags) }
     }
 
     /// Fills slots for a message; false when too few are free, or more than its socket's share would be needed.
     #[inline(always)]
-    fn filled(&mut self, filling: &Filling<'_>) -> Result<bool, Full> {
+    fn try_fill(&mut self, filling: &Filling<'_>) -> Result<bool, Full> {
         let producer = *self.held.as_ref().ok_or(Full::Gone)?.producer();
         self.ahead_max = u32::MAX;
         if share::is_shared() && !self.is_allowed(&producer, filling) {
@@ -232,7 +232,7 @@ impl Batch {
             waits::note(clock, since);
             // What the program hands over after its TxTime is late without this wait.
             filling.frame.has_waited = tx_time >= since;
-            if self.filled(&filling)? {
+            if self.try_fill(&filling)? {
                 return Ok(());
             }
         }
@@ -273,7 +273,7 @@ impl Batch {
         wait.nap(self.page, self.held.as_ref().ok_or(Full::Gone)?)
     }
 
-    /// Hands what is filled to the daemon and wakes it if it would look too late. Where nobody is there to hear, the
+    /// Hands the filled slots to the daemon and wakes it if it would look too late. Where no daemon hears the doorbell, the
     /// region is given up and the frames are counted as absent.
     pub(crate) fn publish(&mut self) {
         let (Some(run), Some(held)) = (self.run.take(), &self.held) else { return };
@@ -291,24 +291,24 @@ impl Batch {
         if is_unheard || producer.state() != RegionState::Attached {
             held.region().count_absent(count);
             held.give_up(self.page);
-            self.let_go();
+            self.release_region();
         }
     }
 
     /// The daemon answers nothing, so a datagram cannot be handed over: counted as absent, and if the daemon has not
-    /// looked for too long and the doorbell finds nobody, its region is given up.
+    /// looked for too long and no daemon hears the doorbell, its region is given up.
     pub(crate) fn absent(&mut self, octets: usize) -> Verdict {
         self.publish();
         let Some(held) = &self.held else {
-            attach::count_absent(self.place, 1);
+            region::count_absent(self.place, 1);
             return Verdict::Taken(octets);
         };
         let producer = held.producer();
         let bell = producer.bell(ClockId::Monotonic, u64::MAX, clock::monotonic());
         if producer.state() != RegionState::Attached || bell.is_some_and(|bell| !ring(held, bell)) {
             held.give_up(self.page);
-            self.let_go();
-            attach::count_absent(self.place, 1); // nobody reads this region's counters any more
+            self.release_region();
+            region::count_absent(self.place, 1); // no daemon reads this region's counters any more
         } else {
             producer.count(counter::DAEMON_ABSENT);
         }
@@ -341,11 +341,11 @@ fn fill(
         let octets = left.min(filling.segment_octets);
         left = left.wrapping_sub(octets);
         pieces.begin(octets);
-        // One datagram is told of once: when its last frame is done.
-        let mut frame = if left == 0 { filling.frame } else { filling.frame.untold() };
+        // One datagram has one report: when its last frame is done.
+        let mut frame = if left == 0 { filling.frame } else { filling.frame.without_reports() };
         frame.pushed_at = now;
         // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
-        // address the program was never told.
+        // address the program does not know.
         if unsafe { producer.fill_raw(&claim, &frame, &mut pieces) }.is_err() {
             producer.cancel(claim);
             if let Some(run) = run {
@@ -382,7 +382,7 @@ impl Wait {
     }
 
     /// Sleeps for a moment; an error ends the wait.
-    fn nap(&mut self, page: &Page, held: &Use) -> Result<(), Full> {
+    fn nap(&mut self, page: &Page, held: &RegionUse) -> Result<(), Full> {
         if self.is_interrupted {
             return Err(Full::Fail(EINTR)); // and after the signal there was still no slot
         }
@@ -390,7 +390,7 @@ impl Wait {
         if producer.state() != RegionState::Attached {
             return Err(Full::Gone);
         }
-        // A daemon that has not looked for too long may be gone: the doorbell tells.
+        // A daemon that has not looked for too long may be gone: the doorbell shows it.
         let bell = producer.bell(ClockId::Monotonic, u64::MAX, now);
         if bell.is_some_and(|bell| !ring(held, bell)) {
             held.give_up(page);
@@ -404,8 +404,8 @@ impl Wait {
     }
 }
 
-/// Wakes the worker; false when nobody is there to hear it.
-fn ring(held: &Use, bell: Bell) -> bool {
+/// Wakes the worker; false when no daemon is there to hear it.
+fn ring(held: &RegionUse, bell: Bell) -> bool {
     let Some(doorbell) = held.region().doorbell.get() else { return false };
     held.producer().count(counter::DOORBELLS);
     // A full queue is as good as rung.

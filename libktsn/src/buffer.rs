@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The send buffer of a socket whose program set SO_SNDBUF: what is queued is charged to it, as by the kernel.
 //!
-//! In: SO_SNDBUF as the kernel tells it, the frames in the rings of the namespace's attachments. Out: whether there is room for one more. A frame is charged
-//! until it has left: its slot is free again, or holds what became of it. Nobody counts down: who finds the buffer full
+//! In: SO_SNDBUF as the kernel says it, the frames in the rings of the namespace's attachments. Out: whether there is room for one more. A frame is charged
+//! until it has left: its slot is free again, or holds what became of it. The charge is not counted down: a send that finds the buffer full
 //! looks at the slots in use. A socket with the system's default buffer is not charged, its limit is the ring's slots.
 //!
 //! A slot that another thread has claimed and not filled yet shows the frame it held before, and may be charged once more
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::abi::{SO_SNDBUF, SOL_SOCKET};
 use crate::page::Page;
-use crate::region::Use;
+use crate::region::RegionUse;
 use crate::streams::{STREAMS_COUNT, Stream};
 use crate::{stamps, sys};
 
@@ -84,9 +84,9 @@ pub(crate) fn has_room(stream: Stream, page: &Page) -> bool {
     }
     let mut charged = 0u32;
     // One buffer, whichever of the namespace's attachments its datagrams leave by.
-    for held in Use::all(page) {
+    for held in RegionUse::all(page) {
         held.producer().for_each_queued(|frame, octets| {
-            if stamps::sent(stream, frame) {
+            if stamps::is_sent_by(stream, frame) {
                 charged = charged.saturating_add(charge(octets.into()));
             }
         });

@@ -12,7 +12,7 @@ use ktsn_ring::{DestinationVerdict, Frame, SlotFlags};
 
 use crate::batch::Batch;
 use crate::page::PLACES_COUNT;
-use crate::region::{self, Use};
+use crate::region::{self, RegionUse};
 use crate::send::Send;
 use crate::streams::{self, Registration};
 use crate::{attach, sys};
@@ -47,27 +47,27 @@ fn choose_among(send: Send, frame: &Frame, batch: &mut Batch) {
     if interface != 0
         && let Some(place) = region::place_of(page, interface)
     {
-        return batch.go_to(place);
+        return batch.select_place(place);
     }
     let places = || 0..page.places_end.load(SeqCst) as usize;
-    let first = places().find(|place| Use::at(page, *place).is_some());
+    let first = places().find(|place| RegionUse::at(page, *place).is_some());
     // An interface that has no attachment is the kernel's; whichever is asked says so.
     let taking = if interface == 0 { taking(send, frame, batch) } else { None };
-    batch.go_to(taking.or(first).unwrap_or(0));
+    batch.select_place(taking.or(first).unwrap_or(0));
 }
 
 /// The attachment that takes a datagram: one that is served, else one that was.
 fn taking(send: Send, frame: &Frame, batch: &mut Batch) -> Option<usize> {
     let page = batch.page();
     for place in 0..PLACES_COUNT {
-        if let Some(held) = Use::at(page, place)
+        if let Some(held) = RegionUse::at(page, place)
             && takes(send, frame, &held, batch)
         {
             return Some(place);
         }
     }
     (0..PLACES_COUNT).find(|place| {
-        Use::left(page, *place).is_some_and(|held| {
+        RegionUse::given_up_at(page, *place).is_some_and(|held| {
             if frame.flags.contains(SlotFlags::CONNECTED) {
                 send.stream.last_limit(&held) != 0
             } else {
@@ -77,7 +77,7 @@ fn taking(send: Send, frame: &Frame, batch: &mut Batch) -> Option<usize> {
     })
 }
 
-fn takes(send: Send, frame: &Frame, held: &Use, batch: &mut Batch) -> bool {
+fn takes(send: Send, frame: &Frame, held: &RegionUse, batch: &mut Batch) -> bool {
     if !frame.flags.contains(SlotFlags::CONNECTED) {
         return is_taken(held, frame);
     }
@@ -90,13 +90,13 @@ fn takes(send: Send, frame: &Frame, held: &Use, batch: &mut Batch) -> bool {
 }
 
 /// Whether a region's table takes an unconnected datagram. One that stays unreadable may.
-fn is_taken(held: &Use, frame: &Frame) -> bool {
+fn is_taken(held: &RegionUse, frame: &Frame) -> bool {
     destination(held, frame).is_none_or(|answer| answer.is_ok())
 }
 
 /// The greatest payload that a region's daemon takes to the frame's destination, or why it takes none; `None` when its
 /// table stays unreadable.
-pub(crate) fn destination(held: &Use, frame: &Frame) -> Option<Result<usize, BypassReason>> {
+pub(crate) fn destination(held: &RegionUse, frame: &Frame) -> Option<Result<usize, BypassReason>> {
     for _ in 0..TABLE_ATTEMPTS {
         match held.producer().destination(frame.address) {
             DestinationVerdict::Take { payload_max } => return Some(Ok(usize::from(payload_max))),

@@ -50,9 +50,9 @@ pub(crate) struct Parsed {
     pub(crate) leaving_v6: Leaving,
     /// What only the kernel serves on any path: other messages of SOL_SOCKET and SOL_UDP, unknown levels.
     pub(crate) has_others: bool,
-    /// The same, of SOL_IP: of no effect on the IPv6 path and on packet sockets.
+    /// Messages of SOL_IP that only the kernel serves: of no effect on the IPv6 path and on packet sockets.
     pub(crate) has_others_v4: bool,
-    /// The same, of SOL_IPV6: of no effect on packet sockets.
+    /// Messages of SOL_IPV6 that only the kernel serves: of no effect on packet sockets.
     pub(crate) has_others_v6: bool,
     /// There is anything at all.
     pub(crate) is_any: bool,
@@ -74,7 +74,7 @@ impl Leaving {
         self.interface == 0 && u32::from_ne_bytes(self.source) == 0
     }
 
-    /// As in the kernel the last address holds, and an interface that was named stays named.
+    /// Adds one message: the last address holds, and an interface that was named stays named, as in the kernel.
     fn set(&mut self, interface: u32, source: [u8; 4]) {
         if interface != 0 {
             self.interface = interface;
@@ -88,11 +88,17 @@ const fn padded(octets: usize) -> usize {
     octets.saturating_add(7) & !7
 }
 
+/// The octets of a structure's field at `at`.
+#[inline(always)]
+pub(crate) fn field<const N: usize>(structure: &[u8], at: usize) -> Option<[u8; N]> {
+    structure.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
 /// One control message.
 struct Item<'a> {
     level: i32,
     kind: i32,
-    /// As the message's header says, without padding.
+    /// The message with its header, without padding.
     octets: &'a [u8],
 }
 
@@ -101,10 +107,6 @@ struct Walk<'a> {
     rest: &'a [u8],
     /// In musl's header the length has 32 bits and padding of unknown content.
     is_musl: bool,
-}
-
-fn word<const N: usize>(octets: &[u8], at: usize) -> Option<[u8; N]> {
-    octets.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 impl<'a> Iterator for Walk<'a> {
@@ -117,14 +119,14 @@ impl<'a> Iterator for Walk<'a> {
         }
         let header = self.rest;
         let item = (|| {
-            let mut len = u64::from_le_bytes(word(header, 0)?);
+            let mut len = u64::from_le_bytes(field(header, 0)?);
             if self.is_musl {
                 len &= u64::from(u32::MAX);
             }
             let len = usize::try_from(len).ok().filter(|len| *len >= HEADER)?;
             let octets = header.get(..len)?;
-            let level = i32::from_le_bytes(word(header, 8)?);
-            Some(Item { level, kind: i32::from_le_bytes(word(header, 12)?), octets })
+            let level = i32::from_le_bytes(field(header, 8)?);
+            Some(Item { level, kind: i32::from_le_bytes(field(header, 12)?), octets })
         })();
         let step = item.as_ref().map_or(header.len(), |item| padded(item.octets.len()));
         self.rest = header.get(step..).unwrap_or(&[]);
@@ -231,7 +233,7 @@ impl Parsed {
             (IPV6_PKTINFO, _) => {
                 // struct in6_pktinfo: the source's address, the interface's index. It counts on the IPv4 path too.
                 self.has_others_v4 = true;
-                match item.data::<20>().and_then(|octets| Some((word(&octets, 0)?, word(&octets, 16)?))) {
+                match item.data::<20>().and_then(|octets| Some((field(&octets, 0)?, field(&octets, 16)?))) {
                     Some((source, interface)) if u128::from_ne_bytes(source) == 0 => {
                         self.leaving_v6.set(u32::from_ne_bytes(interface), [0; 4]);
                     }
@@ -240,7 +242,7 @@ impl Parsed {
             }
             _ => {
                 self.has_others_v6 = true;
-                // Who mixes more than IPV6_PKTINFO on the IPv4 path is rare.
+                // Other messages of IPv6 on the IPv4 path are rare.
                 self.has_others_v4 = true;
             }
         }
@@ -257,9 +259,9 @@ impl Parsed {
                 Some(ttl) => self.ttl = Some(ttl),
                 None => self.has_others_v4 = true,
             },
-            // struct in_pktinfo: the interface's index, the source's address, one that only a receiver is told.
+            // struct in_pktinfo: the interface's index, the source's address, one that only a receiver gets.
             IP_PKTINFO => {
-                match item.data::<12>().and_then(|octets| Some((word(&octets, 0)?, word(&octets, 4)?))) {
+                match item.data::<12>().and_then(|octets| Some((field(&octets, 0)?, field(&octets, 4)?))) {
                     Some((interface, source)) => {
                         self.leaving_v4.set(u32::from_ne_bytes(interface), source);
                     }
@@ -294,7 +296,7 @@ impl Changed {
     const MAX: usize = 1024;
 
     /// Copies everything, where said without SCM_TXTIME, and adds a key; `None` when it does not fit or is malformed.
-    pub(crate) fn of(control: &[u8], is_musl: bool, is_stripped: bool, key: Option<u32>) -> Option<Self> {
+    pub(crate) fn copy(control: &[u8], is_musl: bool, is_stripped: bool, key: Option<u32>) -> Option<Self> {
         let mut copy = Self { octets: [0; Self::MAX], len: 0 };
         for item in (Walk { rest: control, is_musl }) {
             let item = item?;

@@ -129,13 +129,13 @@ fn padding_of_musl_is_ignored() {
 fn stripping_keeps_everything_else() {
     let (first, second) = (message(17, 103, &[1, 0]), message(0, 8, &[7; 12]));
     let all = [first.clone(), txtime(5), second.clone(), txtime(6)].concat();
-    let stripped = Changed::of(&all, false, true, None).unwrap();
+    let stripped = Changed::copy(&all, false, true, None).unwrap();
     assert_eq!(stripped.as_slice(), [first, second].concat());
-    assert!(Changed::of(&txtime(1), false, true, None).unwrap().as_slice().is_empty());
-    assert!(Changed::of(&message(0, 8, &[7; 1000]), false, true, None).is_some());
-    assert!(Changed::of(&message(0, 8, &[7; 1010]), false, true, None).is_none());
+    assert!(Changed::copy(&txtime(1), false, true, None).unwrap().as_slice().is_empty());
+    assert!(Changed::copy(&message(0, 8, &[7; 1000]), false, true, None).is_some());
+    assert!(Changed::copy(&message(0, 8, &[7; 1010]), false, true, None).is_none());
     assert!(
-        Changed::of(&[message(0, 8, &[7; 600]), message(0, 8, &[7; 600])].concat(), false, true, None)
+        Changed::copy(&[message(0, 8, &[7; 600]), message(0, 8, &[7; 600])].concat(), false, true, None)
             .is_none()
     );
 }
@@ -153,6 +153,6 @@ fn no_octets_can_make_it_panic() {
             })
             .collect();
         let _ = (parse(&octets, false), parse(&octets, true));
-        let _ = Changed::of(&octets, false, true, None);
+        let _ = Changed::copy(&octets, false, true, None);
     }
 }

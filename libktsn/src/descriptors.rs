@@ -18,11 +18,11 @@ pub(crate) fn is_hidden(fd: c_int) -> bool {
 /// `close_range` without our descriptors.
 ///
 /// # Safety
-/// As for the original: the program answers for what it closes.
+/// The arguments are the program's own, which answers for what it closes.
 pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let closes = flags.cast_unsigned() & CLOSE_RANGE_CLOEXEC == 0 && first <= last;
     if closes {
-        env::closed(first, last);
+        env::note_closed(first, last);
     }
     let mut from = first;
     while closes

@@ -5,6 +5,7 @@
 //! connected peer, or that the kernel must judge (it knows the errno for what makes no sense).
 
 use crate::abi::{AF_INET, AF_INET6};
+use crate::control_messages::field;
 
 /// The first octets of an IPv4-mapped IPv6 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -29,10 +30,6 @@ pub(crate) struct Address {
     pub(crate) scope: u32,
     /// UDP port, host order.
     pub(crate) port: u16,
-}
-
-fn octets<const N: usize>(name: &[u8], at: usize) -> Option<[u8; N]> {
-    name.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 impl Address {
@@ -63,22 +60,22 @@ impl Address {
 
     /// Reads a `sockaddr_in` or `sockaddr_in6`; `None` for anything else.
     pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
-        let family = u16::from_ne_bytes(octets(name, 0)?);
-        let port = u16::from_be_bytes(octets(name, 2)?);
+        let family = u16::from_ne_bytes(field(name, 0)?);
+        let port = u16::from_be_bytes(field(name, 2)?);
         if family == AF_INET {
-            octets::<8>(name, 8)?; // the kernel wants the whole sockaddr_in
+            field::<8>(name, 8)?; // the kernel wants the whole sockaddr_in
             let mut address = [0; 16];
             address[..12].copy_from_slice(&MAPPED);
-            address[12..].copy_from_slice(&octets::<4>(name, 4)?);
+            address[12..].copy_from_slice(&field::<4>(name, 4)?);
             return Some(Self { address, scope: 0, port });
         }
         if family != AF_INET6 {
             return None;
         }
         // The scope may be missing, as in RFC 2133.
-        let mut address = Self { address: octets(name, 8)?, scope: 0, port };
+        let mut address = Self { address: field(name, 8)?, scope: 0, port };
         if address.is_link_local() {
-            address.scope = octets(name, 24).map_or(0, u32::from_ne_bytes);
+            address.scope = field(name, 24).map_or(0, u32::from_ne_bytes);
         }
         Some(address)
     }

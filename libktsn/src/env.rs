@@ -13,7 +13,7 @@ use core::sync::atomic::{
 };
 
 use crate::line::Line;
-use crate::{clock, fds, originals, sys};
+use crate::{clock, kernel, originals, page, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
 const SOCKET: &[u8] = b"/client/ktsn.sock";
@@ -25,9 +25,7 @@ static STRICT: AtomicBool = AtomicBool::new(false);
 static MUSL: AtomicBool = AtomicBool::new(false);
 /// 0 off, 1 warn, 2 debug.
 static LOG: AtomicU8 = AtomicU8::new(1);
-/// The kernel's version, major in the upper half; 0 = unknown.
-static VERSION: AtomicU32 = AtomicU32::new(0);
-/// Descriptor 2 is closed, or what came after is no standard error: nobody said so with dup2.
+/// Descriptor 2 is closed, or the file that came after is no standard error: no dup2 put it there.
 static STDERR_GONE: AtomicBool = AtomicBool::new(false);
 /// `KTSN_EMULATE_HWTSTAMP`: 0 = no, else the PHC's index + 2, and 1 without one.
 static HWTSTAMP: AtomicU32 = AtomicU32::new(0);
@@ -46,7 +44,7 @@ pub(crate) fn socket_path() -> Option<&'static CStr> {
     if !SEALED.load(Acquire) {
         return None;
     }
-    // SAFETY: sealed, so nobody writes any more.
+    // SAFETY: sealed, so no thread writes any more.
     let path = unsafe { &*PATH.0.get() };
     CStr::from_bytes_until_nul(path).ok().filter(|path| !path.is_empty())
 }
@@ -61,56 +59,27 @@ pub(crate) fn is_musl() -> bool {
     MUSL.load(Relaxed)
 }
 
-/// Whether the kernel is at least of this version.
-fn is_kernel(major: u32, minor: u32) -> bool {
-    VERSION.load(Relaxed) >= (major << 16 | minor)
-}
-
-/// Whether the kernel takes SO_PRIORITY as a control message; an older one refuses it.
-pub(crate) fn knows_priority_messages() -> bool {
-    is_kernel(6, 14)
-}
-
-/// Whether the kernel takes SCM_TS_OPT_ID; an older one refuses it.
-pub(crate) fn knows_key_messages() -> bool {
-    is_kernel(6, 13)
-}
-
-/// Whether the kernel says by MADV_POPULATE_WRITE that a page cannot be written.
-pub(crate) fn knows_populate() -> bool {
-    is_kernel(5, 14)
-}
-
-/// Whether one datagram may have 128 segments, not only 64.
-pub(crate) fn takes_128_segments() -> bool {
-    is_kernel(6, 9)
-}
-
-/// Whether a datagram may be short where UDP_SEGMENT is over the MTU.
-pub(crate) fn takes_short_of_long_segments() -> bool {
-    is_kernel(6, 14)
-}
-
 /// Says once, in a line of these pieces, that timed sends of this program do not reach KTSN, and what to do about it.
 pub(crate) fn warn_once(pieces: &[&[u8]]) {
     if LOG.load(Relaxed) >= 1 && !STDERR_GONE.load(Relaxed) && !WARNED.swap(true, Relaxed) {
-        sys::complain(Line::of(pieces).octets());
+        sys::complain(Line::join(pieces).octets());
     }
 }
 
 /// The program closed descriptors `first` to `last`: what it opens as number 2 afterwards is a file of its own.
-pub(crate) fn closed(first: u32, last: u32) {
+pub(crate) fn note_closed(first: u32, last: u32) {
     // A vfork's child prepares another program, not this one.
-    if first <= 2 && last >= 2 && fds::may_change() {
+    if first <= 2 && last >= 2 && page::may_change() {
         STDERR_GONE.store(true, Relaxed);
     }
 }
 
-/// The program put something at this number on purpose.
-pub(crate) fn put(fd: c_int) {
+/// The program put a file at this number on purpose: it may be a standard error. Returns `fd`.
+pub(crate) fn note_replaced(fd: c_int) -> c_int {
     if fd == 2 {
         STDERR_GONE.store(false, Relaxed);
     }
+    fd
 }
 
 /// Says something under `KTSN_LOG=debug`.
@@ -136,8 +105,7 @@ pub(crate) extern "C" fn start() {
     let saved = originals::errno();
     originals::find_all();
     clock::find();
-    let (major, minor) = sys::kernel_version();
-    VERSION.store(major.min(0xffff) << 16 | minor.min(0xffff), Relaxed);
+    kernel::set_version(sys::kernel_version());
     originals::find_test_cancel();
     STDERR_GONE.store(!sys::is_open(2), Relaxed);
     MUSL.store(originals::any(c"gnu_get_libc_version").is_null(), Relaxed);
@@ -191,7 +159,7 @@ pub(crate) fn hwtstamp_phc() -> Option<i32> {
 }
 
 fn write_path(run_dir: &[u8]) {
-    // SAFETY: only `start` gets here, once, and nobody reads before `SEALED`.
+    // SAFETY: only `start` gets here, once, and no thread reads before `SEALED`.
     let path = unsafe { &mut *PATH.0.get() };
     if run_dir.len() + SOCKET.len() > PATH_MAX {
         return; // stays empty: never attached, and the warning says so
@@ -201,7 +169,7 @@ fn write_path(run_dir: &[u8]) {
     }
 }
 
-/// Whether the program has more rights than who started it. Unknown counts as yes.
+/// Whether the program has more rights than the user that started it. Unknown counts as yes.
 fn is_secure() -> bool {
     let at = originals::any(c"getauxval");
     if at.is_null() {
@@ -216,7 +184,7 @@ fn is_secure() -> bool {
 /// The value of an environment variable.
 fn variable(name: &[u8]) -> Option<&'static [u8]> {
     let environ = originals::any(c"environ").cast::<*const *const c_char>();
-    // SAFETY: a non-null `environ` is the C library's pointer to a NULL-terminated array of strings, which nobody
+    // SAFETY: a non-null `environ` is the C library's pointer to a NULL-terminated array of strings, which no thread
     // changes while constructors run.
     let mut entry = unsafe { environ.as_ref() }.copied().unwrap_or(core::ptr::null());
     if entry.is_null() {

@@ -3,8 +3,8 @@
 //! that it stands for (`docs/design/error-queue.md`).
 //!
 //! In: a descriptor and the program's header. Out: what the kernel would have answered had it sent the frame itself.
-//! An entry is read with a head and control data of our own, as the program's may be too small to show whose it is.
-//! It never waits: the error queue never makes anybody wait.
+//! An entry is read with a head and control data of our own, as the program's may be too small to show which socket it belongs to.
+//! It never waits: reading an error queue never blocks.
 
 use core::ffi::{c_int, c_void};
 
@@ -17,11 +17,11 @@ use crate::abi::{
     MessageHeader, PACKET_TX_TIMESTAMP, SO_TIMESTAMPING, SOL_IP, SOL_IPV6, SOL_PACKET, SOL_SOCKET, Segment,
 };
 use crate::page::PLACES_COUNT;
-use crate::region::Use;
+use crate::region::RegionUse;
 use crate::reply::{Reply, SEGMENTS};
 use crate::stamps::{OPT_CMSG, OPT_ID, OPT_TSONLY, SOFTWARE};
 use crate::streams::Stream;
-use crate::{clock, env, memory, originals, page, send, stamps, sys};
+use crate::{clock, control_messages, env, memory, originals, page, send, stamps, sys};
 
 /// Octets of an entry's data that are looked at: Ethernet, IPv6 with an option, UDP, a marker are 102.
 const HEAD: usize = 128;
@@ -29,7 +29,7 @@ const HEAD: usize = 128;
 const CONTROL: usize = 1024;
 /// Where a marker lies in its frame: behind Ethernet and IPv4, IPv6, IPv6 with an option; or alone.
 const MARKERS_AT: [usize; 4] = [42, 62, 70, 14];
-/// A completion so old that no marker has told of has lost it, ns.
+/// A completion of this age without a marker has lost the marker, ns.
 const MARKERLESS: u64 = 50_000_000;
 /// Markers of no completion that one call passes over; the kernel's queue holds no more.
 const STRAY_MAX: u32 = 65_536;
@@ -43,6 +43,7 @@ const STAMP_SND: u32 = 0;
 const STAMP_SCHED: u32 = 1;
 
 /// What a read comes to.
+#[derive(Clone, Copy)]
 pub(crate) enum Answer {
     /// The program's call goes to the kernel as it is.
     Kernel,
@@ -80,8 +81,8 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
     originals::test_cancel();
     // SAFETY: the caller's promise.
     let Some(mut reply) = (unsafe { Reply::new(header, env::is_musl()) }) else { return Answer::Kernel };
-    let held: [Option<Use>; PLACES_COUNT] =
-        core::array::from_fn(|place| page::get().and_then(|page| Use::at(page, place)));
+    let held: [Option<RegionUse>; PLACES_COUNT] =
+        core::array::from_fn(|place| page::get().and_then(|page| RegionUse::at(page, place)));
     let reader = Reader { stream, held: &held, flags };
     for _ in 0..STRAY_MAX {
         let mut entry = Entry {
@@ -100,17 +101,17 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
             Err(errno) => return Answer::Fail(errno),
             Ok(()) => {}
         }
-        let told = match reader.whose(&entry) {
-            Whose::Kernels => {
+        let written = match reader.owner(&entry) {
+            Owner::Kernels => {
                 let octets = entry.pass(&mut reply);
                 return reply.answer(octets);
             }
-            Whose::Stray => None,
-            Whose::Ours(producer, slot, sequence, kinds) => {
-                reader.tell(&mut reply, producer, slot, sequence, kinds)
+            Owner::Stray => None,
+            Owner::Ours(producer, slot, sequence, kinds) => {
+                reader.write_entry(&mut reply, producer, slot, sequence, kinds)
             }
         };
-        if let Some(octets) = told {
+        if let Some(octets) = written {
             return reply.answer(octets);
         }
         reply.restart();
@@ -118,7 +119,7 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
     Answer::Fail(EAGAIN)
 }
 
-/// The same by `recvfrom(2)` (`recv(2)` with nulls), which show no control messages.
+/// Reads one entry of the error queue for `recvfrom(2)` (`recv(2)` with nulls), which shows no control messages.
 ///
 /// # Safety
 /// All is what the program passed to it.
@@ -170,7 +171,7 @@ impl Reply {
 }
 
 fn word32(octets: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(octets.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    control_messages::field(octets, at).map(u32::from_ne_bytes)
 }
 
 impl Entry {
@@ -236,8 +237,8 @@ impl Entry {
     }
 }
 
-/// Whose an entry is.
-enum Whose<'a> {
+/// The owner of an entry.
+enum Owner<'a> {
     Kernels,
     /// A marker of nothing that this process knows.
     Stray,
@@ -249,29 +250,29 @@ enum Whose<'a> {
 struct Reader<'a> {
     stream: Stream,
     /// The regions of the namespace's attachments.
-    held: &'a [Option<Use>],
+    held: &'a [Option<RegionUse>],
     flags: c_int,
 }
 
 impl<'a> Reader<'a> {
     fn producers(&self) -> impl Iterator<Item = &'a Producer> {
-        self.held.iter().flatten().map(Use::producer)
+        self.held.iter().flatten().map(RegionUse::producer)
     }
 
     /// The stream's oldest completion.
     fn oldest(&self) -> Option<(&'a Producer, Place, Completion)> {
         let oldest = self.producers().filter_map(|producer| {
             let (place, completion, _) =
-                producer.oldest_completion(|frame| stamps::sent(self.stream, frame))?;
+                producer.oldest_completion(|frame| stamps::is_sent_by(self.stream, frame))?;
             Some((producer, place, completion))
         });
         oldest.min_by_key(|(_, _, completion)| completion.done_at)
     }
 
-    fn whose(&self, entry: &Entry) -> Whose<'a> {
-        let Some(error) = entry.extended_error() else { return Whose::Kernels };
+    fn owner(&self, entry: &Entry) -> Owner<'a> {
+        let Some(error) = entry.extended_error() else { return Owner::Kernels };
         if error.origin != ORIGIN_TIMESTAMPING || error.info != STAMP_SCHED {
-            return Whose::Kernels;
+            return Owner::Kernels;
         }
         if entry.octets != 0 {
             let head = entry.head.get(..entry.octets.min(HEAD)).unwrap_or(&[]);
@@ -284,38 +285,41 @@ impl<'a> Reader<'a> {
                     .find_map(|at| Marker::parse(head.get(*at..)?));
                 (found, u64::MAX)
             };
-            let Some(found) = found else { return Whose::Kernels };
+            let Some(found) = found else { return Owner::Kernels };
             return match self.producers().find(|producer| found.nonce == producer.nonce() & known) {
-                Some(producer) => Whose::Ours(producer, found.slot, Some(found.sequence), found.kind),
-                None => Whose::Stray,
+                Some(producer) => Owner::Ours(producer, found.slot, Some(found.sequence), found.kind),
+                None => Owner::Stray,
             };
         }
         // Without data: the key names the completion; without keys the oldest is meant.
-        let flags = self.stream.telling().flags();
+        let flags = self.stream.reports().flags();
         if flags & OPT_ID != 0 {
-            let Some((slot, sequence)) = marker::from_key(error.data) else { return Whose::Kernels };
-            let told = self.producers().find_map(|producer| {
+            let Some((slot, sequence)) = marker::from_key(error.data) else { return Owner::Kernels };
+            let found = self.producers().find_map(|producer| {
                 let (place, _, header) = producer.completion(slot)?;
-                let is_it = place.sequence & 0xfff == sequence && stamps::sent(self.stream, &header.frame);
+                let is_it =
+                    place.sequence & 0xfff == sequence && stamps::is_sent_by(self.stream, &header.frame);
                 is_it.then_some((producer, place))
             });
-            return told.map_or(Whose::Stray, |(producer, place)| {
-                Whose::Ours(producer, slot, Some(place.sequence), kind::ALL)
+            return found.map_or(Owner::Stray, |(producer, place)| {
+                Owner::Ours(producer, slot, Some(place.sequence), kind::ALL)
             });
         }
-        self.oldest().map_or(Whose::Kernels, |(producer, place, _)| {
-            Whose::Ours(producer, place.slot, Some(place.sequence), kind::ALL)
+        self.oldest().map_or(Owner::Kernels, |(producer, place, _)| {
+            Owner::Ours(producer, place.slot, Some(place.sequence), kind::ALL)
         })
     }
 
-    /// A completion that no marker tells of.
+    /// Writes the entry of a completion whose marker was lost.
     fn markerless(&self, reply: &mut Reply) -> Option<usize> {
         loop {
             let (producer, place, completion) = self.oldest()?;
             if clock::monotonic() < completion.done_at.saturating_add(MARKERLESS) {
                 return None;
             }
-            if let Some(octets) = self.tell(reply, producer, place.slot, Some(place.sequence), kind::ALL) {
+            if let Some(octets) =
+                self.write_entry(reply, producer, place.slot, Some(place.sequence), kind::ALL)
+            {
                 return Some(octets);
             }
             reply.restart();
@@ -323,7 +327,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Writes the first of `kinds` that is left of a completion; `None` when there is none, or another reader has it.
-    fn tell(
+    fn write_entry(
         &self,
         reply: &mut Reply,
         producer: &Producer,
@@ -335,12 +339,12 @@ impl<'a> Reader<'a> {
         let kinds = completion.kinds & kinds;
         let first = kinds & kinds.wrapping_neg();
         if first == 0
-            || !stamps::sent(self.stream, &header.frame)
+            || !stamps::is_sent_by(self.stream, &header.frame)
             || sequence.is_some_and(|sequence| sequence != place.sequence)
         {
             return None;
         }
-        let has_data = first == kind::ERROR || self.stream.telling().flags() & OPT_TSONLY == 0;
+        let has_data = first == kind::ERROR || self.stream.reports().flags() & OPT_TSONLY == 0;
         let octets = if has_data { write_frame(producer, reply, place, &completion, &header) } else { 0 };
         self.write_control(reply, first, has_data, &completion, &header);
         (producer.take(place, first) == first).then(|| reply.finish(octets, self.flags & MSG_CMSG_CLOEXEC, 0))
@@ -354,7 +358,7 @@ impl<'a> Reader<'a> {
         completion: &Completion,
         header: &SlotHeader,
     ) {
-        let flags = self.stream.telling().flags();
+        let flags = self.stream.reports().flags();
         let (low, high) = (header.frame.tx_time as u32, (header.frame.tx_time >> 32) as u32);
         let key = if flags & OPT_ID != 0 { header.frame.report_id } else { 0 };
         let (errno, origin, code, info, data) = match (first, completion.outcome) {

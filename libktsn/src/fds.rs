@@ -20,7 +20,7 @@ pub(crate) const FDS_COUNT: usize = 65_536;
 const UNKNOWN: u32 = 0;
 /// No timed datagram socket.
 const NOT_OURS: u32 = 1;
-/// The same, and the daemon was asked whether another process was granted SO_TXTIME on it.
+/// No timed datagram socket, and the daemon was asked whether another process was granted SO_TXTIME on it.
 const ASKED: u32 = 2;
 /// Stream `n` is stored as `n + FIRST`.
 const FIRST: u32 = 3;
@@ -55,11 +55,6 @@ pub(crate) fn get(fd: c_int) -> Entry {
     slot(fd).map_or(Entry::NotOurs, |word| decode(word.load(Acquire)))
 }
 
-/// Whether this process may change the table; a vfork's child may not.
-pub(crate) fn may_change() -> bool {
-    page::get().is_none_or(page::Page::may_change)
-}
-
 fn replace(fd: c_int, word: u32) {
     let Some(slot) = slot(fd) else { return };
     if let Entry::Stream(index) = decode(slot.swap(word, AcqRel)) {
@@ -78,14 +73,14 @@ pub(crate) fn set(fd: c_int, index: u32) {
 
 /// The descriptor is the kernel's alone.
 pub(crate) fn set_not_ours(fd: c_int) {
-    if slot(fd).is_some_and(|word| word.load(Acquire) != NOT_OURS) && may_change() {
+    if slot(fd).is_some_and(|word| word.load(Acquire) != NOT_OURS) && page::may_change() {
         replace(fd, NOT_OURS);
     }
 }
 
 /// The daemon knows of no grant for this descriptor's socket.
 pub(crate) fn set_asked(fd: c_int) {
-    if may_change() {
+    if page::may_change() {
         replace(fd, ASKED);
     }
 }
@@ -97,14 +92,18 @@ pub(crate) fn was_asked(fd: c_int) -> bool {
 
 /// The descriptor is closed, or is something new.
 pub(crate) fn forget(fd: c_int) {
-    if get(fd) != Entry::Unknown && slot(fd).is_some() && may_change() {
+    if get(fd) != Entry::Unknown && slot(fd).is_some() && page::may_change() {
         replace(fd, UNKNOWN);
     }
 }
 
 /// `new` is a duplicate of `old`, or a negative answer; returned as it came.
 pub(crate) fn copy(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && old != new && (get(old), get(new)) != (Entry::Unknown, Entry::Unknown) && may_change() {
+    if new >= 0
+        && old != new
+        && (get(old), get(new)) != (Entry::Unknown, Entry::Unknown)
+        && page::may_change()
+    {
         duplicate(old, new);
     }
     new
@@ -120,13 +119,13 @@ fn duplicate(old: c_int, new: c_int) {
 
 /// All descriptors from `first` to `last` are closed, except one that is ours.
 pub(crate) fn forget_range(first: u32, last: u32) {
-    if !may_change() {
+    if !page::may_change() {
         return;
     }
     let last = (last as usize).min(FDS_COUNT.saturating_sub(1));
     let Some(range) = FDS.get(first as usize..=last) else { return };
     for word in range {
-        // Read first: a page of the table that nobody has written stays unwritten.
+        // Read first: a page of the table that no thread has written stays unwritten.
         if word.load(Acquire) != UNKNOWN
             && let Entry::Stream(index) = decode(word.swap(UNKNOWN, AcqRel))
         {

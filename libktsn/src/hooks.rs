@@ -25,7 +25,7 @@ fn fail(errno: c_int) -> c_int {
 /// `socket(2)`: a new descriptor is nothing that the table knows.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the program's arguments.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// `bind(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(fd: c_int, name: *const c_void, octets: u32) -> c_int {
     // SAFETY: the program's arguments.
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn bind(fd: c_int, name: *const c_void, octets: u32) -> c_
 /// `connect(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, octets: u32) -> c_int {
     // SAFETY: the program's arguments.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, octets: u32) ->
 /// `setsockopt(2)`: the kernel is always asked first.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -116,7 +116,7 @@ unsafe fn option_value<'a>(level: c_int, name: c_int, value: *const c_void, octe
 /// `getsockopt(2)`: SO_TXTIME that the daemon granted is answered as the kernel answers its own.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn getsockopt(
 /// `sendmsg(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags: c_int) -> isize {
     // SAFETY: the program's arguments.
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
 /// `sendmmsg(2)`: on a timed socket the messages that are KTSN's are handed over together.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(
     fd: c_int,
@@ -212,47 +212,53 @@ pub unsafe extern "C" fn sendmmsg(
     }
 }
 
+/// What an error queue answered, as the C function returns it; `None` when the kernel answers.
+fn from_error_queue(answer: error_queue::Answer) -> Option<isize> {
+    match answer {
+        error_queue::Answer::Kernel => None,
+        error_queue::Answer::Octets(octets) => Some(octets.cast_signed()),
+        error_queue::Answer::Fail(errno) => Some(fail(errno) as isize),
+    }
+}
+
 /// `recvmsg(2)`: only the error queues of timed sockets are ours.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut MessageHeader, flags: c_int) -> isize {
-    if flags & MSG_ERRQUEUE != 0 {
+    if flags & MSG_ERRQUEUE != 0
         // SAFETY: the program's arguments.
-        match unsafe { error_queue::recvmsg(fd, message, flags) } {
-            error_queue::Answer::Kernel => {}
-            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
-            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
-        }
+        && let Some(answer) = from_error_queue(unsafe { error_queue::recvmsg(fd, message, flags) })
+    {
+        return answer;
     }
     // SAFETY: as above.
     unsafe { originals::recvmsg(fd, message, flags) }
 }
 
-/// `recv(2)`: as [`recvmsg`].
+/// `recv(2)`: only the error queues of timed sockets are ours.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, octets: usize, flags: c_int) -> isize {
     if flags & MSG_ERRQUEUE != 0 {
-        let (name, name_octets) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the program's arguments.
-        match unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) } {
-            error_queue::Answer::Kernel => {}
-            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
-            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
+        let nowhere = core::ptr::null_mut();
+        // SAFETY: the program's arguments; without a name, `recvfrom` is `recv`.
+        let answer = unsafe { error_queue::recvfrom(fd, buffer, octets, flags, nowhere, nowhere.cast()) };
+        if let Some(answer) = from_error_queue(answer) {
+            return answer;
         }
     }
     // SAFETY: as above.
     unsafe { originals::recv(fd, buffer, octets, flags) }
 }
 
-/// `recvfrom(2)`: as [`recvmsg`].
+/// `recvfrom(2)`: only the error queues of timed sockets are ours.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvfrom(
     fd: c_int,
@@ -264,20 +270,19 @@ pub unsafe extern "C" fn recvfrom(
 ) -> isize {
     if flags & MSG_ERRQUEUE != 0 {
         // SAFETY: the program's arguments.
-        match unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) } {
-            error_queue::Answer::Kernel => {}
-            error_queue::Answer::Octets(octets) => return octets.cast_signed(),
-            error_queue::Answer::Fail(errno) => return fail(errno) as isize,
+        let answer = unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) };
+        if let Some(answer) = from_error_queue(answer) {
+            return answer;
         }
     }
     // SAFETY: as above.
     unsafe { originals::recvfrom(fd, buffer, octets, flags, name, name_octets) }
 }
 
-/// `recvmmsg(2)`: an error queue is read message by message, as the kernel does it; nobody ever waits there.
+/// `recvmmsg(2)`: an error queue is read message by message, as the kernel does it; a read never waits there.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -312,16 +317,16 @@ pub unsafe extern "C" fn recvmmsg(
 /// `close(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if descriptors::is_hidden(fd) {
         return fail(EBADF);
     }
-    // Before the call: afterwards the number may already be somebody else's.
+    // Before the call: afterwards another thread may already use the number.
     fds::forget(fd);
     if fd == 2 {
-        env::closed(2, 2);
+        env::note_closed(2, 2);
     }
     // SAFETY: the program's arguments.
     unsafe { originals::close(fd) }
@@ -330,7 +335,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// `close_range(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // SAFETY: the program's arguments.
@@ -340,7 +345,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 /// `closefrom(3)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     let before = originals::errno();
@@ -358,7 +363,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// `dup(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     if descriptors::is_hidden(fd) {
@@ -371,33 +376,27 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// `dup2(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
     if descriptors::is_hidden(fd) {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    put(fds::copy(fd, unsafe { originals::dup2(fd, new) }))
+    env::note_replaced(fds::copy(fd, unsafe { originals::dup2(fd, new) }))
 }
 
 /// `dup3(2)`.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     if descriptors::is_hidden(fd) {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    put(fds::copy(fd, unsafe { originals::dup3(fd, new, flags) }))
-}
-
-/// After dup2 and dup3: what was put there on purpose may be a standard error.
-fn put(answer: c_int) -> c_int {
-    env::put(answer);
-    answer
+    env::note_replaced(fds::copy(fd, unsafe { originals::dup3(fd, new, flags) }))
 }
 
 /// After fcntl: a duplicate is another descriptor of the same stream.
@@ -408,7 +407,7 @@ fn duplicated(fd: c_int, command: c_int, answer: c_int) -> c_int {
 /// `fcntl(2)` with its argument made explicit by the shim.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ktsn_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the program's arguments.
@@ -418,7 +417,7 @@ unsafe extern "C" fn ktsn_fcntl(fd: c_int, command: c_int, argument: c_long) -> 
 /// `fcntl64` with its argument made explicit by the shim.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ktsn_fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the program's arguments.
@@ -428,7 +427,7 @@ unsafe extern "C" fn ktsn_fcntl64(fd: c_int, command: c_int, argument: c_long) -
 /// `ioctl(2)` with its argument made explicit by the shim.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let before = originals::errno();
@@ -451,7 +450,7 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
 /// attaching.
 ///
 /// # Safety
-/// As the C function.
+/// The arguments are those of a call of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> c_int {
     // SAFETY: it has no arguments.
@@ -466,7 +465,7 @@ pub unsafe extern "C" fn fork() -> c_int {
 mod variadic {
     //! The exported names of the variadic functions: rustc exports only what Rust defines, so each is a jump.
 
-    // SAFETY: declarations only, of the shim (shim/variadic.c); nobody calls them but by a jump.
+    // SAFETY: declarations only, of the shim (shim/variadic.c); they are only reached by a jump.
     unsafe extern "C" {
         fn ktsn_fcntl_variadic();
         fn ktsn_fcntl64_variadic();
@@ -478,7 +477,7 @@ mod variadic {
             /// The exported name; the shim has the body.
             ///
             /// # Safety
-            /// As the C function.
+            /// The arguments are those of a call of the C function.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {

@@ -10,8 +10,9 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::abi::{EOPNOTSUPP, EPERM, ERANGE};
-use crate::region::Use;
-use crate::{attach, clock, env, page, sys};
+use crate::region::RegionUse;
+use crate::sys::{self, Request};
+use crate::{attach, clock, env, page};
 
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCSHWTSTAMP: u32 = 0x89b0;
@@ -31,15 +32,6 @@ const RX_FILTER_MAX: u32 = 15;
 
 /// What this process set: the transmit type in the low half, the receive filter in the high one.
 static CONFIGURED: AtomicU64 = AtomicU64::new(0);
-
-/// `struct ifreq` with a pointer in its union.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Request {
-    pub(crate) name: [u8; 16],
-    pub(crate) data: *mut c_void,
-    rest: [usize; 2],
-}
 
 /// `struct hwtstamp_config`.
 #[derive(Clone, Copy)]
@@ -171,7 +163,7 @@ fn is_ours(fd: c_int, asked: &Request) -> bool {
         return false;
     }
     let index = sys::interface_index(fd, asked.name);
-    index != 0 && Use::all(page).any(|held| index == held.region().interface_index())
+    index != 0 && RegionUse::all(page).any(|held| index == held.region().interface_index())
 }
 
 const _: () = assert!(size_of::<Request>() == 40 && size_of::<Info>() == 44 && size_of::<Config>() == 12);

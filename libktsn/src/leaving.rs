@@ -11,8 +11,8 @@ use ktsn_ring::{Frame, SlotFlags};
 use crate::abi::{IP_MULTICAST_IF, IPV6_MULTICAST_IF, SOL_IP, SOL_IPV6};
 use crate::control_messages::{Leaving, Parsed};
 use crate::destination::Address;
-use crate::region::Use;
-use crate::send::Send;
+use crate::region::RegionUse;
+use crate::streams::Stream;
 use crate::sys;
 
 /// Where datagrams to groups leave: IPV6_MULTICAST_IF.
@@ -36,40 +36,37 @@ pub(crate) fn groups_of(value: &[u8]) -> Leaving {
     Leaving { interface, source: source.unwrap_or([0; 4]) }
 }
 
-impl Send {
-    /// Whether the program says anything about where its datagrams leave.
-    #[inline(always)]
-    pub(crate) fn says_where(self, control: &Parsed) -> bool {
-        !control.leaving_v4.is_any() || !control.leaving_v6.is_any() || self.stream.says_where()
-    }
+/// Whether the program says anything about where its datagrams leave.
+#[inline(always)]
+pub(crate) fn is_named(stream: Stream, control: &Parsed) -> bool {
+    !control.leaving_v4.is_any() || !control.leaving_v6.is_any() || stream.says_where()
+}
 
-    /// Where the program wants a datagram to leave. As in the kernel a message goes before the socket's option for groups.
-    #[inline(never)]
-    pub(crate) fn leaving(self, control: &Parsed, is_v4: bool, is_group: bool) -> Leaving {
-        let mut leaving = control.leaving(is_v4);
-        if is_group {
-            let groups = self.stream.groups(is_v4);
-            leaving.interface = if leaving.interface == 0 { groups.interface } else { leaving.interface };
-            leaving.source = if leaving.source == [0; 4] { groups.source } else { leaving.source };
-        }
-        leaving
+/// Where the program wants a datagram to leave. As in the kernel a message goes before the socket's option for groups.
+#[inline(never)]
+pub(crate) fn wanted(stream: Stream, control: &Parsed, is_v4: bool, is_group: bool) -> Leaving {
+    let mut leaving = control.leaving(is_v4);
+    if is_group {
+        let groups = stream.groups(is_v4);
+        leaving.interface = if leaving.interface == 0 { groups.interface } else { leaving.interface };
+        leaving.source = if leaving.source == [0; 4] { groups.source } else { leaving.source };
     }
+    leaving
+}
 
-    /// Whether a datagram is to leave by another interface than the attachment's, or from another address than its only
-    /// one.
-    #[inline(never)]
-    pub(crate) fn leaves_elsewhere(self, control: &Parsed, frame: &Frame, held: &Use) -> bool {
-        if frame.flags.is_link() {
-            return false;
-        }
-        let to = Address { address: frame.address, scope: 0, port: 0 };
-        let is_connected = frame.flags.contains(SlotFlags::CONNECTED);
-        let (is_group, is_v4) =
-            if is_connected { self.stream.peer() } else { (to.is_multicast(), to.is_v4()) };
-        let leaving = self.leaving(control, is_v4 || !self.stream.is_v6(), is_group);
-        (leaving.interface != 0 && leaving.interface != held.region().interface_index())
-            || (leaving.source != [0; 4] && leaving.source != held.producer().sole_v4())
+/// Whether a datagram is to leave by another interface than the attachment's, or from another address than its only
+/// one.
+#[inline(never)]
+pub(crate) fn is_elsewhere(stream: Stream, control: &Parsed, frame: &Frame, held: &RegionUse) -> bool {
+    if frame.flags.is_link() {
+        return false;
     }
+    let to = Address { address: frame.address, scope: 0, port: 0 };
+    let is_connected = frame.flags.contains(SlotFlags::CONNECTED);
+    let (is_group, is_v4) = if is_connected { stream.peer() } else { (to.is_multicast(), to.is_v4()) };
+    let leaving = wanted(stream, control, is_v4 || !stream.is_v6(), is_group);
+    (leaving.interface != 0 && leaving.interface != held.region().interface_index())
+        || (leaving.source != [0; 4] && leaving.source != held.producer().sole_v4())
 }
 
 #[cfg(test)]

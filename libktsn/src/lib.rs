@@ -4,14 +4,14 @@
 //! In: the program's socket calls. Out: timed UDP datagrams and frames of packet sockets in the daemon's shared memory; everything else goes to
 //! the kernel as it came. Without a daemon a program behaves as without this library.
 //!
-//! It must never, in a hook: allocate, lock, log, panic, change `errno` on success, or wait for anybody but a daemon
+//! It must never, in a hook: allocate, lock, log, panic, change `errno` on success, or wait, except for a daemon
 //! that lives (and then as a full socket buffer would).
 //!
 //! # Where it runs
 //! In any thread, in signal handlers, before `main`, after `fork`, between `vfork` and `exec`. So:
 //! * **Threads and signal handlers.** Tables are arrays of atomics; every change is one atomic operation or is
 //!   published by one ([`fds`], [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
-//!   lock, for attaching, is only ever tried: who does not get it goes on without ([`attach`]).
+//!   lock, for attaching, is only ever tried: a thread that does not get it goes on without ([`attach`]).
 //! * **fork.** One page is emptied by the kernel in the child ([`page`]): the child has no region, holds no lock,
 //!   and attaches by itself at its first timed send. The tables of descriptors and sockets it keeps: they are its own.
 //! * **vfork.** The child shares all memory: it may send through the parent's region, but closing and duplicating
@@ -53,6 +53,7 @@ mod error_queue;
 mod fds;
 pub mod hooks;
 mod hwtstamp;
+mod kernel;
 mod leaving;
 mod limit;
 mod line;
@@ -65,6 +66,7 @@ mod packet;
 mod page;
 mod region;
 mod reply;
+mod reports;
 mod send;
 mod share;
 mod stamps;

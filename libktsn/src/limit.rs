@@ -43,7 +43,7 @@ pub(crate) fn raise() -> Raised {
     raise_by(ATTACH_ROOM, 0)
 }
 
-/// The same for a socket that holds a port. Such sockets lie above what an attachment's step needs.
+/// Raises the soft limit for a socket that holds a port. Such sockets lie above what an attachment's step needs.
 pub(crate) fn raise_for_port() -> Raised {
     raise_by(ATTACH_ROOM.saturating_add(RESERVED_MAX), ATTACH_ROOM)
 }

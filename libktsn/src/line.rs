@@ -12,7 +12,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// Joins the pieces and ends the line.
-    pub(crate) fn of(pieces: &[&[u8]]) -> Self {
+    pub(crate) fn join(pieces: &[&[u8]]) -> Self {
         let mut line = Self { octets: [0; ROOM], used: 0 };
         // The last place is for the end, however long the pieces are.
         let places = line.octets.iter_mut().take(ROOM - 1);
@@ -39,11 +39,11 @@ mod tests {
 
     #[test]
     fn a_line_is_its_pieces_and_ends_however_long_they_are() {
-        assert_eq!(Line::of(&[b"no ktsnd at ", b"/run/ktsn", b""]).octets(), b"no ktsnd at /run/ktsn\n");
-        assert_eq!(Line::of(&[]).octets(), b"\n");
+        assert_eq!(Line::join(&[b"no ktsnd at ", b"/run/ktsn", b""]).octets(), b"no ktsnd at /run/ktsn\n");
+        assert_eq!(Line::join(&[]).octets(), b"\n");
         for length in [ROOM - 1, ROOM, ROOM + 1, 3 * ROOM] {
             let long = vec![b'x'; length];
-            let line = Line::of(&[&long, b"y"]);
+            let line = Line::join(&[&long, b"y"]);
             assert_eq!(line.octets().len(), ROOM);
             assert!(line.octets().strip_suffix(b"\n").unwrap().iter().all(|octet| *octet == b'x'));
         }

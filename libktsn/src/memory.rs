@@ -68,7 +68,7 @@ mod tests {
     /// Three pages, of which the middle one allows `access`, where no other test has had any.
     fn pages(at: usize, access: MprotectFlags, test: impl FnOnce(usize)) {
         let (octets, private) = (3 * PAGE_OCTETS, MapFlags::PRIVATE);
-        // SAFETY: a new mapping; only its own pages are changed and given back, and nobody else knows them.
+        // SAFETY: a new mapping; only its own pages are changed and given back, and no other code knows them.
         unsafe {
             let base = mmap_anonymous(at as *mut _, octets, ProtFlags::empty(), private).unwrap();
             mprotect(base.wrapping_byte_add(PAGE_OCTETS), PAGE_OCTETS, access).unwrap();

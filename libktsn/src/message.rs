@@ -80,7 +80,7 @@ impl<'a> Message<'a> {
     /// [`Self::read`] where it is not urgent.
     ///
     /// # Safety
-    /// As [`Self::read`].
+    /// `header` is what a program passed to `sendmsg`.
     #[inline(never)]
     pub(crate) unsafe fn read_again(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
         // SAFETY: the caller's promise.

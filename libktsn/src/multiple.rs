@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sendmmsg` on a timed socket, as the kernel does it: message by message, until one fails or cannot be told of.
+//! `sendmmsg` on a timed socket, as the kernel does it: message by message, until one fails or its length cannot be written.
 //!
 //! In: the program's array. Out: how many were sent, each length in its place; -1 with `errno` when the first fails.
 //! Messages that are KTSN's are handed over together; one that is the kernel's goes there at its turn, after what
@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::page::Page;
 use crate::send::{self, Send};
 use crate::verdict::Verdict;
-use crate::{env, memory, originals, stamps};
+use crate::{env, kernel, memory, originals, stamps};
 
 /// One `sendmmsg` with `errno`.
 ///
@@ -49,7 +49,7 @@ pub(crate) unsafe fn sendmmsg(
 /// One message and its length, or -1 with `errno`.
 ///
 /// # Safety
-/// As [`sendmmsg`].
+/// The caller of [`sendmmsg`] promises the same.
 unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> isize {
     let header = message.cast::<MessageHeader>();
     // SAFETY: the caller's promise.
@@ -80,7 +80,7 @@ unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> is
     }
     let length = message.wrapping_byte_add(core::mem::offset_of!(MultipleHeader, octets)).cast::<u32>();
     if !memory::is_writable(length as usize, size_of::<u32>()) {
-        originals::set_errno(EFAULT); // sent, and not told: so does the kernel
+        originals::set_errno(EFAULT); // sent, and its length is not written: so does the kernel
         return -1;
     }
     // SAFETY: writable, as the kernel has found; it need not be aligned.
@@ -96,7 +96,7 @@ pub(crate) unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, 
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let stripped = unsafe { Message::read_again(message, is_musl) }
-        .and_then(|read| Changed::of(read.control, is_musl, true, None));
+        .and_then(|read| Changed::copy(read.control, is_musl, true, None));
     let Some(stripped) = stripped else {
         originals::set_errno(ENOBUFS);
         return -1;
@@ -117,10 +117,10 @@ pub(crate) unsafe fn sendmsg_counted(send: Send, message: *const MessageHeader, 
     let key = read
         .and_then(|read| control_messages::parse(read.control, is_musl))
         .map_or(stamps::Key::Is(0), |control| stamps::key(send.stream, &control));
-    let number = key.pass(send.stream).filter(|_| env::knows_key_messages());
+    let number = key.pass(send.stream).filter(|_| kernel::knows_key_messages());
     let changed = number
         .zip(read)
-        .and_then(|(number, read)| Changed::of(read.control, is_musl, is_stripped, Some(number)));
+        .and_then(|(number, read)| Changed::copy(read.control, is_musl, is_stripped, Some(number)));
     let sent = match changed {
         // SAFETY: the caller's promise, and readable, as it just was.
         Some(changed) => unsafe { sendmsg_changed(send.fd, message, send.flags, &changed) },

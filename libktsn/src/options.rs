@@ -13,10 +13,17 @@ use crate::abi::{
     SO_BINDTOIFINDEX, SO_BROADCAST, SO_DONTROUTE, SO_MARK, SO_NO_CHECK, SO_PRIORITY, SOL_IP, SOL_IPV6,
     SOL_PACKET, SOL_SOCKET, SOL_UDP, UDP_CORK, UDP_NO_CHECK6_TX, UDP_SEGMENT,
 };
-use crate::sys;
+use crate::control_messages::Parsed;
+use crate::{kernel, sys};
 
 /// SO_PRIORITY values above this are one and the same to the daemon.
 const PRIORITY_MAX: c_int = 15;
+
+/// Whether control messages ask for a priority that this kernel refuses, or may refuse to this program.
+pub(crate) fn has_refusable_priority(control: &Parsed) -> bool {
+    (control.has_priority && !kernel::knows_priority_messages())
+        || (control.is_privileged && !sys::may_prioritise())
+}
 
 /// What the options of a socket say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +51,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// As two words.
+    /// The options as two words.
     pub(crate) const fn to_words(self) -> (u64, u32) {
         let flags = self.is_unsupported as u8 | (self.has_broadcast as u8) << 1;
         let word = u64::from_le_bytes([

@@ -168,7 +168,7 @@ pub(crate) fn test_cancel() {
 /// `closefrom(3)` where the kernel has no `close_range`: the original, or ENOSYS ignored as the function has no result.
 ///
 /// # Safety
-/// As for the other originals.
+/// The argument is the program's own.
 pub(crate) unsafe fn closefrom(first: c_int) {
     let at = next(c"closefrom");
     if at == 0 {

@@ -15,12 +15,12 @@ use crate::abi::{
     AF_PACKET, PACKET_LOSS, PACKET_QDISC_BYPASS, PACKET_VNET_HDR, SO_DOMAIN, SO_MARK, SO_TYPE, SOCK_DGRAM,
     SOCK_RAW, SOL_PACKET, SOL_SOCKET,
 };
-use crate::control_messages::Parsed;
+use crate::control_messages::{Parsed, field};
 use crate::message::Message;
 use crate::options::{self, Options};
-use crate::region::Use;
-use crate::streams::Stream;
-use crate::{env, stamps, sys};
+use crate::region::RegionUse;
+use crate::streams::{Shape, Stream};
+use crate::{stamps, sys};
 
 /// How often facts that are being written are read again, and the pause, ns.
 const ATTEMPTS: u32 = 20;
@@ -31,15 +31,6 @@ const NAME_OCTETS: usize = 20;
 const ETHER_TYPE_MIN: u16 = 0x600;
 /// Octets of a MAC address.
 const MAC_OCTETS: usize = 6;
-
-/// What a packet socket's payloads are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// Whole frames: SOCK_RAW.
-    Frame,
-    /// What follows the Ethernet header: SOCK_DGRAM.
-    Payload,
-}
 
 /// The shape of a socket; `None` when it is no packet socket.
 pub(crate) fn shape(fd: c_int) -> Option<Shape> {
@@ -77,19 +68,15 @@ struct Name {
     address_octets: u8,
 }
 
-fn octets<const N: usize>(name: &[u8], at: usize) -> Option<[u8; N]> {
-    name.get(at..at.checked_add(N)?)?.try_into().ok()
-}
-
 impl Name {
     fn parse(name: &[u8]) -> Option<Self> {
-        let family = u16::from_ne_bytes(octets(name, 0)?);
+        let family = u16::from_ne_bytes(field(name, 0)?);
         (family == AF_PACKET && name.len() >= NAME_OCTETS).then_some(())?;
         Some(Self {
-            protocol: u16::from_be_bytes(octets(name, 2)?),
-            if_index: u32::from_ne_bytes(octets(name, 4)?),
+            protocol: u16::from_be_bytes(field(name, 2)?),
+            if_index: u32::from_ne_bytes(field(name, 4)?),
             address_octets: *name.get(11)?,
-            address: octets(name, 12)?,
+            address: field(name, 12)?,
         })
     }
 }
@@ -98,7 +85,7 @@ impl Name {
 pub(crate) fn bound_interface(fd: c_int) -> u32 {
     // The kernel gives no more of the address than the device has.
     let name = sys::local_name(fd);
-    name.and_then(|name| octets(&name.octets, 4)).map_or(0, u32::from_ne_bytes)
+    name.and_then(|name| field(&name.octets, 4)).map_or(0, u32::from_ne_bytes)
 }
 
 /// The frame that a message asks for, sent on `fd`; `None` when only the kernel can judge it.
@@ -107,7 +94,7 @@ pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &
     if options.is_unsupported || stream.is_pinned() || (control.is_any && is_kernels(control)) {
         return None;
     }
-    let asked = stamps::asked(stream, control)?;
+    let asked = stamps::requested_flags(stream, control)?;
     let mut frame = Frame {
         stream_index: stream.index,
         priority: control.priority.unwrap_or(options.priority),
@@ -147,16 +134,13 @@ pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &
 /// Whether the control messages ask for something that only the kernel does. Those of SOL_IP and SOL_IPV6 mean nothing
 /// here, to the kernel neither.
 fn is_kernels(control: &Parsed) -> bool {
-    control.has_others
-        || control.segment_octets.is_some()
-        || (control.has_priority && !env::knows_priority_messages())
-        || (control.is_privileged && !sys::may_prioritise())
+    control.has_others || control.segment_octets.is_some() || options::has_refusable_priority(control)
 }
 
 /// The greatest payload that the daemon takes of such a frame, or why it takes none; `None` when what it says stays
 /// unreadable.
 pub(crate) fn payload_max(
-    held: &Use,
+    held: &RegionUse,
     message: &Message<'_>,
     frame: &Frame,
     status: &StreamStatus,
@@ -172,7 +156,7 @@ pub(crate) fn payload_max(
 }
 
 fn judge(
-    held: &Use,
+    held: &RegionUse,
     facts: &LinkFacts,
     message: &Message<'_>,
     frame: &Frame,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What belongs to this process alone: one page that the kernel empties in a child made by fork.
 //!
-//! In: nothing. Out: the words that say which regions are in use, who owns the tables, how far an attachment is. A
+//! In: nothing. Out: the words that say which regions are in use, which process owns the tables, how far an attachment is. A
 //! fork's child finds zeros: no region, no owner, no lock held by a thread that it does not have. A vfork's child
 //! shares the page with its parent, and may use the region, but never changes the tables: its pid is another.
 
@@ -20,7 +20,7 @@ pub(crate) const PLACES_COUNT: usize = 4;
 /// The words on the page; all zero in a fresh process and in a fork's child.
 #[repr(C)]
 pub(crate) struct Page {
-    /// The pid that may change the tables; 0 = nobody has claimed them since fork.
+    /// The pid that may change the tables; 0 = no process has claimed them since fork.
     owner: AtomicU32,
     /// 1 while a thread moves the attachment's state machine.
     lock: AtomicU32,
@@ -58,8 +58,13 @@ pub(crate) fn make() -> Option<&'static Page> {
     get()
 }
 
+/// Whether this process may change the tables of descriptors and sockets; a vfork's child may not.
+pub(crate) fn may_change() -> bool {
+    get().is_none_or(Page::may_change)
+}
+
 impl Page {
-    /// Whether this process may change the tables: it owns them, or has forked off and nobody owns its copy yet.
+    /// Whether this process may change the tables: it owns them, or has forked off and no process owns its copy yet.
     pub(crate) fn may_change(&self) -> bool {
         let owner = self.owner.load(Relaxed);
         owner == 0 || owner == sys::pid()

@@ -2,7 +2,7 @@
 //! The few regions that this process knows: one in use for each attachment of its namespace, others until their last
 //! user has left.
 //!
-//! In: a mapping and two descriptors from the attachment. Out: a counted [`Use`] of the region for one send. Nobody
+//! In: a mapping and two descriptors from the attachment. Out: a counted [`RegionUse`] of the region for one send. No thread
 //! waits: a region that is given up is unmapped by a later send, when no thread and no interrupted frame is inside.
 //!
 //! ```text
@@ -26,8 +26,8 @@ use ktsn_ring::Producer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use crate::page::Page;
-use crate::{attach, sys};
+use crate::page::{PLACES_COUNT, Page};
+use crate::sys;
 
 /// How many regions a process can know at a time: a bound on what threads that never come back can leave mapped.
 const REGIONS_COUNT: usize = 8;
@@ -43,6 +43,21 @@ const LEFT: u32 = 4;
 
 /// In a place's word: the region is in use no more.
 pub(crate) const GIVEN_UP: u32 = 1 << 31;
+
+/// Frames sent while no region was there to count them in, of the attachment at each place.
+static ABSENT: [AtomicU64; PLACES_COUNT] = [const { AtomicU64::new(0) }; PLACES_COUNT];
+
+/// Counts frames that found no daemon, of the attachment at this place.
+pub(crate) fn count_absent(place: usize, frames: u64) {
+    if let Some(absent) = ABSENT.get(place) {
+        absent.fetch_add(frames, Relaxed);
+    }
+}
+
+/// The frames of [`count_absent`] at this place, to be counted elsewhere.
+pub(crate) fn take_absent(place: usize) -> u64 {
+    ABSENT.get(place).map_or(0, |absent| absent.swap(0, Relaxed))
+}
 
 /// A descriptor of ours in the program's table, where the program may close it or put another in its place.
 pub(crate) struct Descriptor {
@@ -83,7 +98,7 @@ impl Descriptor {
         let is_ours = self.get().is_some();
         let fd = self.fd.swap(-1, Relaxed);
         if is_ours {
-            // SAFETY: the cookie says that it is the socket that this library opened; nobody else closes it.
+            // SAFETY: the cookie says that it is the socket that this library opened; no other code closes it.
             unsafe { rustix::io::close(fd) };
         }
     }
@@ -133,19 +148,19 @@ static REGIONS: [Region; REGIONS_COUNT] = [const {
 static EPOCHS: AtomicU32 = AtomicU32::new(0);
 
 /// A region, held for one send.
-pub(crate) struct Use {
+pub(crate) struct RegionUse {
     region: &'static Region,
     number: u32,
     place: usize,
 }
 
-impl Drop for Use {
+impl Drop for RegionUse {
     fn drop(&mut self) {
         self.region.in_use.fetch_sub(1, SeqCst);
     }
 }
 
-impl Use {
+impl RegionUse {
     /// The first region in use, if there is one.
     pub(crate) fn current(page: &Page) -> Option<Self> {
         Self::all(page).next()
@@ -168,7 +183,7 @@ impl Use {
     }
 
     /// The region of a place that was given up and has no successor yet: good for reading its tables.
-    pub(crate) fn left(page: &Page, place: usize) -> Option<Self> {
+    pub(crate) fn given_up_at(page: &Page, place: usize) -> Option<Self> {
         Self::hold(page, place, GIVEN_UP)
     }
 
@@ -241,14 +256,14 @@ impl Region {
         self.interface_index.store(index, Relaxed);
     }
 
-    /// Counts frames in the region that nobody takes any more. The caller holds it.
+    /// Counts frames in the region that no daemon takes any more. The caller holds it.
     pub(crate) fn count_absent(&self, frames: u64) {
         self.absent.fetch_add(frames, Relaxed);
-        attach::count_absent(self.place.load(Relaxed), frames);
+        count_absent(self.place.load(Relaxed), frames);
     }
 
     /// Counts the frames that a daemon took along that is gone: their slots never came back. One that ends well, or has
-    /// been told that the client is over, closes the doorbell after the last of them. Only under the lock, without users,
+    /// heard that the client is over, closes the doorbell after the last of them. Only under the lock, without users,
     /// before the doorbell is closed.
     fn settle(&self) {
         if !self.doorbell.is_hung_up() {
@@ -259,7 +274,7 @@ impl Region {
         unsafe { (*self.producer.get()).assume_init_ref() }
             .for_each_queued(|_, _| left = left.saturating_add(1));
         let place = self.place.load(Relaxed);
-        attach::count_absent(place, left.saturating_sub(self.absent.load(Relaxed)));
+        count_absent(place, left.saturating_sub(self.absent.load(Relaxed)));
     }
 
     /// Puts a mapping into use; false when it is no ring. Only under the lock, after [`Self::connect`].
@@ -274,7 +289,7 @@ impl Region {
         // SAFETY: the caller mapped `octets` from `base` on for this region alone; it is unmapped only in `sweep`.
         let Ok(producer) = (unsafe { Producer::from_mapping(base, octets) }) else { return false };
         let Some((place, word)) = self.place(page) else { return false };
-        // SAFETY: state CONNECTING, under the lock: nobody reads.
+        // SAFETY: state CONNECTING, under the lock: no other thread reads.
         unsafe { (*self.producer.get()).write(producer) };
         self.base.store(base.as_ptr() as usize, Relaxed);
         self.octets.store(octets, Relaxed);
@@ -296,7 +311,7 @@ impl Region {
     /// given up.
     fn place(&self, page: &'static Page) -> Option<(usize, &'static AtomicU32)> {
         let interface = self.interface_index();
-        // Who was given a new one need not have noticed that the old one's daemon is gone.
+        // A process with a new region may not have noticed that the daemon of the old one is gone.
         let is_its = |word: u32| {
             Self::get(word & !GIVEN_UP).is_some_and(|region| region.interface_index() == interface)
         };
@@ -321,7 +336,7 @@ impl Region {
     }
 }
 
-/// Gives back what nobody uses any more. Only under the lock.
+/// Gives back the regions that no thread uses any more. Only under the lock.
 pub(crate) fn sweep(page: &Page) {
     for (number, region) in (1..).zip(&REGIONS) {
         match region.state.load(Acquire) {
@@ -331,7 +346,7 @@ pub(crate) fn sweep(page: &Page) {
             }
             LEFT if region.in_use.load(SeqCst) == 0 => {
                 region.settle();
-                // Who holds it from here on reads its tables.
+                // A thread that holds it from here on only reads its tables.
                 region.control.close();
                 region.doorbell.close();
                 if page.places_end.load(SeqCst) == 1
@@ -362,13 +377,13 @@ pub(crate) fn missing(page: &Page) -> u32 {
     if !page.places.iter().any(|word| is_free(word.load(SeqCst))) {
         return 0;
     }
-    let is_used = |interface| Use::all(page).any(|held| held.region().interface_index() == interface);
-    let named = |held: Use| {
+    let is_used = |interface| RegionUse::all(page).any(|held| held.region().interface_index() == interface);
+    let named = |held: RegionUse| {
         let others = held.producer().others_count();
         let named = (0..others).map(|number| held.producer().other(number));
         named.filter(|interface| *interface != 0).find(|interface| !is_used(*interface))
     };
-    Use::all(page).find_map(named).unwrap_or(0)
+    RegionUse::all(page).find_map(named).unwrap_or(0)
 }
 
 /// In a fork's child: forgets the parent's regions and connections. A region in which the fork found a thread (or

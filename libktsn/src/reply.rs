@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A program's `struct msghdr` to be filled: data over its segments, control messages, flags.
 //!
-//! In: the program's header, and what is to be told. Out: the program's memory as the kernel would have left it,
+//! In: the program's header, and an entry. Out: the program's memory as the kernel would have left it,
 //! with its rules for what does not fit (MSG_TRUNC, MSG_CTRUNC, a control message cut short) and for what cannot be
 //! written: data make EFAULT, control messages are left out. Every address is asked about before it is used ([`memory`]).
 
@@ -43,7 +43,7 @@ impl Reply {
     /// `header` is what a program passed to `recvmsg`. What can be written of it stays so for the lifetime of the
     /// result.
     pub(crate) unsafe fn new(header: *mut MessageHeader, is_musl: bool) -> Option<Self> {
-        // Where a kernel cannot tell what is writable, what is not even readable is found all the same.
+        // Where a kernel does not say what is writable, memory that is not even readable is found all the same.
         let octets = size_of::<MessageHeader>();
         if !memory::is_readable(header as usize, octets) || !memory::is_writable(header as usize, octets) {
             return None;
@@ -82,7 +82,7 @@ impl Reply {
         Some(reply)
     }
 
-    /// Begins anew: an entry that was written turned out to be another reader's.
+    /// Begins again: another reader has taken the entry that was written.
     pub(crate) fn restart(&mut self) {
         self.control_used = 0;
         self.is_truncated = false;

@@ -19,11 +19,11 @@ use crate::destination::{self, Address, Destination};
 use crate::fds::{self, Entry};
 use crate::message::Message;
 use crate::page;
-use crate::region::Use;
+use crate::region::{self, RegionUse};
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::Verdict;
-use crate::{attach, buffer, choice, env, originals, packet, sys, txtime, waits};
+use crate::{attach, buffer, choice, env, kernel, leaving, options, originals, packet, sys, txtime, waits};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -50,7 +50,7 @@ pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
     let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
-    let Some(page) = page::get() else { return leave(stream, BypassReason::NotAttached) };
+    let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
     // SAFETY: the caller's promise.
     unsafe { message(Send { stream, fd, flags }, header, &mut Batch::new(page)) }
 }
@@ -58,12 +58,12 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
 /// One message of a call.
 ///
 /// # Safety
-/// As [`sendmsg`].
+/// `header` is what the program passed.
 pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     // SAFETY: the caller's promise.
-    match unsafe { judge(send, header, batch) } {
-        Verdict::Kernel if send.stream.telling().has_keys() => Verdict::KernelCounted { is_stripped: false },
-        Verdict::KernelStripped if send.stream.telling().has_keys() => {
+    match unsafe { decide(send, header, batch) } {
+        Verdict::Kernel if send.stream.reports().has_keys() => Verdict::KernelCounted { is_stripped: false },
+        Verdict::KernelStripped if send.stream.reports().has_keys() => {
             Verdict::KernelCounted { is_stripped: true }
         }
         verdict => verdict,
@@ -71,8 +71,8 @@ pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &m
 }
 
 /// # Safety
-/// As [`sendmsg`].
-unsafe fn judge(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
+/// `header` is what the program passed.
+unsafe fn decide(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
@@ -84,10 +84,10 @@ unsafe fn judge(send: Send, header: *const MessageHeader, batch: &mut Batch) -> 
     let is_packet = send.stream.is_packet();
     let is_piece = !is_packet && send.stream.is_piece(send.flags & MSG_MORE != 0);
     match control.tx_time {
-        _ if is_piece => leave(send.stream, BypassReason::UnsupportedOption),
-        Some(at) if is_packet => send.link_at(&message, &control, at, batch),
-        Some(at) => send.at(&message, &control, at, batch),
-        None => send.untimed(&message, &control, batch).unwrap_or_else(|| {
+        _ if is_piece => leave_to_kernel(send.stream, BypassReason::UnsupportedOption),
+        Some(at) if is_packet => send.send_packet(&message, &control, at, batch),
+        Some(at) => send.send_udp(&message, &control, at, batch),
+        None => send.send_untimed(&message, &control, batch).unwrap_or_else(|| {
             count(BypassReason::NoTxtime);
             Verdict::Kernel
         }),
@@ -98,7 +98,7 @@ unsafe fn judge(send: Send, header: *const MessageHeader, batch: &mut Batch) -> 
 /// in another process. Then it is a stream now, and the call is to be made again.
 ///
 /// # Safety
-/// As [`sendmsg`]; the kernel has just read the header.
+/// `header` is what the program passed, and the kernel has just read it.
 pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> bool {
     if fds::was_asked(fd) || stream_of(fd).is_some() {
         return false;
@@ -113,13 +113,13 @@ pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> boo
 
 /// Counts a datagram that goes to the kernel, where there is a region to count in.
 fn count(reason: BypassReason) {
-    if let Some(held) = page::get().and_then(Use::current) {
+    if let Some(held) = page::get().and_then(RegionUse::current) {
         held.producer().count(usize::from(reason.number()));
     }
 }
 
 /// Leaves a timed datagram to the kernel.
-fn leave(stream: Stream, reason: BypassReason) -> Verdict {
+fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
     count(reason);
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
 }
@@ -134,20 +134,26 @@ pub(crate) struct Send {
 }
 
 impl Send {
-    /// A datagram: all in one function, so that the frame is made in registers and written once, into its slot.
+    /// Sends a UDP datagram that has a transmit time: all in one function, so that the frame is made in registers and written once, into its slot.
     #[inline(always)]
-    fn at(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
-        self.timed::<true>(self.datagram(message, control), message, control, tx_time, batch)
+    fn send_udp(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
+        self.send_timed::<true>(self.udp_frame(message, control), message, control, tx_time, batch)
     }
 
-    /// A packet socket's frame.
-    fn link_at(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
-        self.timed::<false>(self.link(message, control), message, control, tx_time, batch)
+    /// Sends a packet socket's frame that has a transmit time.
+    fn send_packet(
+        self,
+        message: &Message<'_>,
+        control: &Parsed,
+        tx_time: u64,
+        batch: &mut Batch,
+    ) -> Verdict {
+        self.send_timed::<false>(self.packet_frame(message, control), message, control, tx_time, batch)
     }
 
-    /// `USUAL`: with its own copy of what follows.
+    /// A message with a transmit time. `INLINE`: with its own copy of [`Self::enqueue`].
     #[inline(always)]
-    fn timed<const USUAL: bool>(
+    fn send_timed<const INLINE: bool>(
         self,
         frame: Option<Frame>,
         message: &Message<'_>,
@@ -157,13 +163,13 @@ impl Send {
     ) -> Verdict {
         let stream = self.stream;
         let Some(clock) = txtime::clock_id(stream.txtime().clock) else {
-            return leave(stream, BypassReason::UnsupportedOption);
+            return leave_to_kernel(stream, BypassReason::UnsupportedOption);
         };
         let Some(mut frame) = frame else {
-            return leave(stream, BypassReason::UnsupportedOption);
+            return leave_to_kernel(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
-        frame.has_waited = waits::cover(clock, tx_time);
+        frame.has_waited = waits::passed_while_waiting(clock, tx_time);
         if batch.page().is_fresh() && attach::was_attached() {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
             let _ = txtime::register(stream, self.fd);
@@ -172,10 +178,10 @@ impl Send {
         if batch.region(self.fd).is_none() {
             return self.without_region(message, batch);
         }
-        if USUAL {
-            self.into_region(message, control, clock, frame, batch)
+        if INLINE {
+            self.enqueue(message, control, clock, frame, batch)
         } else {
-            self.hand_over(message, control, clock, frame, batch)
+            self.send_cold(message, control, clock, frame, batch)
         }
     }
 
@@ -183,10 +189,11 @@ impl Send {
     /// MONOTONIC, and it may leave at once. `None` where it is the kernel's, also while the daemon is away: it is
     /// part of no schedule.
     #[inline(never)]
-    fn untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
-        Use::current(batch.page())?;
+    fn send_untimed(self, message: &Message<'_>, control: &Parsed, batch: &mut Batch) -> Option<Verdict> {
+        RegionUse::current(batch.page())?;
         let is_packet = self.stream.is_packet();
-        let frame = if is_packet { self.link(message, control) } else { self.datagram(message, control) };
+        let frame =
+            if is_packet { self.packet_frame(message, control) } else { self.udp_frame(message, control) };
         let mut frame = frame?;
         choice::choose(self, &frame, batch);
         let Registration::Known(status) = self.registration(batch)? else { return None };
@@ -195,31 +202,31 @@ impl Send {
             return None;
         }
         (frame.clock, frame.tx_time) = (ClockId::Monotonic.id(), 0);
-        Some(self.hand_over(message, control, ClockId::Monotonic, frame, batch))
+        Some(self.send_cold(message, control, ClockId::Monotonic, frame, batch))
     }
 
     /// The frame that a call on a packet socket asks for; `None` when only the kernel can send it, or has the errno.
-    fn link(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+    fn packet_frame(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
         if self.flags & !FLAGS != 0 { None } else { packet::frame(self.stream, self.fd, message, control) }
     }
 
-    /// The frame that a call on a UDP socket asks for; `None` as above.
+    /// The frame that a call on a UDP socket asks for; `None` when only the kernel can send it, or has the errno.
     #[inline(always)]
-    fn datagram(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+    fn udp_frame(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
         if self.flags & !FLAGS != 0 {
             return None;
         }
         let stream = self.stream;
         match destination::parse(message.name, stream.is_v6(), stream.is_v6_only()) {
-            Destination::To(address) => self.frame(Some(address), control),
-            Destination::Peer if stream.is_connected() => self.frame(None, control),
+            Destination::To(address) => self.frame_from_options(Some(address), control),
+            Destination::Peer if stream.is_connected() => self.frame_from_options(None, control),
             Destination::Peer | Destination::Kernel => None,
         }
     }
 
     /// The frame as the socket's options and the control messages make it; `None` when only the kernel can send it.
     #[inline(always)]
-    fn frame(self, to: Option<Address>, control: &Parsed) -> Option<Frame> {
+    fn frame_from_options(self, to: Option<Address>, control: &Parsed) -> Option<Frame> {
         let stream = self.stream;
         let options = stream.options();
         let (is_group, is_v4) = to.map_or_else(|| stream.peer(), |to| (to.is_multicast(), to.is_v4()));
@@ -243,7 +250,7 @@ impl Send {
         } else {
             (control.priority, control.traffic_class.flatten().unwrap_or(options.traffic_class))
         };
-        let asked = stamps::asked(stream, control)?;
+        let asked = stamps::requested_flags(stream, control)?;
         let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT).with(asked);
         let mut frame = Frame {
             stream_index: stream.index,
@@ -259,8 +266,8 @@ impl Send {
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
         }
-        if self.says_where(control) {
-            let interface = self.leaving(control, is_v4, is_group).interface;
+        if leaving::is_named(stream, control) {
+            let interface = leaving::wanted(stream, control, is_v4, is_group).interface;
             let is_other = |of: u32| of != 0 && of != interface;
             if interface != 0 && (is_other(frame.scope) || is_other(stream.bound_interface())) {
                 return None;
@@ -271,32 +278,36 @@ impl Send {
         (hop_limit != 0).then_some(frame)
     }
 
-    /// No daemon: before the first attachment the kernel sends (or nobody, if the policy says so); after it, the
+    /// No daemon: before the first attachment the kernel sends (or the send fails, if the policy says so); after it, the
     /// datagram is lost as on a link without carrier, and counted. What has no way, or is a broadcast without
     /// SO_BROADCAST, has the kernel's errno; the daemon's table would have left it to the kernel.
     fn without_region(self, message: &Message<'_>, batch: &Batch) -> Verdict {
         if attach::was_attached() {
             return self.refusal(message).unwrap_or_else(|| {
-                attach::count_absent(batch.place(), 1);
+                region::count_absent(batch.place(), 1);
                 Verdict::Taken(message.octets)
             });
         }
         self.not_attached()
     }
 
-    /// What the kernel would say to a datagram that nobody takes, before it would make it.
+    /// The kernel's own refusal of a datagram that no daemon takes, found before the datagram would be made.
     fn refusal(self, message: &Message<'_>) -> Option<Verdict> {
         let errno = if self.stream.is_packet() { 0 } else { sys::refusal(self.fd, message.name) };
         (errno != 0).then_some(Verdict::Fail(errno))
     }
 
     fn not_attached(self) -> Verdict {
-        if env::is_strict() { Verdict::Fail(ENETDOWN) } else { leave(self.stream, BypassReason::NotAttached) }
+        if env::is_strict() {
+            Verdict::Fail(ENETDOWN)
+        } else {
+            leave_to_kernel(self.stream, BypassReason::NotAttached)
+        }
     }
 
-    /// [`Self::into_region`] for all but the usual datagram.
+    /// [`Self::enqueue`] for all but the usual datagram.
     #[inline(never)]
-    fn hand_over(
+    fn send_cold(
         self,
         message: &Message<'_>,
         control: &Parsed,
@@ -304,12 +315,12 @@ impl Send {
         frame: Frame,
         batch: &mut Batch,
     ) -> Verdict {
-        self.into_region(message, control, clock, frame, batch)
+        self.enqueue(message, control, clock, frame, batch)
     }
 
     /// Hands a message over, in the region that `batch` holds.
     #[inline(always)]
-    fn into_region(
+    fn enqueue(
         self,
         message: &Message<'_>,
         control: &Parsed,
@@ -322,13 +333,13 @@ impl Send {
             self.bind();
         }
         if !stream.is_bound() {
-            return leave(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
+            return leave_to_kernel(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
         }
         stream.begin_sending();
         let status = match self.registration(batch) {
             None => return self.without_region(message, batch),
             Some(Registration::Known(status)) => status,
-            Some(Registration::NoRoom) => return leave(stream, BypassReason::UnsupportedOption),
+            Some(Registration::NoRoom) => return leave_to_kernel(stream, BypassReason::UnsupportedOption),
             Some(Registration::Unknown) => {
                 return self.refusal(message).unwrap_or_else(|| batch.absent(message.octets));
             }
@@ -336,34 +347,34 @@ impl Send {
         };
         let Some(held) = batch.current() else { return self.without_region(message, batch) };
         match status.code {
-            // As if SO_TXTIME had never been set: the kernel has the errno.
+            // The grant is gone, like a socket without SO_TXTIME: the kernel has the errno.
             StreamCode::Registered if stream.is_revoked(&status) => {
                 count(BypassReason::NotAllowed);
                 return Verdict::Kernel;
             }
-            StreamCode::Registered if stamps::is_told(&frame) => stamps::begin(stream, held),
+            StreamCode::Registered if stamps::wants_report(&frame) => stamps::begin(stream, held),
             StreamCode::Registered => {}
             StreamCode::NotAttached => return self.not_attached(),
-            StreamCode::Refused => return leave(stream, BypassReason::NotAllowed),
+            StreamCode::Refused => return leave_to_kernel(stream, BypassReason::NotAllowed),
             StreamCode::Unsupported | StreamCode::Pending => {
-                return leave(stream, BypassReason::UnsupportedOption);
+                return leave_to_kernel(stream, BypassReason::UnsupportedOption);
             }
         }
-        if self.says_where(control) {
-            let frame = frame; // a copy, so that the frame itself can stay in registers
-            if self.leaves_elsewhere(control, &frame, held) {
-                return leave(stream, BypassReason::UnsupportedOption);
+        if leaving::is_named(stream, control) {
+            let frame = frame; // a copy: the frame itself stays in registers
+            if leaving::is_elsewhere(stream, control, &frame, held) {
+                return leave_to_kernel(stream, BypassReason::UnsupportedOption);
             }
         }
         let payload_max = match payload_max(held, message, &frame, &status) {
             Some(Ok(octets)) => octets.min(held.producer().payload_max()),
-            Some(Err(reason)) => return leave(stream, reason),
+            Some(Err(reason)) => return leave_to_kernel(stream, reason),
             None => return batch.absent(message.octets),
         };
         let slots_count = held.producer().layout().slots_count();
         let segment_octets = match self.segment_octets(message.octets, control, payload_max, slots_count) {
             Ok(octets) => octets,
-            Err(reason) => return leave(stream, reason),
+            Err(reason) => return leave_to_kernel(stream, reason),
         };
         frame.token = status.token;
         let key = stamps::key(stream, control);
@@ -371,9 +382,9 @@ impl Send {
         let is_charged = buffer::is_charged(stream.index);
         if is_charged {
             if let Err(full) = batch.await_room(stream, (clock, frame.tx_time), self.fd, self.flags) {
-                return self.full(&full, key, batch, message.octets);
+                return self.without_slots(&full, key, batch, message.octets);
             }
-            frame.has_waited = waits::cover(clock, frame.tx_time);
+            frame.has_waited = waits::passed_while_waiting(clock, frame.tx_time);
         }
         match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => {
@@ -382,20 +393,20 @@ impl Send {
                 }
                 Verdict::Taken(message.octets)
             }
-            Err(full) => self.full(&full, key, batch, message.octets),
+            Err(full) => self.without_slots(&full, key, batch, message.octets),
         }
     }
 
-    /// What becomes of a message that got no slots.
+    /// The verdict on a message that got no slots.
     #[inline(never)]
-    fn full(self, full: &Full, key: stamps::Key, batch: &mut Batch, octets: usize) -> Verdict {
+    fn without_slots(self, full: &Full, key: stamps::Key, batch: &mut Batch, octets: usize) -> Verdict {
         match full {
             Full::Fail(errno) => {
                 key.give_back(self.stream);
                 Verdict::Fail(*errno)
             }
             Full::Gone => batch.absent(octets),
-            Full::TooLong => leave(self.stream, BypassReason::OverMtu),
+            Full::TooLong => leave_to_kernel(self.stream, BypassReason::OverMtu),
         }
     }
 
@@ -423,11 +434,11 @@ impl Send {
         let asked = control.segment_octets.unwrap_or_else(|| self.stream.options().segment_octets);
         let segment = if asked == 0 { octets.max(1) } else { usize::from(asked) };
         // Older kernels refuse segments over the MTU also where the datagram is a short one.
-        let is_refused = segment > payload_max && asked != 0 && !env::takes_short_of_long_segments();
+        let is_refused = segment > payload_max && asked != 0 && !kernel::takes_short_of_long_segments();
         if octets.min(segment) > payload_max || is_refused {
             return Err(BypassReason::OverMtu);
         }
-        let count_max = if env::takes_128_segments() { SEGMENTS_MAX_6_9 } else { SEGMENTS_MAX };
+        let count_max = if kernel::takes_128_segments() { SEGMENTS_MAX_6_9 } else { SEGMENTS_MAX };
         // Unread outcomes may hold half of the slots for good: a datagram that needs more than the rest would wait for ever.
         if octets.div_ceil(segment) > count_max.min((slots_count / 2).max(1)) {
             return Err(BypassReason::UnsupportedOption);
@@ -448,7 +459,7 @@ impl Send {
                 }
                 sys::nap(BIND_NAP);
             }
-            // Nobody says it: the kernel gave the port at an untimed send, or this is a signal handler above the
+            // No thread says so: the kernel gave the port at an untimed send, or this is a signal handler above the
             // thread that was about to.
         }
         self.stream.addresses_changed(self.fd);
@@ -457,13 +468,11 @@ impl Send {
 
 /// Whether the control messages ask for something that only the kernel does, or may refuse.
 fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
-    control.is_kernels(is_v4)
-        || (control.has_priority && !env::knows_priority_messages())
-        || (control.is_privileged && !sys::may_prioritise())
+    control.is_kernels(is_v4) || options::has_refusable_priority(control)
 }
 
 /// A reason of the daemon's tables.
-fn bypass(number: u16) -> BypassReason {
+fn bypass_reason(number: u16) -> BypassReason {
     BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)
 }
 
@@ -471,15 +480,19 @@ fn bypass(number: u16) -> BypassReason {
 /// table stays unreadable.
 #[inline(always)]
 fn payload_max(
-    held: &Use,
+    held: &RegionUse,
     message: &Message<'_>,
     frame: &Frame,
     status: &StreamStatus,
 ) -> Option<Result<usize, BypassReason>> {
     if frame.flags.contains(SlotFlags::CONNECTED) {
-        return Some(if status.limit == 0 { Err(bypass(status.bypass)) } else { Ok(status.limit as usize) });
+        return Some(if status.limit == 0 {
+            Err(bypass_reason(status.bypass))
+        } else {
+            Ok(status.limit as usize)
+        });
     }
-    let frame = *frame; // a copy, so that the frame itself can stay in registers
+    let frame = *frame; // a copy: the frame itself stays in registers
     if frame.flags.is_link() {
         return packet::payload_max(held, message, &frame, status);
     }

@@ -4,7 +4,7 @@
 //! In: what the hooks learned about a socket. Out: what a send needs to know, and ([`registration`]) what the daemon
 //! knows of it.
 //! All words are atomics; a send that races with a close on another thread sees the old socket's words or the new
-//! one's, and the token in the frame tells the daemon which: a mixture is refused there, never sent.
+//! one's, and the token in the frame shows the daemon which: a mixture is refused there, never sent.
 
 use core::ffi::c_int;
 use core::sync::atomic::{
@@ -15,18 +15,16 @@ use core::sync::atomic::{
 
 use ktsn_ring::{StreamStatus, stream_flags};
 
-use crate::abi::{self, CLOCK_TAI, SockTxtime};
+use crate::abi::{CLOCK_TAI, SockTxtime};
 use crate::control_messages::Leaving;
-use crate::destination::Address;
-use crate::leaving;
 use crate::options::Options;
-use crate::packet::{self, Shape};
 use crate::page::PLACES_COUNT;
-use crate::stamps::Telling;
+use crate::reports::Reports;
 use crate::sys;
 
 mod port;
 mod registration;
+mod socket;
 
 pub(crate) use registration::{Registration, forget_registrations};
 
@@ -53,7 +51,7 @@ const LOCAL_V4: u32 = 1 << 8;
 const LOCAL_V6: u32 = 1 << 9;
 /// An option that cannot be read back was set: datagrams are the kernel's.
 const PINNED: u32 = 1 << 10;
-/// Nobody in this process set SO_TXTIME: the daemon is asked whether somebody else was granted it.
+/// This process did not set SO_TXTIME: the daemon is asked whether another process was granted it.
 const ASKS: u32 = 1 << 12;
 /// A frame of it was about to be sent.
 const BEGUN: u32 = 1 << 14;
@@ -78,18 +76,18 @@ struct Entry {
     options: AtomicU64,
     /// The second word of the options: UDP_SEGMENT.
     segment: AtomicU32,
-    telling: Telling,
+    reports: Reports,
     /// With each attachment: the token in the low half, the region's epoch and [`STALE`] above; token 0 = never.
     registrations: [AtomicU64; PLACES_COUNT],
     /// The interface that the socket is bound to, 0 = none.
     interface: AtomicU32,
     /// Where IPv4 datagrams to groups leave: the interface's index in the high half, the source in the low one.
     groups_v4: AtomicU64,
-    /// The same of IPv6; no source.
+    /// Where IPv6 datagrams to groups leave: the interface's index in the high half; no source.
     groups_v6: AtomicU64,
     /// The socket's SO_COOKIE.
     cookie: AtomicU64,
-    /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = nobody waits for its answer.
+    /// When the last registration was made (CLOCK_MONOTONIC, ns); 0 = no send waits for its answer.
     registered_at: AtomicU64,
     /// The port that it gets at its first send.
     reserved: port::Reserved,
@@ -102,7 +100,7 @@ static STREAMS: [Entry; STREAMS_COUNT] = [const {
         txtime: AtomicU64::new(0),
         options: AtomicU64::new(0),
         segment: AtomicU32::new(0),
-        telling: Telling::new(),
+        reports: Reports::new(),
         registrations: [const { AtomicU64::new(0) }; PLACES_COUNT],
         interface: AtomicU32::new(0),
         groups_v4: AtomicU64::new(0),
@@ -120,6 +118,15 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 #[inline]
 pub(crate) fn count() -> u32 {
     COUNT.load(Relaxed)
+}
+
+/// What a packet socket's payloads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Whole frames: SOCK_RAW.
+    Frame,
+    /// What follows the Ethernet header: SOCK_DGRAM.
+    Payload,
 }
 
 /// A stream of this process.
@@ -145,7 +152,7 @@ pub(crate) fn create(is_v6: bool, cookie: u64) -> Option<Stream> {
             entry.txtime.store(0, Relaxed);
             entry.options.store(0, Relaxed);
             entry.segment.store(0, Relaxed);
-            entry.telling.begin(registration::last_token());
+            entry.reports.begin(registration::last_token());
             for registration in &entry.registrations {
                 registration.store(0, Relaxed);
             }
@@ -169,7 +176,7 @@ pub(crate) fn retain(index: u32) -> bool {
     entry.references.fetch_update(AcqRel, Relaxed, more).is_ok()
 }
 
-/// One descriptor less; with the last one the stream ends and the daemon is told.
+/// One descriptor less; with the last one the stream ends and the daemon gets an Unregister.
 pub(crate) fn release(index: u32) {
     let Some(entry) = STREAMS.get(index as usize) else { return };
     let less = |count: u32| match count {
@@ -180,7 +187,7 @@ pub(crate) fn release(index: u32) {
     if entry.references.fetch_update(AcqRel, Relaxed, less) != Ok(1) {
         return;
     }
-    entry.telling.end(index);
+    entry.reports.end(index);
     registration::unregister(index, entry);
     entry.reserved.release();
     COUNT.fetch_sub(1, Relaxed);
@@ -322,22 +329,9 @@ impl Stream {
         self.entry.options.store(word, Relaxed);
         self.entry.segment.store(segment, Relaxed);
     }
-    /// What its program wants to be told.
-    pub(crate) fn telling(self) -> &'static Telling {
-        &self.entry.telling
-    }
-    /// Asks the socket for its options.
-    pub(crate) fn read_options(self, fd: c_int) {
-        self.entry.telling.read_flags(fd);
-        crate::buffer::read(self.index, fd);
-        self.set_options(if self.is_packet() {
-            packet::options(fd)
-        } else {
-            if self.is_v6() {
-                self.set_groups(false, leaving::groups_v6(fd));
-            }
-            Options::read(fd, self.is_v6())
-        });
+    /// Which reports its program wants.
+    pub(crate) fn reports(self) -> &'static Reports {
+        &self.entry.reports
     }
     /// It is a packet socket. Said once, before anybody else knows the stream.
     pub(crate) fn set_packet(self, shape: Shape) {
@@ -371,47 +365,5 @@ impl Stream {
     /// Whether the descriptor is this stream's socket; a number may have been used again behind our back.
     pub(crate) fn is_of(self, fd: c_int) -> bool {
         sys::cookie(fd) == Some(self.entry.cookie.load(Relaxed))
-    }
-
-    /// The socket's addresses changed. The registration goes first: who sees the new port also sees that it is out
-    /// of date, or one that was made after the change.
-    pub(crate) fn addresses_changed(self, fd: c_int) {
-        self.set_stale();
-        self.read_addresses(fd);
-        if self.is_bound() {
-            self.entry.reserved.release();
-        }
-    }
-
-    /// Asks the socket for its addresses.
-    pub(crate) fn read_addresses(self, fd: c_int) {
-        if self.is_packet() {
-            self.entry.interface.store(packet::bound_interface(fd), Relaxed);
-            return self.put(BOUND, true); // it needs no port
-        }
-        let interface = sys::option_int(fd, abi::SOL_SOCKET, abi::SO_BINDTOIFINDEX).unwrap_or(0);
-        self.entry.interface.store(interface.cast_unsigned(), Relaxed);
-        let mut flags = 0;
-        if let Some(name) = sys::local_name(fd)
-            && let Some(local) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
-        {
-            flags |= if local.port != 0 { BOUND } else { 0 };
-            flags |= match (local.is_any(), local.is_v4()) {
-                (true, _) => 0,
-                (false, true) => LOCAL_V4,
-                (false, false) => LOCAL_V6,
-            };
-        }
-        if let Some(name) = sys::peer_name(fd)
-            && let Some(peer) = Address::from_name(name.octets.get(..name.len).unwrap_or(&[]))
-        {
-            flags |= CONNECTED | if peer.is_v4() { PEER_V4 } else { 0 };
-            flags |= if peer.is_multicast() { PEER_GROUP } else { 0 };
-        }
-        if self.is_v6() && sys::option_int(fd, abi::SOL_IPV6, abi::IPV6_V6ONLY) == Some(1) {
-            flags |= V6_ONLY;
-        }
-        self.put(ADDRESS_FLAGS & !flags, false);
-        self.put(flags, true);
     }
 }

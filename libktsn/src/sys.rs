@@ -50,6 +50,11 @@ pub(crate) unsafe fn call<const N: usize>(number: usize, arguments: [usize; N]) 
     result
 }
 
+/// What a system call returned, or its errno.
+const fn checked(result: isize) -> Result<usize, c_int> {
+    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(result.cast_unsigned()) }
+}
+
 /// An `int` as a system call argument: the kernel sees the same bits, sign extended.
 pub(crate) const fn word(value: c_int) -> usize {
     value as isize as usize
@@ -65,7 +70,7 @@ pub(crate) fn option_octets(fd: c_int, level: c_int, name: c_int, value: &mut [u
             [word(fd), word(level), word(name), value.as_mut_ptr() as usize, (&raw mut octets) as usize],
         )
     };
-    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok((octets as usize).min(value.len())) }
+    checked(result).map(|_| (octets as usize).min(value.len()))
 }
 
 /// An `int` option; `None` when the socket has no such option.
@@ -105,7 +110,7 @@ fn name_of(number: usize, fd: c_int) -> Option<Name> {
     let mut len = name.octets.len() as u32;
     // SAFETY: both pointers are to our own memory, which outlives the call.
     let result =
-        unsafe { call(number, [word(fd), name.octets.as_mut_ptr() as usize, (&raw mut len) as usize, 0, 0]) };
+        unsafe { call(number, [word(fd), name.octets.as_mut_ptr() as usize, (&raw mut len) as usize]) };
     name.len = (len as usize).min(name.octets.len());
     (result == 0).then_some(name)
 }
@@ -127,14 +132,14 @@ pub(crate) fn bind_any(fd: c_int, v6: bool, port: u16) -> bool {
     address[..2].copy_from_slice(&family.to_ne_bytes());
     [address[2], address[3]] = port.to_be_bytes();
     // SAFETY: the kernel reads `len` octets of `address`, which has at least that many.
-    unsafe { call(number::BIND, [word(fd), address.as_ptr() as usize, len, 0, 0]) == 0 }
+    unsafe { call(number::BIND, [word(fd), address.as_ptr() as usize, len]) == 0 }
 }
 
 /// Reads a clock by system call, nanoseconds.
 pub(crate) fn clock_by_call(clock: c_int) -> u64 {
     let mut time = [0i64; 2];
     // SAFETY: the kernel writes one timespec (two 64-bit words) to `time`.
-    unsafe { call(number::CLOCK_GETTIME, [word(clock), time.as_mut_ptr() as usize, 0, 0, 0]) };
+    unsafe { call(number::CLOCK_GETTIME, [word(clock), time.as_mut_ptr() as usize]) };
     (time[0] as u64).saturating_mul(1_000_000_000).saturating_add(time[1] as u64)
 }
 
@@ -157,20 +162,20 @@ pub(crate) fn is_page_readable(page: usize) -> bool {
     // Not its beginning: a null pointer is no set at all.
     let at = page | 8;
     // SAFETY: the kernel reads eight octets of the program's memory, or finds that it cannot; nothing is changed.
-    let result = unsafe { call(number::RT_SIGPROCMASK, [NOTHING, at, 0, 8, 0]) };
+    let result = unsafe { call(number::RT_SIGPROCMASK, [NOTHING, at, 0, 8]) };
     result != (abi::EFAULT as isize).wrapping_neg()
 }
 
-/// Whether the page that begins at this address can be written. Kernels before 5.14 cannot tell: yes.
+/// Whether the page that begins at this address can be written. Kernels before 5.14 do not say: yes.
 pub(crate) fn is_page_writable(page: usize) -> bool {
     const MADV_POPULATE_WRITE: usize = 23;
     // SAFETY: the kernel makes the page as present as a write would; its content stays.
-    let result = unsafe { call(number::MADVISE, [page, 1, MADV_POPULATE_WRITE, 0, 0]) };
+    let result = unsafe { call(number::MADVISE, [page, 1, MADV_POPULATE_WRITE]) };
     // Anything else is a sandbox that forbids the question.
     let is_no = [abi::EFAULT, abi::ENOMEM, abi::EINVAL]
         .iter()
         .any(|errno| result == (*errno as isize).wrapping_neg());
-    !is_no || !crate::env::knows_populate()
+    !is_no || !crate::kernel::knows_populate()
 }
 
 /// The kernel's version, major and minor; 0.0 where it cannot be read.
@@ -179,7 +184,7 @@ pub(crate) fn kernel_version() -> (u32, u32) {
     const FIELD: usize = 65;
     let mut names = [0u8; 6 * FIELD];
     // SAFETY: the kernel writes one struct utsname, which is as long as `names`.
-    if unsafe { call(number::UNAME, [names.as_mut_ptr() as usize, 0, 0, 0, 0]) } != 0 {
+    if unsafe { call(number::UNAME, [names.as_mut_ptr() as usize]) } != 0 {
         return (0, 0);
     }
     let mut numbers = names.get(2 * FIELD..3 * FIELD).unwrap_or(&[]).split(|octet| !octet.is_ascii_digit());
@@ -199,8 +204,7 @@ pub(crate) fn may_prioritise() -> bool {
     // Effective, permitted, inheritable; twice.
     let mut sets = [0u32; 6];
     // SAFETY: the kernel reads two words of `header` and writes six to `sets`.
-    let result =
-        unsafe { call(number::CAPGET, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0]) };
+    let result = unsafe { call(number::CAPGET, [header.as_ptr() as usize, sets.as_mut_ptr() as usize]) };
     result == 0 && sets[0] & CAP_NET_ADMIN_OR_RAW != 0
 }
 
@@ -220,27 +224,34 @@ pub(crate) fn interface_index(socket: c_int, name: [u8; 16]) -> u32 {
         *word = u32::from_ne_bytes(*octets);
     }
     // SAFETY: the kernel reads and writes one struct ifreq, which is ours.
-    let result =
-        unsafe { call(number::IOCTL, [word(socket), SIOCGIFINDEX, request.as_mut_ptr() as usize, 0, 0]) };
+    let result = unsafe { call(number::IOCTL, [word(socket), SIOCGIFINDEX, request.as_mut_ptr() as usize]) };
     if result < 0 { 0 } else { request[4] }
 }
 
+/// `struct ifreq` with a pointer in its union.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Request {
+    pub(crate) name: [u8; 16],
+    pub(crate) data: *mut c_void,
+    rest: [usize; 2],
+}
+
 /// The errno of asking (SIOCGHWTSTAMP) how an interface stamps; 0 = it has hardware stamps.
-pub(crate) fn hwtstamp_error(socket: c_int, asked: &crate::hwtstamp::Request, request: u32) -> c_int {
+pub(crate) fn hwtstamp_error(socket: c_int, asked: &Request, request: u32) -> c_int {
     let mut config = [0u32; 3];
     let mut copy = *asked;
     copy.data = config.as_mut_ptr().cast();
     // SAFETY: the kernel writes a struct hwtstamp_config (12 octets) through the request, and both are ours.
-    let result =
-        unsafe { call(number::IOCTL, [word(socket), request as usize, (&raw mut copy) as usize, 0, 0]) };
-    if result < 0 { result.wrapping_neg() as c_int } else { 0 }
+    let result = unsafe { call(number::IOCTL, [word(socket), request as usize, (&raw mut copy) as usize]) };
+    checked(result).err().unwrap_or(0)
 }
 
 /// Whether a descriptor is open.
 pub(crate) fn is_open(fd: c_int) -> bool {
     const F_GETFD: usize = 1;
     // SAFETY: takes and gives plain values.
-    unsafe { call(number::FCNTL, [word(fd), F_GETFD, 0, 0, 0]) >= 0 }
+    unsafe { call(number::FCNTL, [word(fd), F_GETFD]) >= 0 }
 }
 
 /// Whether the file description is non-blocking right now.
@@ -248,7 +259,7 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     const F_GETFL: usize = 3;
     const O_NONBLOCK: isize = 0o4000;
     // SAFETY: takes and gives plain values.
-    let flags = unsafe { call(number::FCNTL, [word(fd), F_GETFL, 0, 0, 0]) };
+    let flags = unsafe { call(number::FCNTL, [word(fd), F_GETFL]) };
     flags >= 0 && flags & O_NONBLOCK != 0
 }
 
@@ -268,11 +279,11 @@ pub(crate) fn send_timeout(fd: c_int) -> u64 {
 pub(crate) fn wiped_page(octets: usize) -> Option<*mut c_void> {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of anybody.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing mapping.
     let page =
         unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), octets, access, MapFlags::PRIVATE) };
     let page = page.ok()?;
-    // SAFETY: the page was mapped right here and nobody else knows it.
+    // SAFETY: the page was mapped right here and no other code knows it.
     if unsafe { rustix::mm::madvise(page, octets, Advice::LinuxWipeOnFork) }.is_err() {
         unmap(page as usize, octets);
         return None;
@@ -295,14 +306,14 @@ pub(crate) fn map_shared(file: &OwnedFd, octets: usize) -> Option<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // Populated: the first send into each slot takes no page fault.
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing mapping.
     let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), octets, access, flags, file, 0) };
     NonNull::new(base.ok()?.cast())
 }
 
 /// Gives a mapping of ours back.
 pub(crate) fn unmap(base: usize, octets: usize) {
-    // SAFETY: only called with the address and length of a mapping that this library made and nobody uses any more.
+    // SAFETY: only called with the address and length of a mapping that this library made and no thread uses any more.
     let _ = unsafe { rustix::mm::munmap(base as *mut c_void, octets) };
 }
 
@@ -335,8 +346,8 @@ pub(crate) fn recvmsg(fd: c_int, header: &mut MessageHeader, flags: c_int) -> Re
     let at: *mut MessageHeader = header;
     // SAFETY: the kernel writes to the header, and to the buffers that it names: ours, which outlive the call, and the
     // program's, which it gave for that.
-    let result = unsafe { call(number::RECVMSG, [word(fd), at as usize, word(flags), 0, 0]) };
-    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(result.cast_unsigned()) }
+    let result = unsafe { call(number::RECVMSG, [word(fd), at as usize, word(flags)]) };
+    checked(result)
 }
 
 /// The errno that the kernel has for a datagram to this address (empty: the peer) before it would make it; 0 = none.
@@ -349,9 +360,8 @@ pub(crate) fn refusal(fd: c_int, name: &[u8]) -> c_int {
     }
     let flags = abi::MSG_CONFIRM | abi::MSG_PROBE | abi::MSG_DONTWAIT | abi::MSG_NOSIGNAL;
     // SAFETY: the header is ours; the name was found readable when the message was read.
-    let result =
-        unsafe { call(number::SENDMSG, [word(fd), (&raw const header) as usize, word(flags), 0, 0]) };
-    if result < 0 { result.wrapping_neg() as c_int } else { 0 }
+    let result = unsafe { call(number::SENDMSG, [word(fd), (&raw const header) as usize, word(flags)]) };
+    checked(result).err().unwrap_or(0)
 }
 
 /// Sends one message, with a descriptor or without; never blocks, never raises SIGPIPE.
@@ -374,14 +384,12 @@ pub(crate) fn send(socket: c_int, message: &[u8], passed: Option<c_int>) -> Resu
     };
     let flags = word(abi::MSG_DONTWAIT | abi::MSG_NOSIGNAL);
     // SAFETY: header, segment, rights and message are ours and outlive the call, which reads them.
-    let result = unsafe { call(number::SENDMSG, [word(socket), (&raw const header) as usize, flags, 0, 0]) };
-    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(()) }
+    let result = unsafe { call(number::SENDMSG, [word(socket), (&raw const header) as usize, flags]) };
+    checked(result).map(drop)
 }
 
 /// Receives one message and up to two descriptors (CLOEXEC); never blocks. The length may exceed `message`.
 pub(crate) fn receive(socket: c_int, message: &mut [u8]) -> Result<(usize, [Option<OwnedFd>; 2]), c_int> {
-    const MSG_TRUNC: c_int = 0x20;
-    const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
     let mut rights = Rights { octets: 0, level: 0, kind: 0, fds: [-1; 2] };
     let segment = Segment { base: message.as_mut_ptr().cast(), octets: message.len() };
     let mut header = MessageHeader {
@@ -393,19 +401,17 @@ pub(crate) fn receive(socket: c_int, message: &mut [u8]) -> Result<(usize, [Opti
         control_octets: size_of::<Rights>(),
         flags: 0,
     };
-    let flags = word(abi::MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+    let flags = word(abi::MSG_DONTWAIT | abi::MSG_TRUNC | abi::MSG_CMSG_CLOEXEC);
     // SAFETY: header, segment, rights and message are ours, writable, and outlive the call.
-    let result = unsafe { call(number::RECVMSG, [word(socket), (&raw mut header) as usize, flags, 0, 0]) };
-    if result < 0 {
-        return Err(result.wrapping_neg() as c_int);
-    }
+    let result = unsafe { call(number::RECVMSG, [word(socket), (&raw mut header) as usize, flags]) };
+    let octets = checked(result)?;
     let is_rights = header.control_octets >= RIGHTS_HEADER
         && (rights.level, rights.kind) == (abi::SOL_SOCKET, SCM_RIGHTS);
     let count = if is_rights { rights.octets.saturating_sub(RIGHTS_HEADER) / size_of::<c_int>() } else { 0 };
-    // SAFETY: the kernel has just opened these descriptors for us and nobody else knows them.
+    // SAFETY: the kernel has just opened these descriptors for us and no other code knows them.
     let own =
         |index: usize, fd: c_int| (index < count && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok((result.cast_unsigned(), [own(0, rights.fds[0]), own(1, rights.fds[1])]))
+    Ok((octets, [own(0, rights.fds[0]), own(1, rights.fds[1])]))
 }
 
 /// A non-blocking SEQPACKET connection to a path socket, CLOEXEC, moved to a number of at least `min` if possible.
@@ -424,30 +430,26 @@ pub(crate) fn connect_unix(path: &core::ffi::CStr, min: c_int) -> Result<OwnedFd
     }
     let len = octets.len().saturating_add(2);
     // SAFETY: the kernel reads `len` octets of `address`, which has at least that many.
-    let result =
-        unsafe { call(number::CONNECT, [word(socket.as_raw_fd()), address.as_ptr() as usize, len, 0, 0]) };
-    if result < 0 { Err(result.wrapping_neg() as c_int) } else { Ok(move_high(socket, min)) }
+    let result = unsafe { call(number::CONNECT, [word(socket.as_raw_fd()), address.as_ptr() as usize, len]) };
+    checked(result).map(|_| move_high(socket, min))
 }
 
 /// A new socket, non-blocking, closed by exec.
 pub(crate) fn socket(family: u16, kind: c_int) -> Result<OwnedFd, c_int> {
     const SOCK_FLAGS: c_int = 0o2_004_000; // SOCK_CLOEXEC | SOCK_NONBLOCK
     // SAFETY: takes and gives plain values.
-    owned(unsafe { call(number::SOCKET, [usize::from(family), word(kind | SOCK_FLAGS), 0, 0, 0]) })
+    owned(unsafe { call(number::SOCKET, [usize::from(family), word(kind | SOCK_FLAGS)]) })
 }
 
 /// Moves a descriptor out of the way, if the program's limit allows it.
 pub(crate) fn move_high(fd: OwnedFd, min: c_int) -> OwnedFd {
     // SAFETY: takes and gives plain values.
-    let moved =
-        unsafe { call(number::FCNTL, [word(fd.as_raw_fd()), word(abi::F_DUPFD_CLOEXEC), word(min), 0, 0]) };
+    let moved = unsafe { call(number::FCNTL, [word(fd.as_raw_fd()), word(abi::F_DUPFD_CLOEXEC), word(min)]) };
     owned(moved).unwrap_or(fd)
 }
 
 fn owned(result: isize) -> Result<OwnedFd, c_int> {
-    if result < 0 {
-        return Err(result.wrapping_neg() as c_int);
-    }
-    // SAFETY: the kernel has just opened this descriptor for us and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd((result as c_int) & c_int::MAX) })
+    let fd = checked(result)? as c_int & c_int::MAX;
+    // SAFETY: the kernel has just opened this descriptor for us and no other code knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

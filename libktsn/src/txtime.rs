@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SO_TXTIME: which sockets become streams, and what the program is told.
+//! SO_TXTIME: which sockets become streams, and what the program gets as an answer.
 //!
 //! In: a `setsockopt`, with the kernel's own answer to it. Out: the answer for the program. The kernel's error
 //! stands, with one exception: while attached, an unprivileged program gets CLOCK_TAI if the daemon grants it.
@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::fds::{self, Entry};
 use crate::options::{self, Change};
-use crate::region::Use;
+use crate::region::RegionUse;
 use crate::streams::{self, Registration, Stream};
 use crate::{attach, clock, env, leaving, packet, page, sys};
 
@@ -51,7 +51,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
         _ => None,
     };
     if known.is_none() {
-        fds::forget(fd); // a close that nobody saw: the stream of this number is another socket's
+        fds::forget(fd); // a close that no hook saw: the stream of this number is another socket's
     }
     let Some((stream, is_new)) =
         known.map(|stream| (stream, false)).or_else(|| begin(fd).map(|new| (new, true)))
@@ -109,7 +109,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
     Some(stream)
 }
 
-/// A socket on which nobody in this process set SO_TXTIME: the stream, if the daemon granted it to the socket in
+/// A socket on which this process did not set SO_TXTIME: the stream, if the daemon granted it to the socket in
 /// another process (before exec, or before the socket was passed on). Asked once for each descriptor.
 pub(crate) fn recall(fd: c_int) -> Option<Stream> {
     if fds::was_asked(fd) || read_txtime(fd).is_none_or(|txtime| clock_id(txtime.clock).is_some()) {
@@ -125,7 +125,7 @@ pub(crate) fn recall(fd: c_int) -> Option<Stream> {
         }
         None => {
             streams::release(stream.index);
-            if page::get().and_then(Use::current).is_some() {
+            if page::get().and_then(RegionUse::current).is_some() {
                 fds::set_asked(fd); // a daemon that is not there has not answered
             }
             None
@@ -185,7 +185,7 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
     let is_best = |status: &StreamStatus| status.flags & stream_flags::TAI_GRANTED != 0;
     let mut best: Option<StreamStatus> = None;
-    for held in Use::all(page) {
+    for held in RegionUse::all(page) {
         let answer = answer(stream, &held, fd, deadline);
         best = best.filter(is_best).or(answer.filter(is_best)).or(best).or(answer);
     }
@@ -196,13 +196,13 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
 fn show_port(stream: Stream, fd: c_int) {
     stream.reserve_port(fd);
     let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    for held in page::get().into_iter().flat_map(Use::all) {
+    for held in page::get().into_iter().flat_map(RegionUse::all) {
         let _ = answer(stream, &held, fd, deadline);
     }
 }
 
 /// The answer of one attachment, if it serves this stream.
-fn answer(stream: Stream, held: &Use, fd: c_int, deadline: u64) -> Option<StreamStatus> {
+fn answer(stream: Stream, held: &RegionUse, fd: c_int, deadline: u64) -> Option<StreamStatus> {
     loop {
         match stream.registration(held, fd, 0) {
             Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
@@ -221,12 +221,13 @@ pub(crate) fn granted(fd: c_int) -> Option<[u8; 8]> {
         Entry::Stream(index) => streams::get(index)?,
         Entry::NotOurs | Entry::Unknown => recall(fd)?,
     };
-    let said = |held: Use| {
+    let said = |held: RegionUse| {
         let status = held.producer().stream(stream.index)?;
         (status.code == StreamCode::Registered).then(|| stream.is_revoked(&status))
     };
     // Where one attachment grants it and another does not, it is granted.
-    let is_revoked = page::get().and_then(|page| Use::all(page).filter_map(said).min()).unwrap_or(false);
+    let is_revoked =
+        page::get().and_then(|page| RegionUse::all(page).filter_map(said).min()).unwrap_or(false);
     if stream.is_kernel_timed() || is_revoked {
         return None;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of one intercepted call: the only thing that the safe code tells the hooks.
+//! What becomes of one intercepted call: the only answer of the safe code to the hooks.
 
 use core::ffi::c_int;
 
@@ -12,7 +12,7 @@ pub(crate) enum Verdict {
     KernelStripped,
     /// The kernel gets the call, and its timestamps' key has to be counted; without SCM_TXTIME where said.
     KernelCounted {
-        /// As [`Self::KernelStripped`].
+        /// Without SCM_TXTIME: the socket never got SO_TXTIME.
         is_stripped: bool,
     },
     /// It is KTSN's; so many octets were sent.

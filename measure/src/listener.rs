@@ -7,14 +7,14 @@
 
 use crate::clock::{self, RealTime, RealTimeError, StampClock};
 use crate::payload::Probe;
-use crate::records::{ArrivalRecord, capacity};
+use crate::records::{ArrivalRecord, prefaulted};
 use crate::socket::Udp;
 use ktsn_time::{Monotonic, Nanos, Tai};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
 
-/// How often a silent port looks whether it should stop.
+/// How often a listener without datagrams checks whether it should stop.
 const PATIENCE: Nanos = Nanos::from_millis(100);
 /// Receive buffer asked for: thousands of frames, so that a delayed listener loses none.
 const BUFFER_OCTETS: i32 = 4 << 20;
@@ -24,11 +24,11 @@ const BUFFER_OCTETS: i32 = 4 << 20;
 pub struct Plan {
     /// Where to listen.
     pub local: SocketAddr,
-    /// Datagrams with a probe; 0 means until told to stop.
+    /// Datagrams with a probe; 0 means until it is asked to stop.
     pub count: u64,
     /// Ends after this long without a datagram.
     pub timeout: Option<Nanos>,
-    /// How the thread wants to be run.
+    /// CPU, priority and timers of the thread.
     pub real_time: RealTime,
 }
 
@@ -41,7 +41,7 @@ pub enum Ended {
     Count,
     /// Nothing arrived for the time allowed.
     Timeout,
-    /// It was told to.
+    /// It was asked to stop.
     Stopped,
 }
 
@@ -140,7 +140,7 @@ fn hear(
     ready: impl FnOnce(),
     stop: &dyn Fn() -> bool,
 ) -> io::Result<Heard> {
-    let mut records = prefaulted(capacity(plan.count));
+    let mut records = prefaulted(plan.count, ArrivalRecord::BLANK);
     let mut buffer = vec![1_u8; 1 << 16];
     let (mut received, mut foreign, mut ended) = (0, 0, Ended::Count);
     let mut first: Option<(Tai, Nanos)> = None;
@@ -184,14 +184,6 @@ fn hear(
     let (begun, cpu) = first.unwrap_or((last, clock::thread_cpu_time()));
     let used = clock::thread_cpu_time().saturating_sub(cpu);
     Ok(Heard { records, received, foreign, ended, elapsed: last.since(begun), used })
-}
-
-/// An empty vector whose memory is there already.
-fn prefaulted(capacity: usize) -> Vec<ArrivalRecord> {
-    let probe = Probe { sequence: u64::MAX, tx_time: Tai::MAX };
-    let mut records = vec![ArrivalRecord { probe, kernel_at: Some(Tai::MAX), received_at: None }; capacity];
-    records.clear();
-    records
 }
 
 /// Second and further copies among `records`.

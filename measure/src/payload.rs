@@ -40,6 +40,9 @@ pub enum PayloadError {
 }
 
 impl Probe {
+    /// A probe whose octets are all ones.
+    pub(crate) const BLANK: Self = Self { sequence: u64::MAX, tx_time: Tai::MAX };
+
     /// Reads the probe from a payload; `None` when the payload is shorter than a probe.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Self> {

@@ -42,7 +42,7 @@ impl WireSource {
     }
 }
 
-/// Transmit errors that somebody else measured: ktsnd knows `handed_at`, the talker does not.
+/// Transmit errors that ktsnd measured: it knows `handed_at`, the talker does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TransmitFigures {
     /// The distribution.
@@ -55,7 +55,7 @@ pub struct TransmitFigures {
 
 impl TransmitFigures {
     /// Figures of a histogram of transmit errors in nanoseconds (its percentiles are exact to its resolution). A
-    /// histogram holds no negative spans, so `early` comes from whoever filled it. `None` when it is empty.
+    /// histogram holds no negative spans, so the daemon counts `early` itself. `None` when it is empty.
     #[must_use]
     pub fn of_histogram(histogram: &Histogram<u64>, early: u64) -> Option<Self> {
         if histogram.is_empty() {
@@ -173,7 +173,7 @@ pub fn untapped(records: &[Record]) -> u64 {
     records.iter().filter(|record| record.received_at.is_some() && record.wire_at.is_none()).count() as u64
 }
 
-/// Share of the instants to be served whose frame was not sent, was lost, or was received later than the deadline
+/// Share of the instants to be served at which a frame was not sent, was lost, or was received later than the deadline
 /// after its transmit time.
 fn missed_ratio(records: &[Record], facts: &Facts) -> Option<f64> {
     let deadline = facts.deadline?;

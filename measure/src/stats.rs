@@ -23,9 +23,11 @@ pub struct Statistics {
     pub p99_9: i64,
     /// Greatest sample.
     pub max: i64,
-    /// Arithmetic mean.
+    /// Arithmetic mean; 0 in a document that does not state it.
+    #[serde(default)]
     pub mean: f64,
-    /// Standard deviation of the population.
+    /// Standard deviation of the population; 0 in a document that does not state it.
+    #[serde(default)]
     pub stddev: f64,
 }
 
@@ -118,7 +120,7 @@ fn median_whole(values: impl Iterator<Item = i64>) -> Option<i64> {
 pub struct Jitter {
     /// `t(i) − (t(i−1) + T)`, signed, in order.
     pub values: Vec<Nanos>,
-    /// Arrivals after a lost frame, whose jitter is left out.
+    /// Arrivals after a lost frame: their jitter is left out.
     pub left_out_count: u64,
 }
 

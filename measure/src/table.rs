@@ -74,10 +74,7 @@ fn name(series: &Series, with_class: bool) -> String {
 /// One row per path and payload, of all rounds together; of the single rounds where no `"all"` entry exists.
 #[must_use]
 pub fn series(document: &Document) -> String {
-    let mut rows: Vec<&Series> = document.series.iter().filter(|series| series.round == Round::All).collect();
-    if rows.is_empty() {
-        rows = document.series.iter().collect();
-    }
+    let mut rows = document.summary();
     // Paths stand together per payload; within one the document's order stays.
     rows.sort_by_key(|series| series.payload_octets);
     let gated = rows.iter().any(|row| row.outside_window.is_some());
@@ -182,12 +179,11 @@ pub fn document(document: &Document) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
     use crate::results::{Check, Micro, Question};
     use crate::stats::Statistics;
 
     fn example() -> Document {
-        let mut document = Document::new("container", Vec::new(), Environment::default());
+        let mut document = Document::new("container", Vec::new());
         for (path, p50) in [("flannel", 31_800), ("ktsn", 2_100)] {
             let round = Series {
                 path: path.into(),
@@ -218,7 +214,7 @@ mod tests {
 
     #[test]
     fn classes_and_windows_are_shown_where_they_differ() {
-        let mut document = Document::new("gates", Vec::new(), Environment::default());
+        let mut document = Document::new("gates", Vec::new());
         for (class, outside) in [(7, 0), (0, 3)] {
             let round = Series {
                 path: "ktsn".into(),
@@ -259,7 +255,7 @@ mod tests {
 
     #[test]
     fn only_tables_with_rows_are_shown() {
-        let mut document = Document::new("x", Vec::new(), Environment::default());
+        let mut document = Document::new("x", Vec::new());
         assert_eq!(super::document(&document), "");
         document.micro.push(Micro {
             name: "send".into(),

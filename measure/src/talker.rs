@@ -6,14 +6,14 @@
 //! never skips an instant: a late frame is sent late and seen as late.
 //!
 //! ```text
-//!  mode txtime   wake at T − lead ── sendmsg(T) ┄┄┄ whoever schedules sends at T
+//!  mode txtime   wake at T − lead ── sendmsg(T) ┄┄┄ the scheduler sends at T
 //!  mode sleep    wake at T ── sendto
 //!  mode spin     wake at T − margin ── spin until T ── sendto
 //! ```
 
 use crate::clock::{self, RealTime, RealTimeError, ScheduleClock, StampClock};
 use crate::payload::{self, PayloadError, Probe};
-use crate::records::{TalkRecord, capacity};
+use crate::records::{TalkRecord, prefaulted};
 use crate::socket::Udp;
 use ktsn_time::{Nanos, Offset, Tai, TxTime};
 use serde::{Deserialize, Serialize};
@@ -25,13 +25,13 @@ use std::net::SocketAddr;
 pub const START_MIN: Nanos = Nanos::from_millis(20);
 /// Spin margin of the mode `spin`.
 pub const SPIN_MARGIN: Nanos = Nanos::from_micros(60);
-/// Errno values that are told apart.
+/// Errno values that are counted one by one.
 const ERRORS: usize = 256;
 
 /// How the transmit time is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `SO_TXTIME`: the send happens `lead` ahead, somebody else keeps the time.
+    /// `SO_TXTIME`: the send happens `lead` ahead, the kernel or ktsnd keeps the time.
     TxTime {
         /// How far ahead.
         lead: Nanos,
@@ -58,7 +58,7 @@ pub struct Plan {
     pub period: Nanos,
     /// Octets of payload, 16 or more.
     pub payload_octets: usize,
-    /// Datagrams; 0 means until told to stop.
+    /// Datagrams; 0 means until it is asked to stop.
     pub count: u64,
     /// Sequence number of the first one.
     pub first_sequence: u64,
@@ -66,7 +66,7 @@ pub struct Plan {
     pub start_at: Option<Tai>,
     /// `SO_PRIORITY`.
     pub priority: Option<u8>,
-    /// How the thread wants to be run.
+    /// CPU, priority and timers of the thread.
     pub real_time: RealTime,
 }
 
@@ -224,7 +224,7 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
     plan.check()?;
     let socket = plan.socket()?;
     let mut payload = payload::blank(plan.payload_octets)?;
-    let mut records = prefaulted(capacity(plan.count));
+    let mut records = prefaulted(plan.count, TalkRecord::BLANK);
     plan.real_time.apply()?;
     let both = clock::both_now();
     let offset = Offset::between(both.tai, both.monotonic);
@@ -268,7 +268,7 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
     Ok(Outcome { summary, records })
 }
 
-/// Waits as the mode wants and returns the reading right before the send.
+/// Waits as the mode says and returns the reading right before the send.
 fn wait(plan: &Plan, at: TxTime) -> TxTime {
     match plan.mode {
         Mode::TxTime { lead } => clock::sleep_until(at.saturating_add(Nanos::new(-lead.get()))),
@@ -289,7 +289,7 @@ fn send(socket: &Udp, mode: Mode, payload: &[u8], at: TxTime, errors: &mut [u64;
         Mode::TxTime { .. } => socket.send_at(payload, at),
         Mode::Sleep | Mode::Spin { .. } => socket.send(payload),
     };
-    // An ICMP error that an earlier frame caused is told on this call, and this frame has not been sent yet.
+    // The kernel reports an ICMP error that an earlier frame caused on this call, and this frame has not been sent yet.
     for _ in 0..2 {
         match once() {
             Ok(_) => return true,
@@ -308,14 +308,6 @@ fn send(socket: &Udp, mode: Mode, payload: &[u8], at: TxTime, errors: &mut [u64;
 fn named_errors(errors: &[u64; ERRORS]) -> BTreeMap<String, u64> {
     let seen = errors.iter().enumerate().filter(|(_, count)| **count > 0);
     seen.map(|(errno, &count)| (io::Error::from_raw_os_error(errno as i32).to_string(), count)).collect()
-}
-
-/// An empty vector whose memory is there already: a page fault in the loop would be measured as somebody's delay.
-fn prefaulted(capacity: usize) -> Vec<TalkRecord> {
-    let probe = Probe { sequence: u64::MAX, tx_time: Tai::MAX };
-    let mut records = vec![TalkRecord { probe, called_at: Tai::MAX, returned_at: Tai::MAX }; capacity];
-    records.clear();
-    records
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The watchdog: a thread of its own that shows when a CPU stood still.
 //!
-//! In: instants to look at, and the CPU with a priority above whoever is watched there. Out: when it was to wake and when
-//! it did. It knows nothing of the daemon. A wake-up that comes late proves that the CPU ran nobody of its priority
+//! In: instants to look at, and the CPU with a priority above that of the thread that is watched. Out: when it was to wake and when
+//! it did. It knows nothing of the daemon. A wake-up that comes late proves that the CPU ran no thread of its priority
 //! from then until it woke: the hypervisor, an interrupt or the kernel had it.
 //!
 //! It looks only at the instants that matter, some [`AHEAD`] before the last instant at which a frame may begin on the
-//! link and still be off it when its gate closes. A worker whose own reserve is longer begins no hand-over after such
+//! link and still be off it when its gate closes. A worker with a longer reserve of its own begins no hand-over after such
 //! a look, so a frame that overruns was under way across it.
 //!
 //! Two rules say what proves that the machine stood still, each with a count of how often it would hold by accident:
@@ -43,7 +43,7 @@ pub const AHEAD: Nanos = Nanos::from_micros(25);
 /// After a gap a thread that was stopped in the middle goes on within this.
 pub const RESUME_MAX: Nanos = Nanos::from_micros(20);
 
-/// When to look.
+/// When the watchdog looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The first cycle.
@@ -100,7 +100,7 @@ impl Outcome {
         Statistics::of(self.looks.iter().map(Look::late_by))
     }
 
-    /// Its gaps; where they are too many, only the latest of them, [`ACCIDENT_MAX_PERMILLE`] of all looks, say anything by themselves.
+    /// The gaps; where they are too many, only the latest of them, [`ACCIDENT_MAX_PERMILLE`] of all looks, say anything by themselves.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         let gaps = Gaps::of(&self.looks);
@@ -154,7 +154,7 @@ impl Gaps {
     }
 
     /// Rule 2, for a frame that was on the wire at `to` while the kernel did nothing but hand it over since `since`, on a CPU
-    /// that it never left: a look within that span that nobody answered before the frame was out.
+    /// that it never left: a look within that span that was not answered before the frame was out.
     #[must_use]
     pub fn explain_call(&self, since: Tai, to: Tai) -> bool {
         let within = |gap: &Look| gap.due_at >= since && gap.woke_at >= to;

@@ -19,23 +19,19 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with
 use crate::af_xdp::FRAME_OVERHEAD_OCTETS;
 use crate::device::{Device, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
 use crate::error::{OpenError, SendError, StageError};
-use crate::stages::{Stages, check_frame};
-use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+use crate::stages::Stages;
+use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 /// Buffers start on a cache line of their own.
 const SLOT_ALIGNMENT: usize = 64;
-
-/// A transmit-only packet socket. Dropping it releases the memory and the namespace.
-#[derive(Debug)]
-pub struct AfPacket(Engine<Socket>);
 
 impl AfPacket {
     /// Opens `device` for transmission; [`Options::queue`] has no meaning here.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing stays open.
+    /// An [`OpenError`]; nothing stays open.
     pub fn open(device: &Device<'_>, options: &Options) -> Result<Self, OpenError> {
-        in_namespace(device.netns, || open_here(device.ifname, options)).map(Self)
+        in_namespace(device.netns, || open_here(device.ifname, options))
     }
 }
 
@@ -48,7 +44,7 @@ pub(crate) fn widen_send_buffer(socket: &OwnedFd, stage_count: usize, frame_octe
     }
 }
 
-fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenError> {
+fn open_here(ifname: &str, options: &Options) -> Result<AfPacket, OpenError> {
     let stages = Stages::new(options.stage_count)?;
     let (watch, link) = look_up_ethernet(ifname)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -63,17 +59,20 @@ fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenErro
     })?;
     let slot_octets = link.frame_octets_max().next_multiple_of(SLOT_ALIGNMENT);
     let capabilities = link.capabilities("af_packet", options.stage_count);
-    Ok(Engine::new(Socket { socket, watch }, stages, slot_octets, capabilities))
+    Ok(AfPacket::new(Socket { socket, watch }, stages, slot_octets, capabilities))
 }
 
-/// Takes whole frames, at once.
-trait Wire {
+/// Sends whole frames.
+pub trait Wire {
+    /// Sends one frame without blocking.
     fn send(&mut self, frame: &[u8]) -> Result<(), Errno>;
+    /// The state of the device's link.
     fn link_state(&self) -> LinkState;
 }
 
+/// A bound packet socket and its device.
 #[derive(Debug)]
-struct Socket {
+pub struct Socket {
     socket: OwnedFd,
     watch: LinkWatch,
 }
@@ -90,8 +89,9 @@ impl Wire for Socket {
     }
 }
 
+/// A transmit-only packet socket. Dropping it releases the memory and the namespace.
 #[derive(Debug)]
-struct Engine<W> {
+pub struct AfPacket<W = Socket> {
     wire: W,
     stages: Stages,
     frames: Box<[u8]>,
@@ -99,7 +99,7 @@ struct Engine<W> {
     capabilities: Capabilities,
 }
 
-impl<W: Wire> Engine<W> {
+impl<W: Wire> AfPacket<W> {
     fn new(wire: W, stages: Stages, slot_octets: usize, capabilities: Capabilities) -> Self {
         let octets = usize::from(capabilities.stage_count) * slot_octets;
         let mut frames = vec![0; octets].into_boxed_slice();
@@ -124,13 +124,11 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-impl<W: Wire> Port for Engine<W> {
+impl<W: Wire> Port for AfPacket<W> {
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
         let start = usize::from(self.stages.next_free()?) * self.slot_octets;
         let buffer = &mut self.frames[start..start + self.slot_octets];
-        let octets = build(buffer);
-        let octets = check_frame(buffer, octets, self.capabilities.frame_octets_max)?;
-        self.stages.occupy(octets)
+        self.stages.build(buffer, build, self.capabilities.frame_octets_max)
     }
 
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
@@ -141,47 +139,28 @@ impl<W: Wire> Port for Engine<W> {
 
     #[inline]
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
-        let launched = self.stages.launch(stage);
-        let octets = launched.inspect_err(|_| self.stages.counters.failed_count += 1)?;
+        let octets = self.stages.launch(stage)?;
         let start = stage.index() * self.slot_octets;
         let sent = self.wire.send(&self.frames[start..start + octets]);
         match sent {
             Ok(()) => {
-                self.stages.complete(stage.index());
-                self.stages.counters.committed_count += 1;
+                self.stages.deliver(stage);
                 Ok(())
             }
             Err(errno) => {
                 self.stages.withdraw(stage);
-                self.stages.counters.failed_count += 1;
                 Err(self.error(errno))
             }
         }
-    }
-
-    fn abandon(&mut self, stage: StageId) {
-        self.stages.abandon(stage);
     }
 
     fn reap(&mut self) -> usize {
         0
     }
 
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
     fn link_up(&self) -> bool {
         self.wire.link_state() == LinkState::Up
     }
 
-    fn occupancy(&self) -> Occupancy {
-        self.stages.occupancy()
-    }
-
-    fn counters(&self) -> Counters {
-        self.stages.counters
-    }
+    crate::stages::stage_methods!();
 }
-
-crate::traits::delegate_port!(AfPacket => 0);

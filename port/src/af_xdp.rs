@@ -2,7 +2,7 @@
 //! AF_XDP, copy mode, transmit only: the shortest way out of a Linux host that every driver offers.
 //!
 //! In: staged frames in memory that the kernel reads directly (umem). Out: the device's own transmit function,
-//! called inside the kick: no qdisc, no routing, no netfilter, no neighbour table; taps still see the frame.
+//! called inside the kick: no qdisc, no routing, no netfilter, no neighbour table, and no packet taps (`tcpdump`).
 //! No program is loaded and the fill ring stays empty, so nothing is ever taken from other receivers. Zero-copy
 //! is never asked for. One such socket can transmit on a queue: the second gets [`OpenError::QueueBusy`].
 //!
@@ -24,25 +24,24 @@ use rustix::net::{
 };
 
 use crate::device::{Device, LinkInfo, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
-use crate::error::{OpenError, SendError, StageError};
+use crate::error::OpenError;
 use crate::limits::{CHUNK_OCTETS_MAX, CHUNK_OCTETS_MIN, ETHERNET_HEADER_OCTETS, VLAN_TAG_OCTETS};
 use crate::stages::Stages;
-use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
 use engine::{Engine, Kick};
 use rings::{COMPLETION_OCTETS, CompletionRing, Layout, TX_DESCRIPTOR_OCTETS, TxRing};
 use sys::{FrameMemory, RingMemory};
 
-/// The kernel wants a fill ring to exist; nobody ever uses it.
+/// The kernel wants a fill ring to exist; it is never used.
 const FILL_RING_COUNT: u32 = 1;
 /// What the kernel charges a socket for one small frame beyond its octets, generously.
 pub(crate) const FRAME_OVERHEAD_OCTETS: usize = 2048;
 
 /// A transmit-only AF_XDP socket in copy mode. Dropping it releases the queue, the memory and the namespace.
-#[derive(Debug)]
-pub struct AfXdp(Engine<Socket>);
+pub type AfXdp = Engine<Socket>;
 
+/// A bound AF_XDP socket and its device.
 #[derive(Debug)]
-struct Socket {
+pub struct Socket {
     socket: OwnedFd,
     watch: LinkWatch,
 }
@@ -69,9 +68,9 @@ impl AfXdp {
     /// milliseconds; [`crate::open`] waits for that, this does not.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing stays open.
+    /// An [`OpenError`]; nothing stays open.
     pub fn open(device: &Device<'_>, options: &Options) -> Result<Self, OpenError> {
-        in_namespace(device.netns, || open_here(device.ifname, options)).map(Self)
+        in_namespace(device.netns, || open_here(device.ifname, options))
     }
 }
 
@@ -97,7 +96,7 @@ fn layout(offset: &XdpRingOffset, entry_count: u32) -> Layout {
     }
 }
 
-fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenError> {
+fn open_here(ifname: &str, options: &Options) -> Result<AfXdp, OpenError> {
     let stages = Stages::new(options.stage_count)?;
     let (watch, link) = look_up_ethernet(ifname)?;
     let chunk_octets = chunk_octets(ifname, &link)?;
@@ -117,17 +116,7 @@ fn open_here(ifname: &str, options: &Options) -> Result<Engine<Socket>, OpenErro
     })?;
     let capabilities = link.capabilities("af_xdp", options.stage_count);
     let kick = Socket { socket, watch };
-    Ok(Engine {
-        kick,
-        tx,
-        completion,
-        stages,
-        frames,
-        chunk_octets,
-        capabilities,
-        pending_count: 0,
-        is_one_remembered: false,
-    })
+    Ok(Engine { kick, tx, completion, stages, frames, chunk_octets, capabilities, is_one_remembered: false })
 }
 
 fn register_frames(
@@ -176,5 +165,3 @@ fn map_rings(
     let completion = CompletionRing::new(completion_memory, completion).ok_or_else(unfit)?;
     Ok((tx, completion))
 }
-
-crate::traits::delegate_port!(AfXdp => 0);

@@ -13,10 +13,8 @@ use crate::device::{Device, Options};
 #[cfg(feature = "dpdk")]
 use crate::dpdk::Dpdk;
 use crate::error::{OpenError, SendError, StageError};
-use crate::fault::Fault;
 use crate::memory::Memory;
-use crate::pcap::Pcap;
-use crate::traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 /// How long a queue may take to become free after its last owner closed it.
 const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(250);
@@ -35,11 +33,11 @@ pub struct Opened {
 /// tried around; if both adapters fail, the second one's error is returned.
 ///
 /// Linux gives a closed AF_XDP socket's queue back from a work queue, milliseconds later. So a queue that is
-/// taken is tried again for up to 250 ms (blocking the caller): otherwise a port that is opened anew, or by a
+/// taken is tried again for up to 250 ms (blocking the caller): otherwise a port that is opened again, or by a
 /// restarted daemon, would meet its own past and fall back.
 ///
 /// # Errors
-/// See [`OpenError`]; nothing stays open.
+/// An [`OpenError`]; nothing stays open.
 pub fn open(device: &Device<'_>, options: &Options) -> Result<Opened, OpenError> {
     match open_af_xdp(device, options) {
         Ok(port) => Ok(Opened { port: port.into(), fallback: None }),
@@ -75,10 +73,6 @@ pub enum AnyPort {
     Deferred(Box<Deferred>),
     /// In this process.
     Memory(Box<Memory>),
-    /// Any of these, recorded to a file.
-    Pcap(Box<Pcap<AnyPort, std::io::BufWriter<std::fs::File>>>),
-    /// Any of these, failing on purpose.
-    Fault(Box<Fault<AnyPort>>),
 }
 
 macro_rules! adapters {
@@ -90,14 +84,7 @@ macro_rules! adapters {
         })+
     };
 }
-adapters!(
-    AfXdp(AfXdp),
-    AfPacket(AfPacket),
-    Deferred(Deferred),
-    Memory(Memory),
-    Pcap(Pcap<AnyPort, std::io::BufWriter<std::fs::File>>),
-    Fault(Fault<AnyPort>),
-);
+adapters!(AfXdp(AfXdp), AfPacket(AfPacket), Deferred(Deferred), Memory(Memory),);
 #[cfg(feature = "dpdk")]
 adapters!(Dpdk(Dpdk));
 
@@ -110,8 +97,6 @@ macro_rules! each {
             Self::Dpdk($port) => $call,
             Self::Deferred($port) => $call,
             Self::Memory($port) => $call,
-            Self::Pcap($port) => $call,
-            Self::Fault($port) => $call,
         }
     };
 }
@@ -129,10 +114,6 @@ impl Port for AnyPort {
     #[inline]
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
         each!(self, port => port.commit(stage))
-    }
-
-    fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
-        each!(self, port => port.commit_many(stages))
     }
 
     #[inline]

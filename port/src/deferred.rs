@@ -18,7 +18,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{OpenError, SendError, StageError};
-use crate::stages::{Stages, check_frame};
+use crate::stages::Stages;
 use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 /// A frame that the device takes later is tried again after this, …
@@ -82,12 +82,7 @@ impl Deferred {
     {
         let stages = Stages::new(stage_count)?;
         let count = usize::from(stage_count);
-        let capabilities = Capabilities {
-            adapter: "deferred",
-            stage_count,
-            launch_time: false,
-            ..port.capabilities().clone()
-        };
+        let capabilities = Capabilities { adapter: "deferred", stage_count, ..port.capabilities().clone() };
         // Written once, so that no page is missing when a frame is due.
         let buffer = || Some(vec![1; capabilities.frame_octets_max].into_boxed_slice());
         let buffers = (0..count).map(|_| buffer()).collect();
@@ -108,7 +103,6 @@ impl Deferred {
     #[cold]
     fn refuse(&mut self, stage: StageId, error: SendError) -> SendError {
         self.stages.withdraw(stage);
-        self.stages.counters.failed_count += 1;
         error
     }
 }
@@ -117,9 +111,7 @@ impl Port for Deferred {
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
         let index = usize::from(self.stages.next_free()?);
         let buffer = self.buffers[index].as_deref_mut().ok_or(StageError::Full)?;
-        let octets = build(buffer);
-        let octets = check_frame(buffer, octets, self.capabilities.frame_octets_max)?;
-        self.stages.occupy(octets)
+        self.stages.build(buffer, build, self.capabilities.frame_octets_max)
     }
 
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
@@ -128,8 +120,7 @@ impl Port for Deferred {
     }
 
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
-        let launched = self.stages.launch(stage);
-        let octets = launched.inspect_err(|_| self.stages.counters.failed_count += 1)?;
+        let octets = self.stages.launch(stage)?;
         let thread = self.thread.as_ref().filter(|_| !self.queue.is_abandoned());
         let (Some(thread), Some(buffer)) = (thread, self.buffers[stage.index()].take()) else {
             return Err(self.refuse(stage, SendError::DeviceGone));
@@ -146,10 +137,6 @@ impl Port for Deferred {
         Ok(())
     }
 
-    fn abandon(&mut self, stage: StageId) {
-        self.stages.abandon(stage);
-    }
-
     fn reap(&mut self) -> usize {
         let mut count = 0;
         // No more than there are buffers, however quick the thread is.
@@ -164,22 +151,12 @@ impl Port for Deferred {
         count
     }
 
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    /// As the last frame found it.
+    /// The link's state when the last frame was handed over.
     fn link_up(&self) -> bool {
         self.shared.is_link_up.load(Relaxed)
     }
 
-    fn occupancy(&self) -> Occupancy {
-        self.stages.occupancy()
-    }
-
-    fn counters(&self) -> Counters {
-        self.stages.counters
-    }
+    crate::stages::stage_methods!();
 }
 
 impl Drop for Deferred {

@@ -88,7 +88,6 @@ impl LinkInfo {
             mtu_octets: self.mtu_octets,
             frame_octets_max: self.frame_octets_max(),
             stage_count,
-            launch_time: false,
         }
     }
 }
@@ -101,7 +100,7 @@ pub fn link_info(device: &Device<'_>) -> Result<LinkInfo, OpenError> {
     in_namespace(device.netns, || Ok(look_up(device.ifname)?.1))
 }
 
-/// The device's speed in bit/s; `None` when there is no such device or nobody knows its speed.
+/// The device's speed in bit/s; `None` when there is no such device or its speed is unknown.
 #[must_use]
 pub fn link_speed(device: &Device<'_>) -> Option<u64> {
     link_info(device).ok()?.link_speed
@@ -217,7 +216,7 @@ mod tests {
         let info = link_info(&Device { ifname: "lo", netns: None }).unwrap();
         assert_eq!((info.ifindex, info.mac, info.hardware_type), (1, [0; 6], libc::ARPHRD_LOOPBACK));
         assert!(info.mtu_octets >= 1500);
-        assert_eq!(info.link_speed, None, "nobody knows the loopback's speed");
+        assert_eq!(info.link_speed, None, "the loopback has no speed");
     }
 
     #[test]

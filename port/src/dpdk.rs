@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::device::{Device, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
 use crate::error::{OpenError, SendError, StageError};
 use crate::limits::{CHUNK_OCTETS_MIN, ETHERNET_HEADER_OCTETS, VLAN_TAG_OCTETS};
-use crate::stages::{Stages, check_frame};
+use crate::stages::Stages;
 use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 /// Transmit descriptors asked for; a driver may insist on another count.
@@ -46,7 +46,6 @@ pub struct Dpdk {
     watch: Option<LinkWatch>,
     stages: Stages,
     capabilities: Capabilities,
-    launch: Option<sys::LaunchField>,
 }
 
 impl Dpdk {
@@ -58,7 +57,7 @@ impl Dpdk {
     /// opened.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing stays open but DPDK's environment.
+    /// An [`OpenError`]; nothing stays open but DPDK's environment.
     pub fn open(device: Option<&Device<'_>>, devargs: &str, options: &Options) -> Result<Self, OpenError> {
         let words = Words::of(devargs)?;
         let netns = device.and_then(|device| device.netns);
@@ -77,8 +76,6 @@ impl Dpdk {
             let frame_octets_max = mtu_octets + ETHERNET_HEADER_OCTETS + VLAN_TAG_OCTETS;
             let slot_octets = u16::try_from(frame_octets_max.max(CHUNK_OCTETS_MIN))
                 .map_err(|_| words.failed("MTU")(libc::EMSGSIZE))?;
-            let launch = (info.send_on_timestamp != 0).then(sys::LaunchField::register).transpose();
-            let launch = launch.map_err(failed("rte_mbuf_dyn_tx_timestamp_register"))?;
             let pool = format!("ktsn{}", POOLS.fetch_add(1, Ordering::Relaxed));
             let pool = CString::new(pool).map_err(|_| words.failed("pool")(libc::EINVAL))?;
             let room =
@@ -91,40 +88,9 @@ impl Dpdk {
                 mtu_octets,
                 frame_octets_max,
                 stage_count: options.stage_count,
-                launch_time: launch.is_some(),
             };
-            Ok(Self { lane, watch: link.map(|(watch, _)| watch), stages, capabilities, launch })
+            Ok(Self { lane, watch: link.map(|(watch, _)| watch), stages, capabilities })
         })
-    }
-
-    /// As [`commit`](Port::commit), for a device that holds the frame until `launch_time` of its own clock (the unit is the device's;
-    /// for a NIC with a PHC: nanoseconds).
-    ///
-    /// # Errors
-    /// As `commit`; EOPNOTSUPP where [`Capabilities::launch_time`] is false. The stage is used up.
-    pub fn commit_at(&mut self, stage: StageId, launch_time: u64) -> Result<(), SendError> {
-        let Some(field) = self.launch else {
-            let launched = self.stages.launch(stage);
-            self.stages.counters.failed_count += 1;
-            launched?;
-            self.stages.withdraw(stage);
-            return Err(SendError::Os { errno: libc::EOPNOTSUPP });
-        };
-        self.send(stage, Some((field, launch_time)))
-    }
-
-    #[inline]
-    fn send(&mut self, stage: StageId, launch: Option<(sys::LaunchField, u64)>) -> Result<(), SendError> {
-        let launched = self.stages.launch(stage);
-        let octets = launched.inspect_err(|_| self.stages.counters.failed_count += 1)?;
-        if self.lane.send(stage.index(), octets, launch) {
-            self.stages.complete(stage.index());
-            self.stages.counters.committed_count += 1;
-            return Ok(());
-        }
-        self.stages.withdraw(stage);
-        self.stages.counters.failed_count += 1;
-        Err(self.refusal())
     }
 
     /// Why the driver took no frame: it does not say.
@@ -189,7 +155,7 @@ fn start_environment(first: &Words) -> Result<(), OpenError> {
 
 fn initialise(arguments: Vec<CString>) -> Result<(), i32> {
     sys::init(arguments)?;
-    // Nothing is shared, so nothing lies in there, and nobody would remove it at the process's end.
+    // Nothing is shared, so the directory is empty, and no other process would remove it in the end.
     let _kept_by_others = std::fs::remove_dir(sys::directory());
     Ok(())
 }
@@ -222,9 +188,7 @@ impl Port for Dpdk {
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
         let index = usize::from(self.stages.next_free()?);
         let buffer = self.lane.buffer(index).ok_or(StageError::Full)?;
-        let octets = build(buffer);
-        let octets = check_frame(buffer, octets, self.capabilities.frame_octets_max)?;
-        self.stages.occupy(octets)
+        self.stages.build(buffer, build, self.capabilities.frame_octets_max)
     }
 
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
@@ -234,19 +198,17 @@ impl Port for Dpdk {
 
     #[inline]
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
-        self.send(stage, None)
-    }
-
-    fn abandon(&mut self, stage: StageId) {
-        self.stages.abandon(stage);
+        let octets = self.stages.launch(stage)?;
+        if self.lane.send(stage.index(), octets) {
+            self.stages.deliver(stage);
+            return Ok(());
+        }
+        self.stages.withdraw(stage);
+        Err(self.refusal())
     }
 
     fn reap(&mut self) -> usize {
         0
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
     }
 
     fn link_up(&self) -> bool {
@@ -256,11 +218,5 @@ impl Port for Dpdk {
         }
     }
 
-    fn occupancy(&self) -> Occupancy {
-        self.stages.occupancy()
-    }
-
-    fn counters(&self) -> Counters {
-        self.stages.counters
-    }
+    crate::stages::stage_methods!();
 }

@@ -92,7 +92,7 @@ pub enum OpenError {
         "devargs '{devargs}': expected a device and its arguments without blanks, as net_af_packet0,iface=eth1"
     )]
     Devargs {
-        /// As given.
+        /// The devargs as given.
         devargs: String,
     },
     /// DPDK, or one of its drivers, refused.
@@ -177,7 +177,7 @@ pub enum SendError {
     /// The device is administratively down or has no carrier.
     #[error("the link is down")]
     LinkDown,
-    /// The device was removed or moved to another namespace: drop the port and open it anew.
+    /// The device was removed or moved to another namespace: drop the port and open it again.
     #[error("the device is gone")]
     DeviceGone,
     /// The device's MTU shrank after the port was opened.
@@ -191,7 +191,7 @@ pub enum SendError {
     #[error("the kernel has no memory for the frame now")]
     NoMemory,
     /// The device or the peer of a virtual device took the frame and threw it away (its queue was full). Sending it
-    /// again may make a duplicate: a device that sends to several others tells of those that threw it away.
+    /// again may make a duplicate: a device that sends to several others reports each that dropped it.
     #[error("the device dropped the frame")]
     Dropped,
     /// Anything else the kernel said.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The last step before the wire: one network device, opened for transmission only.
 //!
-//! In: whole Ethernet frames (without FCS) that somebody else scheduled. Out: the same octets on the wire, in
+//! In: whole Ethernet frames (without FCS) that the caller has scheduled. Out: the same octets on the wire, in
 //! the order of the commits. A frame goes through three hands:
 //!
 //! ```text
@@ -31,12 +31,10 @@ pub mod auto;
 pub mod deferred;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
-pub mod fault;
 pub mod memory;
-pub mod pcap;
 
 pub use auto::{AnyPort, Opened, open};
 pub use device::{Device, LinkInfo, LinkState, Options, in_namespace, link_info, link_speed};
 pub use error::{OpenError, SendError, StageError};
 pub use limits::{CHUNK_OCTETS_MAX, ETHERNET_HEADER_OCTETS, STAGE_COUNT_MAX, VLAN_TAG_OCTETS};
-pub use traits::{BatchReport, Builder, Capabilities, Counters, Occupancy, Port, StageId};
+pub use traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};

@@ -13,8 +13,6 @@ pub(crate) const STAGE_COUNT_DEFAULT: u16 = 256;
 pub const CHUNK_OCTETS_MAX: usize = 4096;
 /// Smallest buffer that AF_XDP allows (`XDP_UMEM_MIN_CHUNK_SIZE`), enough for an MTU of 1500 and a tag.
 pub(crate) const CHUNK_OCTETS_MIN: usize = 2048;
-/// Frames that the kernel sends in one copy-mode kick (`TX_BATCH_SIZE`); more needs another kick.
-pub(crate) const KICK_FRAMES: usize = 32;
 /// Longest interface name without its NUL (`IFNAMSIZ` − 1).
 pub(crate) const IFNAME_OCTETS_MAX: usize = 15;
 

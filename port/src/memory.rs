@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A port without a device: frames end in this process.
 //!
-//! In: staged frames. Out: counts, and on request the frames themselves, recorded (bounded) or handed to a
-//! closure at their commit. When buffers come back can be programmed, so that a caller meets back-pressure.
+//! In: staged frames. Out: counts, and on request the frames themselves, handed to a closure at their commit. When buffers
+//! come back can be programmed, so that a caller meets back-pressure.
 //! No system call, no clock: the simulator and the throughput measurement run on it.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::error::{OpenError, SendError, StageError};
 use crate::limits::{CHUNK_OCTETS_MIN, ETHERNET_HEADER_OCTETS, VLAN_TAG_OCTETS};
-use crate::stages::{Stages, check_frame};
+use crate::stages::Stages;
 use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 
 /// Gets each committed frame.
@@ -31,43 +31,34 @@ pub enum Completion {
     },
 }
 
-enum Destination {
-    Nowhere,
-    Record { frames: VecDeque<Vec<u8>>, frames_max: usize },
-    Sink(Sink),
+/// Closures that a test sets.
+#[derive(Default)]
+struct Hooks {
+    sink: Option<Sink>,
+    look: Option<Look>,
 }
 
-impl fmt::Debug for Destination {
+impl fmt::Debug for Hooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nowhere => "Nowhere",
-            Self::Record { .. } => "Record",
-            Self::Sink(_) => "Sink",
-        })
+        f.debug_struct("Hooks")
+            .field("sink", &self.sink.is_some())
+            .field("look", &self.look.is_some())
+            .finish()
     }
 }
 
-struct Looks(Option<Look>);
-
-impl fmt::Debug for Looks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Looks" } else { "None" })
-    }
-}
-
-/// The port.
+/// A port without a device.
 #[derive(Debug)]
 pub struct Memory {
     stages: Stages,
     frames: Box<[u8]>,
     chunk_octets: usize,
     capabilities: Capabilities,
-    destination: Destination,
+    hooks: Hooks,
     completion: Completion,
     in_flight: VecDeque<u16>,
     refusals: VecDeque<SendError>,
     link_up: bool,
-    looks: Looks,
 }
 
 impl Memory {
@@ -92,35 +83,26 @@ impl Memory {
                 mtu_octets,
                 frame_octets_max,
                 stage_count,
-                launch_time: false,
             },
-            destination: Destination::Nowhere,
+            hooks: Hooks::default(),
             completion: Completion::AtCommit,
             in_flight: VecDeque::with_capacity(count),
             refusals: VecDeque::new(),
             link_up: true,
-            looks: Looks(None),
         })
-    }
-
-    /// Keeps the newest `frames_max` committed frames. Recording allocates.
-    #[must_use]
-    pub fn recording(mut self, frames_max: usize) -> Self {
-        self.destination = Destination::Record { frames: VecDeque::with_capacity(frames_max), frames_max };
-        self
     }
 
     /// Hands each committed frame to `sink`.
     #[must_use]
     pub fn with_sink(mut self, sink: Sink) -> Self {
-        self.destination = Destination::Sink(sink);
+        self.hooks.sink = Some(sink);
         self
     }
 
     /// Calls `look` at each [`Port::warm_up`].
     #[must_use]
     pub fn with_look(mut self, look: Look) -> Self {
-        self.looks = Looks(Some(look));
+        self.hooks.look = Some(look);
         self
     }
 
@@ -138,38 +120,13 @@ impl Memory {
     pub fn set_link_up(&mut self, link_up: bool) {
         self.link_up = link_up;
     }
-
-    /// The recorded frames, oldest first; they are forgotten here. Empty unless [`Self::recording`].
-    pub fn take_recorded(&mut self) -> Vec<Vec<u8>> {
-        match &mut self.destination {
-            Destination::Record { frames, .. } => frames.drain(..).collect(),
-            Destination::Nowhere | Destination::Sink(_) => Vec::new(),
-        }
-    }
-
-    fn deliver(destination: &mut Destination, frame: &[u8]) {
-        match destination {
-            Destination::Nowhere => {}
-            Destination::Record { frames, frames_max } => {
-                if frames.len() == *frames_max {
-                    frames.pop_front();
-                }
-                if *frames_max > 0 {
-                    frames.push_back(frame.to_vec());
-                }
-            }
-            Destination::Sink(sink) => sink(frame),
-        }
-    }
 }
 
 impl Port for Memory {
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
         let start = usize::from(self.stages.next_free()?) * self.chunk_octets;
         let buffer = &mut self.frames[start..start + self.chunk_octets];
-        let octets = build(buffer);
-        let octets = check_frame(buffer, octets, self.capabilities.frame_octets_max)?;
-        self.stages.occupy(octets)
+        self.stages.build(buffer, build, self.capabilities.frame_octets_max)
     }
 
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
@@ -180,16 +137,16 @@ impl Port for Memory {
 
     #[inline]
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
-        let launched = self.stages.launch(stage);
-        let octets = launched.inspect_err(|_| self.stages.counters.failed_count += 1)?;
+        let octets = self.stages.launch(stage)?;
         let refusal = if self.link_up { self.refusals.pop_front() } else { Some(SendError::LinkDown) };
         if let Some(error) = refusal {
             self.stages.withdraw(stage);
-            self.stages.counters.failed_count += 1;
             return Err(error);
         }
         let start = stage.index() * self.chunk_octets;
-        Self::deliver(&mut self.destination, &self.frames[start..start + octets]);
+        if let Some(sink) = &mut self.hooks.sink {
+            sink(&self.frames[start..start + octets]);
+        }
         self.stages.counters.committed_count += 1;
         match self.completion {
             Completion::AtCommit => {
@@ -201,13 +158,9 @@ impl Port for Memory {
     }
 
     fn warm_up(&mut self) {
-        if let Looks(Some(look)) = &mut self.looks {
+        if let Some(look) = &mut self.hooks.look {
             look();
         }
-    }
-
-    fn abandon(&mut self, stage: StageId) {
-        self.stages.abandon(stage);
     }
 
     fn reap(&mut self) -> usize {
@@ -222,21 +175,11 @@ impl Port for Memory {
         count
     }
 
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
     fn link_up(&self) -> bool {
         self.link_up
     }
 
-    fn occupancy(&self) -> Occupancy {
-        self.stages.occupancy()
-    }
-
-    fn counters(&self) -> Counters {
-        self.stages.counters
-    }
+    crate::stages::stage_methods!();
 }
 
 #[cfg(test)]
@@ -244,18 +187,26 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
+    /// A port, and the frames that it is handed.
+    fn recorded(stage_count: u16) -> (Arc<Mutex<Vec<Vec<u8>>>>, Memory) {
+        let frames = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&frames);
+        let sink = Box::new(move |frame: &[u8]| to.lock().unwrap().push(frame.to_vec()));
+        (frames, Memory::new(stage_count, 1500).unwrap().with_sink(sink))
+    }
+
     #[test]
     fn nothing_leaves_before_its_commit_and_order_is_the_commits() {
-        let mut port = Memory::new(4, 1500).unwrap().recording(8);
+        let (seen, mut port) = recorded(4);
         let first = port.stage_copy(&[1; 60]).unwrap();
         let second = port.stage_copy(&[2; 64]).unwrap();
         let third = port.stage_copy(&[3; 68]).unwrap();
         assert_eq!(port.staged_frame(second), Some(&[2; 64][..]));
-        assert!(port.take_recorded().is_empty());
+        assert!(seen.lock().unwrap().is_empty());
         port.commit(second).unwrap();
         port.abandon(third);
         port.commit(first).unwrap();
-        assert_eq!(port.take_recorded(), [vec![2; 64], vec![1; 60]]);
+        assert_eq!(*seen.lock().unwrap(), [vec![2; 64], vec![1; 60]]);
         assert_eq!(port.staged_frame(second), None);
         assert_eq!(port.commit(second), Err(SendError::NotStaged));
         let counters = port.counters();
@@ -283,30 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_sees_each_frame_and_a_record_is_bounded() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let to = Arc::clone(&seen);
-        let mut port =
-            Memory::new(2, 1500).unwrap().with_sink(Box::new(move |frame| to.lock().unwrap().push(frame[0])));
-        let mut recorder = Memory::new(2, 1500).unwrap().recording(2);
-        for n in 0..5 {
-            for port in [&mut port, &mut recorder] {
-                let stage = port.stage_copy(&[n; 60]).unwrap();
-                port.commit(stage).unwrap();
-            }
-        }
-        assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3, 4]);
-        assert_eq!(recorder.take_recorded(), [vec![3; 60], vec![4; 60]]);
-    }
-
-    #[test]
     fn a_link_that_is_down_refuses() {
-        let mut port = Memory::new(2, 1500).unwrap().recording(2);
+        let (seen, mut port) = recorded(2);
         port.set_link_up(false);
         let stage = port.stage_copy(&[1; 60]).unwrap();
         assert_eq!(port.commit(stage), Err(SendError::LinkDown));
         assert_eq!(port.occupancy().free, 2);
-        assert!(port.take_recorded().is_empty() && !port.link_up());
+        assert!(seen.lock().unwrap().is_empty() && !port.link_up());
         assert_eq!(port.stage_copy(&[0; 1519]), Err(StageError::TooLong { octets: 1519, octets_max: 1518 }));
     }
 }

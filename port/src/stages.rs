@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The book of the transmit buffers: which are free, staged, in flight.
+//! The state of each transmit buffer: free, staged or in flight.
 //!
-//! In: the adapter's moves. Out: refusals of moves that are not allowed. It holds no frame octets and makes no
-//! system call, so every adapter keeps the same book and conservation is checked in one place.
+//! In: the adapter's moves. Out: refusals of moves that are not allowed, counters. It holds no frame octets and makes no
+//! system call, so all adapters share it, and conservation of buffers is checked in one place.
 
 use crate::error::{OpenError, SendError, StageError};
 use crate::limits::{ETHERNET_HEADER_OCTETS, ETHERTYPE_VLAN, STAGE_COUNT_MAX, VLAN_TAG_OCTETS};
-use crate::traits::{Counters, Occupancy, StageId};
+use crate::traits::{Builder, Counters, Occupancy, StageId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -42,13 +42,24 @@ impl Stages {
         })
     }
 
-    /// The buffer that the next frame is built into; it stays free until [`Self::occupy`].
+    /// The buffer that the next frame is built into; it stays free until [`Self::build`].
     pub(crate) fn next_free(&self) -> Result<u16, StageError> {
         self.free.last().copied().ok_or(StageError::Full)
     }
 
+    /// Builds and checks a frame in the octets of the buffer that [`Self::next_free`] named, and marks the buffer as staged.
+    pub(crate) fn build(
+        &mut self,
+        buffer: &mut [u8],
+        build: &mut Builder<'_>,
+        frame_octets_max: usize,
+    ) -> Result<StageId, StageError> {
+        let octets = build(buffer);
+        self.occupy(check_frame(buffer, octets, frame_octets_max)?)
+    }
+
     /// The buffer of [`Self::next_free`] now holds a frame of `octets`.
-    pub(crate) fn occupy(&mut self, octets: usize) -> Result<StageId, StageError> {
+    fn occupy(&mut self, octets: usize) -> Result<StageId, StageError> {
         let octets32 = u32::try_from(octets)
             .map_err(|_| StageError::TooLong { octets, octets_max: u32::MAX as usize })?;
         let index = self.free.pop().ok_or(StageError::Full)?;
@@ -68,9 +79,12 @@ impl Stages {
         }
     }
 
-    /// staged → in flight. Returns the frame's length in octets.
+    /// staged → in flight. Returns the frame's length in octets. A stage that is not occupied counts as a failed commit.
     pub(crate) fn launch(&mut self, stage: StageId) -> Result<usize, SendError> {
-        let octets = self.staged_octets(stage).ok_or(SendError::NotStaged)?;
+        let Some(octets) = self.staged_octets(stage) else {
+            self.counters.failed_count += 1;
+            return Err(SendError::NotStaged);
+        };
         self.states[stage.index()] = State::InFlight;
         self.staged_count -= 1;
         self.in_flight_count += 1;
@@ -88,10 +102,17 @@ impl Stages {
         true
     }
 
-    /// in flight → free, without having been transmitted. Counts nothing.
+    /// in flight → free: the port has accepted the frame, and its buffer is not needed any more.
+    pub(crate) fn deliver(&mut self, stage: StageId) {
+        self.complete(stage.index());
+        self.counters.committed_count += 1;
+    }
+
+    /// in flight → free, without having been transmitted: the commit failed.
     pub(crate) fn withdraw(&mut self, stage: StageId) {
         debug_assert_eq!(self.states[stage.index()], State::InFlight, "only a launched frame is withdrawn");
         self.land(stage.index());
+        self.counters.failed_count += 1;
     }
 
     fn land(&mut self, index: usize) {
@@ -123,13 +144,28 @@ impl Stages {
     }
 }
 
+/// Implements the methods of [`Port`](crate::Port) that only look at the fields `stages` and `capabilities`.
+macro_rules! stage_methods {
+    () => {
+        fn abandon(&mut self, stage: StageId) {
+            self.stages.abandon(stage);
+        }
+        fn capabilities(&self) -> &Capabilities {
+            &self.capabilities
+        }
+        fn occupancy(&self) -> Occupancy {
+            self.stages.occupancy()
+        }
+        fn counters(&self) -> Counters {
+            self.stages.counters
+        }
+    };
+}
+pub(crate) use stage_methods;
+
 /// Checks what a builder wrote into `buffer` against the device's limit: `frame_octets_max` for a frame with an
 /// 802.1Q tag, four octets less without. That is the kernel's own rule for packet sockets, applied to all.
-pub(crate) fn check_frame(
-    buffer: &[u8],
-    octets: Option<usize>,
-    frame_octets_max: usize,
-) -> Result<usize, StageError> {
+fn check_frame(buffer: &[u8], octets: Option<usize>, frame_octets_max: usize) -> Result<usize, StageError> {
     let octets = octets.ok_or(StageError::NotBuilt)?;
     if octets < ETHERNET_HEADER_OCTETS {
         return Err(StageError::TooShort { octets });

@@ -34,8 +34,6 @@ pub struct Capabilities {
     pub frame_octets_max: usize,
     /// How many frames can be staged or in flight at once.
     pub stage_count: u16,
-    /// Whether the device itself can hold a frame until a launch time. If not, commit at the transmit time.
-    pub launch_time: bool,
 }
 
 /// Where the port's buffers are. `free + staged + in_flight` is always the count of all.
@@ -64,11 +62,11 @@ pub struct Counters {
     pub staged_count: u64,
     /// Frames that the port accepted for the wire.
     pub committed_count: u64,
-    /// Of the committed ones: frames of a batch that the kernel took not at the first kick but at a later one.
+    /// Committed frames that a thread of the port hands over later ([`crate::deferred`]).
     pub deferred_count: u64,
     /// Frames that a commit refused with an error; they did not go out.
     pub failed_count: u64,
-    /// Of the deferred ones: the device dropped them in the end, so `committed_count` is too high by these.
+    /// Deferred frames that the device refused in the end: `committed_count` includes them.
     pub deferred_dropped_count: u64,
     /// Frames given back unsent.
     pub abandoned_count: u64,
@@ -78,72 +76,32 @@ pub struct Counters {
     pub stray_completion_count: u64,
 }
 
-/// What became of a batch. `taken_count + failed_count` is the batch's length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BatchReport {
-    /// Frames accepted for the wire.
-    pub taken_count: usize,
-    /// Frames that did not go out.
-    pub failed_count: usize,
-    /// The first error.
-    pub error: Option<SendError>,
-}
-
-impl BatchReport {
-    pub(crate) fn count(&mut self, result: Result<(), SendError>) {
-        match result {
-            Ok(()) => self.taken_count += 1,
-            Err(error) => self.fail(1, error),
-        }
-    }
-
-    pub(crate) fn fail(&mut self, count: usize, error: SendError) {
-        self.failed_count += count;
-        if count > 0 {
-            self.error = self.error.or(Some(error));
-        }
-    }
-}
-
 /// One network device, open for transmission. One worker owns it; no method blocks or allocates.
 pub trait Port {
     /// Builds one frame into a free buffer. Nothing leaves yet.
     ///
     /// # Errors
-    /// See [`StageError`]; no buffer stays occupied.
+    /// A [`StageError`]; no buffer stays occupied.
     fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError>;
 
     /// The octets of a staged frame, `None` when the stage is not occupied by one.
     fn staged_frame(&self, stage: StageId) -> Option<&[u8]>;
 
     /// Puts a staged frame onto the wire now. The stage is used up whatever the result. `Ok` means that the
-    /// kernel has the frame; should a batch before it have left frames behind, that it is queued behind those.
+    /// kernel has the frame.
     ///
     /// # Errors
-    /// See [`SendError`]: the frame did not go out and never will.
+    /// A [`SendError`]: the frame did not go out and never will.
     fn commit(&mut self, stage: StageId) -> Result<(), SendError>;
 
-    /// Puts several staged frames onto the wire in the given order, with as few system calls as the adapter
-    /// can. An error in the middle does not hold up the rest. What the kernel does not take now is queued towards it
-    /// (counted as deferred), and each [`reap`](Self::reap) pushes it on: whoever minds when a frame leaves commits it alone.
-    ///
-    fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
-        let mut report = BatchReport::default();
-        for stage in stages {
-            report.count(self.commit(*stage));
-        }
-        report
-    }
-
-    /// Goes the way of a commit as far as it goes without a frame, so that the commit that follows finds code and data in the
-    /// caches. Nothing leaves. The default does nothing.
+    /// Runs the code of a commit without a frame, so that the commit that follows finds code and data in the caches. Nothing
+    /// leaves. The default does nothing.
     fn warm_up(&mut self) {}
 
     /// Gives a staged frame's buffer back unsent. Anything else than a staged frame is left alone.
     fn abandon(&mut self, stage: StageId);
 
-    /// Takes back buffers whose transmission is complete, and pushes deferred frames on. Bounded by the count of
-    /// buffers. Returns how many came back.
+    /// Takes back buffers whose transmission is complete, at most all buffers. Returns how many came back.
     fn reap(&mut self) -> usize;
 
     /// What the port can do.
@@ -161,7 +119,7 @@ pub trait Port {
     /// Stages a copy of `frame`.
     ///
     /// # Errors
-    /// As [`stage`](Self::stage).
+    /// A [`StageError`]; no buffer stays occupied.
     fn stage_copy(&mut self, frame: &[u8]) -> Result<StageId, StageError> {
         let octets_max = self.capabilities().frame_octets_max;
         if frame.len() > octets_max {
@@ -173,47 +131,3 @@ pub trait Port {
         })
     }
 }
-
-/// Implements [`Port`] for a wrapper by passing every call to its field.
-macro_rules! delegate_port {
-    ($name:ident => $field:tt) => {
-        impl Port for $name {
-            fn stage(&mut self, build: &mut Builder<'_>) -> Result<StageId, StageError> {
-                self.$field.stage(build)
-            }
-            fn staged_frame(&self, stage: StageId) -> Option<&[u8]> {
-                self.$field.staged_frame(stage)
-            }
-            #[inline]
-            fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
-                self.$field.commit(stage)
-            }
-            fn commit_many(&mut self, stages: &[StageId]) -> BatchReport {
-                self.$field.commit_many(stages)
-            }
-            #[inline]
-            fn warm_up(&mut self) {
-                self.$field.warm_up();
-            }
-            fn abandon(&mut self, stage: StageId) {
-                self.$field.abandon(stage);
-            }
-            fn reap(&mut self) -> usize {
-                self.$field.reap()
-            }
-            fn capabilities(&self) -> &Capabilities {
-                self.$field.capabilities()
-            }
-            fn link_up(&self) -> bool {
-                self.$field.link_up()
-            }
-            fn occupancy(&self) -> Occupancy {
-                self.$field.occupancy()
-            }
-            fn counters(&self) -> Counters {
-                self.$field.counters()
-            }
-        }
-    };
-}
-pub(crate) use delegate_port;

@@ -65,17 +65,14 @@ fn a_thousand_frames_arrive_whole_and_in_order() {
             scope.spawn(|| {
                 support::keep_to_one_cpu();
                 let mut rest = &frames[..];
-                // Single commits and batches in turn, some of them over what one kick sends.
+                // One frame staged at a time, and many.
                 for batch in [1, 1, 3, 100, 32, 33, 64, 250].into_iter().cycle() {
                     let (now, later) = rest.split_at(batch.min(rest.len()));
                     let stages: Vec<_> = now.iter().map(|frame| port.stage_copy(frame).unwrap()).collect();
                     assert_eq!(port.occupancy().staged, now.len());
-                    if let [stage] = stages[..] {
-                        assert_eq!(port.staged_frame(stage), Some(&now[0][..]));
+                    for (stage, frame) in stages.into_iter().zip(now) {
+                        assert_eq!(port.staged_frame(stage), Some(&frame[..]));
                         port.commit(stage).unwrap();
-                    } else {
-                        let report = port.commit_many(&stages);
-                        assert_eq!((report.taken_count, report.error), (now.len(), None));
                     }
                     reap_until_idle(&mut port);
                     assert_eq!(port.occupancy(), ALL_FREE);
@@ -121,7 +118,7 @@ fn a_full_port_says_so_and_recovers() {
         let receiver = bed.receiver();
         let stages: Vec<_> = (0..256).map(|n| port.stage_copy(&frame(n, 64)).unwrap()).collect();
         assert_eq!(port.stage_copy(&frame(0, 64)), Err(StageError::Full));
-        assert_eq!(port.commit_many(&stages).taken_count, 256);
+        assert!(stages.into_iter().all(|stage| port.commit(stage).is_ok()));
         reap_until_idle(&mut port);
         assert_eq!((port.occupancy(), receiver.drain(256).len()), (ALL_FREE, 256));
         assert_eq!(port.stage(&mut |_| None), Err(StageError::NotBuilt));
@@ -214,15 +211,12 @@ fn a_link_that_is_down_refuses_and_nothing_stale_leaves_later() {
         bed.near(&format!("link set {NEAR} down"));
         assert!(!port.link_up());
         assert_eq!(commit(&mut port, 1), Err(SendError::LinkDown), "administratively down");
-        let batch: Vec<_> = (2..40).map(|n| port.stage_copy(&frame(n, 64)).unwrap()).collect();
-        let report = port.commit_many(&batch);
-        assert_eq!((report.failed_count, report.error), (38, Some(SendError::LinkDown)));
+        assert!((2..40).all(|n| commit(&mut port, n) == Err(SendError::LinkDown)));
         bed.near(&format!("link set {NEAR} up"));
         bed.far(&format!("link set {} down", support::FAR));
         assert!(!port.link_up());
         assert_eq!(commit(&mut port, 41), Err(SendError::LinkDown), "no carrier");
-        let batch: Vec<_> = (42..50).map(|n| port.stage_copy(&frame(n, 64)).unwrap()).collect();
-        assert_eq!(port.commit_many(&batch).failed_count, 8);
+        assert!((42..50).all(|n| commit(&mut port, n).is_err()));
         bed.far(&format!("link set {} up", support::FAR));
         assert!(port.link_up());
         assert_eq!(commit(&mut port, 50), Ok(()));
@@ -241,9 +235,7 @@ fn a_removed_device_is_gone_and_can_be_opened_anew() {
         port.commit(stage).unwrap();
         let staged = [port.stage_copy(&frame(2, 64)).unwrap(), port.stage_copy(&frame(3, 64)).unwrap()];
         bed.near(&format!("link del {NEAR}"));
-        assert_eq!(port.commit(staged[0]), Err(SendError::DeviceGone));
-        let report = port.commit_many(&staged[1..]);
-        assert_eq!((report.failed_count, report.error), (1, Some(SendError::DeviceGone)));
+        assert_eq!(staged.map(|stage| port.commit(stage)), [Err(SendError::DeviceGone); 2]);
         assert!(!port.link_up());
         port.reap();
         assert_eq!(port.occupancy(), ALL_FREE);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control API of ktsnd, generated from `ktsn/v1/node.proto`: messages, client and server; and the messages' form of
-//! nouns that both sides send.
+//! The control API of ktsnd, generated from `ktsn/v1/node.proto`: messages, client and server. Beside it the configuration of
+//! an attachment, which is JSON in these messages, and the messages' form of gate parameters.
 #![forbid(unsafe_code)]
+
+pub mod attachment;
 
 /// `ktsn.v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -9,7 +11,7 @@ pub mod v1 {
     tonic::include_proto!("ktsn.v1");
 }
 
-/// Spans are never negative in parameters without faults.
+/// Gate parameters as a message. Spans must not be negative, as in checked parameters.
 impl From<&ktsn_model::AdminPort> for v1::GateParameters {
     fn from(admin: &ktsn_model::AdminPort) -> Self {
         Self {

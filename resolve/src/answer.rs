@@ -8,15 +8,15 @@ use core::net::IpAddr;
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
 use ktsn_wire::{HeaderTemplate, MacAddress};
 
-use crate::datagram::{Datagram, Leaves};
-use crate::link::LinkTable;
-use crate::table::{AttachmentIndex, PortIndex, Tables};
-use crate::way::{Way, payload_max, way};
+use crate::datagram::{Datagram, Departure};
+use crate::link::{LinkTable, PortIndex};
+use crate::path::{Path, path_to, payload_max};
+use crate::table::{AttachmentIndex, Tables};
 
 /// A datagram's addresses and marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
-    /// Whose it is.
+    /// The attachment that sends it.
     pub attachment: AttachmentIndex,
     /// The socket's local address when it has a specific one (bound or chosen by `connect`).
     pub bound: Option<IpAddr>,
@@ -60,7 +60,7 @@ pub struct Resolved {
     pub skipped: u16,
 }
 
-/// One of the frames that a datagram to a group, or to a station that nobody knows, leaves as (head-end replication).
+/// One of the frames that a datagram to a group, or to an unknown station, leaves as (head-end replication).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Replica {
     /// The first that can leave, or the only one.
@@ -113,7 +113,7 @@ pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
     resolve_replica(tables, flow, Replica::First)
 }
 
-/// The same for a certain one of several frames.
+/// Applies the rules to one of the frames that a datagram leaves as.
 ///
 /// # Errors
 /// Those of [`resolve`]; `no_route` for a copy that the tables know no more.
@@ -140,8 +140,8 @@ fn decide(
         return Err(Refusal::Bypass(BypassReason::NotAttached));
     };
     let destination = flow.destination.to_canonical();
-    let way = way(tables, IpPrefix::host(destination));
-    if let Way::Bypass(reason) = way {
+    let path = path_to(tables, IpPrefix::host(destination));
+    if let Path::Bypass(reason) = path {
         return Err(Refusal::Bypass(reason));
     }
     if needs_scope(destination) && flow.scope != 0 && flow.scope != tables.interface.if_index() {
@@ -149,14 +149,14 @@ fn decide(
     }
     let bound = bound_source(&tables.interface, flow.bound, destination)?;
     let datagram = Datagram { tables, flow, destination, bound, unknown };
-    let leaves = match way {
-        Way::Group => datagram.group(replica)?,
-        Way::Unicast | Way::Bypass(_) => datagram.unicast(replica)?,
-        Way::Tunnel(..) | Way::Forwarded if replica != Replica::First => return Err(NO_ROUTE),
-        Way::Tunnel(vxlan, peer) => datagram.tunnel(vxlan, peer)?,
-        Way::Forwarded => datagram.forwarded()?,
+    let leaves = match path {
+        Path::Group => datagram.group(replica)?,
+        Path::Unicast | Path::Bypass(_) => datagram.unicast(replica)?,
+        Path::Tunnel(..) | Path::Forwarded if replica != Replica::First => return Err(NO_ROUTE),
+        Path::Tunnel(vxlan, peer) => datagram.tunnel(vxlan, peer)?,
+        Path::Forwarded => datagram.forwarded()?,
     };
-    let Leaves { egress, repr, replica, skipped } = leaves;
+    let Departure { egress, repr, replica, skipped } = leaves;
     if egress == Egress::Uplink && !tables.permits(Some(destination)) {
         return Err(FORBIDDEN);
     }
@@ -165,7 +165,7 @@ fn decide(
         Egress::Interface => tables.interface.port(),
     };
     let template = HeaderTemplate::new(&repr).map_err(|_| Refusal::Drop(DropReason::Bug, None))?;
-    let payload_max = payload_max(tables, &way, destination.is_ipv4());
+    let payload_max = payload_max(tables, &path, destination.is_ipv4());
     Ok(Resolved { port, template, payload_max, egress, replica, skipped })
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules 3 to 6 for one datagram: the headers of the frame that it leaves as.
 //!
-//! In: an attachment's tables, a [`Flow`] whose way is known. Out: the headers and the egress, or a [`Refusal`]. Must never
+//! In: an attachment's tables, a [`Flow`] and its path. Out: the headers and the egress, or a [`Refusal`]. Must never
 //! allocate or panic: workers call it.
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -29,20 +29,20 @@ pub(crate) struct Datagram<'a> {
     pub(crate) destination: IpAddr,
     /// The socket's own address, which is the interface's.
     pub(crate) bound: Option<IpAddr>,
-    /// What stands for a MAC address that nobody knows yet; none: there is no answer without it.
+    /// What stands for a MAC address that is not known yet; none: there is no answer without it.
     pub(crate) unknown: Option<MacAddress>,
 }
 
-/// A frame of it.
-pub(crate) struct Leaves {
+/// A frame of a datagram: its egress, its headers, and which copy it is.
+pub(crate) struct Departure {
     pub(crate) egress: Egress,
     pub(crate) repr: TemplateRepr,
-    /// See [`crate::Resolved`].
+    /// Set when the datagram leaves as several frames: which of them this is.
     pub(crate) replica: Option<Replica>,
     pub(crate) skipped: u16,
 }
 
-impl Leaves {
+impl Departure {
     fn one(egress: Egress, repr: TemplateRepr) -> Self {
         Self { egress, repr, replica: None, skipped: 0 }
     }
@@ -73,7 +73,7 @@ impl Datagram<'_> {
     }
 
     /// Rule 3: the MAC address follows from the destination.
-    pub(crate) fn group(&self, replica: Replica) -> Result<Leaves, Refusal> {
+    pub(crate) fn group(&self, replica: Replica) -> Result<Departure, Refusal> {
         let (mac, hop_limit, next_hop) = match group_mac(self.destination) {
             Some(mac) => (mac, HOP_LIMIT_MULTICAST, None),
             None => {
@@ -106,7 +106,7 @@ impl Datagram<'_> {
     }
 
     /// Rule 4: what the pod's router and the node's VXLAN device would have made of it.
-    pub(crate) fn tunnel(&self, vxlan: &VxlanRouted, peer: &Peer) -> Result<Leaves, Refusal> {
+    pub(crate) fn tunnel(&self, vxlan: &VxlanRouted, peer: &Peer) -> Result<Departure, Refusal> {
         let network = self.passed_on()?;
         if !peer.is_reachable() {
             return Err(Refusal::Drop(DropReason::NoNeighbour, None));
@@ -118,18 +118,18 @@ impl Datagram<'_> {
             network,
             udp: self.udp(),
         };
-        Ok(Leaves::one(Egress::Uplink, repr))
+        Ok(Departure::one(Egress::Uplink, repr))
     }
 
     /// Rule 4b: what the node's own routing would have made of it.
-    pub(crate) fn forwarded(&self) -> Result<Leaves, Refusal> {
+    pub(crate) fn forwarded(&self) -> Result<Departure, Refusal> {
         let network = self.passed_on()?;
         let uplink = &self.tables.uplink;
         let hop = next_hop(uplink, self.destination)?;
         let mac = neighbour(uplink, Side::Uplink, hop, self.unknown)?;
         let ethernet = Ends { source: uplink.mac(), destination: mac };
         let repr = TemplateRepr { outer: None, ethernet, vlan: None, network, udp: self.udp() };
-        Ok(Leaves::one(Egress::Uplink, repr))
+        Ok(Departure::one(Egress::Uplink, repr))
     }
 
     /// Rule 4c: a frame as the interface would send it; in a bridged overlay, where on the segment it goes. `hop`: the next
@@ -139,18 +139,18 @@ impl Datagram<'_> {
         inner: TemplateRepr,
         hop: Option<IpAddr>,
         replica: Replica,
-    ) -> Result<Leaves, Refusal> {
+    ) -> Result<Departure, Refusal> {
         let mac = inner.ethernet.destination;
         let placed = place(&self.tables.overlay, mac, hop, replica, |tunnel, vtep| {
             self.outer(tunnel, vtep, &inner.network)
         })?;
         let Placed { outer, replica, skipped } = placed;
         let egress = if outer.is_some() { Egress::Uplink } else { Egress::Interface };
-        Ok(Leaves { egress, repr: TemplateRepr { outer, ..inner }, replica, skipped })
+        Ok(Departure { egress, repr: TemplateRepr { outer, ..inner }, replica, skipped })
     }
 
     /// Rules 5 and 6.
-    pub(crate) fn unicast(&self, replica: Replica) -> Result<Leaves, Refusal> {
+    pub(crate) fn unicast(&self, replica: Replica) -> Result<Departure, Refusal> {
         let interface = &self.tables.interface;
         let (hop, preferred) = if needs_scope(self.destination) {
             (self.destination, None) // link-local is on link by definition
@@ -180,7 +180,7 @@ impl Datagram<'_> {
 pub(crate) struct Placed {
     /// Through this tunnel, by the uplink; `None`: by the interface.
     pub(crate) outer: Option<Outer>,
-    /// See [`crate::Resolved`].
+    /// Set when the datagram leaves as several frames: which of them this is.
     pub(crate) replica: Option<Replica>,
     pub(crate) skipped: u16,
 }
@@ -226,7 +226,7 @@ pub(crate) fn place(
         Some(_) => {
             Ok(Placed { skipped: vxlan.flood().len() as u16, ..by_interface(Some(Replica::Interface)) })
         }
-        // Nobody to send copies to: the node's bridge knows where it goes.
+        // There is no tunnel end for copies: the node's bridge knows where it goes.
         None => Ok(by_interface(None)),
     }
 }

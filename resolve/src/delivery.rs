@@ -2,15 +2,13 @@
 //! How the node delivers what arrives for a pod.
 //!
 //! In: what the daemon knows of the pod's host end and of the overlay's arriving side. Out: the same, in the tables that
-//! the maps of the short way in are filled from.
+//! the maps of the ingress fast path are filled from.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use ktsn_wire::{MacAddress, Vni};
-
-use crate::table::AttachmentTables;
 
 /// Frames of an overlay that arrive for an attachment, and how the host hands them into the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,19 +34,4 @@ pub struct Delivery {
     pub ends: Vec<IpAddr>,
     /// Addresses of the node: no frame that comes by the uplink has one as its source.
     pub own: Arc<[IpAddr]>,
-}
-
-impl AttachmentTables {
-    /// The same tables with how arriving frames are delivered, where they take the short way in.
-    #[must_use]
-    pub fn delivered(mut self, delivery: Option<Delivery>) -> Self {
-        self.delivery = delivery;
-        self
-    }
-
-    /// How arriving frames are delivered; `None`: by the kernel.
-    #[must_use]
-    pub fn delivery(&self) -> Option<&Delivery> {
-        self.delivery.as_ref()
-    }
 }

@@ -5,7 +5,7 @@
 //! destination counts, no match means `not_allowed`. Runs in the control thread; allocates.
 //!
 //! Prefixes are nested or disjoint, never crossing. So the prefixes that the rules look at cut the addresses into
-//! regions with one answer each: ask `way` once a region, then leave out what the enclosing region says anyway
+//! regions with one answer each: ask `path_to` once for each region, then leave out a region that says the same as the enclosing one
 //! and join halves that say the same.
 //! A client compares IPv4 as IPv4-mapped IPv6, so here one space holds both; `0.0.0.0/0` (`::ffff:0:0/96`) is a
 //! region of its own, which keeps an IPv6 rule from catching IPv4.
@@ -16,9 +16,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ktsn_model::{BypassReason, IpPrefix};
 
 use crate::limits::DESTINATION_RULES_MAX;
+use crate::path::{Path, is_broadcast, path_to, payload_max, prefixes_that_matter};
 use crate::prefixes::canonical;
 use crate::table::{AttachmentIndex, AttachmentTables, Tables};
-use crate::way::{Way, is_broadcast, payload_max, prefixes_that_matter, way};
 
 /// What a client does with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub enum Verdict {
         /// Largest payload, octets.
         payload_max: u16,
     },
-    /// The same for a subnet's broadcast address: only from a socket with SO_BROADCAST. The kernel refuses the others.
+    /// Take a datagram to a subnet's broadcast address, from a socket with SO_BROADCAST only. The kernel refuses the others.
     Broadcast {
         /// Largest payload, octets.
         payload_max: u16,
@@ -65,7 +65,7 @@ pub fn destinations(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destina
     destination_table(tables, attachment).rules
 }
 
-/// The same, and how many rules found no room.
+/// The rules of an attachment's clients, and how many of them found no room.
 #[must_use]
 pub fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> DestinationTable {
     let Some(tables) = tables.attachment(attachment) else {
@@ -122,11 +122,11 @@ fn regions(tables: &AttachmentTables) -> Vec<Region> {
         .chain(all_v4)
         .map(|prefix| {
             let (start, bits) = prefix.mapped();
-            let way = way(tables, prefix);
-            let verdict = match way {
-                Way::Bypass(reason) => Verdict::Bypass(reason),
+            let path = path_to(tables, prefix);
+            let verdict = match path {
+                Path::Bypass(reason) => Verdict::Bypass(reason),
                 _ => {
-                    let payload_max = payload_max(tables, &way, prefix.address().is_ipv4());
+                    let payload_max = payload_max(tables, &path, prefix.address().is_ipv4());
                     if is_broadcast(tables, prefix) {
                         Verdict::Broadcast { payload_max }
                     } else {
@@ -173,7 +173,7 @@ fn with_halves_joined(mut regions: Vec<Region>) -> Vec<Region> {
             }
         }
         for (low, high, whole) in joined {
-            // The halves fill the whole, so what the whole itself said before reached nobody.
+            // The halves fill the whole, so the verdict of the whole itself applied to no address.
             regions.retain(|region| {
                 *region != low && *region != high && (region.start, region.bits) != (whole.start, whole.bits)
             });
@@ -184,7 +184,7 @@ fn with_halves_joined(mut regions: Vec<Region>) -> Vec<Region> {
     regions
 }
 
-/// Takes out rules until the table fits, never so that more is taken: first names of reasons nobody needs (a bypass
+/// Takes out rules until the table fits, never so that more is taken: first reasons without an effect (a bypass
 /// inside of a bypass), then what would have been taken inside of a bypass with all that it encloses.
 fn shrink(regions: &mut Vec<Region>, rules_max: usize) {
     while regions.len() > rules_max {

@@ -3,7 +3,7 @@
 //!
 //! In: keys with their positions, once. Out: the position of a key. Keys are spread over as many buckets as there are keys,
 //! bucket after bucket in one array; a bucket is in order and bisected. So a look-up touches two places of memory, and
-//! keys that all fall into one bucket (by chance, or because somebody chose them) cost a bisection of the list, never more.
+//! keys that all fall into one bucket (by chance, or because they were chosen so) cost a bisection of the list, never more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What an [`Index`] can be asked for.
 pub(crate) trait Key: Copy + Ord {
-    /// The same key over 64 bits, the upper ones well mixed.
+    /// The key spread over 64 bits, the upper ones well mixed.
     fn spread(self) -> u64;
 }
 
@@ -36,7 +36,7 @@ impl Key for u128 {
     }
 }
 
-/// See the module.
+/// The positions of keys in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Index<K> {
     /// Where each bucket begins, and at last where the last one ends.

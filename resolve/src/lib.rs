@@ -25,15 +25,16 @@ mod answer;
 mod datagram;
 mod delivery;
 mod destinations;
+mod error;
 mod index;
 pub mod limits;
 mod link;
 mod link_frame;
 mod overlay;
+mod path;
 mod prefixes;
 mod source;
 mod table;
-mod way;
 
 pub use answer::{
     Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_ahead,
@@ -41,7 +42,8 @@ pub use answer::{
 };
 pub use delivery::Delivery;
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
-pub use link::{Link, LinkTable, Neighbour, Route, Via};
+pub use error::TableError;
+pub use link::{Link, LinkTable, Neighbour, PortIndex, Route, Via};
 pub use link_frame::{
     LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link, resolve_link_replica,
 };
@@ -49,4 +51,4 @@ pub use overlay::{
     Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Overlay, Peer, Tunnel, Vxlan, VxlanBridged,
     VxlanRouted,
 };
-pub use table::{Attachment, AttachmentIndex, AttachmentTables, Forwarding, PortIndex, TableError, Tables};
+pub use table::{Attachment, AttachmentIndex, AttachmentTables, Forwarding, Tables};

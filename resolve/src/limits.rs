@@ -17,7 +17,7 @@ pub const FLOOD_MAX: usize = 256;
 pub const ALLOWED_MAX: usize = PEERS_MAX;
 /// MAC addresses that one attachment's list may name: a part of the client's table.
 pub const NAMED_MAX: usize = 16;
-/// Addresses of one attachment that its clients are told of as sources: a part of the client's table. Packet sockets'
+/// Addresses of one attachment that its clients get as sources: a part of the client's table. Packet sockets'
 /// frames from further ones are left to the kernel.
 pub const SOURCES_MAX: usize = 16;
 /// Entries of a client's destination table (ring ABI).
@@ -25,7 +25,7 @@ pub const DESTINATION_RULES_MAX: usize = 64;
 
 /// Headers that VXLAN over IPv4 puts between the uplink's MTU and the inner packet: 20 + 8 + 8 + 14.
 pub const VXLAN_OVER_IPV4_OCTETS: u32 = 50;
-/// The same over IPv6: 40 + 8 + 8 + 14.
+/// Headers that VXLAN over IPv6 puts between the uplink's MTU and the inner packet: 40 + 8 + 8 + 14.
 pub const VXLAN_OVER_IPV6_OCTETS: u32 = 70;
 
 const _: () = assert!(ATTACHMENTS_MAX <= u16::MAX as usize);

@@ -9,10 +9,14 @@ use core::net::{IpAddr, Ipv4Addr};
 use ktsn_model::IpPrefix;
 use ktsn_wire::MacAddress;
 
+use crate::error::TableError;
 use crate::index::Index;
 use crate::limits::{ADDRESSES_MAX, NEIGHBOURS_MAX, ROUTES_MAX};
 use crate::prefixes::{PrefixMap, v4_bits, v6_bits};
-use crate::table::{PortIndex, TableError};
+
+/// Which port, in the daemon's list of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortIndex(pub u16);
 
 /// How a route leads on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +119,7 @@ impl LinkTable {
         })
     }
 
-    /// The same table, of a device that is administratively up or down. New ones are up.
+    /// Sets whether the device is administratively up. New tables are of a device that is up.
     #[must_use]
     pub fn with_state(mut self, is_up: bool) -> Self {
         self.is_up = is_up;
@@ -176,7 +180,7 @@ impl LinkTable {
     pub fn route(&self, address: IpAddr) -> Option<&Route> {
         self.route_at(IpPrefix::host(address))
     }
-    /// The same for a whole prefix.
+    /// The route of the longest prefix that covers all of `at`.
     pub(crate) fn route_at(&self, at: IpPrefix) -> Option<&Route> {
         self.routes.longest(at)
     }

@@ -19,9 +19,9 @@ use ktsn_wire::{EtherType, InnerMarks, MacAddress, Tci, TunnelTemplate, wire_oct
 use crate::answer::{Egress, FORBIDDEN, NO_ROUTE, Refusal, Replica};
 use crate::datagram::{outer_around, place};
 use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
-use crate::link::Via;
-use crate::table::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
-use crate::way::{Way, way};
+use crate::link::{PortIndex, Via};
+use crate::path::{Path, path_to};
+use crate::table::{AttachmentIndex, AttachmentTables, Tables};
 
 /// TTL of a tunnel that would inherit the one of a frame which has none.
 const TTL_OF_OTHERS: u8 = 64;
@@ -40,10 +40,10 @@ pub enum LinkShape {
     },
 }
 
-/// A frame's way as the program asks for it.
+/// A packet socket's frame and the interface that the program wants it to leave by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkFlow {
-    /// Whose it is.
+    /// The attachment that sends it.
     pub attachment: AttachmentIndex,
     /// Number of the interface that it is meant for, in the namespace.
     pub if_index: u32,
@@ -126,7 +126,7 @@ pub fn resolve_link(tables: &Tables, flow: &LinkFlow, payload: &[u8]) -> Result<
     resolve_link_replica(tables, flow, payload, Replica::First)
 }
 
-/// The same for a certain one of several frames.
+/// Applies the rules to one of the frames that a frame leaves as.
 ///
 /// # Errors
 /// Those of [`resolve_link`]; `no_route` for a copy that the tables know no more.
@@ -176,7 +176,7 @@ pub fn resolve_link_replica(
 /// interface (`place`), where the kernel's rules are: a program that knows of it already gives it to the kernel.
 fn is_allowed(tables: &AttachmentTables, address: [u8; 16]) -> bool {
     let host = IpPrefix::host(IpAddr::V6(Ipv6Addr::from(address)).to_canonical());
-    tables.leaves(host) || !matches!(way(tables, host), Way::Bypass(_))
+    tables.leaves(host) || !matches!(path_to(tables, host), Path::Bypass(_))
 }
 
 /// The first octets of the frame that will be made around `payload`; how many.
@@ -253,7 +253,7 @@ impl LinkResolved {
         payload: &[u8],
         replica: Replica,
     ) -> Result<(), Refusal> {
-        // The node's bridge is who knows whether a reserved group ends with it (802.1Q 8.6.3), and who has the rules about
+        // The node's bridge knows whether a reserved group ends with it (802.1Q 8.6.3), and has the rules about
         // what is left to the kernel.
         let ip = |address: [u8; 16]| IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
         let (address, target) = (frame.ip_destination.map(ip), frame.ip_target.map(ip));

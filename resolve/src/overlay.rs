@@ -11,10 +11,10 @@ use core::net::IpAddr;
 use ktsn_model::IpPrefix;
 use ktsn_wire::{DsField, MacAddress, Vni};
 
+use crate::error::TableError;
 use crate::index::Index;
 use crate::limits::{FLOOD_MAX, PEERS_MAX};
 use crate::prefixes::PrefixMap;
-use crate::table::TableError;
 
 /// TTL or hop limit of the outer header of a Linux device that says nothing of it.
 const TTL_DEFAULT: u8 = 64;
@@ -77,7 +77,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// As a Linux device without further options: TTL 64, DSCP 0, don't-fragment clear, with checksum.
+    /// The tunnel of a Linux device without further options: TTL 64, DSCP 0, don't-fragment clear, with checksum.
     #[must_use]
     pub fn new(vni: Vni, port: u16, local: IpAddr) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Tunnel {
         }
     }
 
-    /// The same with canonical addresses; `vtep` too, which must be of the same family.
+    /// The canonical address of `vtep`, which must be of the same family as ours.
     fn checked_end(&self, vtep: IpAddr) -> Result<IpAddr, TableError> {
         let (vtep, local) = (vtep.to_canonical(), self.local.to_canonical());
         if vtep.is_ipv4() == local.is_ipv4() {
@@ -186,7 +186,7 @@ impl VxlanRouted {
     }
 }
 
-/// Who is meant by an entry of a segment's forwarding table.
+/// Which stations an entry of a segment's forwarding table is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemberAt {
     /// The station with this MAC address. Goes before prefixes.
@@ -198,7 +198,7 @@ pub enum MemberAt {
 /// One entry of a segment's forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Who.
+    /// Which stations.
     pub at: MemberAt,
     /// Behind which tunnel end. Our own `local` address marks a station of this node: it is reached by the interface.
     pub vtep: IpAddr,

@@ -13,7 +13,7 @@ use ktsn_model::IpPrefix;
 
 use crate::index::{Index, Key};
 
-/// See the module.
+/// A sorted map from IP prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixMap<T> {
     entries: Vec<(IpPrefix, T)>,
@@ -29,7 +29,7 @@ struct Length<K> {
     index: Index<K>,
 }
 
-/// The same prefix, an IPv4-mapped one (RFC 4291 2.5.5.2) as IPv4.
+/// The prefix, as IPv4 if it is an IPv4-mapped one (RFC 4291 2.5.5.2).
 pub(crate) fn canonical(prefix: IpPrefix) -> IpPrefix {
     match prefix.address() {
         IpAddr::V6(address) if prefix.bits() >= 96 => match address.to_ipv4_mapped() {

@@ -11,61 +11,15 @@ use ktsn_model::IpPrefix;
 use ktsn_wire::{MacAddress, Tci};
 
 use crate::delivery::Delivery;
+use crate::error::TableError;
 use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, SOURCES_MAX};
 use crate::link::LinkTable;
 use crate::overlay::Overlay;
 use crate::prefixes::{PrefixMap, canonical};
 
-/// Which port, in the daemon's list of ports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortIndex(pub u16);
-
 /// Which attachment, in the daemon's list of attachments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentIndex(pub u16);
-
-/// What a table cannot be made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    /// More than [`crate::limits`] allows.
-    #[error("{count} {what}, at most {count_max} are possible")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// How many there are.
-        count: usize,
-        /// How many there may be.
-        count_max: usize,
-    },
-    /// A prefix length that the address's family does not know.
-    #[error("{address}/{bits} is no address with a prefix length")]
-    Bits {
-        /// The address.
-        address: IpAddr,
-        /// The prefix length found.
-        bits: u8,
-    },
-    /// A tunnel end of another family than `local`.
-    #[error("tunnel end {vtep} and local address {local} are of different families")]
-    TunnelFamily {
-        /// The peer's tunnel end.
-        vtep: IpAddr,
-        /// Ours.
-        local: IpAddr,
-    },
-    /// A group address as a station of a segment.
-    #[error("{0} is a group address, no station's")]
-    GroupMember(MacAddress),
-    /// VLAN identifier 4095 is reserved (802.1Q 9.6).
-    #[error("VLAN identifier 4095 is reserved")]
-    ReservedVlan,
-}
-
-impl TableError {
-    pub(crate) fn bound(what: &'static str, count: usize, count_max: usize) -> Result<(), Self> {
-        if count <= count_max { Ok(()) } else { Err(Self::TooMany { what, count, count_max }) }
-    }
-}
 
 /// What [`AttachmentTables`] are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +111,7 @@ impl AttachmentTables {
             delivery: None,
         })
     }
-    /// The same tables on a node that forwards for the pod (rule 4b).
+    /// Changes the tables to those on a node that forwards for the pod (rule 4b).
     ///
     /// # Errors
     /// `TooMany` addresses.
@@ -171,15 +125,26 @@ impl AttachmentTables {
         self.forwarding = forwarding;
         Ok(self)
     }
+    /// Sets how arriving frames are delivered, where they take the ingress fast path.
+    #[must_use]
+    pub fn delivered(mut self, delivery: Option<Delivery>) -> Self {
+        self.delivery = delivery;
+        self
+    }
+    /// How arriving frames are delivered; `None`: by the kernel.
+    #[must_use]
+    pub fn delivery(&self) -> Option<&Delivery> {
+        self.delivery.as_ref()
+    }
     /// What the node forwards for the pod.
     #[must_use]
     pub fn forwarding(&self) -> &Forwarding {
         &self.forwarding
     }
-    /// The same tables in a namespace with other attachments, to whose interfaces these routes lead: what they cover is
+    /// Adds the routes that lead to the namespace's other attachments: the destinations that they cover are
     /// not this attachment's, unless a longer route says otherwise.
     #[must_use]
-    pub fn yielding(mut self, routes: impl IntoIterator<Item = IpPrefix>) -> Self {
+    pub fn with_routes_of_others(mut self, routes: impl IntoIterator<Item = IpPrefix>) -> Self {
         self.yielded = PrefixMap::new(routes.into_iter().map(canonical).map(|prefix| (prefix, prefix)));
         self
     }
@@ -188,11 +153,11 @@ impl AttachmentTables {
         let Some(yielded) = self.yielded.longest(at) else { return false };
         self.interface.route_at(at).is_none_or(|route| canonical(route.prefix) == *yielded)
     }
-    /// The same tables without these destinations: they are the kernel's, though they are allowed.
+    /// Leaves these destinations to the kernel, though they are allowed.
     ///
     /// # Errors
     /// `TooMany`.
-    pub fn leaving(mut self, left: Vec<IpPrefix>) -> Result<Self, TableError> {
+    pub fn with_left_to_kernel(mut self, left: Vec<IpPrefix>) -> Result<Self, TableError> {
         TableError::bound("destinations left to the kernel", left.len(), ALLOWED_MAX)?;
         self.left = PrefixMap::new(left.into_iter().map(|prefix| (prefix, ())));
         Ok(self)
@@ -205,7 +170,7 @@ impl AttachmentTables {
     pub fn left(&self) -> impl Iterator<Item = IpPrefix> {
         self.left.iter().map(|&(prefix, ())| prefix)
     }
-    /// The same tables of an attachment whose addresses are given: those of `interface`. Its device has `withheld`
+    /// Says that the attachment's addresses are given: those of `interface`. Its device has `withheld`
     /// besides. They stay own addresses of the namespace, but no frame leaves with one as its source.
     ///
     /// # Errors
@@ -222,17 +187,17 @@ impl AttachmentTables {
     pub fn withheld(&self) -> &[IpAddr] {
         self.withheld.as_deref().unwrap_or_default()
     }
-    /// The addresses that clients are told of as sources of packet sockets' frames, where these are judged.
+    /// The addresses that clients get as sources of packet sockets' frames, where these are judged.
     pub fn sources(&self) -> impl Iterator<Item = IpAddr> {
-        let told = if self.is_source_judged() { SOURCES_MAX } else { 0 };
-        self.interface.addresses().iter().take(told).map(|&(address, _)| address)
+        let count_max = if self.is_source_judged() { SOURCES_MAX } else { 0 };
+        self.interface.addresses().iter().take(count_max).map(|&(address, _)| address)
     }
     /// Whether a packet socket's frame must come from an address of the attachment, as far as it names one.
     #[must_use]
     pub fn is_source_judged(&self) -> bool {
         self.withheld.is_some()
     }
-    /// The same tables under network policies: frames that leave by the uplink may have these destinations only, others are
+    /// Applies network policies: frames that leave by the uplink may have these destinations only, others are
     /// dropped as `network_policy`. `None`: every destination. Frames by the interface meet the node's packet filter.
     ///
     /// # Errors
@@ -248,7 +213,7 @@ impl AttachmentTables {
         let Some(permitted) = &self.permitted else { return true };
         to.is_some_and(|to| permitted.longest(IpPrefix::host(to.to_canonical())).is_some())
     }
-    /// The same tables with MAC addresses that packet sockets may send to: with `is_only`, frames that are neither IP nor ARP go
+    /// Names the MAC addresses that packet sockets may send to: with `is_only`, frames that are neither IP nor ARP go
     /// to no other one; else to each that is no reserved group. IP and ARP are judged by the allowed prefixes.
     ///
     /// # Errors
@@ -322,7 +287,7 @@ impl Tables {
     pub fn new(generation: u64, attachments: Vec<Option<AttachmentTables>>) -> Result<Self, TableError> {
         Self::shared(generation, attachments.into_iter().map(|tables| tables.map(Arc::new)).collect())
     }
-    /// The same of tables that others hold too.
+    /// Tables with this generation, of entries that an older generation may share.
     ///
     /// # Errors
     /// `TooMany` attachments.

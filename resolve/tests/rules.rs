@@ -218,7 +218,7 @@ fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
     attachment.interface = LinkTable::new(link(1500, "10.244.0.5", &routes)).unwrap();
     attachment.destinations = Some(vec!["10.244.0.0/16".parse().unwrap()]);
     let alone = AttachmentTables::new(attachment).unwrap();
-    let shared = alone.clone().yielding(["10.244.1.0/25".parse().unwrap()]);
+    let shared = alone.clone().with_routes_of_others(["10.244.1.0/25".parse().unwrap()]);
     for (destination, takes_alone, takes_shared) in [
         ("10.244.1.200", true, true), // the default route's
         ("10.244.1.5", true, false),  // the other attachment's route
@@ -244,7 +244,7 @@ fn what_is_left_to_the_kernel_is_not_allowed() {
     let left = |prefixes: &[&str]| {
         let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
         let attachment = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
-        Tables::new(1, vec![Some(attachment.leaving(prefixes).unwrap())]).unwrap()
+        Tables::new(1, vec![Some(attachment.with_left_to_kernel(prefixes).unwrap())]).unwrap()
     };
     let kernels = Some(Refusal::Bypass(BypassReason::NotAllowed));
     let some = left(&["10.244.1.128/25", "10.244.1.7/32"]);
@@ -268,7 +268,7 @@ fn what_is_left_to_the_kernel_is_not_allowed() {
     assert!(!destinations(&all, AttachmentIndex(0)).iter().any(takes));
     let many = vec!["10.0.0.0/8".parse().unwrap(); 4097];
     let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
-    assert!(matches!(tables.leaving(many), Err(TableError::TooMany { .. })));
+    assert!(matches!(tables.with_left_to_kernel(many), Err(TableError::TooMany { .. })));
 }
 
 /// Network policies drop what would leave past the node's packet filter, and leave alone what meets it.

@@ -7,7 +7,7 @@
 //! ```text
 //! producer   claim ─ fill ─ publish ───────────────────── fence ─ doorbell?
 //!              ▲                 │ release                   ╳ (one of the two sees the other)
-//! consumer   release ◄─ copy ◄─ take_all (acquire)        look_at ─ fence ─ empty? ─ sleep
+//! consumer   release ◄─ copy ◄─ take_all (acquire)        promise_poll_by ─ fence ─ empty? ─ sleep
 //! ```
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -22,7 +22,7 @@ pub const NEXT: usize = 0;
 /// How long after its promise the worker must have looked, in nanoseconds; later than this it may be dead.
 pub const ATTENTION_GRACE: u64 = 5_000_000;
 
-/// Takes a free slot away from everybody else, the lowest that is found; `None` when no bit was set.
+/// Takes a free slot, the lowest that is found; `None` when no bit was set.
 #[inline]
 pub fn claim(words: &impl Words, layout: &Layout) -> Option<u16> {
     let (first, bits) = claim_some(words, layout, 1)?;
@@ -49,7 +49,7 @@ pub fn claim_some(words: &impl Words, layout: &Layout, count_max: u32) -> Option
             if words.exchange64(at, current, current & !bits, Acquire).is_ok() {
                 return u16::try_from(index.wrapping_mul(64)).ok().map(|first| (first, bits));
             }
-            // Somebody is busy in this word: the next one is likely to be calmer.
+            // Another thread is busy in this word: the next one is likely to be calmer.
             contended = true;
         }
         if !contended {
@@ -91,7 +91,7 @@ pub fn publish(words: &impl Words, slot: u16, slot_at: usize) {
     publish_run(words, slot_at, slot);
 }
 
-/// Puts the filled slot at `slot_at` behind the slot `before`, in a run that nobody sees yet.
+/// Puts the filled slot at `slot_at` behind the slot `before`, in a run that is not published yet.
 #[inline]
 pub fn link(words: &impl Words, slot_at: usize, before: u16) {
     words.store32(slot_at.wrapping_add(NEXT), u32::from(before).wrapping_add(1), Relaxed);
@@ -142,16 +142,16 @@ pub const fn next_turn(turn: u32) -> u32 {
     }
 }
 
-/// Promises to look no later than at this instant (in both clocks, nanoseconds). `turn` is another one at every call
+/// Promises to poll the ring no later than at this instant (in both clocks, nanoseconds). `turn` is another one at every call
 /// ([`next_turn`]): a doorbell that was rung before does not wake from the sleep that follows.
 #[inline]
-pub fn look_at(words: &impl Words, monotonic: u64, tai: u64, turn: u32) {
+pub fn promise_poll_by(words: &impl Words, monotonic: u64, tai: u64, turn: u32) {
     words.store64(layout::LOOKS_AT_MONOTONIC, monotonic, Relaxed);
     words.store64(layout::LOOKS_AT_TAI, tai, Relaxed);
     words.store32(layout::TURN, turn, Relaxed);
 }
 
-/// Whether the consumer may sleep until what it promised by [`look_at`]: nothing is published. What rings from here on
+/// Whether the consumer may sleep until what it promised by [`promise_poll_by`]: nothing is published. What rings from here on
 /// must end the sleep.
 #[inline]
 pub fn sleep_check(words: &impl Words) -> bool {
@@ -167,7 +167,7 @@ pub struct Bell {
 }
 
 /// Whether a frame just published for `tx_time` would be looked at too late, or the worker broke its promise; `None`
-/// too where somebody has rung since the worker last promised something: it wakes, and looks once more before it sleeps
+/// too where a client has rung since the worker's last promise: it wakes, and looks once more before it sleeps
 /// again.
 #[inline]
 pub fn bell(words: &impl Words, clock: ClockId, tx_time: u64, now_monotonic: u64) -> Option<Bell> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of a frame, told in the slot that brought it: the daemon posts, the program takes.
+//! What became of a frame, reported in the slot that brought it: the daemon posts, the program takes.
 //!
 //! In: an outcome and a slot that the daemon holds. Out: entries, each taken by one reader; the last one frees the
-//! slot. Like [`crate::algorithm`] it runs on any [`Words`], waits for nobody and follows no link.
+//! slot. Like [`crate::algorithm`] it runs on any [`Words`], never waits and follows no link.
 //!
 //! ```text
 //! daemon    outcome → pending = sequence, kinds (release) → done bit        (its claim on the slot ends here)
@@ -11,12 +11,12 @@
 //! ```
 //! A reader that loses the exchange has copied what may be another frame's by now; it drops the copy.
 //!
-//! The daemon holds a program's socket for a moment to tell ([`notify_begin`]); the program that closes its last
+//! The daemon holds a program's socket for a moment to notify the program ([`notify_begin`]); the program that closes its last
 //! descriptor waits for that ([`closing`]), so that a port is free when `close` returns:
 //!
 //! ```text
 //! program   closing bit on → fence → notifying = stream?  wait : close
-//! daemon    notifying = stream → fence → closing bit?  give up : take the socket, tell, close → notifying = 0
+//! daemon    notifying = stream → fence → closing bit?  give up : take the socket, notify, close → notifying = 0
 //! ```
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -61,7 +61,7 @@ pub enum Outcome {
     Sent = 0,
     /// Dropped: its transmit time had passed.
     Missed = 1,
-    /// Dropped: nobody can wait for such a transmit time.
+    /// Dropped: such a transmit time is too far away to wait for.
     Invalid = 2,
     /// Dropped for a reason that no error report has.
     Dropped = 3,
@@ -78,10 +78,10 @@ impl Outcome {
     }
 }
 
-/// What is told of one frame.
+/// The report about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Entries still to be told ([`kind`]).
+    /// Entries that are still unread ([`kind`]).
     pub kinds: u8,
     /// What became of it.
     pub outcome: Outcome,
@@ -127,7 +127,7 @@ const fn pending(sequence: u32, kinds: u8) -> u64 {
     (sequence as u64) << 32 | kinds as u64
 }
 
-/// Posts what became of the frame in `place`, and gives the slot to whoever takes its last entry. The caller holds
+/// Posts what became of the frame in `place`, and gives the slot to the reader of its last entry. The caller holds
 /// it, and `completion.kinds` is not 0.
 #[inline]
 pub fn post(words: &impl Words, layout: &Layout, place: Place, completion: &Completion) {
@@ -154,7 +154,7 @@ const fn bit(slot: u16) -> u64 {
     1u64.wrapping_shl((slot & 63) as u32)
 }
 
-/// What is told in `slot` now, under which sequence, and what the program itself had written there.
+/// The report in `slot` now, its sequence, and what the program itself had written there.
 #[inline]
 pub fn read(words: &impl Words, layout: &Layout, slot: u16) -> Option<(Place, Completion, SlotHeader)> {
     let at = layout.slot(slot)?;
@@ -193,7 +193,7 @@ pub fn take(words: &impl Words, layout: &Layout, place: Place, kinds: u8) -> u8 
             return 0;
         }
         let left = current & !u64::from(taken);
-        // Release: the copy was made before; acquire: whoever frees the slot is after all other readers.
+        // Release: the copy was made before; acquire: the slot is freed after all other readers have copied.
         match words.exchange64(at, current, left, AcqRel) {
             Ok(_) => {
                 if left as u8 == 0 {

@@ -63,7 +63,7 @@ pub struct Consumer {
     pins: Option<OwnedFd>,
 }
 
-/// Between the promises to many rings ([`Consumer::look_at`]) and the looks at them ([`Consumer::published`]) that allow to
+/// Between the promises to many rings ([`Consumer::promise_poll_by`]) and the looks at them ([`Consumer::published`]) that allow to
 /// sleep until then: one fence, as [`Consumer::sleep_check`] has one for a single ring.
 #[inline]
 pub fn sleep_fence() {
@@ -108,8 +108,8 @@ impl Consumer {
     }
 
     /// Seals the region's memfd against holes, makes all its pages present and keeps them where they are, once the program has
-    /// mapped it. From then on no access to the region waits for the program. Before, a program that punches holes makes whoever reads the
-    /// region wait, and whoever seals it: never call this in a thread that others wait for.
+    /// mapped it. From then on no access to the region waits for the program. Before, a program that punches holes makes each reader of the
+    /// region wait, and this call too: never call it in a thread that other threads wait for.
     ///
     /// # Errors
     /// The kernel knows no such seal, the program has sealed the seals, or there is no memory.
@@ -159,7 +159,7 @@ impl Consumer {
         self.intake.take(&words, |index| streams.get(index as usize)?.token(), payload)
     }
 
-    /// As [`Self::take`] without the payload, which [`Self::read_payload`] copies: a frame that is refused for what its metadata
+    /// Copies the oldest ready frame's metadata, checked like those of [`Self::take`]; [`Self::read_payload`] copies the payload: a frame that is refused for what its metadata
     /// say costs no copy. Frames of earlier registrations are taken too where `was_registered` (stream, token) says so.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Consumer {
         self.intake.release(&self.memory.words(), slot);
     }
 
-    /// Tells the program what became of a taken slot's frame; the slot is then the program's. The completion's number,
+    /// Reports what became of a taken slot's frame; the slot is then the program's. The completion's number,
     /// or `None` when the program has not read half a region of them: the slot is still held.
     #[inline]
     pub fn complete(&mut self, slot: u16, completion: &Completion) -> Option<u32> {
@@ -211,11 +211,11 @@ impl Consumer {
 
     /// Slots with outcomes that the program has not read, as far as we know.
     #[must_use]
-    pub const fn told_count(&self) -> usize {
-        self.intake.told()
+    pub const fn unread_count(&self) -> usize {
+        self.intake.unread()
     }
 
-    /// What a thread beside the worker needs to tell the program by its error queues.
+    /// What a thread beside the worker needs to notify the program by its error queues.
     #[must_use]
     pub fn attention(&self) -> Attention {
         Attention { memory: self.memory.clone(), nonce: self.nonce, layout: self.layout }
@@ -259,15 +259,15 @@ impl Consumer {
         self.intake.is_busy() || (self.broken().is_none() && algorithm::is_published(&self.words()))
     }
 
-    /// Promises to look no later than at this instant, in nanoseconds of both clocks. Stores only.
+    /// Promises to poll the ring no later than at this instant, in nanoseconds of both clocks. Stores only.
     #[inline]
-    pub fn look_at(&self, monotonic: u64, tai: u64) {
+    pub fn promise_poll_by(&self, monotonic: u64, tai: u64) {
         let turn = algorithm::next_turn(self.turn.get());
         self.turn.set(turn);
-        algorithm::look_at(&self.words(), monotonic, tai, turn);
+        algorithm::promise_poll_by(&self.words(), monotonic, tai, turn);
     }
 
-    /// After [`Self::look_at`]: whether the worker may sleep until then, as nothing is published or in hand.
+    /// After [`Self::promise_poll_by`]: whether the worker may sleep until then, as nothing is published or in hand.
     #[inline]
     #[must_use]
     pub fn sleep_check(&self) -> bool {
@@ -275,7 +275,7 @@ impl Consumer {
         empty && !self.intake.is_busy()
     }
 
-    /// Tells the program whether the region is to be used.
+    /// Writes whether the program may use the region.
     pub fn set_state(&self, state: RegionState) {
         self.words().store32(layout::STATE, state as u32, Release);
     }
@@ -327,13 +327,13 @@ impl Consumer {
         Ok(())
     }
 
-    /// Tells packet sockets what they need to know.
+    /// Writes what packet sockets need to know.
     pub fn set_link(&mut self, facts: &LinkFacts) {
         self.destinations.write_link(&self.memory.words(), *facts);
     }
 
-    /// Tells the interface's only IPv4 address (network order; 0 = there are none or several): from it every datagram
-    /// leaves whose program names no other.
+    /// Writes the interface's only IPv4 address (network order; 0 = there are none or several). Every datagram leaves from it
+    /// unless its program names another.
     pub fn set_sole_v4(&self, address: [u8; 4]) {
         self.words().store32(layout::SOLE_V4, u32::from_ne_bytes(address), Relaxed);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Control messages between a program and the daemon: one struct each, fixed size, little endian.
 //!
-//! In: values, or the octets of one message that a stranger sent. Out: octets, or a checked value. Whoever reads a
+//! In: values, or the octets of one message from an untrusted peer. Out: octets, or a checked value. The reader of a
 //! message that is not of these types, lengths and zeros ends the connection. No allocation, no panic.
 
 use thiserror::Error;
@@ -12,18 +12,8 @@ use crate::layout::{ABI, MAGIC};
 pub const ABI_MIN: u16 = 1;
 
 /// Octets of [`Hello`] without an interface.
-pub const HELLO_OCTETS: usize = 16;
-/// Octets of [`Hello`] with one.
-pub const HELLO_AT_OCTETS: usize = 24;
-/// Octets of [`HelloReply`].
-pub const HELLO_REPLY_OCTETS: usize = 24;
-/// Octets of [`Register`].
-pub const REGISTER_OCTETS: usize = 24;
-/// Octets of [`Unregister`].
-pub const UNREGISTER_OCTETS: usize = 24;
-/// Octets of [`ShowPort`].
-pub const SHOW_PORT_OCTETS: usize = 24;
-/// Octets of the greatest message: a buffer one greater shows what is too long.
+const HELLO_OCTETS: usize = 16;
+/// Octets of every other message, and of [`Hello`] with an interface: a buffer one greater shows a message that is too long.
 pub const MESSAGE_OCTETS_MAX: usize = 24;
 
 const HELLO: u16 = 1;
@@ -41,7 +31,7 @@ pub enum ControlError {
     /// Not `KTSNRNG\0`.
     #[error("magic number {0:#x}")]
     Magic(u64),
-    /// A type that nobody sends here.
+    /// A type that no peer of ours sends.
     #[error("message type {0}")]
     Type(u16),
     /// Octets that must be zero are not.
@@ -72,7 +62,7 @@ pub struct Hello {
 /// A [`Hello`] as it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct HelloMessage {
-    octets: [u8; HELLO_AT_OCTETS],
+    octets: [u8; MESSAGE_OCTETS_MAX],
     has_interface: bool,
 }
 
@@ -125,7 +115,7 @@ pub enum TxtimeClaim {
     /// The kernel's socket has it.
     #[default]
     Kernels,
-    /// Nobody in this process set it: was it granted to this socket before, in another process?
+    /// This process did not set it: was it granted to this socket before, in another process?
     Asked,
     /// The program set CLOCK_TAI with these flags (1 deadline mode, 2 error reports), and the kernel refused.
     Tai(u8),
@@ -275,7 +265,7 @@ impl HelloReply {
 
     /// The message.
     #[must_use]
-    pub fn encode(&self) -> [u8; HELLO_REPLY_OCTETS] {
+    pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
         let second = quad([HELLO_REPLY, self.status as u16, self.abi, self.abi_min]);
         octets24([MAGIC, second, pair(self.region_octets, self.interface_index)])
     }
@@ -289,7 +279,7 @@ impl HelloReply {
         if kind != HELLO_REPLY {
             return Err(ControlError::Type(kind));
         }
-        expect_length(message, HELLO_REPLY_OCTETS)?;
+        expect_length(message, MESSAGE_OCTETS_MAX)?;
         let [_, status, abi, abi_min] = unquad(words[1]);
         let status = match status {
             0 => HelloStatus::Attached,
@@ -313,7 +303,7 @@ impl Register {
 
     /// The message.
     #[must_use]
-    pub fn encode(&self) -> [u8; REGISTER_OCTETS] {
+    pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
         stream_message(REGISTER, self.stream_index, self.token, self.txtime.to_word())
     }
 }
@@ -321,7 +311,7 @@ impl Register {
 impl Unregister {
     /// The message.
     #[must_use]
-    pub fn encode(&self) -> [u8; UNREGISTER_OCTETS] {
+    pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
         stream_message(UNREGISTER, self.stream_index, self.token, 0)
     }
 }
@@ -329,7 +319,7 @@ impl Unregister {
 impl ShowPort {
     /// The message.
     #[must_use]
-    pub fn encode(&self) -> [u8; SHOW_PORT_OCTETS] {
+    pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
         stream_message(SHOW_PORT, self.stream_index, self.token, 0)
     }
 }
@@ -347,7 +337,7 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
     let (words, kind) = words(message)?;
     match kind {
         HELLO => {
-            let has_interface = message.len() == HELLO_AT_OCTETS;
+            let has_interface = message.len() == MESSAGE_OCTETS_MAX;
             if !has_interface {
                 expect_length(message, HELLO_OCTETS)?;
             }
@@ -362,7 +352,7 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
             Ok(Message::Hello(Hello { abi_min, abi_max, interface_index: words[2] as u32 }))
         }
         REGISTER | UNREGISTER | SHOW_PORT => {
-            expect_length(message, REGISTER_OCTETS)?;
+            expect_length(message, MESSAGE_OCTETS_MAX)?;
             let [_, reserved, ..] = unquad(words[1]);
             let claim = (words[2] >> 32) as u32;
             if reserved != 0 || (kind != REGISTER && claim != 0) {

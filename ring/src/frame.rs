@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a slot says, as a private value: nine words of 64 bits in the region, a [`Frame`] on both sides.
 //!
-//! In: a frame, or words that a program wrote. Out: words, or a header that nobody has checked yet. It judges
+//! In: a frame, or words that a program wrote. Out: words, or a header that is not checked yet. It judges
 //! nothing: the consumer does (`intake::SlotFault`).
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -53,14 +53,14 @@ impl SlotFlags {
     /// The payload follows an Ethernet header that is still to be made (AF_PACKET SOCK_DGRAM): `address[0..6]` is
     /// the destination's MAC address, `port` the EtherType, `scope` the interface's index.
     pub const LINK_PAYLOAD: Self = Self(16);
-    /// A drop for its transmit time's sake is to be told (SOF_TXTIME_REPORT_ERRORS).
+    /// The program wants a report of a drop because of the transmit time (SOF_TXTIME_REPORT_ERRORS).
     pub const REPORT: Self = Self(32);
-    /// The instant of the hand-over is to be told (SOF_TIMESTAMPING_TX_SOFTWARE).
+    /// The program wants a report with the instant of the hand-over (SOF_TIMESTAMPING_TX_SOFTWARE).
     pub const STAMP_SOFTWARE: Self = Self(64);
-    /// The instant of the taking over is to be told (SOF_TIMESTAMPING_TX_SCHED).
+    /// The program wants a report with the instant when ktsnd took the frame (SOF_TIMESTAMPING_TX_SCHED).
     pub const STAMP_SCHED: Self = Self(128);
-    /// Something is to be told: only then the slot has `report_id` and `descriptor`.
-    const TOLD: u32 = Self::REPORT.0 | Self::STAMP_SOFTWARE.0 | Self::STAMP_SCHED.0;
+    /// The program wants a report: only then the slot has `report_id` and `descriptor`.
+    const REPORTS: u32 = Self::REPORT.0 | Self::STAMP_SOFTWARE.0 | Self::STAMP_SCHED.0;
     /// All flags of ABI 1.
     pub const ALL: Self = Self(7 | 8 | 16 | 32 | 64 | 128);
 
@@ -80,11 +80,11 @@ impl SlotFlags {
     pub const fn is_link(self) -> bool {
         self.0 & (Self::LINK_FRAME.0 | Self::LINK_PAYLOAD.0) != 0
     }
-    /// Whether something is to be told.
+    /// Whether the program wants a report about the frame.
     #[inline]
     #[must_use]
-    pub const fn is_told(self) -> bool {
-        self.0 & Self::TOLD != 0
+    pub const fn wants_report(self) -> bool {
+        self.0 & Self::REPORTS != 0
     }
     /// Whether these flags can stand together: a frame has one shape, and nothing of IP belongs to a packet socket.
     #[must_use]
@@ -136,15 +136,15 @@ pub struct Frame {
     pub has_waited: bool,
     /// SOF_TIMESTAMPING_OPT_ID's key; the daemon does not look at it.
     pub report_id: u32,
-    /// The descriptor on whose error queue the outcome is to be told; only where a flag asks for one.
+    /// The descriptor whose error queue gets the report; only where a flag asks for one.
     pub descriptor: i32,
 }
 
 impl Frame {
-    /// The same without anything to be told afterwards.
+    /// The frame without a wish for a report.
     #[must_use]
-    pub const fn untold(mut self) -> Self {
-        self.flags = SlotFlags::from_bits(self.flags.bits() & !SlotFlags::TOLD);
+    pub const fn without_reports(mut self) -> Self {
+        self.flags = SlotFlags::from_bits(self.flags.bits() & !SlotFlags::REPORTS);
         self
     }
 }
@@ -164,7 +164,7 @@ pub(crate) const STREAM_INDEX: usize = 4;
 pub(crate) const FIELDS: usize = 8;
 /// The number of these u64.
 pub(crate) const FIELDS_COUNT: usize = 7;
-/// Where `report_id` and `descriptor` are, in a cache line that a frame does not touch of which nothing is to be told.
+/// Where `report_id` and `descriptor` are, in a cache line that is not touched unless a report is wanted.
 pub(crate) const REPORT: usize = FIELDS + 8 * FIELDS_COUNT;
 
 impl SlotHeader {
@@ -202,8 +202,8 @@ impl SlotHeader {
             *word = words.load64(at.wrapping_add(FIELDS).wrapping_add(index.wrapping_mul(8)), Relaxed);
         }
         let stream_index = words.load32(at.wrapping_add(STREAM_INDEX), Relaxed);
-        let is_told = SlotFlags::from_bits((fields[0] >> 32) as u32).is_told();
-        let report = if is_told { words.load64(at.wrapping_add(REPORT), Relaxed) } else { 0 };
+        let wants_report = SlotFlags::from_bits((fields[0] >> 32) as u32).wants_report();
+        let report = if wants_report { words.load64(at.wrapping_add(REPORT), Relaxed) } else { 0 };
         Self::from_words(stream_index, fields, report)
     }
 

@@ -49,7 +49,7 @@ pub enum SlotFault {
     /// No such stream.
     #[error("stream index {0}")]
     Stream(u32),
-    /// Not the token of the stream's registration (the stream was registered anew meanwhile, or never).
+    /// Not the token of the stream's registration (the stream was registered again meanwhile, or never).
     #[error("token {0}")]
     Token(u32),
 }
@@ -117,7 +117,7 @@ pub struct Intake {
     layout: Layout,
     held: SlotSet,
     /// Slots with an outcome that the program has not read, as far as we know.
-    told: SlotSet,
+    unread: SlotSet,
     /// The last completion's number.
     sequence: u32,
     /// Slots of the list that is walked or was walked, newest first; the end is taken first.
@@ -137,7 +137,7 @@ impl Intake {
         Self {
             layout: *layout,
             held: SlotSet { bits: [0; FREE_WORDS], count: 0 },
-            told: SlotSet { bits: [0; FREE_WORDS], count: 0 },
+            unread: SlotSet { bits: [0; FREE_WORDS], count: 0 },
             sequence: 0,
             stack: std::vec![0; layout.slots_count()].into_boxed_slice(),
             stacked: 0,
@@ -185,8 +185,8 @@ impl Intake {
         if !self.held.insert(slot) {
             return Err(LinkError::Held(slot));
         }
-        // It was freed by the program meanwhile, or the program lies and loses what we told it.
-        self.told.remove(slot);
+        // It was freed by the program meanwhile, or the program lies and loses our report.
+        self.unread.remove(slot);
         // Stacked slots are held, and a held slot is not inserted again: the stack has room for all slots.
         if let Some(place) = self.stack.get_mut(self.stacked) {
             *place = slot;
@@ -322,14 +322,14 @@ impl Intake {
     /// Whether [`Self::complete`] would find room for an outcome.
     #[inline]
     pub fn has_room_to_tell(&mut self, words: &impl Words) -> bool {
-        let is_full = |intake: &Self| 2 * intake.told.count >= intake.layout.slots_count();
+        let is_full = |intake: &Self| 2 * intake.unread.count >= intake.layout.slots_count();
         if is_full(self) {
             self.forget_freed(words);
         }
         !is_full(self)
     }
 
-    /// Tells the program what became of a taken slot's frame instead of releasing it; the completion's number.
+    /// Reports what became of a taken slot's frame instead of releasing the slot; the completion's number.
     /// `None`: half of the slots hold outcomes that it has not read; the slot is still held.
     #[inline]
     pub fn complete(&mut self, words: &impl Words, slot: u16, completion: &Completion) -> Option<u32> {
@@ -341,7 +341,7 @@ impl Intake {
             self.double_releases += 1;
             return None;
         }
-        self.told.insert(slot);
+        self.unread.insert(slot);
         self.sequence = self.sequence.wrapping_add(1);
         completion::post(words, &self.layout, Place { slot, sequence: self.sequence }, completion);
         Some(self.sequence)
@@ -349,17 +349,17 @@ impl Intake {
 
     /// Slots with outcomes that the program has not read, as far as we know.
     #[must_use]
-    pub const fn told(&self) -> usize {
-        self.told.count
+    pub const fn unread(&self) -> usize {
+        self.unread.count
     }
 
     /// A free slot holds no outcome any more.
     fn forget_freed(&mut self, words: &impl Words) {
         let mut count = 0;
-        for (index, told) in self.told.bits.iter_mut().take(self.layout.free_words()).enumerate() {
-            *told &= !words.load64(layout::FREE + 8 * index, Relaxed);
-            count += told.count_ones() as usize;
+        for (index, unread) in self.unread.bits.iter_mut().take(self.layout.free_words()).enumerate() {
+            *unread &= !words.load64(layout::FREE + 8 * index, Relaxed);
+            count += unread.count_ones() as usize;
         }
-        self.told.count = count;
+        self.unread.count = count;
     }
 }

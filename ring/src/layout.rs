@@ -2,7 +2,7 @@
 //! Where each word of a region lies.
 //!
 //! In: four counts. Out: offsets in octets, all inside the region. It reads no memory; [`Layout::from_words`] takes
-//! the identity line that somebody else read. Every offset of ABI 1 follows from the counts, so an identity line
+//! an identity line that the caller has read. Every offset of ABI 1 follows from the counts, so an identity line
 //! that names others is refused.
 
 use thiserror::Error;
@@ -26,7 +26,7 @@ pub const STATE: usize = 64;
 pub const OTHERS_COUNT: usize = 68;
 /// "I look no later than this", nanoseconds of `CLOCK_MONOTONIC`, u64 (daemon).
 pub const LOOKS_AT_MONOTONIC: usize = 72;
-/// The same instant in `CLOCK_TAI`, u64 (daemon).
+/// The instant of [`LOOKS_AT_MONOTONIC`] in `CLOCK_TAI`, u64 (daemon).
 pub const LOOKS_AT_TAI: usize = 80;
 /// Sequence of the destination table, odd while it is written, u64 (daemon).
 pub const DESTINATIONS_VERSION: usize = 88;
@@ -55,7 +55,7 @@ pub const COUNTERS_COUNT: usize = 32;
 pub const FREE: usize = 512;
 /// Words of the free bitmap.
 pub const FREE_WORDS: usize = 64;
-/// Bitmap of slots whose frame is done and that hold what is still to be told, u64 words (both).
+/// Bitmap of slots whose frame is done and that hold an unread report, u64 words (both).
 pub const DONE: usize = 1024;
 /// Bitmap of streams whose last descriptor is being closed, u64 words (client).
 pub const CLOSING: usize = 1536;
@@ -72,10 +72,6 @@ pub const SLOTS_MAX: u32 = 4096;
 pub const SLOT_OCTETS_MIN: u32 = 256;
 /// Greatest slot, in octets.
 pub const SLOT_OCTETS_MAX: u32 = 65_536;
-/// Slots of a region when nothing else is asked.
-pub const SLOTS_DEFAULT: u32 = 1024;
-/// Octets of a slot when nothing else is asked.
-pub const SLOT_OCTETS_DEFAULT: u32 = 2048;
 /// Most streams of a region.
 pub const STREAMS_MAX: u32 = 1024;
 /// Most destination entries of a region.

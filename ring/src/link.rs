@@ -7,7 +7,6 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::layout::{self, Layout};
-use crate::producer::Producer;
 use crate::words::Words;
 
 /// How often a reader tries again while the table changes under it.
@@ -85,7 +84,7 @@ impl LinkFacts {
 
 /// Reads under the lock of the destination table; `None` when it stays unreadable.
 #[inline]
-fn stable<T>(words: &impl Words, read: impl Fn() -> T) -> Option<T> {
+pub(crate) fn stable<T>(words: &impl Words, read: impl Fn() -> T) -> Option<T> {
     for _ in 0..READ_ATTEMPTS {
         let version = words.load64(layout::DESTINATIONS_VERSION, Acquire);
         if version & 1 != 0 {
@@ -121,15 +120,6 @@ pub fn read_source(words: &impl Words, layout: &Layout, address: [u8; 16]) -> Op
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
     let wanted = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]].map(u64::from_ne_bytes);
     has_entry(words, layout, SOURCE, wanted)
-}
-
-impl Producer {
-    /// Whether the table names an address of the attachment (IPv6 or IPv4-mapped); `None` while the daemon writes it.
-    #[inline]
-    #[must_use]
-    pub fn owns(&self, address: [u8; 16]) -> Option<bool> {
-        read_source(&self.words, &self.layout, address)
-    }
 }
 
 fn has_entry(words: &impl Words, layout: &Layout, action: u8, wanted: [u64; 2]) -> Option<bool> {

@@ -14,7 +14,7 @@ pub const PAYLOAD_OCTETS: usize = 32;
 pub const FRAME_OCTETS: usize = 19;
 /// Where its payload begins.
 pub const FRAME_HEADER_OCTETS: usize = 14;
-/// The frame's type (802.1Q 9.6): whoever receives it looks for a tag that is not there, and lets go.
+/// The frame's type (802.1Q 9.6): a receiver looks for a tag that is not there, and drops the frame.
 pub const FRAME_TYPE: u16 = 0x8100;
 /// Upper octet of the key of an entry without data.
 const KEY: u32 = 0xa5;

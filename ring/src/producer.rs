@@ -18,7 +18,7 @@ use crate::link::{self, LinkFacts};
 use crate::tables::{self, DestinationVerdict, RegionState, StreamStatus};
 use crate::words::{Mapping, Words};
 
-/// A slot that belongs to nobody else until it is published or cancelled. Dropped, it leaks until the process ends.
+/// A slot that belongs to its holder alone until it is published or cancelled. Dropped, it leaks until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a claimed slot that is neither published nor cancelled is lost"]
 pub struct Claim {
@@ -33,7 +33,7 @@ impl Claim {
     }
 }
 
-/// Slots that belong to nobody else, for the next frames of one call. Dropped, they leak until the process ends.
+/// Slots that belong to their holder alone, for the next frames of one call. Dropped, they leak until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "claimed slots that are neither used nor cancelled are lost"]
 pub struct Claims {
@@ -59,7 +59,7 @@ impl Claims {
 /// processor takes longer than a frame.
 const AHEAD: u32 = 6;
 
-/// Filled slots in the order of their frames, which nobody sees until they are published together. Dropped, they leak
+/// Filled slots in the order of their frames, which the daemon does not see until they are published together. Dropped, they leak
 /// until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "slots that are neither published nor cancelled are lost"]
@@ -158,14 +158,14 @@ impl Producer {
         };
         let mut claims = Claims { first, bits, cold: bits };
         for _ in 0..AHEAD {
-            self.expect(&mut claims);
+            self.prefetch_next(&mut claims);
         }
         claims
     }
 
-    /// Asks for the memory of the next of these slots.
+    /// Prefetches the memory of the next of these slots.
     #[inline(always)]
-    fn expect(&self, claims: &mut Claims) {
+    fn prefetch_next(&self, claims: &mut Claims) {
         if claims.cold == 0 {
             return;
         }
@@ -183,7 +183,7 @@ impl Producer {
         if claims.bits == 0 {
             return None;
         }
-        self.expect(claims);
+        self.prefetch_next(claims);
         let slot = claims.first.wrapping_add(claims.bits.trailing_zeros() as u16);
         claims.bits &= claims.bits.wrapping_sub(1);
         Some(Claim { slot })
@@ -217,7 +217,7 @@ impl Producer {
         frame: &Frame,
         segments: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), TooLong> {
-        // SAFETY: slices are readable for their length, and nobody has a slice of the region.
+        // SAFETY: slices are readable for their length, and there is no slice of the region.
         unsafe { self.fill_raw(claim, frame, segments.map(|segment| (segment.as_ptr(), segment.len()))) }
     }
 
@@ -245,7 +245,7 @@ impl Producer {
         let (stream_index, fields, report) = SlotHeader { frame: *frame, payload_octets }.to_words();
         self.words.store32(at.wrapping_add(frame::STREAM_INDEX), stream_index, Relaxed);
         self.words.store_words(at.wrapping_add(frame::FIELDS), &fields);
-        if frame.flags.is_told() {
+        if frame.flags.wants_report() {
             self.words.store64(at.wrapping_add(frame::REPORT), report, Relaxed);
         }
         Ok(())
@@ -277,7 +277,7 @@ impl Producer {
         Run::new(run.first(), more.last(), run.count().saturating_add(more.count()))
     }
 
-    /// Hands a run to the daemon: it finds all of these frames or none, nobody else's between them.
+    /// Hands a run to the daemon: it finds all of these frames or none, and no others between them.
     #[inline]
     #[allow(clippy::needless_pass_by_value)] // consumed: a run is published once
     pub fn publish_run(&self, run: Run) {
@@ -295,7 +295,7 @@ impl Producer {
             algorithm::release(&self.words, slot);
             match u16::try_from(link.wrapping_sub(1)) {
                 Ok(before) if left != 0 => slot = before,
-                _ => return, // the first, or a link that somebody has overwritten: the rest is lost
+                _ => return, // the first, or a link that was overwritten: the rest is lost
             }
         }
     }
@@ -308,7 +308,7 @@ impl Producer {
         algorithm::bell(&self.words, clock, tx_time, now_monotonic)
     }
 
-    /// The doorbell was rung: until the worker has heard it nobody else rings.
+    /// The doorbell was rung: until the worker has heard it no other thread rings.
     #[inline]
     pub fn rung(&self, bell: Bell) {
         algorithm::rung(&self.words, bell);
@@ -349,6 +349,13 @@ impl Producer {
         tables::read_destination(&self.words, &self.layout, address)
     }
 
+    /// Whether the table names an address of the attachment (IPv6 or IPv4-mapped); `None` while the daemon writes it.
+    #[inline]
+    #[must_use]
+    pub fn owns(&self, address: [u8; 16]) -> Option<bool> {
+        link::read_source(&self.words, &self.layout, address)
+    }
+
     /// The interface's only IPv4 address; zeros = none or several.
     #[must_use]
     pub fn sole_v4(&self) -> [u8; 4] {
@@ -360,7 +367,7 @@ impl Producer {
         self.words.load64(layout::NONCE, Relaxed)
     }
 
-    /// What is told in `slot`, under which number, and the frame that it is about.
+    /// The report in `slot`, its number, and the frame that it is about.
     #[inline]
     #[must_use]
     pub fn completion(&self, slot: u16) -> Option<(Place, Completion, SlotHeader)> {
@@ -475,7 +482,7 @@ impl Producer {
         }
     }
 
-    /// The memory, for those who test what a hostile program can do.
+    /// The memory, for tests of what a hostile program can do.
     #[cfg(feature = "daemon")]
     pub(crate) const fn words(&self) -> &Mapping {
         &self.words

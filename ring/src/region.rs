@@ -46,7 +46,7 @@ pub enum RegionError {
     Layout(#[from] LayoutError),
 }
 
-/// A memfd of the region's size that nobody can resize. Holes can still be punched into it, until [`seal_memfd`].
+/// A memfd of the region's size that no process can resize. Holes can still be punched into it, until [`seal_memfd`].
 pub(crate) fn create_memfd(layout: &Layout) -> Result<OwnedFd, RegionError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know NOEXEC_SEAL; some are set up to refuse a memfd without it.
@@ -125,7 +125,7 @@ impl GuardedMapping {
             .map_err(RegionError::Map)?;
         let inner: *mut c_void = reserved.cast::<u8>().wrapping_add(page).cast();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the replaced pages are the middle of those just reserved, which nobody else knows.
+        // SAFETY: the replaced pages are the middle of those just reserved, which no other code knows.
         let mapped = unsafe { mmap(inner, octets, access, MapFlags::SHARED | MapFlags::FIXED, memfd, 0) };
         let base = mapped.map(|base| NonNull::new(base.cast::<u8>()));
         let Ok(Some(base)) = base else {
@@ -168,7 +168,7 @@ impl Drop for GuardedMapping {
     fn drop(&mut self) {
         let whole = guarded(self.words.octets(), self.page);
         let reserved = self.words.base().as_ptr().wrapping_sub(self.page).cast();
-        // SAFETY: the pages reserved in `new`; `self` is going, so nobody uses them any more. It cannot fail for
+        // SAFETY: the pages reserved in `new`; `self` is going, so no code uses them any more. It cannot fail for
         // pages that are mapped, and then nothing could be done.
         let _ = unsafe { munmap(reserved, whole) };
     }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(blocks() * 512, layout.region_octets().next_multiple_of(page_size()) as i64);
     }
 
-    /// A program that seals the seals keeps the daemon from sealing: it is told apart, not believed.
+    /// A program that seals the seals keeps the daemon from sealing: the daemon refuses it.
     #[test]
     fn a_memfd_whose_seals_are_sealed_is_refused() {
         let memfd = create_memfd(&Layout::new(4, 256, 1, 2).unwrap()).unwrap();

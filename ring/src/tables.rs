@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon tells a program in shared words: the region's state, streams and allowed destinations.
+//! What the daemon writes for a program in shared words: the region's state, streams and allowed destinations.
 //!
 //! In: values on the daemon's side, words on the program's. Out: the reverse. The daemon never reads these words
 //! back: [`StreamShadow`] and [`DestinationsShadow`] keep what it wrote. A reader never waits for the writer: what
@@ -12,8 +12,6 @@ use crate::layout::{self, Layout};
 use crate::link::{self, LinkFacts};
 use crate::words::Words;
 
-/// How often a reader tries again while the table changes under it.
-const READ_ATTEMPTS: usize = 4;
 /// The limit word of a stream entry.
 const LIMIT: usize = 8;
 
@@ -281,7 +279,7 @@ pub enum DestinationVerdict {
         /// Greatest payload in octets.
         payload_max: u16,
     },
-    /// The same, of a socket with SO_BROADCAST; else leave it to the kernel.
+    /// Take datagrams of at most `payload_max` octets of a socket with SO_BROADCAST; leave others to the kernel.
     Broadcast {
         /// Greatest payload in octets.
         payload_max: u16,
@@ -305,18 +303,8 @@ const fn matches(address: u128, prefix: u128, bits: u8) -> bool {
 /// Finds the first entry that holds `address`. It makes few attempts and never waits.
 #[inline]
 pub fn read_destination(words: &impl Words, layout: &Layout, address: [u8; 16]) -> DestinationVerdict {
-    for _ in 0..READ_ATTEMPTS {
-        let version = words.load64(layout::DESTINATIONS_VERSION, Acquire);
-        if version & 1 != 0 {
-            continue;
-        }
-        let verdict = find(words, layout, u128::from_be_bytes(address));
-        words.fence(Acquire);
-        if words.load64(layout::DESTINATIONS_VERSION, Relaxed) == version {
-            return verdict;
-        }
-    }
-    DestinationVerdict::Unstable
+    link::stable(words, || find(words, layout, u128::from_be_bytes(address)))
+        .unwrap_or(DestinationVerdict::Unstable)
 }
 
 #[inline]
@@ -350,36 +338,41 @@ pub struct DestinationsShadow {
 }
 
 impl DestinationsShadow {
-    /// Replaces what packet sockets need to know.
-    pub fn write_link(&mut self, words: &impl Words, facts: LinkFacts) {
+    /// Lets `write` change the table; readers see that it changes.
+    fn change<W: Words>(&mut self, words: &W, write: impl FnOnce(&W)) {
         words.store64(layout::DESTINATIONS_VERSION, self.version.wrapping_add(1), Relaxed);
         words.fence(Release);
-        let [first, second] = facts.to_words();
-        words.store64(layout::LINK, first, Relaxed);
-        words.store64(layout::LINK.wrapping_add(8), second, Relaxed);
+        write(words);
         self.version = self.version.wrapping_add(2);
         words.store64(layout::DESTINATIONS_VERSION, self.version, Release);
     }
 
-    /// Replaces the whole table. The caller has checked that it fits; what does not is left out.
+    /// Replaces what packet sockets need to know.
+    pub fn write_link(&mut self, words: &impl Words, facts: LinkFacts) {
+        self.change(words, |words| {
+            let [first, second] = facts.to_words();
+            words.store64(layout::LINK, first, Relaxed);
+            words.store64(layout::LINK.wrapping_add(8), second, Relaxed);
+        });
+    }
+
+    /// Replaces the whole table. The caller has checked that it fits; entries beyond the room are left out.
     pub fn write(&mut self, words: &impl Words, layout: &Layout, table: &[Destination]) {
-        words.store64(layout::DESTINATIONS_VERSION, self.version.wrapping_add(1), Relaxed);
-        words.fence(Release);
-        for index in 0..layout.destinations_count() {
-            let Some(at) = layout.destination(index) else { break };
-            let Some(entry) = table.get(index) else {
-                // Action 0 ends the table; what lies behind it is not read.
-                words.store64(at.wrapping_add(16), 0, Relaxed);
-                break;
-            };
-            let address = u128::from_be_bytes(entry.address);
-            let [max_low, max_high] = entry.payload_max.to_le_bytes();
-            let rule = [entry.prefix_bits, entry.action as u8, max_low, max_high, 0, 0, 0, 0];
-            words.store64(at, ((address >> 64) as u64).to_be(), Relaxed);
-            words.store64(at.wrapping_add(8), (address as u64).to_be(), Relaxed);
-            words.store64(at.wrapping_add(16), u64::from_le_bytes(rule), Relaxed);
-        }
-        self.version = self.version.wrapping_add(2);
-        words.store64(layout::DESTINATIONS_VERSION, self.version, Release);
+        self.change(words, |words| {
+            for index in 0..layout.destinations_count() {
+                let Some(at) = layout.destination(index) else { break };
+                let Some(entry) = table.get(index) else {
+                    // Action 0 ends the table; what lies behind it is not read.
+                    words.store64(at.wrapping_add(16), 0, Relaxed);
+                    break;
+                };
+                let address = u128::from_be_bytes(entry.address);
+                let [max_low, max_high] = entry.payload_max.to_le_bytes();
+                let rule = [entry.prefix_bits, entry.action as u8, max_low, max_high, 0, 0, 0, 0];
+                words.store64(at, ((address >> 64) as u64).to_be(), Relaxed);
+                words.store64(at.wrapping_add(8), (address as u64).to_be(), Relaxed);
+                words.store64(at.wrapping_add(16), u64::from_le_bytes(rule), Relaxed);
+            }
+        });
     }
 }

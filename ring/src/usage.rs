@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who uses the slots of a region, as its program sees it.
+//! Which streams use the slots of a region, as its program sees it.
 //!
 //! In: the bitmaps, and the slots in use. Out: what is queued, and how many slots a stream holds. Other threads claim and the
 //! daemon frees meanwhile: an answer is as old as its reading. A slot that is claimed and not filled yet shows what was in it
@@ -39,7 +39,7 @@ impl Producer {
     #[must_use]
     pub fn usage(&self, stream: u32) -> Usage {
         let (mut usage, mut seen) = (Usage::default(), [0u64; SEEN_WORDS]);
-        self.for_each_in_use(layout::FREE, |at| {
+        self.for_each_used(layout::FREE, |at| {
             let of = self.words.load32(at.wrapping_add(frame::STREAM_INDEX), Relaxed);
             if of == stream {
                 usage.own = usage.own.wrapping_add(1);
@@ -54,14 +54,14 @@ impl Producer {
 
     /// Shows every frame whose slot is in use and holds no outcome, with the octets of its payload: what is queued.
     pub fn for_each_queued(&self, mut show: impl FnMut(&Frame, u16)) {
-        self.for_each_in_use(layout::DONE, |at| {
+        self.for_each_used(layout::DONE, |at| {
             let header = SlotHeader::load(&self.words, at);
             show(&header.frame, header.payload_octets);
         });
     }
 
     /// Shows where each slot lies that is in use, and of which no bit is set in the bitmap `but`.
-    fn for_each_in_use(&self, but: usize, mut show: impl FnMut(usize)) {
+    fn for_each_used(&self, but: usize, mut show: impl FnMut(usize)) {
         for index in 0..self.layout.free_words() {
             let word = |of: usize| self.words.load64(bitmap(of, index), Acquire);
             let mut left = self.layout.free_mask(index) & !word(layout::FREE) & !word(but);

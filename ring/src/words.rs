@@ -2,7 +2,7 @@
 //! The only way to a region's memory: single atomic words at offsets in octets.
 //!
 //! In: an offset and a value. Out: a value. An offset outside the memory, or not aligned, reads as zero and writes
-//! nothing: no access of this crate can leave the region, whatever the caller computed. Nobody gets a reference to
+//! nothing: no access of this crate can leave the region, whatever the caller computed. There is no reference to
 //! shared bytes.
 
 use core::ptr::NonNull;
@@ -69,7 +69,7 @@ impl Mapping {
     ///
     /// # Safety
     /// `base` is aligned to 8, and the memory stays mapped readable and writable as long as the value or a copy of
-    /// it is used. Nobody in this process reaches it but through atomics; other processes may do what they like.
+    /// it is used. This process reaches it only through atomics; other processes may do what they like.
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, octets: usize) -> Self {
         Self { base, octets }

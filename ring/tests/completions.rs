@@ -55,7 +55,7 @@ fn what_is_posted_is_read() {
     let slot = take(&mut consumer);
     assert_eq!(producer.completion(slot), None);
     let sequence = consumer.complete(slot, &completion(9)).expect("there is room");
-    assert_eq!((consumer.held(), consumer.told_count()), (0, 1));
+    assert_eq!((consumer.held(), consumer.unread_count()), (0, 1));
     let (place, read, header) = producer.completion(slot).expect("it is told");
     assert_eq!((place.slot, place.sequence), (slot, sequence));
     let mut expected = completion(9);
@@ -152,7 +152,7 @@ fn a_program_that_never_reads_keeps_half_of_the_slots() {
         push(&client, 0, number);
         let slot = take(&mut consumer);
         assert!(consumer.complete(slot, &completion(number)).is_some());
-        assert!(consumer.told_count() <= SLOTS / 2);
+        assert!(consumer.unread_count() <= SLOTS / 2);
     }
     assert_eq!(consumer.double_releases(), 0);
 }
@@ -186,7 +186,7 @@ fn lies_about_slots_hurt_nobody() {
                 consumer.release(slot);
             }
         }
-        assert!(consumer.told_count() <= SLOTS && consumer.held() <= SLOTS);
+        assert!(consumer.unread_count() <= SLOTS && consumer.held() <= SLOTS);
     }
     assert_eq!(consumer.double_releases(), 0);
 }

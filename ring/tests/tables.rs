@@ -130,14 +130,14 @@ fn the_first_matching_destination_wins() {
 fn doorbells_follow_the_promise() {
     let (consumer, client) = region();
     let producer = client.producer();
-    consumer.look_at(1_000_000_000, 38_000_000_000);
+    consumer.promise_poll_by(1_000_000_000, 38_000_000_000);
     let rings = |clock, tx_time, now| producer.bell(clock, tx_time, now).is_some();
     assert!(rings(ClockId::Monotonic, 999_999_999, 0));
     assert!(!rings(ClockId::Monotonic, 1_000_000_000, 0));
     assert!(rings(ClockId::Tai, 37_999_999_999, 0));
     assert!(!rings(ClockId::Tai, 38_000_000_000, 1_005_000_000));
     assert!(rings(ClockId::Tai, 38_000_000_000, 1_005_000_001), "the worker is overdue");
-    consumer.look_at(u64::MAX, u64::MAX);
+    consumer.promise_poll_by(u64::MAX, u64::MAX);
     assert!(!rings(ClockId::Tai, u64::MAX, u64::MAX), "sums do not wrap");
 }
 
@@ -151,7 +151,7 @@ fn a_doorbell_is_rung_once_in_a_turn() {
     producer.rung(bell(0).expect("early"));
     assert!(bell(0).is_some());
     for _ in 0..3 {
-        consumer.look_at(10, 10);
+        consumer.promise_poll_by(10, 10);
         let (first, second) = (bell(0).expect("asleep"), bell(0).expect("asleep, and nobody has rung"));
         producer.rung(first);
         assert_eq!(bell(0), None, "rung");
@@ -160,9 +160,9 @@ fn a_doorbell_is_rung_once_in_a_turn() {
         let overdue = bell(10 + algorithm::ATTENTION_GRACE + 1).expect("overdue: perhaps it is dead");
         producer.rung(overdue);
         assert_eq!(bell(0), None);
-        consumer.look_at(10, 10);
+        consumer.promise_poll_by(10, 10);
         let late = bell(0).expect("another turn");
-        consumer.look_at(10, 10);
+        consumer.promise_poll_by(10, 10);
         producer.rung(late);
         assert!(bell(0).is_some(), "a doorbell of the turn before may have been heard before it");
     }

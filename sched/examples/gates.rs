@@ -4,9 +4,7 @@
 //! In: nothing. Out: nanoseconds, one line per case, on standard output. A measurement, not a test.
 
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, LatePolicy, TrafficClass};
-use ktsn_sched::{
-    ClassOptions, Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions,
-};
+use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 use std::time::Instant;
@@ -48,11 +46,9 @@ fn port(entries: u64, open_throughout: bool) -> AdminPort {
 
 fn selection(admin: &AdminPort, capacity: u64, now: Now) -> TimeAware {
     let mut selection = TimeAware::new(TimeAwareOptions {
-        capacity: capacity as usize,
-        tenants: 1,
         link_speed: Some(1_000_000_000),
         hand_over: HAND_OVER,
-        classes: [ClassOptions::default(); 8],
+        ..TimeAwareOptions::gates(capacity as usize, 1)
     });
     if let Ok(program) = GateProgram::new(admin) {
         selection.set_admin(Box::new(program), now);

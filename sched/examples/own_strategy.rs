@@ -7,7 +7,7 @@
 
 use ktsn_model::DropReason;
 use ktsn_sched::{Admission, Decision, Frame, Refused, Strategy, admit, chosen};
-use ktsn_time::Now;
+use ktsn_time::{Now, Span};
 use std::collections::VecDeque;
 
 /// One queue per tenant, served in turns.
@@ -52,7 +52,7 @@ impl Strategy for RoundRobin {
     }
 
     fn decide(&mut self, now: Now) -> Decision {
-        let mut soonest: Option<(u64, Decision)> = None;
+        let mut soonest: Option<(Span, Decision)> = None;
         for tenant in (0..self.queues.len()).map(|n| (self.turn + n) % self.queues.len()) {
             let Some(&(frame, admission)) = self.queues[tenant].front() else { continue };
             match admission.overdue(now) {

@@ -4,7 +4,7 @@
 //! In: nothing. Out: one line per depth and clock mix on standard output. A measurement, not a test.
 
 use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_sched::{Decision, EarliestTxTime, Frame, FrameId, Strategy};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 use std::time::Instant;
@@ -48,7 +48,7 @@ fn frame(id: u64, depth: u64, classes: u64, both_clocks: bool, now: Now, seed: &
 fn measure(depth: u64, classes: u64, both_clocks: bool) -> u128 {
     let offset = Offset::between(Tai::ZERO.saturating_add(OFFSET), ktsn_time::Monotonic::ZERO);
     let mut now = offset.now(ktsn_time::Monotonic::from_nanos(1_000_000_000));
-    let mut selection = EarliestTxTime::new(depth as usize, 1);
+    let mut selection = TimeAware::new(TimeAwareOptions::tx_time(depth as usize, 1));
     let mut seed = 7;
     for id in 0..depth {
         let _ = selection.offer(frame(id, depth, classes, both_clocks, now, &mut seed), now);

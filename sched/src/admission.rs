@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a frame may be queued, and from when on it may leave. The same for every strategy.
+//! Whether a frame may be queued, and from when on it may leave: the rules that every strategy keeps.
 
 use crate::frame::Frame;
 use crate::strategy::Decision;
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use ktsn_time::{Monotonic, Nanos, Now, Span, Tai, TxTime};
 
-/// What was found about a frame that may be queued.
+/// The result for a frame that may be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// From when on it may leave; never before its TxTime.
@@ -27,18 +27,24 @@ pub struct Admission {
 /// [`DropReason::InvalidTime`], [`DropReason::Missed`] (late, and the policy drops it) or
 /// [`DropReason::BeyondHorizon`].
 pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
-    // Unsigned and exact: `Nanos` would be held at ±292 years, and the values are a stranger's.
-    let age = now.monotonic.as_nanos().saturating_sub(frame.pushed_at.as_nanos());
-    // As old as it says, but no older than a frame on time may become: what a sender's word can gain it is bounded.
-    let waited = age.min(frame.overrun_limit.get().max(0).unsigned_abs());
-    let (tx_time, at, now_there, by_clock_drops) = match frame.tx_time {
-        None => return Ok(untimed(now, waited)),
-        Some(TxTime::Monotonic(Monotonic::ZERO)) => return Ok(untimed(now, waited)),
+    let age = now.monotonic.span_since(frame.pushed_at);
+    // The claimed age, but no older than a frame on time may become: a false claim gains a bounded span.
+    let waited = age.min(Span::not_negative(frame.overrun_limit));
+    let (tx_time, at, here, by_clock_drops) = match frame.tx_time {
+        None | Some(TxTime::Monotonic(Monotonic::ZERO)) => return Ok(untimed(now, waited)),
         Some(TxTime::Tai(Tai::ZERO)) => return Err(DropReason::InvalidTime),
         Some(tx_time @ TxTime::Monotonic(at)) => (tx_time, at.as_nanos(), now.monotonic.as_nanos(), false),
         Some(tx_time @ TxTime::Tai(at)) => (tx_time, at.as_nanos(), now.tai.as_nanos(), true),
     };
-    if at < now_there.saturating_sub(age) {
+    // When the sender sent it, on the TxTime's clock.
+    let sent_at = || {
+        let sent_at = here.saturating_sub(waited.as_nanos());
+        match tx_time {
+            TxTime::Tai(_) => TxTime::Tai(Tai::from_nanos(sent_at)),
+            TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::from_nanos(sent_at)),
+        }
+    };
+    if at < here.saturating_sub(age.as_nanos()) {
         let dropped = match frame.late {
             LatePolicy::ByClock => by_clock_drops,
             LatePolicy::Drop | LatePolicy::Deadline => true,
@@ -47,62 +53,53 @@ pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
         if dropped {
             return Err(DropReason::Missed);
         }
-        let due = on_its_clock(tx_time, now_there.saturating_sub(waited));
-        return Ok(Admission { due, late: true, on_time: false });
+        return Ok(Admission { due: sent_at(), late: true, on_time: false });
     }
-    if exceeds(at.saturating_sub(now_there), frame.horizon) {
+    if exceeds(Span::from_nanos(at.saturating_sub(here)), frame.horizon) {
         return Err(DropReason::BeyondHorizon);
     }
     if frame.late == LatePolicy::Deadline {
         return Ok(untimed(now, waited));
     }
     // One that is never dropped for its overrun is due no longer than the others may be.
-    let is_old = frame.overrun_max().is_none() && at < now_there.saturating_sub(waited);
-    let due = if is_old { on_its_clock(tx_time, now_there.saturating_sub(waited)) } else { tx_time };
+    let is_old = frame.overrun_max().is_none() && at < here.saturating_sub(waited.as_nanos());
+    let due = if is_old { sent_at() } else { tx_time };
     Ok(Admission { due, late: false, on_time: true })
 }
 
-/// The instant `at` on the clock of `like`.
-fn on_its_clock(like: TxTime, at: u64) -> TxTime {
-    match like {
-        TxTime::Tai(_) => TxTime::Tai(Tai::from_nanos(at)),
-        TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::from_nanos(at)),
-    }
-}
-
-/// What becomes of a frame that is chosen at `now`, the same for every strategy: `Drop` as `overrun` if it is on time and has been due for
+/// The decision about a frame that is chosen at `now`, for every strategy: `Drop` as `overrun` if it is on time and has been due for
 /// longer than [`Frame::overrun_max`], or if its deadline has passed; else `Transmit`.
 #[must_use]
 pub fn chosen(frame: Frame, admission: Admission, now: Now) -> Decision {
-    let overdue = admission.overdue(now).unwrap_or(0);
+    let overdue = admission.overdue(now).unwrap_or_default();
     if (admission.on_time && is_overrun(&frame, overdue)) || is_past_deadline(&frame, now) {
         return Decision::Drop { frame, reason: DropReason::Overrun };
     }
-    let overrun = Nanos::new(i64::try_from(overdue).unwrap_or(i64::MAX));
-    Decision::Transmit { frame, overrun, late: admission.late, window: None }
+    Decision::Transmit { frame, overrun: overdue.to_nanos(), late: admission.late, window: None }
 }
 
 impl Admission {
-    /// Nanoseconds for which the frame has been due at `now`.
+    /// For how long the frame has been due at `now`.
     ///
     /// # Errors
-    /// The nanoseconds until it is due.
-    pub fn overdue(&self, now: Now) -> Result<u64, u64> {
-        let (due, there) = match self.due {
-            TxTime::Tai(due) => (due.as_nanos(), now.tai.as_nanos()),
-            TxTime::Monotonic(due) => (due.as_nanos(), now.monotonic.as_nanos()),
-        };
-        there.checked_sub(due).ok_or(due.saturating_sub(there))
+    /// The time until it is due.
+    pub fn overdue(&self, now: Now) -> Result<Span, Span> {
+        match self.due {
+            TxTime::Tai(due) => now.tai.checked_span_since(due).ok_or(due.span_since(now.tai)),
+            TxTime::Monotonic(due) => {
+                now.monotonic.checked_span_since(due).ok_or(due.span_since(now.monotonic))
+            }
+        }
     }
 }
 
-/// Whether `span` nanoseconds are more than `limit` (a negative limit counts as zero).
-pub(crate) fn exceeds(span: u64, limit: Nanos) -> bool {
-    span > limit.get().max(0).unsigned_abs()
+/// Whether `span` is longer than `limit` (a negative limit counts as zero).
+pub(crate) fn exceeds(span: Span, limit: Nanos) -> bool {
+    span > Span::not_negative(limit)
 }
 
-/// Whether an on-time frame that has been due for `overdue` nanoseconds is dropped for it.
-pub(crate) fn is_overrun(frame: &Frame, overdue: u64) -> bool {
+/// Whether an on-time frame that has been due for `overdue` is dropped for it.
+pub(crate) fn is_overrun(frame: &Frame, overdue: Span) -> bool {
     frame.overrun_max().is_some_and(|limit| exceeds(overdue, limit))
 }
 
@@ -112,7 +109,6 @@ pub(crate) fn is_past_deadline(frame: &Frame, now: Now) -> bool {
     frame.late == LatePolicy::Deadline && frame.tx_time.is_some_and(is_past)
 }
 
-fn untimed(now: Now, waited: u64) -> Admission {
-    let sent_at = Monotonic::from_nanos(now.monotonic.as_nanos().saturating_sub(waited));
-    Admission { due: TxTime::Monotonic(sent_at), late: false, on_time: false }
+fn untimed(now: Now, waited: Span) -> Admission {
+    Admission { due: TxTime::Monotonic(now.monotonic.before(waited)), late: false, on_time: false }
 }

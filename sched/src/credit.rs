@@ -11,7 +11,7 @@
 //!    ▲         ╱╲              ─ ─ ─ ─    waiting, gate open:       rises with idleSlope
 //!    │        ╱  ╲ sendSlope              transmitting:             falls with sendSlope = idleSlope − portTransmitRate
 //!  0 ┼───────╱────╲──────╱──┐             waiting, gate closed:     stays
-//!    │ idle waiting╲    ╱   │reset        nothing waits, credit > 0: 0 at once
+//!    │ idle waiting╲    ╱   │reset        nothing waits, credit > 0: 0 once time passes
 //!    │              ╲  ╱ idleSlope        nothing waits, credit < 0: rises with idleSlope up to 0 (gate open)
 //!    └──────────────────────────────►
 //! ```
@@ -30,7 +30,7 @@
 //! # With gates
 //! Credit only changes while the gate is open (8.6.8.2, with 8.6.8.4): the caller says how much of the time that passed
 //! that was. Where in the span it lay does not matter. A share of the link that is meant over the whole cycle has to be
-//! configured as `idleSlope · OperCycleTime / GateOpenTime` by whoever knows the gate control list; nothing here
+//! configured as `idleSlope · OperCycleTime / GateOpenTime` where the gate control list is known; nothing here
 //! scales it.
 //!
 //! # What waits
@@ -38,7 +38,7 @@
 //! yet, or credit would be saved up by sending far ahead. The caller finds the due instant when it next looks:
 //! `advance` to it, `set_waiting(true)`, `advance` to now.
 
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_time::{Monotonic, Nanos, Span};
 
 /// Billionths of a bit in a bit.
 const UNIT: i128 = 1_000_000_000;
@@ -47,12 +47,12 @@ const BITS_PER_OCTET: i128 = 8;
 /// What is configured for a class's credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CreditOptions {
-    /// `idleSlope` in bit/s of what occupies the wire; 0 counts as 1, so that whatever waits leaves some day.
+    /// `idleSlope` in bit/s of what occupies the wire; 0 counts as 1, so that a waiting frame leaves some day.
     pub idle_slope: u64,
     /// `hiCredit` in bits: what may be saved up at most. The clause has no limit of its own; it follows from the
     /// longest interference (annex L.1). `None`: no limit. A limit keeps a worker that overslept from sending a burst.
     pub hi_credit: Option<u64>,
-    /// `loCredit` as a debt in bits: what may be owed at most after a transmission. Credit below is forgiven, so a limit that frames reach
+    /// `loCredit` as a debt in bits: what may be owed at most after a transmission. Credit below is forgiven: a limit that frames reach
     /// gives the class more than its share. `None`: no limit.
     pub lo_credit: Option<u64>,
 }
@@ -155,8 +155,8 @@ impl Credit {
         if now < self.as_of {
             return;
         }
-        let passed = now.as_nanos() - self.as_of.as_nanos();
-        let open = if open == Nanos::MAX { passed } else { open.get().max(0).unsigned_abs().min(passed) };
+        let passed = now.span_since(self.as_of);
+        let open = if open == Nanos::MAX { passed } else { Span::not_negative(open).min(passed) };
         let limit = if self.is_waiting { self.highest } else { 0 };
         self.level = self.level.saturating_add(self.gain(open)).min(limit);
         self.as_of = now;
@@ -175,7 +175,7 @@ impl Credit {
         self.is_waiting = true;
         self.advance(start, Nanos::MAX);
         let end = end.max(self.as_of);
-        let taken = end.as_nanos() - self.as_of.as_nanos();
+        let taken = end.span_since(self.as_of);
         let octets = i128::from(wire_octets);
         let after =
             self.level.saturating_add(self.gain(taken)).saturating_sub(octets * BITS_PER_OCTET * UNIT);
@@ -205,14 +205,14 @@ impl Credit {
         self.as_of.saturating_add(self.open_time_needed())
     }
 
-    /// Credit in whole bits, rounded down, for people to look at.
+    /// Credit in whole bits, rounded down, for display.
     #[must_use]
     pub fn bits(&self) -> i64 {
         let bits = self.level.div_euclid(UNIT);
         i64::try_from(bits).unwrap_or(if bits < 0 { i64::MIN } else { i64::MAX })
     }
 
-    fn gain(&self, nanos: u64) -> i128 {
-        i128::try_from(u128::from(self.slope) * u128::from(nanos)).unwrap_or(i128::MAX)
+    fn gain(&self, span: Span) -> i128 {
+        i128::try_from(u128::from(self.slope) * u128::from(span.as_nanos())).unwrap_or(i128::MAX)
     }
 }

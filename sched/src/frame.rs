@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What transmission selection knows of a frame.
+//! The properties of a frame that transmission selection needs.
 
 use ktsn_model::{LatePolicy, TrafficClass};
 use ktsn_time::{Monotonic, Nanos, TxTime};

@@ -13,13 +13,12 @@
 
 mod turns;
 
-use crate::admission::{Admission, chosen};
+use crate::admission::Admission;
 use crate::frame::{Frame, FrameId};
-use crate::strategy::Decision;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use ktsn_model::TrafficClass;
-use ktsn_time::{Monotonic, Now, Tai, TxTime};
+use ktsn_time::{Monotonic, Now, Span, Tai, TxTime};
 use turns::{Served, Turns};
 
 /// One heap per clock, so that a step of TAI re-sorts nothing. A tenant's class in order of arrival has one for both.
@@ -29,8 +28,23 @@ pub(crate) const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 const TAI: usize = 0;
 const MONOTONIC: usize = 1;
 
-fn clocks(now: Now) -> [u64; CLOCKS] {
-    [now.tai.as_nanos(), now.monotonic.as_nanos()]
+/// An instant on one of the clocks, the one of the heap that it stands in. It orders frames of that heap and is compared with `now` there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(u64);
+
+impl Instant {
+    const ZERO: Self = Self(0);
+    const MAX: Self = Self(u64::MAX);
+
+    /// The time since `earlier` on the same clock; no time where that comes later.
+    fn span_since(self, earlier: Self) -> Span {
+        Span::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// `now` on each clock.
+fn clocks(now: Now) -> [Instant; CLOCKS] {
+    [Instant(now.tai.as_nanos()), Instant(now.monotonic.as_nanos())]
 }
 
 /// No slot.
@@ -40,11 +54,11 @@ const VACANT: u32 = 0;
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
 
-/// The part of a queued frame that ordering needs, apart from the rest so that walks stay in the cache.
+/// The part of a queued frame that orders it. It is apart from the rest, so that walks stay in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     /// The due instant, on its clock.
-    pub(crate) due: u64,
+    due: Instant,
     /// Ascending in the order of insertion; of those that were put back, descending.
     pub(crate) arrival: u64,
     /// Left and right; the left one of a free slot links the free slots.
@@ -67,20 +81,16 @@ impl Node {
     /// A frame with what admission found about it.
     pub(crate) fn new(admission: &Admission) -> Self {
         let (due, marks) = match admission.due {
-            TxTime::Tai(at) => (at.as_nanos(), ON_TAI),
-            TxTime::Monotonic(at) => (at.as_nanos(), 0),
+            TxTime::Tai(at) => (Instant(at.as_nanos()), ON_TAI),
+            TxTime::Monotonic(at) => (Instant(at.as_nanos()), 0),
         };
         Self { due, late: admission.late, on_time: admission.on_time, marks, ..NO_NODE }
     }
-    /// What admission found about it.
-    pub(crate) fn admission(&self) -> Admission {
-        Admission { due: self.due(), late: self.late, on_time: self.on_time }
-    }
     pub(crate) fn due(&self) -> TxTime {
         if self.clock() == TAI {
-            TxTime::Tai(Tai::from_nanos(self.due))
+            TxTime::Tai(Tai::from_nanos(self.due.0))
         } else {
-            TxTime::Monotonic(Monotonic::from_nanos(self.due))
+            TxTime::Monotonic(Monotonic::from_nanos(self.due.0))
         }
     }
     fn clock(&self) -> usize {
@@ -98,7 +108,7 @@ impl Node {
     fn key(&self) -> u128 {
         // All ones, or none where only arrival counts.
         let mask = u64::from(self.marks & BY_ARRIVAL).wrapping_sub(1);
-        u128::from(self.due & mask) << 64 | u128::from(self.arrival)
+        u128::from(self.due.0 & mask) << 64 | u128::from(self.arrival)
     }
 }
 
@@ -107,7 +117,7 @@ const FIRST_ARRIVAL: u64 = 1 << 62;
 
 /// This and `Frame::empty` fill slots that were never used; they are never handed out.
 const NO_NODE: Node = Node {
-    due: 0,
+    due: Instant::ZERO,
     arrival: 0,
     children: [NIL; 2],
     weight: VACANT,
@@ -124,16 +134,16 @@ pub(crate) struct Head {
     /// Where it is found and taken out.
     pub(crate) queue: usize,
     /// Time until it is due, or since: one of them is 0.
-    pub(crate) wait: u64,
-    pub(crate) overdue: u64,
+    pub(crate) wait: Span,
+    pub(crate) overdue: Span,
 }
 
-/// What taking out the last frame has changed, until it is put back.
+/// The state before the last frame was taken out, for putting it back.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     id: FrameId,
     lane: usize,
-    due: u64,
+    due: Instant,
     served: Served,
 }
 
@@ -189,8 +199,8 @@ impl Queues {
         self.turns.touch();
     }
 
-    /// The clocks stand at `now`: where one of them stepped back behind a turn, no turn counts any more.
-    pub(crate) fn see(&mut self, now: Now) {
+    /// Forgets all turns if a clock stepped back: it reads `now`, and a turn is later.
+    pub(crate) fn forget_turns_if_clock_stepped(&mut self, now: Now) {
         if self.turns.is_before(clocks(now)) {
             self.turns.forget(&self.nodes);
         }
@@ -203,8 +213,9 @@ impl Queues {
         is_in
     }
 
-    /// As `insert`, for the frame that was taken out last: in front of those that it was in front of. Where its
-    /// due instant is reckoned from its coming (a late or untimed frame, one that may leave any time later), the new one must not put it behind others. Its tenant has its turn still before it.
+    /// Queues the frame that was taken out last, in front of the frames that it was in front of. Its tenant has its turn again. The due
+    /// instant of a late or untimed frame, and of a frame that may leave any time later, is computed from its arrival; the new arrival
+    /// must not put it behind others. `false`, and nothing has changed, when every slot is taken.
     pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
         if self.len == self.capacity {
             return false;
@@ -214,15 +225,15 @@ impl Queues {
         self.turns.take_back(lane, undo.map(|undo| undo.served));
         let not_before = match frame.tx_time {
             Some(TxTime::Monotonic(at)) if node.on_time && frame.overrun_max().is_none() => {
-                Some(at.as_nanos())
+                Some(Instant(at.as_nanos()))
             }
-            _ => (!node.on_time).then_some(0),
+            _ => (!node.on_time).then_some(Instant::ZERO),
         };
         if let Some(not_before) = not_before {
             let head = self.nodes.get(self.turns.root(lane, heap) as usize);
             // By arrival it is in front of them anyway, and their clock may be another one.
-            let head = head.filter(|_| node.marks & BY_ARRIVAL == 0).map_or(u64::MAX, |head| head.due);
-            node.due = node.due.min(head).min(undo.map_or(u64::MAX, |undo| undo.due)).max(not_before);
+            let head = head.filter(|_| node.marks & BY_ARRIVAL == 0).map_or(Instant::MAX, |head| head.due);
+            node.due = node.due.min(head).min(undo.map_or(Instant::MAX, |undo| undo.due)).max(not_before);
         }
         let is_in = self.insert_as(self.front, node, frame);
         self.front -= u64::from(is_in);
@@ -279,8 +290,8 @@ impl Queues {
     pub(crate) fn head(&self, class: usize, now: Now) -> Option<Head> {
         let now = clocks(now);
         let queue = |clock| class * CLOCKS + clock;
-        let head = |due: u64, clock: usize| {
-            let (wait, overdue) = (due.saturating_sub(now[clock]), now[clock].saturating_sub(due));
+        let head = |due: Instant, clock: usize| {
+            let (wait, overdue) = (due.span_since(now[clock]), now[clock].span_since(due));
             Head { queue: queue(clock), wait, overdue }
         };
         match (self.turns.first(queue(TAI)), self.turns.first(queue(MONOTONIC))) {
@@ -291,7 +302,7 @@ impl Queues {
                 let (one, other) = (head(first.due, TAI), head(second.due, MONOTONIC));
                 // Two that are not due yet seldom wait equally long: one comparison then.
                 let is_second = if one.wait == other.wait {
-                    let stood = [now[TAI].saturating_sub(first.at), now[MONOTONIC].saturating_sub(second.at)];
+                    let stood = [now[TAI].span_since(first.at), now[MONOTONIC].span_since(second.at)];
                     let arrival = |slot: u32| self.nodes[slot as usize].arrival;
                     // The tie of two turns: they are the same tenant's.
                     match (stood[TAI], second.tie).cmp(&(stood[MONOTONIC], first.tie)) {
@@ -325,17 +336,6 @@ impl Queues {
         self.undo = Some(Undo { id: frame.id, lane, due: node.due, served });
         self.turns.settle(lane, &self.nodes);
         Some((node, frame))
-    }
-
-    /// As `pop`: what becomes of the frame where nothing but its limits is to be looked at.
-    pub(crate) fn take(&mut self, queue: usize, now: Now) -> Decision {
-        self.pop(queue, now).map_or(Decision::Idle, |(node, frame)| chosen(frame, node.admission(), now))
-    }
-
-    /// The wait for the frame whose turn it will be in `queue`.
-    pub(crate) fn wake(&self, queue: usize) -> Decision {
-        self.first(queue)
-            .map_or(Decision::Idle, |(node, frame)| Decision::WakeAt { at: node.due(), next: frame.id })
     }
 
     /// Take the root `slot` out of its heap in `lane`, which is settled afterwards.
@@ -391,7 +391,7 @@ impl Queues {
         false
     }
 
-    /// Ask `place` to put every frame in its queue anew. One visit per slot that was ever used, and one insertion per frame.
+    /// Asks `place` to put every frame in its queue again. One visit per slot that was ever used, and one insertion per frame.
     pub(crate) fn rearrange(&mut self, place: &mut dyn FnMut(&mut Node, &Frame)) {
         self.turns.empty();
         self.undo = None;

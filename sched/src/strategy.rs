@@ -14,7 +14,7 @@ pub struct Window {
     pub latest: Tai,
 }
 
-/// What to do at the instant that was asked about.
+/// What to do at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Hand this frame to the port now. It is no longer queued.
@@ -74,7 +74,7 @@ pub trait Strategy {
     /// Queue a frame that was the last one to be transmitted and did not leave: in front of those that it was chosen before.
     ///
     /// # Errors
-    /// As [`offer`](Self::offer).
+    /// [`Refused`] hands the frame back with the reason; nothing else has changed then.
     fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused>;
 
     /// What to do at `now`.

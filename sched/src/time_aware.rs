@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time-aware transmission selection (802.1Q-2022 clauses 8.6.8 and 8.6.9): gates, guard bands, a paced link.
 //!
-//! In: frames with due instants on two clocks, gate programs, the link's speed. Out: of the classes whose head is due, whose
-//! gate is open for long enough and whose shaper agrees, the highest one's head; else when that will be.
+//! In: frames with due instants on two clocks, gate programs, the link's speed. Out: the head of the highest class with a head that is
+//! due, a gate that is open for long enough, and credit; else the instant at which there will be one.
 //! Never: a frame before its due instant, outside of its window, or that would not end in it.
 
 mod fits;
@@ -16,15 +16,16 @@ pub use options::{ClassOptions, Order, Shaper, TimeAwareOptions};
 pub use status::GateStatus;
 
 use crate::admission::{admit, is_overrun, is_past_deadline};
+use crate::credit::Credit;
 use crate::frame::Frame;
-use crate::gate::{ENDLESS, Fit, GateProgram, Gates};
+use crate::gate::{Fit, GateProgram, Gates};
 use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};
 use crate::strategy::{Decision, Refused, Strategy, Window, queued};
 use alloc::boxed::Box;
 use fits::Fits;
 use guard::Guard;
 use ktsn_model::{DropReason, TrafficClass};
-use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use ktsn_time::{Nanos, Now, Span, Tai, TxTime};
 use link::Link;
 use shaping::Shaping;
 
@@ -32,8 +33,8 @@ use shaping::Shaping;
 ///
 /// A frame may leave when it is due, its class's gate is open, and hand-over latency plus transmission end before the
 /// gate closes. The link is paced: the next frame is chosen as late as it may be handed over, so that a higher class
-/// never waits for more than one frame. A hand-over takes the worker's time: none of a lower class begins that would still be under way when a
-/// higher one's frame on time may leave; what was held back that way once goes before it is held back again.
+/// never waits for more than one frame. A hand-over takes the worker's time: a lower class does not begin a hand-over that would still
+/// be under way when a higher class's frame on time may leave. A class that was held back once goes before it is held back again.
 ///
 /// # Examples
 /// ```
@@ -48,11 +49,9 @@ use shaping::Shaping;
 ///     interval: Nanos::from_micros(micros),
 /// };
 /// let mut selection = TimeAware::new(TimeAwareOptions {
-///     capacity: 1024,
-///     tenants: 1,
 ///     link_speed: Some(1_000_000_000),
 ///     hand_over: Nanos::from_micros(5),
-///     classes: Default::default(),
+///     ..TimeAwareOptions::gates(1024, 1)
 /// });
 /// let program = GateProgram::new(&AdminPort {
 ///     gate_enabled: true,
@@ -94,6 +93,9 @@ pub struct TimeAware {
     classes: [ClassOptions; TrafficClass::COUNT],
     shaping: Shaping,
     transmission_overrun: [u64; TrafficClass::COUNT],
+    has_gates: bool,
+    /// The last instant of a call: frames that are removed leave then.
+    last: Now,
 }
 
 /// The soonest instant at which a class will be chosen: `after` from now. The frame is due in `wait`; gates aside it may leave in `from`.
@@ -101,9 +103,9 @@ pub struct TimeAware {
 struct Wake {
     on_time: bool,
     queue: usize,
-    after: u64,
-    from: u64,
-    wait: u64,
+    after: Span,
+    from: Span,
+    wait: Span,
 }
 
 impl TimeAware {
@@ -119,7 +121,22 @@ impl TimeAware {
             classes: options.classes,
             shaping: Shaping::new(&options.classes),
             transmission_overrun: [0; TrafficClass::COUNT],
+            has_gates: options.has_gates,
+            last: Now::default(),
         }
+    }
+
+    /// Whether it can run a gate program.
+    #[must_use]
+    pub const fn has_gates(&self) -> bool {
+        self.has_gates
+    }
+
+    /// The credit of `class` at `now`, or at the end of the transmission that is under way; `None` for a class without a shaper.
+    pub fn credit(&mut self, class: TrafficClass, now: Now) -> Option<Credit> {
+        self.advance(now);
+        self.update_shaping(now);
+        self.shaping.credit(index(class))
     }
 
     /// Writes all of its room once, so that no frame waits for memory: for a port that many use.
@@ -128,14 +145,17 @@ impl TimeAware {
     }
 
     /// Configure `program` at `now` (8.6.9.3): it takes over at its config change time, or at once if it is disabled or has no entries.
-    /// Gives back the pending program that it displaces, to be freed elsewhere; where there is none, perhaps one
-    /// that a change replaced and nobody [took](Self::take_retired).
+    /// Returns the pending program that it displaces, for the caller to free; where there is none, a program that a change replaced, if one
+    /// was not [taken](Self::take_retired) yet. Without gates it returns `program`.
     pub fn set_admin(&mut self, program: Box<GateProgram>, now: Now) -> Option<Box<GateProgram>> {
-        self.queues.see(now);
+        if !self.has_gates {
+            return Some(program);
+        }
+        self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);
         self.update_shaping(now);
         self.fits.forget();
-        self.gates.set_admin(program, now.tai.as_nanos())
+        self.gates.set_admin(program, now.tai)
     }
 
     /// A program that a change replaced, to be freed elsewhere.
@@ -143,21 +163,27 @@ impl TimeAware {
         self.gates.take_retired()
     }
 
-    /// How long a frame takes from its hand-over to the wire; below 0 counts as 0.
+    /// How long a frame takes from its hand-over to the wire; below 0 counts as 0. Without gates nothing changes.
     pub fn set_hand_over(&mut self, hand_over: Nanos) {
-        self.fits.forget();
-        self.link.set_hand_over(hand_over);
+        if self.has_gates {
+            self.fits.forget();
+            self.link.set_hand_over(hand_over);
+        }
     }
 
-    /// The link's speed in bit/s; `None` or 0 if it is unknown.
+    /// The link's speed in bit/s; `None` or 0 if it is unknown. Without gates and shapers nothing changes: frames are not paced then.
     pub fn set_link_speed(&mut self, link_speed: Option<u64>) {
-        self.fits.forget();
-        self.link.set_speed(link_speed);
+        if self.has_gates || self.shaping.is_any() {
+            self.fits.forget();
+            self.link.set_speed(link_speed);
+        }
     }
 
-    /// What the classes are from now on, class 0 first. Queued frames stay, whatever their length; where an order changes, they are
-    /// sorted anew, which takes O(n log n).
+    /// Sets the options of the classes, class 0 first. Queued frames stay, whatever their length; where an order changes, they are
+    /// sorted again, which takes O(n log n).
     pub fn set_classes(&mut self, classes: [ClassOptions; TrafficClass::COUNT]) {
+        // Credits change by the classes of the time before.
+        self.update_shaping(self.last);
         let is_sorted = self.classes.iter().zip(&classes).all(|(old, new)| old.order == new.order);
         self.classes = classes;
         self.shaping.set_classes(&classes);
@@ -166,21 +192,21 @@ impl TimeAware {
         }
     }
 
-    /// A hand-over of `class` ended after its window's latest instant (`transmission-overrun`, 12.29.1.1.2).
+    /// Counts a hand-over of `class` that ended after its window's latest instant (`transmission-overrun`, 12.29.1.1.2).
     pub fn overran(&mut self, class: TrafficClass) {
         let count = &mut self.transmission_overrun[index(class)];
         *count = count.saturating_add(1);
     }
 
-    /// Whether the head of a class is a frame on time that may leave within `span` of `now`, links and shapers aside: one that a
-    /// sleep of that length would oversleep.
+    /// Whether the head of a class is a frame on time that may leave within `span` of `now`. Link and shapers are left out. A worker
+    /// that slept for `span` would send such a frame late.
     pub fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
         self.advance(now);
-        let span = span.get().max(0).unsigned_abs();
-        let position = self.gates.position(now.tai.as_nanos());
+        let span = Span::not_negative(span);
+        let position = self.gates.position(now.tai);
         (0..QUEUES).any(|queue| {
             let Some((node, frame)) = self.queues.first(queue) else { return false };
-            let wait = node.due().ahead_of(now).get().max(0).unsigned_abs();
+            let wait = Span::not_negative(node.due().ahead_of(now));
             let need = self.link.need(frame.wire_octets);
             let is_soon = |after| after <= span;
             node.on_time
@@ -192,31 +218,32 @@ impl TimeAware {
         })
     }
 
-    /// What the gates are at `now`, after a change that is due by then.
+    /// The state of the gates at `now`, after a change that is due by then.
     pub fn status(&mut self, now: Now) -> GateStatus<'_> {
         self.advance(now);
-        let position = self.gates.position(now.tai.as_nanos());
+        let position = self.gates.position(now.tai);
         let pending = self.gates.pending_change_at();
         let oper = self.gates.oper_admin();
         GateStatus {
             oper_gate_states: self.gates.states(&position),
             config_pending: pending.is_some(),
-            config_change_time: pending.or(self.gates.oper_start()).map(Tai::from_nanos),
+            config_change_time: pending.or(self.gates.oper_start()),
             config_change_error: self.gates.config_change_error(),
-            current_cycle_start: self.gates.current_cycle_start(&position).map(Tai::from_nanos),
+            current_cycle_start: self.gates.current_cycle_start(&position),
             oper,
             admin: self.gates.pending_admin().or(oper),
             transmission_overrun: self.transmission_overrun,
         }
     }
 
-    /// Bring the programs up to date.
+    /// Let a gate change that is due at `now` take place.
     fn advance(&mut self, now: Now) {
-        if self.gates.pending_change_at().is_some_and(|at| at <= now.tai.as_nanos()) {
+        self.last = now;
+        if self.gates.pending_change_at().is_some_and(|at| at <= now.tai) {
             // While the gates before the change are still known.
             self.update_shaping(now);
             self.fits.forget();
-            self.gates.advance(now.tai.as_nanos());
+            self.gates.advance(now.tai);
         }
     }
 
@@ -231,60 +258,46 @@ impl TimeAware {
 
     /// Transmit `head`, which may leave now, or drop it as `overrun`.
     fn take(&mut self, class: usize, head: &Head, now: Now) -> Option<Decision> {
-        let position = self.gates.position(now.tai.as_nanos());
+        let position = self.gates.position(now.tai);
         let window = self.gates.window(&position, class)?;
         let (node, frame) = self.queues.pop(head.queue, now)?;
         let need = self.link.need(frame.wire_octets);
         let overrun = self.overrun(class, head, window.opens_at, need, now);
         if (node.on_time && is_overrun(&frame, overrun)) || is_past_deadline(&frame, now) {
-            return Some(self.dropped(class, frame, DropReason::Overrun, now));
+            return Some(Decision::Drop { frame, reason: DropReason::Overrun });
         }
         self.link.transmit(now.monotonic, frame.wire_octets);
         if self.shaping.is_shaped(class) {
             let taken = self.link.transmission_time(frame.wire_octets);
-            let next = self.queues.head(class, now);
-            self.shaping.transmit(class, next.as_ref(), now, taken, frame.wire_octets);
+            self.shaping.transmit(class, now, taken, frame.wire_octets);
         }
-        let window = (window.rest != ENDLESS).then(|| Window {
-            opens_at: Tai::from_nanos(window.opens_at),
-            latest: Tai::from_nanos(now.tai.as_nanos().saturating_add(window.rest - need)),
-        });
-        let overrun = Nanos::new(i64::try_from(overrun).unwrap_or(i64::MAX));
-        Some(Decision::Transmit { frame, overrun, late: node.late, window })
+        let window = (window.rest != Span::ENDLESS)
+            .then(|| Window { opens_at: window.opens_at, latest: now.tai.after(window.rest - need) });
+        Some(Decision::Transmit { frame, overrun: overrun.to_nanos(), late: node.late, window })
     }
 
-    /// `frame` is dropped from the head of `class`.
-    fn dropped(&mut self, class: usize, frame: Frame, reason: DropReason, now: Now) -> Decision {
-        if self.shaping.is_shaped(class) {
-            let next = self.queues.head(class, now);
-            self.shaping.drop_head(class, next.as_ref());
-        }
-        Decision::Drop { frame, reason }
-    }
-
-    /// Time since the frame alone could have left: from its due instant on, and under the program in force.
-    fn overrun(&self, class: usize, head: &Head, opens_at: u64, need: u64, now: Now) -> u64 {
+    /// Time since the frame could have left if it were alone: from its due instant on, and under the program in force.
+    fn overrun(&self, class: usize, head: &Head, opens_at: Tai, need: Span, now: Now) -> Span {
         let Some(start) = self.gates.oper_start() else { return head.overdue };
-        let now = now.tai.as_nanos();
-        let due = now.saturating_sub(head.overdue).max(start);
-        let overdue = now.saturating_sub(due);
+        let due = now.tai.before(head.overdue).max(start);
+        let overdue = now.tai.span_since(due);
         if due >= opens_at {
             return overdue;
         }
         // It was due before this window opened; perhaps it has slept through others.
         let then = self.gates.position_of(due);
-        overdue.saturating_sub(self.gates.next_fit(&then, class, 0, need).map_or(u64::MAX, |fit| fit.after))
+        let fit = self.gates.next_fit(&then, class, Span::ZERO, need);
+        overdue.saturating_sub(fit.map_or(Span::ENDLESS, |fit| fit.after))
     }
 
     /// Time from `now` until a frame of `wire_octets` fits into a window of `class`, at least `from`.
-    fn next_fit(&mut self, class: usize, wire_octets: u32, from: u64, now: Now) -> Option<u64> {
-        let now = now.tai.as_nanos();
-        let at = now.checked_add(from);
+    fn next_fit(&mut self, class: usize, wire_octets: u32, from: Span, now: Now) -> Option<Span> {
+        let at = now.tai.checked_after(from);
         if let Some(after) = at.and_then(|at| self.fits.after(class, wire_octets, at)) {
             return Some(from.saturating_add(after));
         }
         let need = self.link.need(wire_octets);
-        let position = self.gates.position(now);
+        let position = self.gates.position(now.tai);
         let fit = self.gates.next_fit(&position, class, from, need)?;
         if let Some(at) = at {
             self.fits.learn(class, wire_octets, at, Fit { after: fit.after - from, ..fit }, need);
@@ -292,30 +305,36 @@ impl TimeAware {
         Some(fit.after)
     }
 
-    /// What the class of `head` does: leave now, be dropped, or wait until an instant before `soonest`.
-    fn consider(&mut self, class: usize, head: &Head, ready: u64, now: Now, soonest: Option<u64>) -> Verdict {
+    /// Decides about `head`, the head of `class`: it leaves now, is dropped, or waits until an instant before `soonest`.
+    fn consider(
+        &mut self,
+        class: usize,
+        head: &Head,
+        ready: Span,
+        now: Now,
+        soonest: Option<Span>,
+    ) -> Verdict {
         let Some((node, frame)) = self.queues.first(head.queue) else { return Verdict::Later };
         let on_time = node.on_time;
-        let (wire_octets, horizon) = (frame.wire_octets, frame.horizon.get().unsigned_abs());
+        let (wire_octets, horizon) = (frame.wire_octets, Span::not_negative(frame.horizon));
         let mut from = ready;
         if self.shaping.is_shaped(class) {
-            self.shaping.update(class, Some(head), now, &self.gates);
             from = self.shaping.allowed_after(class, head, ready, now, &self.gates);
         }
-        let change = self.gates.pending_change_at().map(|at| at - now.tai.as_nanos());
+        let change = self.gates.pending_change_at().map(|at| at.span_since(now.tai));
         let mut fit = self.next_fit(class, wire_octets, from, now);
-        let is_beyond = |fit: Option<u64>, change| fit.is_none_or(|after| after >= change);
+        let is_beyond = |fit: Option<Span>, change| fit.is_none_or(|after| after >= change);
         if let Some(change) = change.filter(|&change| is_beyond(fit, change)) {
-            // What only lacks credit waits. What fits nowhere before a change waits for that, but for none beyond its horizon: one
-            // long frame would stop its class until then.
+            // A frame that lacks credit only waits. A frame that fits nowhere before a change waits for the change, unless that is
+            // beyond its horizon: one long frame would stop its class until then.
             let is_far = change.saturating_sub(ready) > horizon;
             let is_given_up = is_far && is_beyond(self.next_fit(class, wire_octets, ready, now), change);
             fit = if is_given_up { None } else { fit.or(Some(ready.max(change))) };
         }
         let after = match fit {
-            Some(0) => return Verdict::Leave,
+            Some(Span::ZERO) => return Verdict::Leave,
             Some(after) => after,
-            None if ready == 0 => return Verdict::NeverFits,
+            None if ready == Span::ZERO => return Verdict::NeverFits,
             // It will be dropped when its turn comes.
             None => ready,
         };
@@ -325,9 +344,9 @@ impl TimeAware {
         Verdict::Wait(Wake { on_time, queue: head.queue, after, from, wait: head.wait })
     }
 
-    /// Where a frame that comes now waits.
+    /// Judges a frame that is offered at `now` and makes its node.
     fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
-        self.queues.see(now);
+        self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);
         let class = index(frame.class);
         if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
@@ -348,21 +367,19 @@ impl TimeAware {
     }
 
     fn wake(&self, wake: &Wake, now: Now) -> Option<Decision> {
-        let on_tai = |at| TxTime::Tai(Tai::from_nanos(at));
-        let on_monotonic = |at| TxTime::Monotonic(Monotonic::from_nanos(at));
         let (node, frame) = self.queues.first(wake.queue)?;
         let at = if wake.after == wake.wait {
             node.due()
         } else if wake.after == wake.from {
-            on_monotonic(now.monotonic.as_nanos().saturating_add(wake.after))
+            TxTime::Monotonic(now.monotonic.after(wake.after))
         } else {
-            on_tai(now.tai.as_nanos().saturating_add(wake.after))
+            TxTime::Tai(now.tai.after(wake.after))
         };
         Some(Decision::WakeAt { at, next: frame.id })
     }
 }
 
-/// What a class does at an instant.
+/// The answer about a class at an instant.
 enum Verdict {
     /// Its head leaves now.
     Leave,
@@ -386,13 +403,17 @@ impl Strategy for TimeAware {
     }
 
     fn decide(&mut self, now: Now) -> Decision {
-        self.queues.see(now);
+        self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);
         if self.queues.len() == 0 {
             return Decision::Idle;
         }
+        if self.shaping.is_any() {
+            // Every class, whatever is chosen: a step of TAI counts from the decision before.
+            self.update_shaping(now);
+        }
         let link_wait = self.link.wait(now.monotonic);
-        let guard = if self.guard.is_up() { self.link.guard() } else { 0 };
+        let guard = if self.guard.is_up() { self.link.hand_over_span() } else { Span::ZERO };
         let mut soonest: Option<Wake> = None;
         for class in (0..TrafficClass::COUNT).rev() {
             let Some(head) = self.queues.head(class, now) else { continue };
@@ -402,8 +423,9 @@ impl Strategy for TimeAware {
                 continue;
             }
             // A hand-over that begins `after` from now would still be under way when a higher class's frame on time is due.
-            let holds_back =
-                |after| soonest.is_some_and(|wake| wake.on_time && wake.after.saturating_sub(after) < guard);
+            let holds_back = |after: Span| {
+                soonest.is_some_and(|wake| wake.on_time && wake.after.saturating_sub(after) < guard)
+            };
             let decision = match self.consider(class, &head, ready, now, before) {
                 Verdict::Later => continue,
                 Verdict::Wait(wake) if holds_back(wake.after) => {
@@ -414,7 +436,7 @@ impl Strategy for TimeAware {
                     soonest = Some(wake);
                     continue;
                 }
-                Verdict::Leave | Verdict::NeverFits if holds_back(0) => {
+                Verdict::Leave | Verdict::NeverFits if holds_back(Span::ZERO) => {
                     self.guard.hold(class);
                     break;
                 }
@@ -422,7 +444,7 @@ impl Strategy for TimeAware {
                 Verdict::NeverFits => self
                     .queues
                     .pop(head.queue, now)
-                    .map(|(_, frame)| self.dropped(class, frame, DropReason::GateNeverFits, now)),
+                    .map(|(_, frame)| Decision::Drop { frame, reason: DropReason::GateNeverFits }),
             };
             self.guard.chosen(class);
             return decision.unwrap_or(Decision::Idle);
@@ -431,22 +453,13 @@ impl Strategy for TimeAware {
     }
 
     fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
-        let mut classes = 0u8;
-        self.queues.remove(predicate, &mut |frame| {
-            classes |= 1 << frame.class.get();
-            out(frame);
-        });
-        self.shaping.remove(classes);
+        self.update_shaping(self.last);
+        self.queues.remove(predicate, out);
     }
 
     fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
-        let mut classes = 0u8;
-        let is_more = self.queues.remove_tenant(tenant, most, &mut |frame| {
-            classes |= 1 << frame.class.get();
-            out(frame);
-        });
-        self.shaping.remove(classes);
-        is_more
+        self.update_shaping(self.last);
+        self.queues.remove_tenant(tenant, most, out)
     }
 
     fn len(&self) -> usize {

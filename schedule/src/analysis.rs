@@ -17,7 +17,7 @@ use crate::units::show_span;
 pub const OVERHEAD_OCTETS: u64 = 42;
 /// The shortest frame on the wire: 64 octets, preamble, gap.
 pub const WIRE_OCTETS_MIN: u64 = 84;
-/// The service data unit that is assumed where nobody says one.
+/// The service data unit that is assumed where the schedule has none.
 pub const MTU_DEFAULT: u32 = 1500;
 
 /// What is known of the port, beside the schedule.

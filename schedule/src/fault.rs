@@ -33,7 +33,7 @@ pub struct Fault {
     pub value: String,
     /// What was expected.
     pub expected: String,
-    /// The clause, or whose rule it is.
+    /// The clause, or the name of the rule.
     pub rule: &'static str,
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gate schedules as people write them.
+//! Gate schedules as text.
 //!
 //! In: text (YAML or JSON with the IEEE YANG leaf names, or one `tc qdisc … taprio …` command). Out: a [`Schedule`]
 //! around [`ktsn_model::AdminPort`], or every [`Fault`] of the text with its place; the same schedule as text again; what it gives
 //! each traffic class ([`analysis`]) and drawings of that ([`draw`]).
 //!
-//! It must never guess: what a text says and this crate does not understand, or what a format cannot say, is a
+//! It never guesses. A leaf that this crate does not know, or a value that a format cannot express, is a
 //! fault that names it. Any input is answered quickly ([`limits`]); nothing here reads a file, a clock or a network.
 #![forbid(unsafe_code)]
 

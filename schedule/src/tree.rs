@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A YAML or JSON text as a tree whose every key and value knows its place.
+//! A YAML or JSON text as a tree. Every key and value knows its place.
 //!
 //! In: text. Out: one [`Node`], or the fault that ended the reading. It takes events one by one and stops at the first
 //! one beyond a limit, so the size of a hostile text does not matter. Anchors, aliases and tags are refused: a schedule
 //! needs none, and an alias makes a short text long.
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
 use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DEPTH_MAX, NODES_MAX, RULE};
@@ -52,104 +52,100 @@ impl Node {
     }
 }
 
-/// What is being built: a list, or a mapping with the key whose value comes next.
-enum Open {
-    List(Position, Vec<Node>),
-    Map(Position, Vec<(Key, Node)>, Option<Key>),
-}
-
 /// The text's one document.
 ///
 /// # Errors
 /// The fault at which reading ended: a text that is no YAML has no places beyond it.
 pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
-    let mut builder = Builder { open: Vec::new(), root: None, nodes_count: 0 };
     // A byte order mark is no part of the document.
-    for event in Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
+    let mut events = Events {
+        parser: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)),
+        nodes_count: 0,
+    };
+    let mut root = None;
+    while let Some((event, at)) = events.next()? {
         match event {
-            Ok((event, span)) => builder.take(event, position(&span))?,
-            Err(error) => {
-                let mark = error.marker();
-                let at = Position { line: mark.line().max(1), column: mark.col() + 1 };
-                return Err(syntax(at, error.info(), "YAML", YAML));
-            }
-        }
-    }
-    builder.root.ok_or_else(|| Fault::new(Position::START, "", "nothing", "a schedule", FORMAT))
-}
-
-fn position(span: &Span) -> Position {
-    Position { line: span.start.line().max(1), column: span.start.col() + 1 }
-}
-
-struct Builder {
-    open: Vec<Open>,
-    root: Option<Node>,
-    nodes_count: usize,
-}
-
-impl Builder {
-    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Fault> {
-        match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                plain(at, anchor, tag.is_some())?;
-                let is_plain = style == ScalarStyle::Plain;
-                self.value(Node { at, kind: Kind::Scalar { text: text.into_owned(), is_plain } })
-            }
-            Event::SequenceStart(anchor, tag) => {
-                plain(at, anchor, tag.is_some())?;
-                self.enter(Open::List(at, Vec::new()), at)
-            }
-            Event::MappingStart(anchor, tag) => {
-                plain(at, anchor, tag.is_some())?;
-                self.enter(Open::Map(at, Vec::new(), None), at)
-            }
-            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List(at, items)) => self.value(Node { at, kind: Kind::List(items) }),
-                Some(Open::Map(at, fields, _)) => self.value(Node { at, kind: Kind::Map(fields) }),
-                None => Ok(()),
-            },
-            Event::Alias(_) => {
-                Err(Fault::new(at, "", "an alias", "the value itself: aliases are not read here", FORMAT))
-            }
-            Event::DocumentStart(_) if self.root.is_some() => {
-                Err(Fault::new(at, "", "a second document", "one schedule in a file", FORMAT))
+            Event::DocumentStart(_) if root.is_some() => {
+                return Err(Fault::new(at, "", "a second document", "one schedule in a file", FORMAT));
             }
             Event::DocumentStart(_)
             | Event::DocumentEnd
             | Event::StreamStart
             | Event::StreamEnd
-            | Event::Nothing => Ok(()),
+            | Event::Nothing => {}
+            event => root = Some(events.node(event, at, 0)?),
+        }
+    }
+    root.ok_or_else(|| Fault::new(Position::START, "", "nothing", "a schedule", FORMAT))
+}
+
+struct Events<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    nodes_count: usize,
+}
+
+impl<'t> Events<'t> {
+    fn next(&mut self) -> Result<Option<(Event<'t>, Position)>, Fault> {
+        let place = |mark: &Marker| Position { line: mark.line().max(1), column: mark.col() + 1 };
+        match self.parser.next() {
+            None => Ok(None),
+            Some(Ok((event, span))) => Ok(Some((event, place(&span.start)))),
+            Some(Err(error)) => Err(syntax(place(error.marker()), error.info(), "YAML", YAML)),
         }
     }
 
-    fn enter(&mut self, open: Open, at: Position) -> Result<(), Fault> {
-        if self.open.len() >= DEPTH_MAX {
-            let expected = format!("at most {DEPTH_MAX} lists and mappings inside each other");
-            return Err(Fault::new(at, "", "one more", expected, RULE));
-        }
-        self.open.push(open);
-        Ok(())
-    }
-
-    fn value(&mut self, node: Node) -> Result<(), Fault> {
+    /// The value that begins with `event`, inside of `depth` lists and mappings.
+    fn node(&mut self, event: Event<'_>, at: Position, depth: usize) -> Result<Node, Fault> {
+        let kind = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                plain(at, anchor, tag.is_some())?;
+                Kind::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain }
+            }
+            Event::SequenceStart(anchor, tag) => {
+                plain(at, anchor, tag.is_some())?;
+                let mut items = Vec::new();
+                while let Some(item) = self.inner(at, depth)? {
+                    items.push(item);
+                }
+                Kind::List(items)
+            }
+            Event::MappingStart(anchor, tag) => {
+                plain(at, anchor, tag.is_some())?;
+                let mut fields = Vec::new();
+                while let Some(key) = self.inner(at, depth)? {
+                    let Kind::Scalar { text, .. } = key.kind else {
+                        return Err(Fault::new(key.at, "", "a list or mapping as a key", "a word", FORMAT));
+                    };
+                    if let Some(value) = self.inner(at, depth)? {
+                        fields.push((Key { at: key.at, text }, value));
+                    }
+                }
+                Kind::Map(fields)
+            }
+            // A value is a scalar, a list, a mapping or an alias.
+            _ => {
+                let expected = "the value itself: aliases are not read here";
+                return Err(Fault::new(at, "", "an alias", expected, FORMAT));
+            }
+        };
         self.nodes_count += 1;
         if self.nodes_count > NODES_MAX {
             let expected = format!("at most {NODES_MAX} keys and values");
-            return Err(Fault::new(node.at, "", "one more", expected, RULE));
+            return Err(Fault::new(at, "", "one more", expected, RULE));
         }
-        match self.open.last_mut() {
-            None => self.root = Some(node),
-            Some(Open::List(_, items)) => items.push(node),
-            Some(Open::Map(_, fields, key)) => match (key.take(), node.kind) {
-                (Some(key), kind) => fields.push((key, Node { at: node.at, kind })),
-                (None, Kind::Scalar { text, .. }) => *key = Some(Key { at: node.at, text }),
-                (None, _) => {
-                    return Err(Fault::new(node.at, "", "a list or mapping as a key", "a word", FORMAT));
-                }
-            },
+        Ok(Node { at, kind })
+    }
+
+    /// The next value of the list or mapping that began at `at`; `None` at its end.
+    fn inner(&mut self, at: Position, depth: usize) -> Result<Option<Node>, Fault> {
+        if depth >= DEPTH_MAX {
+            let expected = format!("at most {DEPTH_MAX} lists and mappings inside each other");
+            return Err(Fault::new(at, "", "one more", expected, RULE));
         }
-        Ok(())
+        match self.next()? {
+            None | Some((Event::SequenceEnd | Event::MappingEnd, _)) => Ok(None),
+            Some((event, at)) => self.node(event, at, depth + 1).map(Some),
+        }
     }
 }
 

@@ -54,11 +54,9 @@ impl World {
     /// Transmission selection with this schedule from 0 on, and so many of the class's largest frames.
     fn engine(&self, class: &ClassUse, frames_count: u64) -> TimeAware {
         let mut engine = TimeAware::new(TimeAwareOptions {
-            capacity: 1_024,
-            tenants: 1,
             link_speed: self.link.speed,
             hand_over: self.link.hand_over,
-            classes: Default::default(),
+            ..TimeAwareOptions::gates(1_024, 1)
         });
         let program = GateProgram::new(&self.schedule.admin).expect("a program");
         assert!(engine.set_admin(Box::new(program), at(0)).is_none());

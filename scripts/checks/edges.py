@@ -2,7 +2,8 @@
 """Who may use whom.
 
 In: the ```edges and ```never blocks of ARCHITECTURE.md and cargo's packages. Out: every normal or build
-dependency between our crates that the page does not list, and every forbidden one, however many steps away.
+dependency between our crates that the page does not list, every forbidden one, however many steps away, and every place on
+the page that is no package.
 """
 
 import re
@@ -12,7 +13,7 @@ from .tree import Tree, package
 PAGE = "ARCHITECTURE.md"
 FREE_OF_PREFIX = {"ktsn", "ktsnd", "libktsn"}
 # Places of the page that are no cargo package.
-NOT_CARGO = {"virtio-net", "k8s"}
+NOT_CARGO = {"k8s"}
 
 
 def package_name(place):
@@ -52,7 +53,8 @@ def check(tree):
         used, _, users = line.partition("←")
         for user in split(users):
             allowed.setdefault(package_name(user), set()).update(map(package_name, split(used)))
-    faults = []
+    faults = [f"{PAGE}: `edges` names {place}, which is no package" for line in edges for place in split(line.replace("←", ","))
+              if package_name(place) not in tree.members]
     for name, member in sorted(tree.members.items()):
         direct = {d["name"] for d in member["dependencies"] if d["kind"] in (None, "build")} & set(tree.members)
         for used in sorted(direct - allowed.get(name, set())):
@@ -96,5 +98,6 @@ BAD = [
     ("a forbidden crate two steps away", tree_of(sched=["errno"]), "ktsn-sched links libc"),
     ("a forbidden edge of our own", tree_of(sched=["ktsn-ring"]), "ktsn-sched links ktsn-ring"),
     ("a misspelt place", tree_of(page=GOOD_PAGE.replace("sched →", "shed →")), "shed, which is no package"),
+    ("an edge of a crate that is not there", tree_of(page=GOOD_PAGE.replace("← ring", "← synth, ring")), "synth, which is no package"),
     ("no list", tree_of(page=""), "blocks are missing"),
 ]

@@ -12,7 +12,7 @@ from .tree import Tree, is_generated
 
 FUNCTION_LINES_MAX = 70
 PAGE = "docs/design/dependencies.md"
-VERSION = "k8s/internal/nodecall/errors.go"
+VERSION = "k8s/internal/nodeapi/errors.go"
 MODULES = ("k8s/go.mod", "k8s/tools/go.mod")
 # What the text of a licence says near its beginning; the ones that forbid or ask for more say other things.
 TEXTS = ("Apache License", "Permission is hereby granted, free of charge", "Redistribution and use in source and binary forms",
@@ -103,5 +103,5 @@ BAD = [
     ("copyleft for files", module_tree(licence="Mozilla Public License, version 2.0\n"), "not accepted"),
     ("no licence", module_tree(licence=""), "none given"),
     ("another version", Tree({"Cargo.toml": CARGO, VERSION: 'const Version = "0.2.0"\n'}), "Cargo.toml says 0.1.0"),
-    ("no version", Tree({"Cargo.toml": CARGO, VERSION: "package nodecall\n"}), "is missing"),
+    ("no version", Tree({"Cargo.toml": CARGO, VERSION: "package nodeapi\n"}), "is missing"),
 ]

@@ -116,7 +116,7 @@ impl Environment for VirtualHost {
         self.world.borrow_mut().wake(until, false);
     }
 
-    fn news(&mut self, most: usize, woken: &mut Woken) {
+    fn read_doorbells(&mut self, most: usize, woken: &mut Woken) {
         woken.clear();
         if self.is_news() {
             self.tell(most, woken);

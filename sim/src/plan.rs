@@ -166,10 +166,10 @@ pub struct LinkPlan {
 /// The transmission selection of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Select {
-    /// `EarliestTxTime`.
-    EarliestTxTime,
-    /// `TimeAware` with the link's speed and, if the plan has any, gate schedules.
-    TimeAware,
+    /// The preset `tx_time`: no gates.
+    TxTime,
+    /// The preset `gates` with the link's speed and, if the plan has any, gate schedules.
+    Gates,
 }
 
 /// Everything about a run.
@@ -281,7 +281,7 @@ fn link(commit: u64, random: &mut Random) -> LinkPlan {
 
 fn selection(heal: u64, random: &mut Random) -> (Select, Vec<Schedule>) {
     if random.chance(250) {
-        return (Select::EarliestTxTime, Vec::new());
+        return (Select::TxTime, Vec::new());
     }
     let mut schedules = Vec::new();
     if random.chance(700) {
@@ -297,7 +297,7 @@ fn selection(heal: u64, random: &mut Random) -> (Select, Vec<Schedule>) {
             }
         }
     }
-    (Select::TimeAware, schedules)
+    (Select::Gates, schedules)
 }
 
 fn tenants(gated: bool, random: &mut Random) -> Vec<TenantPlan> {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ktsn_measure::environment::Environment;
 use ktsn_measure::results::{Check, CheckOutcome, Document};
 
 use crate::broken::Broken;
@@ -149,7 +148,7 @@ pub fn document(
     seeds: u64,
     command: Vec<String>,
 ) -> Document {
-    let mut document = Document::new("sim", command, Environment::read());
+    let mut document = Document::new("sim", command);
     document.parameters.insert("seed".to_owned(), seed.into());
     document.parameters.insert("seeds".to_owned(), seeds.into());
     for (rule, says) in RULES {

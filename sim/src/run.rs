@@ -6,17 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ktsn_model::{PriorityMap, TrafficClass};
+use ktsn_model::PriorityMap;
 use ktsn_resolve::PortIndex;
-use ktsn_sched::{ClassOptions, EarliestTxTime, TimeAware, TimeAwareOptions};
+use ktsn_sched::{TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use ktsnd::config::SpinMargin;
 use ktsnd::limits;
 use ktsnd::queue::Receiver;
 use ktsnd::stats::WorkerStats;
-use ktsnd::worker::{
-    Command, HAND_OVER_AT_START, NewPort, Returned, Selection, Worker, WorkerOptions, queues,
-};
+use ktsnd::worker::{Command, HAND_OVER_AT_START, NewPort, Returned, Worker, WorkerOptions, queues};
 
 use crate::broken::Broken;
 use crate::check;
@@ -162,7 +160,7 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
             selection: Box::new(select(&world.plan)),
             policing,
             stats: world.port_stats.clone(),
-            is_pods: false,
+            is_pod_interface: false,
         };
         world.send(*b"AddPort ", Command::AddPort(PortIndex(0), new));
         for tenant in 0..world.tenants.len() as u16 {
@@ -173,18 +171,14 @@ fn set_up(plan: Plan, options: Options) -> Result<Bench, Unmade> {
 }
 
 /// The transmission selection of a plan.
-fn select(plan: &Plan) -> Selection {
+fn select(plan: &Plan) -> TimeAware {
     match plan.select {
-        Select::EarliestTxTime => {
-            Selection::EarliestTxTime(EarliestTxTime::new(QUEUE, limits::ATTACHMENTS_MAX))
-        }
-        Select::TimeAware => Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity: QUEUE,
-            tenants: limits::ATTACHMENTS_MAX,
+        Select::TxTime => TimeAware::new(TimeAwareOptions::tx_time(QUEUE, limits::ATTACHMENTS_MAX)),
+        Select::Gates => TimeAware::new(TimeAwareOptions {
             link_speed: Some(plan.link.speed),
             hand_over: HAND_OVER_AT_START,
-            classes: [ClassOptions::default(); TrafficClass::COUNT],
-        })),
+            ..TimeAwareOptions::gates(QUEUE, limits::ATTACHMENTS_MAX)
+        }),
     }
 }
 

@@ -132,7 +132,7 @@ fn one_second(
         seed,
         machine: machine(),
         link,
-        select: Select::TimeAware,
+        select: Select::Gates,
         schedules: Vec::new(),
         tenants,
         events,

@@ -400,7 +400,7 @@ impl Client {
         }
         events.counters[self.number] = ring.counters();
         let promise = u64::try_from(behaviour.promise.as_nanos()).unwrap_or(u64::MAX);
-        ring.look_at(monotonic().saturating_add(promise), tai().saturating_add(promise));
+        ring.promise_poll_by(monotonic().saturating_add(promise), tai().saturating_add(promise));
         while events.frames.len() < behaviour.takes_max {
             match ring.collect(4096) {
                 Err(_) => {

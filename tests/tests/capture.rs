@@ -2,8 +2,6 @@
 //! Kernel capture: programs that nothing can be preloaded into, a static Go one and a static C one, behind a veth.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,11 +9,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, POD_Q, UPLINK, within};
-use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::control::{reason, with};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::PORT;
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook;
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -129,6 +128,8 @@ fn a_gso_packet_leaves_as_its_datagrams() {
     let tap = Tap::open(&bed.host_b, UPLINK);
     let socket = within(&bed.pod_b, || UdpSocket::bind((POD_B, PORT)).expect("listener"));
     socket.set_read_timeout(Some(SOON)).expect("timeout");
+    // Room for all of them: the listener may run late.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20).expect("buffer");
     let hearing = std::thread::spawn(move || {
         (0..800).all(|_| socket.recv(&mut [0; 2000]).is_ok_and(|octets| octets == 1200))
     });
@@ -244,22 +245,17 @@ fn what_has_no_host_end_is_refused() {
     assert!(refused.message().contains("attachment.capture"), "{refused:?}");
     assert!(daemon.control().list().attachments.is_empty());
     // Nothing of it is left: another one goes there.
-    let other = ktsn_proto::v1::Attachment { interface: "eth0".to_owned(), ..attachment_of(&bed) };
+    let other = with(attachment_of(&bed), &json!({ "interface": "eth0" }));
     assert!(!daemon.control().attach(other).expect("attached"));
     assert_eq!(daemon.links().len(), 1);
     daemon.control().detach("d").expect("detached");
     assert!(daemon.links().is_empty());
 }
 
-fn attachment_of(bed: &Bed) -> ktsn_proto::v1::Attachment {
-    ktsn_proto::v1::Attachment {
-        name: "d".to_owned(),
-        netns: bed.pod_a.clone(),
-        interface: "dummy0".to_owned(),
-        uplink: UPLINK.to_owned(),
-        capture: "kernel".to_owned(),
-        ..Default::default()
-    }
+fn attachment_of(bed: &Bed) -> Value {
+    json!({
+        "name": "d", "netns": bed.pod_a, "interface": "dummy0", "uplink": UPLINK, "capture": "kernel",
+    })
 }
 
 #[test]
@@ -270,7 +266,7 @@ fn ktsn_run_says_whether_capture_serves() {
     let daemon = Daemon::start(&bed, &[captured(&bed), other]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let run = |namespace: &str| {
-        let mut command = cli_support::ktsn();
+        let mut command = crate::cli_support::ktsn();
         command
             .args(["run", "--policy", "strict", "--capture", "kernel", "--run-dir"])
             .arg(daemon.run_dir())
@@ -286,7 +282,7 @@ fn ktsn_run_says_whether_capture_serves() {
     {
         let refused = run(namespace);
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
-        let text = cli_support::err(&refused);
+        let text = crate::cli_support::err(&refused);
         assert!(text.contains(said) && text.contains("capture"), "{text}");
     }
     assert_eq!(tap.of(1).len(), 100);

@@ -3,14 +3,12 @@
 //! which ends with its processes.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cli_support::{err, folder, inside, out};
+use crate::cli_support::{err, folder, inside, out};
 
 /// A program under `run --with-daemon va` that says its run directory and its ktsnd's number, then goes on.
 /// `first` comes before it says so.
@@ -225,7 +223,7 @@ fn a_run_directory_in_use_is_refused() {
 #[test]
 fn watching_goes_on_until_the_daemon_ends() {
     let (mut child, run_dir, _) = started("", "exec sleep 60");
-    let mut watcher = cli_support::ktsn()
+    let mut watcher = crate::cli_support::ktsn()
         .args(["status", "--watch", "--json", "--run-dir", &run_dir])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -2,13 +2,11 @@
 //! `ktsn doctor`: its findings are complete, honest about missing rights, and leave nothing behind.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::{Command, Output};
 
-use cli_support::{err, folder, ktsn, out, run};
+use crate::cli_support::{err, folder, ktsn, out, run};
 use serde_json::Value;
 
 /// The findings of an answer, after checking the form of each.

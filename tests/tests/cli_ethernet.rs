@@ -3,9 +3,7 @@
 //! broadcast, tagged or not, whole frames and payloads. The sockets and messages are Python's own.
 
 #[allow(dead_code)]
-mod cli_support;
-
-use cli_support::{err, inside, out};
+use crate::cli_support::{err, inside, out};
 
 /// Sends 20 frames of each kind, 3 ms ahead; says what `sendmsg` returned for them in all.
 const TALKER: &str = r#"

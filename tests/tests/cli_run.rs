@@ -2,15 +2,13 @@
 //! `ktsn run`: what the program gets, what its caller gets back, and what is said when it cannot be served.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cli_support::{err, ktsn, out, run};
+use crate::cli_support::{err, ktsn, out, run};
 
 fn script(path: &Path, text: &str, mode: u32) {
     std::fs::write(path, text).unwrap();

@@ -2,13 +2,11 @@
 //! `ktsn schedule apply` and `status` on a real ktsnd, in a network namespace of its own.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cli_support::{err, folder, ktsn, out, run};
+use crate::cli_support::{err, folder, ktsn, out, run};
 use serde_json::Value;
 
 /// Two connected devices, then what is asked for.

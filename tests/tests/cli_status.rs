@@ -2,12 +2,10 @@
 //! `ktsn status` where no ktsnd answers: it says where it looked and what to do, and never hangs.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use cli_support::{err, folder, out, run};
+use crate::cli_support::{err, folder, out, run};
 
 #[test]
 fn each_way_of_not_being_there_has_its_remedy() {

@@ -4,8 +4,6 @@
 //! Pod A sends to pod Q on the same bridge, so KTSN's frames are the kernel's own, octet by octet.
 
 #[allow(dead_code)]
-mod cli_support;
-
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -311,7 +309,7 @@ fn who_never_reads_goes_on_sending() {
     assert!(reports > 0 && dropped > 0 && reports + dropped == 2000, "{reports} told, {dropped} not");
     let place = world.daemon.run_dir().display().to_string();
     let status: serde_json::Value =
-        serde_json::from_str(&text(&cli_support::run(&["status", "--json", "--run-dir", &place])))
+        serde_json::from_str(&text(&crate::cli_support::run(&["status", "--json", "--run-dir", &place])))
             .expect("JSON");
     let worker = &status["statistics"]["workers"][0];
     assert_eq!(
@@ -320,7 +318,7 @@ fn who_never_reads_goes_on_sending() {
         "{status}"
     );
     assert!(worker["notices_lost"].is_u64(), "{status}");
-    assert!(text(&cli_support::run(&["status", "--run-dir", &place])).contains("notices lost"));
+    assert!(text(&crate::cli_support::run(&["status", "--run-dir", &place])).contains("notices lost"));
     drop(tap);
 }
 

@@ -3,33 +3,22 @@
 
 use std::time::Duration;
 
-use ktsn_proto::v1;
 use ktsn_tests::faults::Tap;
 use ktsn_tests::faults::bed::{Bed, POD_B, PODS_B, UPLINK};
+use ktsn_tests::faults::control::with;
 use ktsn_tests::faults::daemon::{Daemon, NAME, configuration};
 use ktsn_tests::faults::talker::arrive;
+use serde_json::{Value, json};
 use tonic::Code;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn attachment(bed: &Bed) -> v1::Attachment {
-    v1::Attachment {
-        name: NAME.to_owned(),
-        netns: bed.pod_a.clone(),
-        interface: "eth0".to_owned(),
-        uplink: UPLINK.to_owned(),
-        overrun_limit_ns: 10_000_000_000,
-        vxlan: Some(v1::Vxlan {
-            local: "192.168.50.1".to_owned(),
-            peers: vec![v1::VxlanPeer {
-                prefix: PODS_B.to_owned(),
-                vtep: "192.168.50.2".to_owned(),
-                mac: "02:00:00:00:01:02".to_owned(),
-            }],
-            ..v1::Vxlan::default()
-        }),
-        ..v1::Attachment::default()
-    }
+fn attachment(bed: &Bed) -> Value {
+    let peer = json!({ "prefix": PODS_B, "vtep": "192.168.50.2", "mac": "02:00:00:00:01:02" });
+    json!({
+        "name": NAME, "netns": bed.pod_a, "interface": "eth0", "uplink": UPLINK, "overrun_limit": "10s",
+        "overlay": { "vxlan": { "local": "192.168.50.1", "peers": [peer] } },
+    })
 }
 
 fn empty(bed: &Bed) -> Daemon {
@@ -39,7 +28,7 @@ fn empty(bed: &Bed) -> Daemon {
 }
 
 fn names(daemon: &Daemon) -> Vec<String> {
-    daemon.control().list().attachments.into_iter().filter_map(|a| Some(a.attachment?.name)).collect()
+    daemon.control().list().attachments.into_iter().map(|state| state.name).collect()
 }
 
 #[test]
@@ -50,14 +39,17 @@ fn attach_list_detach() {
     let mut control = daemon.control();
     assert!(!control.attach(attachment(&bed)).expect("attach"));
     assert!(control.attach(attachment(&bed)).expect("the same contents"), "existed");
-    let other = v1::Attachment { slots: 64, ..attachment(&bed) };
+    let other = with(attachment(&bed), &json!({ "slots": 64 }));
     let error = control.attach(other).expect_err("other contents");
     assert_eq!(error.code(), Code::AlreadyExists);
     assert!(error.message().contains("attachment.name") && error.message().contains(NAME), "{error}");
     arrive(&daemon, &tap, &bed.pod_a, POD_B, 1, 3);
-    let listed = control.list().attachments.remove(0).attachment.expect("attachment");
-    assert_eq!((listed.slots, listed.late.as_str(), listed.classes.len()), (1024, "by-clock", 8));
-    assert_eq!(listed.destinations, [PODS_B]);
+    let listed = control.list().attachments.remove(0).fields();
+    assert_eq!((&listed["slots"], &listed["late"]), (&json!(1024), &json!("by-clock")));
+    assert_eq!(
+        (&listed["classes"], &listed["destinations"]),
+        (&json!([0, 1, 2, 3, 4, 5, 6, 7]), &json!([PODS_B]))
+    );
     control.detach(NAME).expect("detach");
     let gone = control.detach(NAME).expect_err("twice");
     assert_eq!(gone.code(), Code::NotFound);
@@ -65,7 +57,7 @@ fn attach_list_detach() {
     assert_eq!(control.statistics_of(NAME).expect_err("gone").code(), Code::NotFound);
     assert!(control.list().attachments.is_empty());
     // And once more, with other contents.
-    assert!(!control.attach(v1::Attachment { slots: 64, ..attachment(&bed) }).expect("attach"));
+    assert!(!control.attach(with(attachment(&bed), &json!({ "slots": 64 }))).expect("attach"));
     arrive(&daemon, &tap, &bed.pod_a, POD_B, 2, 3);
 }
 
@@ -76,25 +68,29 @@ fn invalid_arguments() {
     let daemon = empty(&bed);
     let mut control = daemon.control();
     let good = attachment(&bed);
-    let vxlan = |change: fn(&mut v1::Vxlan)| {
+    let changed = |changes: Value| with(good.clone(), &changes);
+    let vxlan = |pointer: &str, value: Value| {
         let mut attachment = good.clone();
-        change(attachment.vxlan.as_mut().expect("vxlan"));
+        let (place, key) = pointer.rsplit_once('/').expect("a pointer");
+        attachment.pointer_mut(&format!("/overlay/vxlan{place}")).expect("a place")[key] = value;
         attachment
     };
     for (wrong, path) in [
-        (v1::Attachment { name: String::new(), ..good.clone() }, "attachment.name"),
-        (v1::Attachment { netns: String::new(), ..good.clone() }, "attachment.netns"),
-        (v1::Attachment { interface: "a/b".into(), ..good.clone() }, "attachment.interface"),
-        (v1::Attachment { late: "never".into(), ..good.clone() }, "attachment.late"),
-        (v1::Attachment { slots: 1, ..good.clone() }, "attachment.slots"),
-        (v1::Attachment { classes: vec![300], ..good.clone() }, "attachment.classes"),
-        (v1::Attachment { horizon_ns: u64::MAX, ..good.clone() }, "attachment.horizon"),
-        (v1::Attachment { destinations: vec!["x".into()], ..good.clone() }, "attachment.destinations[0]"),
-        (vxlan(|v| v.vni = 1 << 24), "attachment.overlay.vxlan.vni"),
-        (vxlan(|v| v.port = 65_536), "attachment.overlay.vxlan.port"),
-        (vxlan(|v| v.mode = "magic".into()), "attachment.overlay.vxlan.mode"),
-        (vxlan(|v| v.peers[0].mac = "02".into()), "attachment.overlay.vxlan.peers[0].mac"),
-        (vxlan(|v| v.peers[0].vtep = "fd00::1".into()), "attachment.overlay.vxlan.peers[0].vtep"),
+        (changed(json!({ "name": "" })), "attachment.name"),
+        (changed(json!({ "netns": "" })), "attachment.netns"),
+        (changed(json!({ "interface": "a/b" })), "attachment.interface"),
+        (changed(json!({ "late": "never" })), "attachment.late"),
+        (changed(json!({ "slots": 1 })), "attachment.slots"),
+        (changed(json!({ "slots": "many" })), "attachment.slots"),
+        (changed(json!({ "colour": 1 })), "attachment.colour"),
+        (changed(json!({ "classes": [300] })), "attachment.classes"),
+        (changed(json!({ "horizon": "99999d" })), "attachment.horizon"),
+        (changed(json!({ "destinations": ["x"] })), "attachment.destinations[0]"),
+        (vxlan("/vni", json!(1 << 24)), "attachment.overlay.vxlan.vni"),
+        (vxlan("/port", json!(65_536)), "attachment.overlay.vxlan.port"),
+        (vxlan("/mode", json!("magic")), "attachment.overlay.vxlan.mode"),
+        (vxlan("/peers/0/mac", json!("02")), "attachment.overlay.vxlan.peers[0].mac"),
+        (vxlan("/peers/0/vtep", json!("fd00::1")), "attachment.overlay.vxlan.peers[0].vtep"),
     ] {
         let error = control.attach(wrong).expect_err(path);
         assert_eq!(error.code(), Code::InvalidArgument, "{path}: {error}");
@@ -103,9 +99,9 @@ fn invalid_arguments() {
     let error = control.attach_nothing().expect_err("nothing");
     assert_eq!((error.code(), error.message().starts_with("attachment")), (Code::InvalidArgument, true));
     for (wrong, part) in [
-        (v1::Attachment { netns: "ktsnf-none".into(), ..good.clone() }, "ktsnf-none"),
-        (v1::Attachment { interface: "eth7".into(), ..good.clone() }, "attachment.interface"),
-        (v1::Attachment { uplink: "up7".into(), ..good.clone() }, "attachment.uplink"),
+        (changed(json!({ "netns": "ktsnf-none" })), "ktsnf-none"),
+        (changed(json!({ "interface": "eth7" })), "attachment.interface"),
+        (changed(json!({ "uplink": "up7" })), "attachment.uplink"),
     ] {
         let error = control.attach(wrong).expect_err(part);
         assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
@@ -123,7 +119,7 @@ fn a_restart_takes_attachments_up_again() {
     let mut daemon = empty(&bed);
     let tap = Tap::open(&bed.host_b, UPLINK);
     daemon.control().attach(attachment(&bed)).expect("attach");
-    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    let second = with(attachment(&bed), &json!({ "name": "pod-q", "netns": bed.pod_q }));
     daemon.control().attach(second).expect("attach");
     daemon.kill();
     daemon.spawn();
@@ -141,7 +137,7 @@ fn a_restart_takes_attachments_up_again() {
 fn a_restart_without_the_namespace() {
     let bed = Bed::new();
     let mut daemon = empty(&bed);
-    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    let second = with(attachment(&bed), &json!({ "name": "pod-q", "netns": bed.pod_q }));
     daemon.control().attach(second).expect("attach");
     daemon.control().attach(attachment(&bed)).expect("attach");
     daemon.kill();
@@ -222,7 +218,7 @@ fn a_full_disk() {
     let before = std::fs::read_to_string(daemon.run_dir().join("state.json")).expect("state");
     // The rest of the disk.
     let _ = std::fs::write(disk.0.path().join("rest"), vec![0; 1 << 16]);
-    let second = v1::Attachment { name: "pod-q".into(), netns: bed.pod_q.clone(), ..attachment(&bed) };
+    let second = with(attachment(&bed), &json!({ "name": "pod-q", "netns": bed.pod_q }));
     daemon.control().attach(second).expect("attach");
     let tap = Tap::open(&bed.host_b, UPLINK);
     arrive(&daemon, &tap, &bed.pod_q, POD_B, 1, 3);

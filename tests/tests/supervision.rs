@@ -98,13 +98,9 @@ fn a_worker_that_hangs_is_told_takes_no_attachment_and_ends_the_process() {
     let worker = health.threads.iter().find(|it| it.is_stuck).expect("the worker");
     assert!(worker.device == UPLINK && worker.silent_ns >= 1_000_000_000, "{worker:?}");
     assert!(health.warnings.iter().any(|text| text.contains("thread ktsn-worker of")), "{health:?}");
-    let another = v1::Attachment {
-        name: "another".to_owned(),
-        netns: faulty.bed.pod_a.clone(),
-        interface: "eth0".to_owned(),
-        uplink: UPLINK.to_owned(),
-        ..v1::Attachment::default()
-    };
+    let another = serde_json::json!({
+        "name": "another", "netns": faulty.bed.pod_a, "interface": "eth0", "uplink": UPLINK,
+    });
     let refused = faulty.daemon.control().attach(another).expect_err("refused");
     assert!(refused.message().contains("is stuck"), "{refused}");
     assert_eq!(faulty.end().signal(), Some(SIGABRT));

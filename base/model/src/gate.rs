@@ -159,7 +159,7 @@ impl AdminPort {
     /// The first fault.
     ///
     /// # Errors
-    /// The same as the first of [`Self::faults`].
+    /// The first fault of [`Self::faults`].
     pub fn check(&self) -> Result<(), GateFault> {
         match self.faults().into_iter().next() {
             None => Ok(()),

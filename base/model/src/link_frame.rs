@@ -71,7 +71,7 @@ pub enum LinkFault {
     /// A reserved VLAN identifier, one that is not the attachment's, or a second tag.
     #[error("the tag is not the attachment's")]
     Tag,
-    /// A group address of the bridge protocols or of PTP that nobody named.
+    /// A group address of the bridge protocols or of PTP that the attachment does not allow.
     #[error("a reserved group address")]
     Reserved,
     /// The IP destination (of ARP: the target) is not allowed; of a frame that is neither IP nor ARP the MAC address.

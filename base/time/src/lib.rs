@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Instants and spans, one type per clock.
 //!
-//! In: nanosecond counts read from a clock by someone else. Out: checked arithmetic.
-//! Subtracting two instants of one clock gives a [`Nanos`]; instants of different clocks never mix.
-//! Conversion between clocks happens only in ktsnd's `ClockMap`, which uses [`Offset`].
+//! In: nanosecond counts that the caller read from a clock. Out: checked arithmetic.
+//! Two instants of one clock give a [`Nanos`] or a [`Span`]; instants of different clocks never mix.
+//! [`Offset`] converts between clocks.
 //! This crate reads no clock, uses no float and allocates nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 
 use core::fmt;
+use core::ops::{Add, Rem, Sub};
 
 /// A signed span in nanoseconds (±292 years).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,9 +18,9 @@ pub struct Nanos(i64);
 impl Nanos {
     /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// The longest span that can be held.
+    /// The longest span.
     pub const MAX: Self = Self(i64::MAX);
-    /// The most negative span that can be held.
+    /// The most negative span.
     pub const MIN: Self = Self(i64::MIN);
 
     /// A span of `nanos` nanoseconds.
@@ -63,22 +64,22 @@ impl Nanos {
             None => None,
         }
     }
-    /// `self + other`, held at the ends of the range.
+    /// `self + other`, limited to the range.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
-    /// `self - other`, held at the ends of the range.
+    /// `self - other`, limited to the range.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
-    /// `self * factor`, held at the ends of the range.
+    /// `self * factor`, limited to the range.
     #[must_use]
     pub const fn saturating_mul(self, factor: i64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
-    /// The magnitude, held at the end of the range.
+    /// The magnitude, limited to the range.
     #[must_use]
     pub const fn abs(self) -> Self {
         Self(self.0.saturating_abs())
@@ -96,6 +97,87 @@ impl fmt::Display for Nanos {
     }
 }
 
+/// A span in nanoseconds that is never negative, up to 584 years: it holds every distance between two instants of one clock.
+///
+/// `+` and `-` are for spans whose result is known to fit; they panic like the operators of `u64` in a debug build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// The longest span; used as "for ever".
+    pub const ENDLESS: Self = Self(u64::MAX);
+
+    /// A span of `nanos` nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+    /// A span of `nanos` nanoseconds, at most [`Self::ENDLESS`].
+    #[must_use]
+    pub const fn from_wide(nanos: u128) -> Self {
+        if nanos > u64::MAX as u128 { Self::ENDLESS } else { Self(nanos as u64) }
+    }
+    /// `nanos`, or no time where that is negative.
+    #[must_use]
+    pub const fn not_negative(nanos: Nanos) -> Self {
+        if nanos.is_negative() { Self::ZERO } else { Self(nanos.get().unsigned_abs()) }
+    }
+    /// The count of nanoseconds.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+    /// The span as a signed one, at most [`Nanos::MAX`].
+    #[must_use]
+    pub const fn to_nanos(self) -> Nanos {
+        if self.0 > i64::MAX as u64 { Nanos::MAX } else { Nanos(self.0 as i64) }
+    }
+    /// `self + other`, at most [`Self::ENDLESS`].
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+    /// `self - other`, or no time where `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+    /// `self + other`, or `None` when it does not fit.
+    #[must_use]
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(n) => Some(Self(n)),
+            None => None,
+        }
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl Sub for Span {
+    type Output = Self;
+    #[inline]
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+
+impl Rem for Span {
+    type Output = Self;
+    #[inline]
+    fn rem(self, other: Self) -> Self {
+        Self(self.0 % other.0)
+    }
+}
+
 macro_rules! clock {
     ($(#[$doc:meta])* $name:ident, $label:literal) => {
         $(#[$doc])*
@@ -105,7 +187,7 @@ macro_rules! clock {
         impl $name {
             /// The clock's zero.
             pub const ZERO: Self = Self(0);
-            /// The furthest instant that can be held; used as "never".
+            /// The furthest instant; used as "never".
             pub const MAX: Self = Self(u64::MAX);
 
             /// The instant `nanos` nanoseconds after the clock's zero.
@@ -126,12 +208,12 @@ macro_rules! clock {
                     None => None,
                 }
             }
-            /// The instant `span` later, held at the ends of the range.
+            /// The instant `span` later, limited to the range.
             #[must_use]
             pub const fn saturating_add(self, span: Nanos) -> Self {
                 Self(self.0.saturating_add_signed(span.get()))
             }
-            /// The instant `span` earlier, held at the ends of the range.
+            /// The instant `span` earlier, limited to the range.
             #[must_use]
             pub const fn saturating_sub(self, span: Nanos) -> Self {
                 if span.get() == i64::MIN {
@@ -139,7 +221,38 @@ macro_rules! clock {
                 }
                 Self(self.0.saturating_add_signed(-span.get()))
             }
-            /// `self - earlier`, held at the ends of the range of [`Nanos`].
+            /// The instant `span` later, or `None` when it does not fit.
+            #[must_use]
+            pub const fn checked_after(self, span: Span) -> Option<Self> {
+                match self.0.checked_add(span.0) {
+                    Some(n) => Some(Self(n)),
+                    None => None,
+                }
+            }
+            /// The instant `span` later, limited to the range.
+            #[must_use]
+            pub const fn after(self, span: Span) -> Self {
+                Self(self.0.saturating_add(span.0))
+            }
+            /// The instant `span` earlier, at least the clock's zero.
+            #[must_use]
+            pub const fn before(self, span: Span) -> Self {
+                Self(self.0.saturating_sub(span.0))
+            }
+            /// The time from `earlier` to `self`; no time where `earlier` comes later.
+            #[must_use]
+            pub const fn span_since(self, earlier: Self) -> Span {
+                Span(self.0.saturating_sub(earlier.0))
+            }
+            /// The time from `earlier` to `self`, or `None` where `earlier` comes later.
+            #[must_use]
+            pub const fn checked_span_since(self, earlier: Self) -> Option<Span> {
+                match self.0.checked_sub(earlier.0) {
+                    Some(n) => Some(Span(n)),
+                    None => None,
+                }
+            }
+            /// `self - earlier`, limited to the range of [`Nanos`].
             #[must_use]
             pub const fn since(self, earlier: Self) -> Nanos {
                 let span = self.0 as i128 - earlier.0 as i128;
@@ -171,12 +284,6 @@ clock!(
     Monotonic,
     "monotonic"
 );
-clock!(
-    /// An instant of a network device's own clock (PTP hardware clock).
-    PhcTime,
-    "PHC"
-);
-
 /// A transmit time as a program asked for it: the clock belongs to the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxTime {
@@ -195,7 +302,7 @@ impl TxTime {
             Self::Monotonic(at) => at.since(now.monotonic),
         }
     }
-    /// The same transmit time moved by `span`, held at the ends of the range.
+    /// The transmit time moved by `span`, limited to the range.
     #[must_use]
     pub const fn saturating_add(self, span: Nanos) -> Self {
         match self {
@@ -230,12 +337,12 @@ impl Offset {
     pub const fn span(self) -> Nanos {
         self.0
     }
-    /// The TAI instant of a monotonic one, held at the ends of the range.
+    /// The TAI instant of a monotonic one, limited to the range.
     #[must_use]
     pub const fn tai(self, at: Monotonic) -> Tai {
         Tai::from_nanos(at.as_nanos().saturating_add_signed(self.0.get()))
     }
-    /// The monotonic instant of a TAI one, held at the ends of the range.
+    /// The monotonic instant of a TAI one, limited to the range.
     #[must_use]
     pub const fn monotonic(self, at: Tai) -> Monotonic {
         Monotonic::from_nanos(at.as_nanos()).saturating_sub(self.0)

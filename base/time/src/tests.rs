@@ -26,6 +26,30 @@ proptest! {
     }
 
     #[test]
+    fn spans_hold_every_distance(a in any::<u64>(), b in any::<u64>()) {
+        let (early, late) = (Tai::from_nanos(a.min(b)), Tai::from_nanos(a.max(b)));
+        let span = late.span_since(early);
+        prop_assert_eq!(late.checked_span_since(early), Some(span));
+        prop_assert_eq!((early.after(span), early.checked_after(span), late.before(span)), (late, Some(late), early));
+        if a != b {
+            prop_assert_eq!((early.span_since(late), early.checked_span_since(late)), (Span::ZERO, None));
+        }
+        let nanos = Span::from_nanos(a).to_nanos();
+        prop_assert_eq!(Span::not_negative(nanos).as_nanos(), a.min(i64::MAX as u64));
+        prop_assert_eq!(nanos.get(), i64::try_from(a).unwrap_or(i64::MAX));
+        let sum = u128::from(a) + u128::from(b);
+        let saturated = Span::from_nanos(a).saturating_add(Span::from_nanos(b));
+        prop_assert_eq!(Span::from_wide(sum), saturated);
+        let exact = Span::from_nanos(a).checked_add(Span::from_nanos(b));
+        prop_assert_eq!(exact, u64::try_from(sum).ok().map(Span::from_nanos));
+    }
+
+    #[test]
+    fn a_negative_span_counts_as_none(nanos in i64::MIN..0) {
+        prop_assert_eq!(Span::not_negative(Nanos::new(nanos)), Span::ZERO);
+    }
+
+    #[test]
     fn offset_round_trips(mono in 0..1u64 << 62, tai in 0..1u64 << 62, at in 0..1u64 << 62) {
         let offset = Offset::between(Tai::from_nanos(tai), Monotonic::from_nanos(mono));
         prop_assert_eq!(offset.tai(Monotonic::from_nanos(mono)), Tai::from_nanos(tai));

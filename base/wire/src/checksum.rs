@@ -3,7 +3,7 @@
 //!
 //! In: octets, piece by piece, each piece of any length. Out: the value for the header's checksum field.
 //! It sums eight octets at a time in the machine's own byte order and swaps once at the end, which RFC 1071 2(B)
-//! shows to be the same sum. It never looks at fields: whoever sums a header decides what its checksum field holds.
+//! shows to be the same sum. It never looks at fields: the caller decides what the checksum field holds.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 

@@ -3,7 +3,7 @@
 //!
 //! In: a frame without preamble and frame check sequence, as AF_PACKET and AF_XDP show it. Out: its addresses,
 //! EtherType and payload. A value under 0x0600 in the EtherType's place is an LLC length (802.3 3.2.6) and is handed
-//! out as it is: nobody here walks into LLC.
+//! out as it is: nothing here reads LLC.
 
 use core::fmt;
 use core::ops::Range;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whole frames: what is in one, and how long it is on the wire.
 //!
-//! In: a frame as a passive tap sees it, sent by anybody. Out: its addresses, ports and the innermost UDP payload,
+//! In: a frame as a passive tap sees it, of any sender. Out: its addresses, ports and the innermost UDP payload,
 //! or the typed reason why it is not a UDP datagram that this crate reads. Nothing is copied, and nothing is walked
 //! deeper than one tunnel and one 802.1Q tag per Ethernet header, so the work is bounded whatever the frame says.
 

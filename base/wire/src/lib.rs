@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Headers as they are on the wire: Ethernet, 802.1Q tag, IPv4, IPv6, UDP, VXLAN.
 //!
-//! In: octets that anybody may have sent, and plain structs of header fields. Out: checked views that borrow those
+//! In: octets of any sender, and plain structs of header fields. Out: checked views that borrow those
 //! octets, plain structs read from them, and headers written into a buffer of the caller's.
 //! Each header has one file of one shape: named field ranges, a view whose constructor checks everything that its
 //! accessors rely on, and a `…Repr` with `parse` and `emit`. [`frame`] walks a whole frame down to its innermost UDP

@@ -26,10 +26,9 @@ use crate::frame;
 use crate::ipv4::{self, Ipv4Options, Ipv4Repr, PROTOCOL_UDP};
 use crate::ipv6::{self, Ipv6Repr, NEXT_HEADER_UDP};
 use crate::octets::put16;
-use crate::tunnel::flow_hash;
 use crate::udp::{self, UdpRepr};
 use crate::vlan::{self, Tci, VlanRepr};
-use crate::vxlan::{self, Vni, VxlanRepr};
+use crate::vxlan::{self, Vni, VxlanRepr, source_port_of};
 
 /// Most octets of headers: VXLAN over IPv6 around a tagged IPv6 frame.
 pub const HEADER_OCTETS_MAX: usize = OUTER_OCTETS_MAX + INNER_OCTETS_MAX;
@@ -37,9 +36,6 @@ pub(crate) const OUTER_OCTETS_MAX: usize =
     ethernet::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS + vxlan::HEADER_OCTETS;
 const INNER_OCTETS_MAX: usize =
     ethernet::HEADER_OCTETS + vlan::HEADER_OCTETS + ipv6::HEADER_OCTETS + udp::HEADER_OCTETS;
-
-/// First source port of a VXLAN datagram: the dynamic range, as RFC 7348 5 recommends.
-pub const VXLAN_SOURCE_PORT_MIN: u16 = 49_152;
 
 /// The network header of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +77,7 @@ impl Network {
         }
     }
 
-    /// The same header with another DS field.
+    /// This header with another DS field.
     #[must_use]
     pub const fn with_ds(mut self, value: DsField) -> Self {
         match &mut self {
@@ -115,7 +111,7 @@ pub struct Outer {
     /// Ethernet addresses on the underlay.
     pub ethernet: Ends<MacAddress>,
     /// Network header. Of its DS field only the DSCP counts: the ECN is the inner packet's.
-    /// Linux's VXLAN device uses TTL 64 and clears don't-fragment unless told otherwise.
+    /// Linux's VXLAN device uses TTL 64 and clears don't-fragment unless configured otherwise.
     pub network: Network,
     /// Take the DSCP from the inner packet as well (`tos inherit` of Linux's device; not its default).
     pub dscp_inherit: bool,
@@ -300,7 +296,7 @@ impl HeaderTemplate {
         self.write_frame_identified(payload, 0, out)
     }
 
-    /// The same with an identification for the IPv4 headers that may be fragmented (RFC 6864 4.2); the others keep 0.
+    /// Writes the headers and the payload, with an identification for the IPv4 headers that may be fragmented (RFC 6864 4.2); the others keep 0.
     ///
     /// # Errors
     /// `TooLong` payload, `NoRoom`; `out` is untouched then.
@@ -482,16 +478,15 @@ impl Writer {
     }
 }
 
-/// The VXLAN source port, so that a flow keeps its path through the underlay and different flows spread (RFC 7348 5).
+/// The tunnel's source port for the flow of `repr`.
 fn flow_port(repr: &TemplateRepr) -> u16 {
     let (source, destination) = (repr.udp.source.to_be_bytes(), repr.udp.destination.to_be_bytes());
-    VXLAN_SOURCE_PORT_MIN
-        | match repr.network {
-            Network::V4 { source: from, destination: to, .. } => {
-                flow_hash(&[&from.octets(), &to.octets(), &source, &destination])
-            }
-            Network::V6 { source: from, destination: to, .. } => {
-                flow_hash(&[&from.octets(), &to.octets(), &source, &destination])
-            }
+    match repr.network {
+        Network::V4 { source: from, destination: to, .. } => {
+            source_port_of(&[&from.octets(), &to.octets(), &source, &destination])
         }
+        Network::V6 { source: from, destination: to, .. } => {
+            source_port_of(&[&from.octets(), &to.octets(), &source, &destination])
+        }
+    }
 }

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A VXLAN tunnel's headers around frames that somebody else made, whatever is in them.
+//! A VXLAN tunnel's headers around finished frames of any content.
 //!
 //! In: an [`Outer`], and the first octets of a frame; then whole frames. Out: the outer headers in front of the frame, with
-//! lengths, identification and checksum. [`crate::HeaderTemplate`] does the same for datagrams whose inner headers are
-//! known beforehand. It must never allocate, panic, or believe a length within the frame.
+//! lengths, identification and checksum. [`crate::HeaderTemplate`] is for datagrams with inner headers that are known
+//! beforehand. This module never allocates, panics, or believes a length within the frame.
 
 use crate::checksum;
 use crate::ds::DsField;
 use crate::error::WireError;
 use crate::ethernet::EtherType;
-use crate::template::{
-    Ends, OUTER_OCTETS_MAX, Outer, Stack, VXLAN_SOURCE_PORT_MIN, Writer, put_udp_checksum,
-};
+use crate::template::{Ends, OUTER_OCTETS_MAX, Outer, Stack, Writer, put_udp_checksum};
 use crate::udp;
-use crate::vxlan::VxlanRepr;
+use crate::vxlan::{VxlanRepr, source_port_of};
 
-/// What the tunnel's headers may take from a frame's packet.
+/// The fields of a frame's packet that the tunnel's headers may copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InnerMarks {
     /// DSCP and ECN.
@@ -26,12 +24,12 @@ pub struct InnerMarks {
     pub dont_fragment: bool,
 }
 
-/// The offsets of IPv4 and IPv6 headers that are looked at.
+/// Octets of the IPv4 and IPv6 headers without options.
 const V4_OCTETS: usize = 20;
 const V6_OCTETS: usize = 40;
 
 impl InnerMarks {
-    /// Of the packet behind a frame's header; `None` when that is no IP packet.
+    /// Reads the packet behind a frame's header; `None` when it is no IP packet.
     #[must_use]
     pub fn of(ether_type: EtherType, packet: &[u8]) -> Option<Self> {
         match (ether_type, packet.first()? >> 4) {
@@ -49,35 +47,25 @@ impl InnerMarks {
     }
 }
 
-/// The source port of the tunnel (RFC 7348 5): one flow, one port. Of a UDP datagram it is that of
-/// [`crate::HeaderTemplate`]; of what is no IP packet that of its addresses and type.
+/// The source port of the tunnel (RFC 7348 5): one flow, one port. A UDP datagram gets the port that
+/// [`crate::HeaderTemplate`] gives it. A frame without an IP packet gets the port of its addresses and type.
 fn source_port(addresses: &[u8], ether_type: EtherType, packet: &[u8]) -> u16 {
     const UDP: u8 = 17;
     const TCP: u8 = 6;
     let ports = |at: usize, protocol: u8| {
         packet.get(at..at + 4).filter(|_| matches!(protocol, UDP | TCP)).unwrap_or(&[0; 4])
     };
-    let hash = match (ether_type, packet) {
+    match (ether_type, packet) {
         (EtherType::IPV4, [first, ..]) if first >> 4 == 4 && packet.len() >= V4_OCTETS => {
             let is_whole = packet[6] & 0x3f == 0 && packet[7] == 0;
             let ports = ports(usize::from(first & 0xf) * 4, if is_whole { packet[9] } else { 0 });
-            flow_hash(&[&packet[12..20], ports])
+            source_port_of(&[&packet[12..20], ports])
         }
         (EtherType::IPV6, [first, ..]) if first >> 4 == 6 && packet.len() >= V6_OCTETS => {
-            flow_hash(&[&packet[8..40], ports(V6_OCTETS, packet[6])])
+            source_port_of(&[&packet[8..40], ports(V6_OCTETS, packet[6])])
         }
-        _ => flow_hash(&[addresses, &ether_type.0.to_be_bytes()]),
-    };
-    VXLAN_SOURCE_PORT_MIN | hash
-}
-
-/// FNV-1a over what makes a flow. The halves are mixed: FNV's low bits are weak.
-pub(crate) fn flow_hash(parts: &[&[u8]]) -> u16 {
-    let hash = parts
-        .iter()
-        .flat_map(|part| part.iter())
-        .fold(0x811c_9dc5_u32, |hash, octet| (hash ^ u32::from(*octet)).wrapping_mul(0x0100_0193));
-    ((hash >> 16) ^ hash) as u16
+        _ => source_port_of(&[addresses, &ether_type.0.to_be_bytes()]),
+    }
 }
 
 /// Prebuilt headers of a tunnel around one frame.

@@ -18,6 +18,9 @@ pub const PORT_IANA: u16 = 4789;
 /// The port of Linux's default and of Flannel.
 pub const PORT_LINUX: u16 = 8472;
 
+/// The lowest source port of a tunnel (RFC 7348 5: the dynamic range).
+pub const SOURCE_PORT_MIN: u16 = 49_152;
+
 /// Where each field lies.
 pub mod field {
     use super::Range;
@@ -122,4 +125,15 @@ impl VxlanRepr {
         header[field::VNI].copy_from_slice(&vni);
         Ok(HEADER_OCTETS)
     }
+}
+
+/// The source port of a tunnel for the flow that `parts` name: a flow keeps its path through the underlay, and different flows spread
+/// (RFC 7348 5).
+pub(crate) fn source_port_of(parts: &[&[u8]]) -> u16 {
+    // FNV-1a. Its halves are mixed, because its low bits are weak.
+    let hash = parts
+        .iter()
+        .flat_map(|part| part.iter())
+        .fold(0x811c_9dc5_u32, |hash, octet| (hash ^ u32::from(*octet)).wrapping_mul(0x0100_0193));
+    SOURCE_PORT_MIN | ((hash >> 16) ^ hash) as u16
 }

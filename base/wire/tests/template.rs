@@ -4,7 +4,8 @@
 mod common;
 
 use common::naive_sum;
-use ktsn_wire::template::{Ends, HEADER_OCTETS_MAX, VXLAN_SOURCE_PORT_MIN};
+use ktsn_wire::template::{Ends, HEADER_OCTETS_MAX};
+use ktsn_wire::vxlan::SOURCE_PORT_MIN;
 use ktsn_wire::*;
 use proptest::prelude::*;
 
@@ -182,7 +183,7 @@ proptest! {
         let frame_octets = template.write_frame_identified(&payload, identification, &mut out).expect("room");
         prop_assert_eq!(frame_octets, template.frame_octets(payload.len()));
         let ports = tunnel_ports(&repr, &out);
-        prop_assert!(ports.is_none_or(|ports| ports.source >= VXLAN_SOURCE_PORT_MIN));
+        prop_assert!(ports.is_none_or(|ports| ports.source >= SOURCE_PORT_MIN));
         prop_assert_eq!(&out[..frame_octets], slow(&repr, identification, ports, &payload));
         prop_assert!(out[frame_octets..].iter().all(|octet| *octet == 0xaa));
     }

@@ -71,7 +71,7 @@ fn context(given: &Given) -> [u32; 48] {
 }
 
 fn run(capture: &Capture, given: &Given) -> i32 {
-    test_run::run(&capture.program, &given.frame, &context(given), &mut Vec::new())
+    test_run::run(&capture.loaded.program, &given.frame, &context(given), &mut Vec::new())
         .expect("the kernel runs it")
 }
 

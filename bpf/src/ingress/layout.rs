@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the program and we both know: the numbers of `programs/ingress.h`, once more.
+//! What the ingress program and this crate both know: the numbers of `programs/ingress.h` in Rust.
 
 use std::net::{IpAddr, Ipv6Addr};
+
+use crate::layout::counted;
 
 /// Counters of an attachment.
 pub(crate) const TALLIES: usize = 16;
@@ -10,85 +12,41 @@ pub(crate) const TARGET_OCTETS: usize = 40;
 /// Octets of its value.
 pub(crate) const DELIVERY_OCTETS: usize = TARGET_OCTETS + 28;
 
-/// What the program counts for each attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tallied {
-    /// Frames handed into the pod.
-    Taken = 0,
-    /// Octets of the inner frames handed into the pod.
-    Octets = 1,
-    /// Left to the kernel: TCP, ICMP, anything but UDP.
-    NotUdp = 2,
-    /// Left: part of a datagram over the MTU.
-    Fragment = 3,
-    /// Left: inner IP options or extension headers.
-    Options = 4,
-    /// Left: several datagrams in one packet (GSO, GRO).
-    Segmented = 5,
-    /// Left: lengths, versions or an IP header's checksum are wrong.
-    Malformed = 6,
-    /// Left: the outer checksum is wrong, not finished, or missing over IPv6.
-    Checksum = 7,
-    /// Left: TTL or hop limit ends here.
-    HopLimit = 8,
-    /// Left: longer than the pod's interface takes.
-    OverMtu = 9,
-    /// Left: for another station of the VXLAN segment, or from an impossible one.
-    OtherMac = 10,
-    /// Left: the outer header tells of congestion, which the inner one has to tell of then (RFC 6040).
-    Congestion = 11,
-    /// Left: a source address that no router forwards, or one of this node's own.
-    Source = 12,
-    /// Left: the host end of the pod's veth is not there.
-    Gone = 13,
-    /// Dropped: the kernel refused the rest of the changes, or the frame is left as it refused the first.
-    Failed = 14,
-    /// Left: from no tunnel end that is known in this network.
-    TunnelEnd = 15,
-}
-
-impl Tallied {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
-        Self::Taken,
-        Self::Octets,
-        Self::NotUdp,
-        Self::Fragment,
-        Self::Options,
-        Self::Segmented,
-        Self::Malformed,
-        Self::Checksum,
-        Self::HopLimit,
-        Self::OverMtu,
-        Self::OtherMac,
-        Self::Congestion,
-        Self::Source,
-        Self::Gone,
-        Self::Failed,
-        Self::TunnelEnd,
-    ];
-
-    /// The word that counters, the control API and docs use.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Octets => "octets",
-            Self::NotUdp => "not_udp",
-            Self::Fragment => "fragment",
-            Self::Options => "options",
-            Self::Segmented => "segmented",
-            Self::Malformed => "malformed",
-            Self::Checksum => "checksum",
-            Self::HopLimit => "hop_limit",
-            Self::OverMtu => "over_mtu",
-            Self::OtherMac => "other_mac",
-            Self::Congestion => "congestion",
-            Self::Source => "source",
-            Self::Gone => "gone",
-            Self::Failed => "failed",
-            Self::TunnelEnd => "tunnel_end",
-        }
+counted! {
+    /// What the ingress program counts for each attachment.
+    Tallied {
+        /// Frames handed into the pod.
+        Taken = "taken",
+        /// Octets of the inner frames handed into the pod.
+        Octets = "octets",
+        /// Left to the kernel: TCP, ICMP, anything but UDP.
+        NotUdp = "not_udp",
+        /// Left: part of a datagram over the MTU.
+        Fragment = "fragment",
+        /// Left: inner IP options or extension headers.
+        Options = "options",
+        /// Left: several datagrams in one packet (GSO, GRO).
+        Segmented = "segmented",
+        /// Left: lengths, versions or an IP header's checksum are wrong.
+        Malformed = "malformed",
+        /// Left: the outer checksum is wrong, not finished, or missing over IPv6.
+        Checksum = "checksum",
+        /// Left: TTL or hop limit ends here.
+        HopLimit = "hop_limit",
+        /// Left: longer than the pod's interface takes.
+        OverMtu = "over_mtu",
+        /// Left: for another station of the VXLAN segment, or from an impossible one.
+        OtherMac = "other_mac",
+        /// Left: the outer header marks congestion, which the inner one must mark then (RFC 6040).
+        Congestion = "congestion",
+        /// Left: a source address that no router forwards, or one of this node's own.
+        Source = "source",
+        /// Left: the host end of the pod's veth is not there.
+        Gone = "gone",
+        /// Dropped: the kernel refused the rest of the changes, or the frame is left as it refused the first.
+        Failed = "failed",
+        /// Left: from no tunnel end that is known in this network.
+        TunnelEnd = "tunnel_end",
     }
 }
 

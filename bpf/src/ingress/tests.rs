@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program itself, run by the kernel on frames that nobody sent (BPF_PROG_TEST_RUN; root), held against `reference`.
+//! The program itself, run by the kernel on frames that no device has received (BPF_PROG_TEST_RUN; root), held against `reference`.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -50,7 +50,7 @@ fn run(ingress: &Ingress, given: &Given) -> (i32, Vec<u8>) {
     let mut context = [0; 48];
     context[44] = given.segment_octets;
     let mut out = Vec::with_capacity(4096);
-    let verdict = test_run::run(&ingress.program, &given.frame, &context, &mut out).expect("it runs");
+    let verdict = test_run::run(&ingress.loaded.program, &given.frame, &context, &mut out).expect("it runs");
     (verdict, out)
 }
 

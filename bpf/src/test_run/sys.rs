@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! BPF_PROG_TEST_RUN: the kernel runs a program on a frame that nobody sent.
+//! BPF_PROG_TEST_RUN: the kernel runs a program on a frame that no device has received.
 
 use std::ffi::c_long;
 use std::io;

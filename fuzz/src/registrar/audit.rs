@@ -30,7 +30,7 @@ impl Model {
                 Told::Register(number, index, token) => (number, Some((index, Some(token), true))),
                 Told::Refuse(number, index, token) => (number, Some((index, Some(token), false))),
                 Told::Unregister(number, index) => (number, Some((index, None, false))),
-                Told::End(number) | Told::Offer(number) => (number, None),
+                Told::End(number) | Told::ClientTables(number) => (number, None),
             };
             let client = self.clients.get_mut(&number).expect("a client that the worker knows");
             assert!(!client.is_ended, "client {number} is over: {told:?}");

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -165,7 +166,7 @@ type StreamNode struct {
 }
 
 // StreamCounters are those of the talkers' attachments, added up: ktsnd counts by attachment, so what else these pods send by the
-// same interface is in them. They begin anew with each attachment.
+// same interface is in them. They start at 0 with each attachment.
 type StreamCounters struct {
 	Frames  int64 `json:"frames"`
 	Octets  int64 `json:"octets"`
@@ -200,13 +201,13 @@ func (t Talker) Selects(labels map[string]string) bool {
 
 // CompareStreams orders streams as they are accepted: rank, then age, then name.
 func CompareStreams(a, b *Stream) int {
-	if order := int(a.Spec.Rank()) - int(b.Spec.Rank()); order != 0 {
-		return order
-	}
-	if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
-		return order
-	}
-	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	return cmp.Or(int(a.Spec.Rank())-int(b.Spec.Rank()), ByAge(a, b))
+}
+
+// ByAge orders objects: the older one first, then by name.
+func ByAge[T metav1.Object](a, b T) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
+		strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName()))
 }
 
 // DeepCopy of a status: nothing is shared with the original.

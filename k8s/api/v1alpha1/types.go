@@ -27,7 +27,7 @@ var GateSchedules = schema.GroupVersionResource{Group: Group, Version: Version, 
 
 // Phases of a GateSchedule.
 const (
-	// PhasePending: nothing was asked of anybody yet.
+	// PhasePending: no node has been asked yet.
 	PhasePending = "Pending"
 	// PhaseChecking: the nodes' ktsnd are asked whether they would take it. Nothing changes.
 	PhaseChecking = "Checking"
@@ -50,7 +50,7 @@ type GateSchedule struct {
 	Status            GateScheduleStatus `json:"status,omitempty"`
 }
 
-// GateScheduleSpec is what somebody asks for.
+// GateScheduleSpec is the schedule that the user asks for.
 type GateScheduleSpec struct {
 	// NodeSelector are labels of the nodes; none: all nodes.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -122,7 +122,7 @@ type GateScheduleStatus struct {
 // Rollout is one generation on its way to nodes, or there.
 type Rollout struct {
 	Generation int64 `json:"generation"`
-	// Attempt tells rollouts of one generation apart.
+	// Attempt distinguishes rollouts of one generation.
 	Attempt int64 `json:"attempt"`
 	// Nodes that have to have it.
 	Nodes []string `json:"nodes,omitempty"`

@@ -31,10 +31,7 @@ func run(ctx context.Context, config agent.Config) error {
 	if err != nil {
 		return err
 	}
-	daemon, err := nodeapi.New(config.RunDir)
-	if err != nil {
-		return err
-	}
+	daemon := nodeapi.New(config.RunDir)
 	defer daemon.Close()
 	var network *overlaynet.Network
 	if config.Overlay {

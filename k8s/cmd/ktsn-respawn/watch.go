@@ -6,36 +6,35 @@ import (
 	"context"
 	"time"
 
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// watch says how a program that runs is asked whether it lives.
+// watch says how to ask a running program whether it lives.
 type watch struct {
-	// ask is an error when it does not answer.
+	// ask returns an error when the program does not answer.
 	ask func(context.Context) error
-	// every is how often it is asked, and how long it has for an answer.
+	// every is the time between two questions, and the limit of one answer.
 	every time.Duration
-	// before its first answer it may leave so many questions in a row unanswered: it takes up all attachments first. Afterwards as
-	// many as after: attaching many pods at once keeps it busy.
+	// before is how many questions in a row may stay unanswered before the first answer: ktsnd restores all attachments first. after is
+	// the same number later: attaching many pods at once keeps ktsnd busy.
 	before, after int
 }
 
 // watchDaemon asks the ktsnd with that run directory.
 func watchDaemon(runDir string) *watch {
+	daemon := nodeapi.New(runDir)
 	return &watch{
 		ask: func(ctx context.Context) error {
-			// A call on the way would be the next one's: each has a connection of its own.
-			daemon := nodecall.New(runDir)
-			defer daemon.Close()
-			return daemon.Health(ctx)
+			_, err := daemon.Health(ctx, &nodeapi.HealthRequest{})
+			return err
 		},
 		every: time.Second, before: 300, after: 30,
 	}
 }
 
-// silent returns after so many questions in a row without an answer, or when the context ends: then false. Questions are counted, not
-// time: while the container is frozen, or its virtual machine paused, nothing is asked and nothing can answer. A question that was on
-// its way then had less than its time, and does not count.
+// silent returns true after too many questions in a row without an answer, and false when the context ends. It counts questions, not
+// time: while the container is frozen, or its virtual machine paused, it asks nothing and the program cannot answer. A question that was
+// under way then had less than its time, and does not count.
 func (w *watch) silent(ctx context.Context) bool {
 	unanswered, limit := 0, w.before
 	for ctx.Err() == nil {

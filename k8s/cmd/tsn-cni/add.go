@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -20,7 +22,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
@@ -34,18 +36,20 @@ const (
 	checkPatience   = 30 * time.Second
 )
 
-// An ADD on its way.
+// addition is one ADD.
 type addition struct {
 	args      *skel.CmdArgs
 	conf      *cniconf.Conf
 	directory cnistate.Directory
 	state     *cnistate.State
 	node      *nodefile.Node
-	daemon    *nodecall.Daemon
+	daemon    *nodeapi.Daemon
 
 	addresses []net.IP
 	routes    []*net.IPNet
 	link      *podlink.Link
+
+	version func() error // waits for the check of ktsnd's version, which ask began
 
 	// By attach, for finish.
 	printed types.Result
@@ -72,7 +76,7 @@ func add(args *skel.CmdArgs) error {
 	return a.run(context.Background())
 }
 
-// Locked keeps other runs of the same interface away, until what it returns is called.
+// locked waits for other runs of the same interface. The returned function gives the lock back.
 func locked(directory cnistate.Directory, args *skel.CmdArgs) (func(), error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
 	defer cancel()
@@ -90,13 +94,20 @@ func stateFault(directory cnistate.Directory, err error) error {
 	return failure(codeState, "state directory %s: %v", directory.Path(), err)
 }
 
-// Run does everything under the lock; what it began it takes back when it fails.
+// run does all steps of ADD. It takes back what it has done when it fails.
 func (a *addition) run(ctx context.Context) error {
-	if err := a.begin(ctx); err != nil {
+	a.daemon = nodeapi.New(nodeapi.RunDir(a.conf.RunDir))
+	if a.daemon.Present() {
+		a.askVersion(ctx, true)
+	}
+	if err := a.prepareState(ctx); err != nil {
 		return err
 	}
-	if err := a.ask(ctx); err != nil {
-		return err
+	if a.version == nil { // ktsnd may be restarting; without it ADD begins nothing
+		a.askVersion(ctx, a.daemon.Present())
+		if err := a.version(); err != nil {
+			return err
+		}
 	}
 	err := a.reserve(ctx)
 	if err != nil {
@@ -104,11 +115,10 @@ func (a *addition) run(ctx context.Context) error {
 	}
 	a.state.Unattached = true
 	for _, step := range steps {
-		point("before " + step.name)
+		testKillPoint("before " + step.name)
 		if step.name == "attachment" {
-			if err = compatible(ctx, a.daemon); err == nil {
-				a.state.Unattached = false
-			}
+			err = a.version()
+			a.state.Unattached = err != nil
 		}
 		if err == nil {
 			err = step.do(a, ctx)
@@ -117,33 +127,40 @@ func (a *addition) run(ctx context.Context) error {
 			return withUndo(err, undo(ctx, a.directory, a.state))
 		}
 	}
-	point("before result")
+	testKillPoint("before result")
 	if err := a.finish(); err != nil {
 		return withUndo(err, undo(ctx, a.directory, a.state))
 	}
 	return nil
 }
 
-// Ask sends the question for ktsnd's version, which is on its way while the interface is made. Where nobody listens nothing is begun.
-func (a *addition) ask(ctx context.Context) error {
-	if a.daemon.AskVersion(ctx); a.daemon.Present() {
-		return nil
-	}
-	return compatible(ctx, a.daemon)
+// begin runs a call beside the caller. The function that it returns waits for the call's error.
+func begin(call func() error) func() error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	return sync.OnceValue(func() error { return <-done })
 }
 
-// Compatible: ktsnd's version must be known before it attaches anything.
-func compatible(ctx context.Context, daemon *nodecall.Daemon) error {
-	patience := versionPatience
-	if !daemon.Present() {
-		patience = absencePatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// askVersion begins the check of ktsnd's version, which goes on while ADD makes the interface.
+func (a *addition) askVersion(ctx context.Context, isPresent bool) {
+	a.version = begin(func() error { return compatible(ctx, a.daemon, isPresent) })
+}
+
+func compatible(ctx context.Context, daemon *nodeapi.Daemon, isPresent bool) error {
+	ctx, cancel := patient(ctx, isPresent, versionPatience)
 	defer cancel()
 	return daemon.Compatible(ctx)
 }
 
-// Reserve writes what is going to be done, before the first step; from here on the interface counts.
+// patient limits a call: to `most` where ktsnd listens, else to the time that its restart takes.
+func patient(ctx context.Context, isPresent bool, most time.Duration) (context.Context, context.CancelFunc) {
+	if !isPresent {
+		most = absencePatience
+	}
+	return context.WithTimeout(ctx, most)
+}
+
+// reserve writes the state file before the first step; from here on the interface counts.
 func (a *addition) reserve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -157,7 +174,7 @@ func (a *addition) reserve(ctx context.Context) error {
 	return nil
 }
 
-// CapacityOf the node; 0: nobody says. Attachments beyond it would cost the others their time.
+// capacityOf returns the node's capacity; 0: not limited. Attachments beyond it would make the others late.
 func capacityOf(node *nodefile.Node) int {
 	if node == nil {
 		return 0
@@ -177,9 +194,9 @@ func withUndo(err, undone error) error {
 	return types.NewError(found.Code, found.Msg, strings.TrimSpace(found.Details+" Not all of it could be taken back; DEL or GC will: "+undone.Error()))
 }
 
-// Begin checks all that can be checked before the first step, and cleans up after a run that was interrupted.
-func (a *addition) begin(ctx context.Context) (err error) {
-	runDir := nodecall.RunDir(a.conf.RunDir)
+// prepareState checks all that can be checked before the first step, and removes what an interrupted run has left.
+func (a *addition) prepareState(ctx context.Context) (err error) {
+	runDir := nodeapi.RunDir(a.conf.RunDir)
 	if err := namespaceOf(a.args); err != nil {
 		return err
 	}
@@ -211,11 +228,10 @@ func (a *addition) begin(ctx context.Context) (err error) {
 			a.state.IPAM = &cnistate.IPAM{Type: a.conf.IPAMType, Config: input, Args: a.args.Args, Path: a.args.Path}
 		}
 	}
-	a.daemon = nodecall.New(runDir)
 	return nil
 }
 
-// NamespaceOf refuses one that is not there, and the node's own: what would be made in it is not a pod's.
+// namespaceOf refuses a namespace that does not exist, and the node's own.
 func namespaceOf(args *skel.CmdArgs) error {
 	var pod, own unix.Stat_t
 	var kind unix.Statfs_t
@@ -245,12 +261,12 @@ func freshState(args *skel.CmdArgs, conf *cniconf.Conf, runDir string) *cnistate
 	}
 	return &cnistate.State{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Network: conf.Name, Pod: conf.Pod,
-		Attachment: cnistate.AttachmentName(args.ContainerID, args.IfName), Capture: conf.Attachment.Capture, Policies: policies,
+		Attachment: cnistate.AttachmentName(args.ContainerID, args.IfName), Capture: conf.Attachment.Read().Capture, Policies: policies,
 		RunDir: runDir, DeviceID: conf.DeviceID,
 	}
 }
 
-// Clean takes back what an interrupted ADD of the same name has left. A finished one is there already: that is the caller's mistake.
+// clean takes back what an interrupted ADD of the same name has left. A finished ADD is an error of the caller.
 func (a *addition) clean(ctx context.Context, runDir string) error {
 	payOwed(ctx, a.directory, runDir, a.args.ContainerID, a.args.IfName)
 	old, err := a.directory.Load(a.args.ContainerID, a.args.IfName)
@@ -284,7 +300,7 @@ func (a *addition) makeLink(context.Context) (err error) {
 	if a.node != nil && len(a.addresses) > 0 {
 		for _, prefix := range a.node.CIDRs {
 			if _, cidr, err := net.ParseCIDR(prefix); err == nil {
-				a.reach(cidr)
+				a.addRoute(cidr)
 			}
 		}
 	}
@@ -302,7 +318,7 @@ func (a *addition) makeLink(context.Context) (err error) {
 	return err
 }
 
-// Widest leaves out prefixes that a wider one of the list holds.
+// widest leaves out prefixes that are part of a wider one in the list.
 func widest(prefixes []*net.IPNet) []*net.IPNet {
 	var kept []*net.IPNet
 	for index, prefix := range prefixes {
@@ -322,29 +338,51 @@ func widest(prefixes []*net.IPNet) []*net.IPNet {
 func (a *addition) attach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attachPatience)
 	defer cancel()
-	message := a.conf.Attachment
-	message.Name, message.Netns, message.Interface = a.state.Attachment, a.args.Netns, a.args.IfName
-	if len(message.Addresses) == 0 {
+	attachment := maps.Clone(a.conf.Attachment)
+	attachment.Set("name", a.state.Attachment)
+	attachment.Set("netns", a.args.Netns)
+	attachment.Set("interface", a.args.IfName)
+	if !attachment.Has("addresses") {
 		given, err := a.given()
 		if err != nil {
 			return err
 		}
-		message.Addresses = given
-	}
-	a.daemon.AskAttach(ctx, message)
-	// What ADD is going to print and remember is made while ktsnd works.
-	finished := a.prepare()
-	err := a.daemon.Attach(ctx, message)
-	if nodecall.CodeOf(err) == codes.AlreadyExists {
-		// The name is this container's alone: left over, from before the state was lost.
-		if err = a.daemon.Detach(ctx, message.Name); err == nil {
-			err = a.daemon.Attach(ctx, message)
+		if len(given) > 0 {
+			attachment.Set("addresses", given)
 		}
 	}
-	return errors.Join(err, finished)
+	call := func() error {
+		_, err := a.daemon.Attach(ctx, &nodeapi.AttachRequest{Attachment: attachment.JSON()})
+		return err
+	}
+	attached := begin(call)
+	// ADD prepares its result while ktsnd works.
+	finished := a.prepare()
+	err := attached()
+	if nodeapi.CodeOf(err) == codes.AlreadyExists {
+		// Only this container has the name. Its attachment is left from before the state was lost.
+		if _, err = a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: a.state.Attachment}); err == nil {
+			err = call()
+		}
+	}
+	return errors.Join(a.refusal(err), finished)
 }
 
-// Prepare makes the result and writes the state of a finished ADD beside the one that counts.
+// refusal gives an error of Attach the path of the field in tsn-cni's own input.
+func (a *addition) refusal(err error) error {
+	var found *nodeapi.Error
+	if !errors.As(err, &found) || found.Words == "" {
+		return err
+	}
+	message := a.conf.Path(found.Words)
+	if found.Code == codes.InvalidArgument {
+		return failure(types.ErrInvalidNetworkConfig, "invalid network configuration: %s", message)
+	}
+	found.Text = "ktsnd: Attach: " + message
+	return found
+}
+
+// prepare makes the result and writes the state of a finished ADD beside the current one.
 func (a *addition) prepare() error {
 	result, err := a.result()
 	if err != nil {
@@ -366,7 +404,7 @@ func (a *addition) prepare() error {
 	return nil
 }
 
-// Finish lets the finished state count, and prints the result.
+// finish replaces the state by the finished one, and prints the result.
 func (a *addition) finish() error {
 	if err := a.commit(); err != nil {
 		return stateFault(a.directory, err)

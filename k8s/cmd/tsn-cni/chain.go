@@ -12,7 +12,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 )
 
-// Previous is the result of the plugin before this one.
+// previous reads the result of the plugin before tsn-cni.
 func previous(conf *cniconf.Conf) (types.Result, error) {
 	var raw map[string]any
 	if err := json.Unmarshal(conf.PrevResult, &raw); err != nil {
@@ -25,7 +25,7 @@ func previous(conf *cniconf.Conf) (types.Result, error) {
 	return parsed.PrevResult, nil
 }
 
-// PrintUntouched is the answer for a pod that asks for nothing: what was there before.
+// printUntouched answers for a pod that does not ask: with the previous result.
 func printUntouched(conf *cniconf.Conf) error {
 	if conf.IsChained() {
 		result, err := previous(conf)

@@ -17,11 +17,11 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
-// Check finds whether everything that ADD made is still there.
+// check compares everything that ADD made with what is there.
 func check(args *skel.CmdArgs) error {
 	conf, err := cniconf.Parse(args.StdinData, args.Args)
 	if err != nil {
@@ -48,7 +48,7 @@ func check(args *skel.CmdArgs) error {
 	return errors.Join(checkLink(state), checkAttachment(ctx, state), checkIPAM(ctx, state))
 }
 
-// CheckWithout: no state is right for a pod that did not ask, and wrong for one whose result names our interface.
+// checkWithout decides without a state file: that is right for a pod that did not ask, and wrong where the result names our interface.
 func checkWithout(args *skel.CmdArgs, conf *cniconf.Conf) error {
 	host := cnistate.HostInterface(args.ContainerID, args.IfName)
 	result, err := previous(conf)
@@ -74,7 +74,7 @@ func checkLink(state *cnistate.State) error {
 	}
 	parsed, err := types100.NewResult(state.Result)
 	if err != nil {
-		// Of a version before 1.0, whose form differs.
+		// A result before version 1.0 has another form.
 		return missing(podlink.Check(podlink.Spec{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}))
 	}
 	result, err := types100.GetResult(parsed)
@@ -105,18 +105,20 @@ func missing(err error) error {
 }
 
 func checkAttachment(ctx context.Context, state *cnistate.State) error {
-	daemon := nodecall.New(state.RunDir)
+	daemon := nodeapi.New(state.RunDir)
 	defer daemon.Close()
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
-	listed, err := daemon.List(ctx)
+	list, err := daemon.List(ctx, &nodeapi.ListRequest{})
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(listed, state.Attachment) {
-		return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
+	for _, listed := range list.GetAttachments() {
+		if listed.GetName() == state.Attachment {
+			return nil
+		}
 	}
-	return nil
+	return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
 }
 
 func checkIPAM(ctx context.Context, state *cnistate.State) error {
@@ -139,7 +141,7 @@ func checkIPAM(ctx context.Context, state *cnistate.State) error {
 	return nil
 }
 
-// Status tells whether an ADD could succeed now. Where only pods that ask are attached, all others are served whatever ktsnd
+// status returns an error when an ADD could not succeed now. Where only pods that ask are attached, all others are served whatever ktsnd
 // does, and an error here would make the whole node unready.
 func status(args *skel.CmdArgs) error {
 	conf, err := cniconf.Parse(args.StdinData, args.Args)
@@ -151,10 +153,10 @@ func status(args *skel.CmdArgs) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), versionPatience)
 	defer cancel()
-	runDir := nodecall.RunDir(conf.RunDir)
-	daemon := nodecall.New(runDir)
+	runDir := nodeapi.RunDir(conf.RunDir)
+	daemon := nodeapi.New(runDir)
 	defer daemon.Close()
-	if err := compatible(ctx, daemon); err != nil {
+	if err := compatible(ctx, daemon, daemon.Present()); err != nil {
 		return failure(codeUnavailable, "%v", err)
 	}
 	directory := cnistate.Open(conf.StateDir)
@@ -175,7 +177,7 @@ func status(args *skel.CmdArgs) error {
 	return statusOfIPAM(ctx, args, conf)
 }
 
-// StatusOfIPAM asks the plugin; one from before 1.1 knows no STATUS and says nothing.
+// statusOfIPAM asks the IPAM plugin. A plugin from before CNI 1.1 does not know STATUS; that is no error.
 func statusOfIPAM(ctx context.Context, args *skel.CmdArgs, conf *cniconf.Conf) error {
 	err := invoke.DelegateStatus(ctx, conf.IPAMType, args.StdinData, nil)
 	var cni *types.Error

@@ -66,7 +66,7 @@ func TestFailedStepsAreTakenBack(t *testing.T) {
 		code   uint
 		words  []string
 	}{
-		"ktsnd refuses a field":    {map[string]any{"late": "soon"}, "tsn0", types.ErrInvalidNetworkConfig, []string{"attachment.late", "soon"}},
+		"ktsnd refuses a field":    {map[string]any{"late": "soon"}, "tsn0", types.ErrInvalidNetworkConfig, []string{"configuration: late: ", "soon"}},
 		"no such uplink":           {map[string]any{"uplink": "nothing0"}, "tsn0", codeRefused, []string{"nothing0"}},
 		"the interface is there":   {nil, "taken", codeExists, []string{"taken"}},
 		"no such IPAM plugin":      {map[string]any{"ipam": map[string]any{"type": "nothing"}}, "tsn0", types.ErrInvalidNetworkConfig, []string{"ipam:", "nothing"}},

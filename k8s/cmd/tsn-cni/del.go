@@ -15,11 +15,10 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
-	"ktsn.io/ktsn/k8s/internal/nodewire"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// Loose is what DEL, GC and STATUS may need of a configuration, however much of it is left, or wrong.
+// loose is what DEL and GC may need of a configuration, however much of it is missing or wrong.
 type loose struct {
 	Name, RunDir, StateDir string
 	IPAM                   *cnistate.IPAM
@@ -66,17 +65,12 @@ func del(args *skel.CmdArgs) error {
 	return nil
 }
 
-// DelGuessed takes away what the names alone tell: nothing is known, so nothing may be missed and nothing may fail.
+// delGuessed takes away what it finds by the names alone. The state is lost, so it tries everything and ignores errors.
 func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	state := guessedState(args, given.RunDir)
-	// Without ktsnd nothing is owed: most likely there never was an attachment.
-	daemon := nodecall.New(state.RunDir)
-	if daemon.Present() {
-		_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir})
-	}
-	daemon.Close()
+	detachGuessed(ctx, state)
 	if err := undoLink(ctx, directory, state); err != nil {
 		fmt.Fprintln(os.Stderr, "tsn-cni:", err)
 	}
@@ -89,6 +83,15 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 		return stateFault(directory, err)
 	}
 	return nil
+}
+
+// detachGuessed detaches where ktsnd runs. Without ktsnd nothing is owed: most likely there never was an attachment.
+func detachGuessed(ctx context.Context, state *cnistate.State) {
+	daemon := nodeapi.New(state.RunDir)
+	defer daemon.Close()
+	if daemon.Present() {
+		_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir})
+	}
 }
 
 // GuessedIPAM is where addresses may have come from. Host-local without ranges gets some, as its DEL looks for the container alone but asks for
@@ -115,7 +118,7 @@ func guessedIPAM(ipam *cnistate.IPAM) []*cnistate.IPAM {
 }
 
 func guessedState(args *skel.CmdArgs, runDir string) *cnistate.State {
-	state := freshState(args, &cniconf.Conf{Attachment: &nodewire.Attachment{}}, nodecall.RunDir(runDir))
+	state := freshState(args, &cniconf.Conf{}, nodeapi.RunDir(runDir))
 	state.HostInterface = cnistate.HostInterface(args.ContainerID, args.IfName)
 	return state
 }

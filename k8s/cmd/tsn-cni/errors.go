@@ -11,7 +11,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -37,11 +37,11 @@ func failure(code uint, format string, values ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, values...), "")
 }
 
-// Coded translates an error into CNI's form.
+// coded translates an error into CNI's form.
 func coded(err error) *types.Error {
 	var cni *types.Error
 	var conf *cniconf.Error
-	var daemon *nodecall.Error
+	var daemon *nodeapi.Error
 	switch {
 	case errors.As(err, &cni):
 		return cni
@@ -57,9 +57,9 @@ func coded(err error) *types.Error {
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-func codeOf(err *nodecall.Error) uint {
+func codeOf(err *nodeapi.Error) uint {
 	switch {
-	case nodecall.IsAbsent(err):
+	case nodeapi.IsAbsent(err):
 		return types.ErrTryAgainLater
 	case err.Method == "Version":
 		return codeSkew

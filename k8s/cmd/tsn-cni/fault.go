@@ -12,7 +12,7 @@ import (
 // Only in programs built for tests: KTSN_CNI_DIE_AT names the point at which the process is killed.
 func init() {
 	place := os.Getenv("KTSN_CNI_DIE_AT")
-	point = func(name string) {
+	testKillPoint = func(name string) {
 		if name == place {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}

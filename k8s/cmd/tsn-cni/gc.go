@@ -17,7 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
@@ -43,7 +43,7 @@ func gc(args *skel.CmdArgs) error {
 			faults = append(faults, collect(ctx, directory, state))
 		}
 	}
-	payOwed(ctx, directory, nodecall.RunDir(given.RunDir), "", "")
+	payOwed(ctx, directory, nodeapi.RunDir(given.RunDir), "", "")
 	if given.IPAM != nil {
 		faults = append(faults, collectLeases(ctx, directory, given, valid), gcOfIPAM(ctx, args, given.IPAM.Type))
 	}
@@ -102,7 +102,7 @@ func gcOfIPAM(ctx context.Context, args *skel.CmdArgs, plugin string) error {
 }
 
 // CollectLeases gives back what host-local, which knows no GC, has leased to interfaces that the runtime does not name and that have no
-// state: theirs was lost, and nobody else remembers the address. Leases of other IPAM plugins are theirs to collect.
+// state: their state was lost, and only the lease still has the address. Leases of other IPAM plugins are theirs to collect.
 func collectLeases(ctx context.Context, directory cnistate.Directory, given loose, valid attachments) error {
 	if given.IPAM.Type != "host-local" {
 		return nil
@@ -125,7 +125,7 @@ func collectLeases(ctx context.Context, directory cnistate.Directory, given loos
 		faults = append(faults, err)
 		for name, lease := range leases {
 			if !valid[name] {
-				lease.IPAM, lease.RunDir = ipam, nodecall.RunDir(given.RunDir)
+				lease.IPAM, lease.RunDir = ipam, nodeapi.RunDir(given.RunDir)
 				faults = append(faults, collectLease(ctx, directory, lease, conf.Name != given.Name))
 			}
 		}
@@ -151,7 +151,7 @@ func leasesIn(folder string) (map[string]*cnistate.State, error) {
 		if err != nil {
 			continue // given back meanwhile
 		}
-		// Without an interface it is of a host-local from before 0.8, whose interface cannot be told from another one.
+		// Without an interface it is of a host-local from before 0.8, and does not say of which interface.
 		container, ifName, given := strings.Cut(strings.TrimSpace(string(content)), "\n")
 		container, ifName = strings.TrimSpace(container), strings.TrimSpace(ifName)
 		if given && container != "" && ifName != "" {
@@ -162,7 +162,7 @@ func leasesIn(folder string) (map[string]*cnistate.State, error) {
 	return found, nil
 }
 
-// CollectLease takes back what the names alone tell, unless a run of the plugin works on it or it has a state. Where several networks
+// collectLease takes back what it finds by the names alone, unless a run of the plugin works on it or it has a state. Where several networks
 // share the leases the runtime has named those of one: an interface that is there is another one's.
 func collectLease(ctx context.Context, directory cnistate.Directory, lease *cnistate.State, isShared bool) error {
 	unlock, err := directory.TryLock(lease.ContainerID, lease.IfName)
@@ -179,10 +179,6 @@ func collectLease(ctx context.Context, directory cnistate.Directory, lease *cnis
 	if err != nil || (isShared && podlink.MTUOf(lease.HostInterface) != 0) {
 		return err
 	}
-	daemon := nodecall.New(lease.RunDir)
-	defer daemon.Close()
-	if daemon.Present() {
-		_ = detach(ctx, cnistate.Owed{Attachment: lease.Attachment, RunDir: lease.RunDir}) // most likely there is none
-	}
+	detachGuessed(ctx, lease)
 	return errors.Join(undoLink(ctx, directory, lease), undoIPAM(ctx, directory, lease))
 }

@@ -10,8 +10,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Given lists the addresses that the pod has by the node's word: IPAM's, or those of the plugin that made the interface. None: nobody has
-// said any, and ktsnd takes what the interface has now.
+// given lists the addresses that the node has given to the pod: IPAM's, or those in the result of the plugin that made the interface. An empty
+// list makes ktsnd take the addresses that the interface has now.
 func (a *addition) given() ([]string, error) {
 	addresses := a.addresses
 	if a.conf.IsChained() {

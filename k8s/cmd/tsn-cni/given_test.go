@@ -23,7 +23,7 @@ func (w *world) withheld(name string) []string {
 		w.t.Fatal(err)
 	}
 	for _, one := range reply.GetAttachments() {
-		if one.GetAttachment().GetName() == name {
+		if nodeapi.ReadAttachment(one.GetAttachment()).Name == name {
 			return one.GetWithheld()
 		}
 	}
@@ -40,7 +40,7 @@ func TestAddressesOfIPAMAreGiven(t *testing.T) {
 	c := call{verb: "ADD", container: "c1", netns: path(pod), ifName: "tsn0", stdin: w.conf(fields)}
 	result := parsed(t, w.must(c))
 	name := cnistate.AttachmentName("c1", "tsn0")
-	if given := w.attachments()[name].GetAddresses(); !slices.Equal(given, []string{"10.99.1.2", "fd99:0:0:1::2"}) {
+	if given := string(w.attachments()[name].Addresses); given != `["10.99.1.2","fd99:0:0:1::2"]` {
 		t.Errorf("given: %q", given)
 	}
 	ip(t, "-n", pod, "address", "add", "10.99.1.77/32", "dev", "tsn0")
@@ -59,7 +59,7 @@ func TestAddressesOfIPAMAreGiven(t *testing.T) {
 	delete(fields, "prevResult")
 	fields["addresses"] = "interface"
 	w.must(call{verb: "ADD", container: "c2", netns: path(other), ifName: "tsn0", stdin: w.conf(fields)})
-	if given := w.attachments()[cnistate.AttachmentName("c2", "tsn0")].GetAddresses(); !slices.Equal(given, []string{"interface"}) {
+	if given := string(w.attachments()[cnistate.AttachmentName("c2", "tsn0")].Addresses); given != `"interface"` {
 		t.Errorf("given: %q", given)
 	}
 	for _, container := range []string{"c1", "c2"} {

@@ -47,10 +47,10 @@ func (a *addition) askIPAM(ctx context.Context) error {
 			return failure(types.ErrInvalidNetworkConfig, "ipam: %s gave no address but %v", a.state.IPAM.Type, given.Address)
 		}
 		a.addresses = append(a.addresses, given.Address.IP)
-		a.reach(&net.IPNet{IP: given.Address.IP.Mask(given.Address.Mask), Mask: given.Address.Mask})
+		a.addRoute(&net.IPNet{IP: given.Address.IP.Mask(given.Address.Mask), Mask: given.Address.Mask})
 	}
 	for _, route := range found.Routes {
-		a.reach(&route.Dst)
+		a.addRoute(&route.Dst)
 	}
 	if len(a.conf.DNS.Nameservers) == 0 {
 		a.conf.DNS = found.DNS
@@ -58,9 +58,9 @@ func (a *addition) askIPAM(ctx context.Context) error {
 	return nil
 }
 
-// Reach notes a prefix behind the next hop, unless it is an address of the pod's or another one holds it. Prefixes of a family without an
-// address of its own are left out.
-func (a *addition) reach(prefix *net.IPNet) {
+// addRoute adds a route to a prefix behind the next hop, unless it is an address of the pod's or another one holds it. Prefixes of a
+// family without an address of its own are left out.
+func (a *addition) addRoute(prefix *net.IPNet) {
 	length, bits := prefix.Mask.Size()
 	if length == bits && slices.ContainsFunc(a.addresses, prefix.IP.Equal) {
 		return

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tsn-cni gives a pod an interface whose timed packets KTSN sends (CNI 1.1).
+// Tsn-cni gives a pod an interface with timed transmission by KTSN (CNI 1.1).
 //
 // In: CNI's environment, the network's configuration on standard input, RUN_DIR/node.json and RUN_DIR/policies.json of the node
 // agent where there is one. Out: a routed veth pair with addresses from an IPAM plugin, attached at ktsnd; in a chain the interface that is
@@ -13,23 +13,25 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// Longest standard input; what is more is not read, and no JSON then.
+// Octets of standard input that DEL reads.
 const stdinMax = 2 << 20
 
 var supported = version.VersionsStartingFrom("0.3.0")
 
 func main() {
+	runtime.GOMAXPROCS(1) // gRPC's goroutines wake each other without waking other threads: a loaded node runs an ADD faster
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
-		os.Stdout.WriteString("tsn-cni " + nodecall.Version + "\n")
+		os.Stdout.WriteString("tsn-cni " + nodeapi.Version + "\n")
 		return
 	}
 	if os.Getenv("CNI_COMMAND") == "DEL" {
@@ -42,10 +44,10 @@ func main() {
 		GC:     verb(gc),
 		Status: verb(status),
 	}
-	skel.PluginMainFuncs(functions, supported, "tsn-cni "+nodecall.Version+": CNI plugin of KTSN")
+	skel.PluginMainFuncs(functions, supported, "tsn-cni "+nodeapi.Version+": CNI plugin of KTSN")
 }
 
-// Verb gives a verb's error its CNI code.
+// verb gives the error of a verb its CNI code.
 func verb(run func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		if err := run(args); err != nil {
@@ -55,8 +57,8 @@ func verb(run func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	}
 }
 
-// ForgiveStdin: DEL needs no configuration, and the library would refuse one without a name before DEL is asked. Some runtimes
-// hand over what is left of it; a pod must not stay for ever because of that.
+// forgiveStdin repairs the configuration of a DEL. DEL needs none, but the CNI library refuses a configuration without a name or version. Some
+// runtimes pass what is left of it; a pod must not stay for ever because of that.
 func forgiveStdin() {
 	given, _ := io.ReadAll(io.LimitReader(os.Stdin, stdinMax))
 	var conf map[string]json.RawMessage

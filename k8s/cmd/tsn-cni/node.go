@@ -15,11 +15,10 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
-	"ktsn.io/ktsn/k8s/internal/nodewire"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
-// ReadNode gives what the node agent says about this node; nil where no agent has written anything.
+// readNode reads the node agent's file; nil where there is none.
 func readNode(runDir string) (*nodefile.Node, error) {
 	found, err := nodefile.Read(filepath.Join(runDir, nodefile.Name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +30,7 @@ func readNode(runDir string) (*nodefile.Node, error) {
 	return &found, nil
 }
 
-// NeedsNode: whether the configuration leaves open what only the node's file can fill in.
+// needsNode is true when host-local has no ranges: only the node's file has them.
 func needsNode(conf *cniconf.Conf) bool {
 	return conf.IPAMType == "host-local" && !hasRanges(conf.IPAM)
 }
@@ -44,34 +43,37 @@ func hasRanges(ipam json.RawMessage) bool {
 	return json.Unmarshal(ipam, &given) == nil && (len(given.Ranges) > 0 || given.Subnet != "")
 }
 
-// FillIn puts the node's values where the configuration leaves them open, for an interface of our own: overlay, uplink, destinations.
+// fillIn sets overlay, uplink and destinations from the node's file where the configuration has none, for an interface that tsn-cni makes.
 func fillIn(conf *cniconf.Conf, node *nodefile.Node) {
 	a := conf.Attachment
-	if node == nil || conf.IsChained() || conf.OverlayGiven || node.VxlanDevice == "" {
+	if node == nil || conf.IsChained() || a.Has("overlay") || node.VxlanDevice == "" {
 		return
 	}
-	a.Vxlan = &nodewire.Vxlan{LearnFrom: node.VxlanDevice}
-	if a.Uplink == "" {
-		a.Uplink = node.Uplink
+	a.Set("overlay", map[string]any{"vxlan": map[string]string{"learn_from": node.VxlanDevice}})
+	if !a.Has("uplink") && node.Uplink != "" {
+		a.Set("uplink", node.Uplink)
 	}
-	// All pods of the TSN network, those of this node too. MAC addresses are for frames that are neither IP nor ARP.
-	if !slices.ContainsFunc(a.Destinations, isPrefix) {
-		a.Destinations = slices.Concat(a.Destinations, node.CIDRs)
+	// All pods of the TSN network, those of this node too. MAC addresses are for frames that are neither IP nor ARP. A list that is wrong
+	// stays as it is, for ktsnd to refuse.
+	destinations := a.Read().Destinations
+	isWrong := a.Has("destinations") && len(destinations) == 0
+	if !isWrong && !slices.ContainsFunc(destinations, isPrefix) && len(node.CIDRs) > 0 {
+		a.Set("destinations", slices.Concat(destinations, node.CIDRs))
 	}
 }
 
-// Whether a destination is meant as a prefix; ktsnd says what is wrong with it.
+// isPrefix is true for a destination that is not a MAC address; ktsnd checks the prefix.
 func isPrefix(destination string) bool {
 	_, err := net.ParseMAC(destination)
 	return err != nil
 }
 
-// MTUOf the pod's interface: as configured, else that of the overlay's device, else the node's.
+// mtuOf returns the MTU of the pod's interface: as configured, else that of the overlay's device, else the node's.
 func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
 	if conf.MTU != 0 {
 		return conf.MTU
 	}
-	vxlan := conf.Attachment.Vxlan
+	vxlan := conf.Attachment.Read().Overlay.VXLAN
 	if vxlan == nil {
 		return 0
 	}
@@ -89,7 +91,7 @@ func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
 	return 0
 }
 
-// IPAMInput is the standard input of the IPAM plugin: ours, with the node's prefixes where host-local is given no ranges.
+// ipamInput is the standard input of the IPAM plugin: tsn-cni's own, with the node's prefixes where host-local has no ranges.
 func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, error) {
 	if !needsNode(conf) {
 		return stdin, nil
@@ -113,7 +115,7 @@ func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, e
 // would give out the same addresses. No network has this name by accident.
 const leaseName = "ktsn.io-node"
 
-// WithRanges gives host-local these prefixes, and a name for their leases; the rest stays.
+// withRanges sets host-local's ranges and the name of their leases; the rest stays.
 func withRanges(stdin []byte, ipam json.RawMessage, name string, prefixes []string) ([]byte, error) {
 	ranges := make([][]map[string]string, 0, len(prefixes))
 	for _, prefix := range prefixes {

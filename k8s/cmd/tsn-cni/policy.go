@@ -18,7 +18,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 )
 
-// How long ADD waits for the node agent to know a pod: it hears of it at the same time as kubelet.
+// How long ADD waits for the node agent to see a pod: the agent and the kubelet see it at the same time.
 const (
 	policyPatience = 2 * time.Second
 	policyPause    = 50 * time.Millisecond
@@ -37,14 +37,15 @@ type policies struct {
 	} `json:"pods"` // of this node, by namespace/name
 }
 
-// Admit refuses a pod that an egress policy selects: datagrams that leave by the uplink pass no policy engine. So it does where an
-// ingress policy selects one that asks for the short way in. Not knowing is refused as well; outside Kubernetes there are no policies.
+// admit refuses a pod that an egress policy selects: datagrams that leave by the uplink pass no policy engine. It also refuses a pod with the
+// ingress fast path that an ingress policy selects, and a pod of which the policies are not known. Outside Kubernetes there are no policies.
 func admit(conf *cniconf.Conf, runDir string) error {
-	if conf.Pod.Name == "" || conf.Policies == "ignore" || isTrue(conf.Attachment.AllowPolicyBypass) {
+	attachment := conf.Attachment.Read()
+	if conf.Pod.Name == "" || conf.Policies == "ignore" || attachment.AllowPolicyBypass {
 		return nil
 	}
 	for end := time.Now().Add(policyPatience); ; time.Sleep(policyPause) {
-		known, names, doubt := verdict(filepath.Join(runDir, "policies.json"), conf.Pod, conf.Attachment.Ingress == "short")
+		known, names, doubt := verdict(filepath.Join(runDir, "policies.json"), conf.Pod, attachment.Ingress == "short")
 		switch {
 		case known && len(names) == 0:
 			return nil
@@ -53,15 +54,15 @@ func admit(conf *cniconf.Conf, runDir string) error {
 				"set allow_policy_bypass (and destinations) in the network's configuration, or exempt the pod",
 				strings.Join(names, ", "), conf.Pod.Namespace, conf.Pod.Name)
 		case time.Now().After(end):
-			return failure(types.ErrTryAgainLater, "nobody knows whether a network policy selects pod %s/%s: %s "+
+			return failure(types.ErrTryAgainLater, "it is not known whether a network policy selects pod %s/%s: %s "+
 				"(without a node agent: policies = ignore in the network's configuration)",
 				conf.Pod.Namespace, conf.Pod.Name, doubt)
 		}
 	}
 }
 
-// Verdict: whether the file tells, and the policies that select the pod; otherwise why it does not. Ingress policies count for
-// the short way in.
+// verdict reads the policies that select the pod; where the file does not say, known is false and doubt is the reason. Ingress policies count for
+// the ingress fast path alone.
 func verdict(path string, pod cniconf.Pod, isShort bool) (known bool, names []string, doubt string) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,5 +100,3 @@ func verdict(path string, pod cniconf.Pod, isShort bool) (known bool, names []st
 	}
 	return true, names, ""
 }
-
-func isTrue(value *bool) bool { return value != nil && *value }

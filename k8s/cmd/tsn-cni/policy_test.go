@@ -63,14 +63,14 @@ func TestIngressPoliciesAreAboutTheShortWayIn(t *testing.T) {
 
 func TestWhoIsAskedAboutPolicies(t *testing.T) {
 	w := &world{t: t, runDir: t.TempDir()}
-	yes := true
 	inCluster := cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}
-	conf := func(pod cniconf.Pod, policies string, bypass *bool) *cniconf.Conf {
+	conf := func(pod cniconf.Pod, policies string, bypass bool) *cniconf.Conf {
 		parsed, err := cniconf.Parse([]byte(`{"name":"tsn"}`), "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		parsed.Pod, parsed.Policies, parsed.Attachment.AllowPolicyBypass = pod, policies, bypass
+		parsed.Pod, parsed.Policies = pod, policies
+		parsed.Attachment.Set("allow_policy_bypass", bypass)
 		return parsed
 	}
 	code := func(err error) uint {
@@ -84,15 +84,15 @@ func TestWhoIsAskedAboutPolicies(t *testing.T) {
 		conf *cniconf.Conf
 		code uint
 	}{
-		{conf(cniconf.Pod{}, "agent", nil), 0}, {conf(inCluster, "ignore", nil), 0}, {conf(inCluster, "agent", &yes), 0},
-		{conf(inCluster, "agent", nil), types.ErrTryAgainLater},
+		{conf(cniconf.Pod{}, "agent", false), 0}, {conf(inCluster, "ignore", false), 0}, {conf(inCluster, "agent", true), 0},
+		{conf(inCluster, "agent", false), types.ErrTryAgainLater},
 	} {
 		if got := code(admit(c.conf, w.runDir)); got != c.code {
 			t.Errorf("%+v: code %d", c.conf, got)
 		}
 	}
 	w.writePolicies(`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny"]}}}`)
-	if got := code(admit(conf(inCluster, "agent", nil), w.runDir)); got != codePolicy {
+	if got := code(admit(conf(inCluster, "agent", false), w.runDir)); got != codePolicy {
 		t.Errorf("code %d", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
 // Silent makes a socket that takes connections and never answers, as that of a stopped ktsnd.
@@ -26,7 +26,7 @@ func (w *world) silent(backlog int) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		w.t.Cleanup(func() { unix.Close(fd) })
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(w.runDir, nodecall.SocketName)})
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(w.runDir, nodeapi.SocketName)})
 	}
 	if err == nil {
 		err = unix.Listen(fd, backlog)
@@ -88,7 +88,7 @@ func TestSilentDaemon(t *testing.T) {
 func TestFullBacklog(t *testing.T) {
 	w := newWorld(t)
 	w.silent(0)
-	waiting, err := net.Dial("unix", filepath.Join(w.runDir, nodecall.SocketName))
+	waiting, err := net.Dial("unix", filepath.Join(w.runDir, nodeapi.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,13 +105,15 @@ func TestNobodyListens(t *testing.T) {
 	w := newWorld(t)
 	c := call{verb: "ADD", container: "c1", netns: path(namespace(t)), ifName: "tsn0", stdin: w.conf(nil)}
 	w.atOnce(func() { w.refused(c, types.ErrTryAgainLater, "ktsnd is not running: no socket at "+w.runDir) })
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(w.runDir, nodecall.SocketName)})
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(w.runDir, nodeapi.SocketName)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
-	w.atOnce(func() { w.refused(c, types.ErrTryAgainLater, "nobody answers at "+w.runDir, "start ktsnd") })
+	w.atOnce(func() {
+		w.refused(c, types.ErrTryAgainLater, w.runDir+"/ktsnd.sock is left over and does not answer", "start ktsnd")
+	})
 	w.nothingLeft()
 }
 
@@ -139,7 +141,7 @@ func TestCapacityHoldsForManyAtOnce(t *testing.T) {
 	for _, err := range results {
 		if err == nil {
 			served++
-		} else if told, _ := err.(*types.Error); told == nil || told.Code != codeCapacity {
+		} else if cniError, _ := err.(*types.Error); cniError == nil || cniError.Code != codeCapacity {
 			t.Errorf("%v", err)
 		}
 	}

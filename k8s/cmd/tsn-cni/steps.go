@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
-// A step of ADD. Undo works from the saved state alone and is content when there is nothing to undo, so it may follow a step that
-// was never done, or done in part.
+// step of ADD. Undo works from the saved state alone. It succeeds when there is nothing to undo, so it may follow a step that was not done, or
+// done in part.
 type step struct {
 	name string
 	do   func(*addition, context.Context) error
@@ -30,32 +30,31 @@ var steps = []step{
 	{"attachment", (*addition).attach, undoAttachment},
 }
 
-// Point is where a test may end the process; nothing otherwise (fault.go).
-var point = func(string) {}
+// testKillPoint is called where a test may kill the process (fault.go).
+var testKillPoint = func(string) {}
 
-// Patience with a ktsnd that does not answer while something is taken away: then it is owed. And with one that is not there: it may be
-// starting again, which takes milliseconds.
+// detachPatience is how long Detach waits for ktsnd; after it the attachment is owed. absencePatience is how long a call waits for a ktsnd that does
+// not listen: it may be restarting, which takes milliseconds.
 const (
 	detachPatience  = 25 * time.Second
 	absencePatience = 300 * time.Millisecond
 )
 
-// Undo takes back all that ADD did, in reverse, whatever fails; the state goes last, and stays while anything is left.
+// undo takes back all steps in reverse order. It goes on after an error. It removes the state file last, and only when nothing is left.
 func undo(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
 	var faults []error
 	if state.Done {
-		// From here on it is no finished attachment any more, if this run is killed. A full disk must not keep anything from being
-		// taken back.
+		// If this run is killed, the state file must not say that the attachment is finished. A full disk must not stop the undo.
 		state.Done = false
 		_ = directory.Save(state)
 	}
 	for index := len(steps) - 1; index >= 0; index-- {
-		point("undo " + steps[index].name)
+		testKillPoint("undo " + steps[index].name)
 		if err := steps[index].undo(ctx, directory, state); err != nil {
 			faults = append(faults, fmt.Errorf("undo %s: %w", steps[index].name, err))
 		}
 	}
-	point("undo state")
+	testKillPoint("undo state")
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
@@ -69,7 +68,7 @@ func undoLink(_ context.Context, _ cnistate.Directory, state *cnistate.State) er
 	return podlink.Delete(state.HostInterface)
 }
 
-// UndoAttachment detaches; without ktsnd that is owed, and paid by the next run that finds it.
+// undoAttachment detaches. Without ktsnd the detachment is owed: the next run that finds it makes it.
 func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cnistate.State) error {
 	if state.Unattached {
 		return nil
@@ -77,7 +76,7 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 	owed := cnistate.Owed{
 		ContainerID: state.ContainerID, IfName: state.IfName, Attachment: state.Attachment, RunDir: state.RunDir,
 	}
-	if err := detach(ctx, owed); nodecall.IsAbsent(err) {
+	if err := detach(ctx, owed); nodeapi.IsAbsent(err) {
 		return directory.Owe(owed)
 	} else if err != nil {
 		return err
@@ -87,22 +86,18 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 }
 
 func detach(ctx context.Context, attachment cnistate.Owed) error {
-	daemon := nodecall.New(attachment.RunDir)
+	daemon := nodeapi.New(attachment.RunDir)
 	defer daemon.Close()
-	patience := detachPatience
-	if !daemon.Present() {
-		patience = absencePatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := patient(ctx, daemon.Present(), detachPatience)
 	defer cancel()
-	err := daemon.Detach(ctx, attachment.Attachment)
-	if nodecall.CodeOf(err) == codes.NotFound {
+	_, err := daemon.Detach(ctx, &nodeapi.DetachRequest{Name: attachment.Attachment})
+	if nodeapi.CodeOf(err) == codes.NotFound {
 		return nil
 	}
 	return err
 }
 
-// PayOwed detaches what could not be detached when its pod went; all of it within a second, or as much as that allows.
+// payOwed makes owed detachments, for at most one second.
 func payOwed(ctx context.Context, directory cnistate.Directory, runDir, containerID, ifName string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -116,7 +111,7 @@ func payOwed(ctx context.Context, directory cnistate.Directory, runDir, containe
 	}
 }
 
-// Pay is false when ktsnd does not answer. The lock of an interface that is the caller's own is held already.
+// pay returns false when ktsnd does not answer. The caller holds the lock of its own interface already.
 func pay(ctx context.Context, directory cnistate.Directory, owed cnistate.Owed, isOwn bool) bool {
 	if !isOwn {
 		unlock, err := directory.TryLock(owed.ContainerID, owed.IfName)
@@ -133,5 +128,5 @@ func pay(ctx context.Context, directory cnistate.Directory, owed cnistate.Owed, 
 	if err == nil {
 		directory.Settled(owed)
 	}
-	return !nodecall.IsAbsent(err)
+	return !nodeapi.IsAbsent(err)
 }

@@ -56,7 +56,7 @@ func TestAddCheckDelStandaloneDualStack(t *testing.T) {
 	}
 	name := cnistate.AttachmentName("c1", "tsn0")
 	attached := w.attachments()[name]
-	if attached == nil || attached.GetLate() != "send" || attached.GetTakePriorityMin() != 6 || attached.GetInterface() != "tsn0" {
+	if attached == nil || attached.Late != "send" || string(attached.Take) != `{"priority_min":6}` || attached.Interface != "tsn0" {
 		t.Fatalf("%v", attached)
 	}
 

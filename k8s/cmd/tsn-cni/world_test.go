@@ -59,7 +59,7 @@ type world struct {
 
 var namespaces atomic.Int32
 
-// Namespace makes one that goes with the test, whatever happens; its name tells scripts/leftovers.sh whose it was.
+// Namespace makes one that goes with the test, whatever happens; scripts/leftovers.sh finds the suite by its name.
 func namespace(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("ktsnf%d-c%d", os.Getpid(), namespaces.Add(1))
@@ -187,24 +187,34 @@ func within(t *testing.T, limit time.Duration) context.Context {
 
 func (w *world) api() *nodeapi.Daemon {
 	w.t.Helper()
-	daemon, err := nodeapi.New(w.runDir)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	daemon := nodeapi.New(w.runDir)
 	w.t.Cleanup(func() { daemon.Close() })
 	return daemon
 }
 
-// Attachments by name, as ktsnd lists them.
-func (w *world) attachments() map[string]*nodeapi.Attachment {
+// attachment is what these tests read of an attachment that ktsnd lists.
+type attachment struct {
+	nodeapi.Attachment
+	Interface string          `json:"interface"`
+	Late      string          `json:"late"`
+	Take      json.RawMessage `json:"take"`
+	Addresses json.RawMessage `json:"addresses"`
+}
+
+// attachments by name, as ktsnd lists them.
+func (w *world) attachments() map[string]*attachment {
 	w.t.Helper()
 	reply, err := w.api().List(within(w.t, 10*time.Second), &nodeapi.ListRequest{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	found := map[string]*nodeapi.Attachment{}
-	for _, one := range reply.GetAttachments() {
-		found[one.GetAttachment().GetName()] = one.GetAttachment()
+	found := map[string]*attachment{}
+	for _, listed := range reply.GetAttachments() {
+		var one attachment
+		if err := json.Unmarshal([]byte(listed.GetAttachment()), &one); err != nil {
+			w.t.Fatalf("%v: %s", err, listed.GetAttachment())
+		}
+		found[one.Name] = &one
 	}
 	return found
 }
@@ -266,14 +276,14 @@ func (w *world) run(c call) (stdout []byte, err error) {
 	if !errors.As(err, &exit) {
 		w.t.Fatal(err)
 	}
-	told := &types.Error{}
-	if json.Unmarshal(out.Bytes(), told) != nil || told.Msg == "" {
+	cniError := &types.Error{}
+	if json.Unmarshal(out.Bytes(), cniError) != nil || cniError.Msg == "" {
 		if c.dieAt == "" {
 			w.t.Fatalf("%s: no error in CNI's form, but %q, %q, %v", c.verb, out.String(), log.String(), err)
 		}
 		return nil, err
 	}
-	return nil, told
+	return nil, cniError
 }
 
 // Must calls the plugin, which has to succeed.
@@ -290,16 +300,16 @@ func (w *world) must(c call) []byte {
 func (w *world) refused(c call, code uint, words ...string) {
 	w.t.Helper()
 	_, err := w.run(c)
-	var told *types.Error
-	if !errors.As(err, &told) {
+	var cniError *types.Error
+	if !errors.As(err, &cniError) {
 		w.t.Fatalf("%s: %v, expected code %d", c.verb, err, code)
 	}
-	if told.Code != code {
-		w.t.Errorf("%s: code %d, expected %d: %s", c.verb, told.Code, code, told.Msg)
+	if cniError.Code != code {
+		w.t.Errorf("%s: code %d, expected %d: %s", c.verb, cniError.Code, code, cniError.Msg)
 	}
 	for _, word := range words {
-		if !strings.Contains(told.Msg, word) {
-			w.t.Errorf("%s: does not say %q: %s", c.verb, word, told.Msg)
+		if !strings.Contains(cniError.Msg, word) {
+			w.t.Errorf("%s: does not say %q: %s", c.verb, word, cniError.Msg)
 		}
 	}
 }

@@ -5,7 +5,7 @@
 // In: the Helm chart, the plain manifests, the samples. Out: one line for each fault and exit status 1: a chart that does
 // not render (with its defaults, and with other values), plain manifests that are not what the chart renders, a field or a
 // type that the Kubernetes API does not have, a field that must be there and is not, a resource of ours that its own CRD
-// refuses. With -write the plain manifests are written anew. It must never ask a cluster or a network.
+// refuses. With -write it writes the plain manifests again. It must never ask a cluster or a network.
 package main
 
 import (
@@ -30,7 +30,7 @@ var variants = []map[string]any{
 }
 
 func main() {
-	write := flag.Bool("write", false, "write the plain manifests anew")
+	write := flag.Bool("write", false, "write the plain manifests again")
 	folder := flag.String("deploy", "..", "the folder k8s/deploy")
 	flag.Parse()
 	faults, err := run(*folder, *write)

@@ -3,9 +3,8 @@
 // Package agent joins the node agent's parts.
 //
 // In: the API server's Nodes, Pods, NetworkPolicies, GateSchedules and Streams, ktsnd, the kubelet. Out: slots for the kubelet, files
-// for tsn-cni, the TSN network's device, this Node's annotations, metrics. Each part has a loop of its own: one that fails is
-// told (/readyz, log) and tries again, and keeps no other from working. It must never need the API server to keep a
-// running pod's traffic going.
+// for tsn-cni, the TSN network's device, this Node's annotations, metrics. Each part has a loop of its own. A part that fails is reported
+// (/readyz, log) and tries again; the other parts go on. The agent must never need the API server to keep a running pod's traffic going.
 package agent
 
 import (
@@ -74,7 +73,7 @@ type Agent struct {
 	restrictChanged chan struct{}
 	others          *otherPolicies
 	beats           *beats
-	conflicts       []string // of the overlay, told last
+	conflicts       []string // of the overlay, as they were logged last
 
 	mutex    sync.Mutex
 	file     nodefile.Node
@@ -112,12 +111,12 @@ func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Inter
 		a.file.VxlanDevice, a.file.Reason = config.Network.Device, "the network's device was not looked at yet"
 		a.parts.set(partOverlay, errors.New(a.file.Reason))
 	}
-	// What was offered last holds until ktsnd says otherwise: the kubelet must not lose devices by our restart.
+	// The last capacity holds until ktsnd answers: the kubelet must not lose devices because the agent restarts.
 	if old, err := nodefile.Read(a.nodeFilePath()); err == nil && old.Node == config.NodeName {
 		if a.file.Capacity == 0 {
 			a.file.Capacity = min(max(old.Capacity, 0), deviceplugin.DevicesMax)
 		}
-		// Nor pods their network, where the API server is away just now.
+		// And pods must not lose their network while the API server is away.
 		if slices.Equal(old.CIDRs, a.file.CIDRs) && old.VxlanDevice == a.file.VxlanDevice && old.Prefixes != nil {
 			a.file.Prefixes, a.file.MTU, a.file.Uplink = old.Prefixes, old.MTU, old.Uplink
 			a.file.Ready, a.file.Reason = old.Ready, old.Reason
@@ -169,24 +168,9 @@ func (a *Agent) informers(ctx context.Context) {
 		}))
 	nodes, policies, pods := all.Core().V1().Nodes(), all.Networking().V1().NetworkPolicies(), here.Core().V1().Pods()
 	a.nodes, a.policies, a.pods = nodes.Lister(), policies.Lister(), pods.Lister()
-	follow := func(informer cache.SharedIndexInformer, signal chan struct{}) cache.InformerSynced {
-		// Handlers of an informer that has not started are always taken.
-		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { poke(signal) }, DeleteFunc: func(any) { poke(signal) },
-			UpdateFunc: func(before, after any) {
-				if !stream.OnlyReported(before, after) {
-					poke(signal)
-				}
-			},
-		})
-		if err != nil {
-			panic(fmt.Sprintf("informer: %v", err))
-		}
-		return registration.HasSynced
-	}
 	synced := []cache.InformerSynced{
-		follow(nodes.Informer(), a.overlayChanged), follow(policies.Informer(), a.policyChanged),
-		follow(pods.Informer(), a.policyChanged),
+		Notify(nodes.Informer(), func() { poke(a.overlayChanged) }), Notify(policies.Informer(), func() { poke(a.policyChanged) }),
+		Notify(pods.Informer(), func() { poke(a.policyChanged) }),
 	}
 	a.parts.set(partAPI, fmt.Errorf("no answer of the API server to list and watch yet"))
 	all.Start(ctx.Done())
@@ -200,7 +184,7 @@ func (a *Agent) informers(ctx context.Context) {
 	}()
 }
 
-// slim throws away what the agent of a node never looks at; a cluster has many Nodes.
+// slim removes the parts of objects that the agent never reads; a cluster has many Nodes.
 func slim(own string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		switch found := object.(type) {
@@ -218,7 +202,7 @@ func slim(own string) cache.TransformFunc {
 	}
 }
 
-// every is the function of that name, and /livez hears when a step takes too long.
+// every runs the function `every`, and lets /livez see a step that takes too long.
 func (a *Agent) every(ctx context.Context, loop string, pause func() time.Duration, signal <-chan struct{}, act func(context.Context)) {
 	every(ctx, pause, signal, func(ctx context.Context) {
 		a.beats.begin(loop)
@@ -227,7 +211,7 @@ func (a *Agent) every(ctx context.Context, loop string, pause func() time.Durati
 	})
 }
 
-// poke signals without waiting; one signal that lies there is enough.
+// poke signals without waiting. One pending signal is enough.
 func poke(signal chan struct{}) {
 	select {
 	case signal <- struct{}{}:
@@ -235,7 +219,7 @@ func poke(signal chan struct{}) {
 	}
 }
 
-// every calls at once and then again after each pause, or earlier when signalled.
+// every calls `act` at once, and again after each pause or signal.
 func every(ctx context.Context, pause func() time.Duration, signal <-chan struct{}, act func(context.Context)) {
 	for {
 		act(ctx)
@@ -254,8 +238,8 @@ func every(ctx context.Context, pause func() time.Duration, signal <-chan struct
 // always is a pause that does not change.
 func always(pause time.Duration) func() time.Duration { return func() time.Duration { return pause } }
 
-// tell logs a part's state when it changed.
-func (a *Agent) tell(part string, err error) {
+// setPart stores a part's state, and logs it when it changed.
+func (a *Agent) setPart(part string, err error) {
 	if !a.parts.set(part, err) {
 		return
 	}

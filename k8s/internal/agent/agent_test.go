@@ -126,7 +126,7 @@ func (d *daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption)
 	reply := &nodeapi.ListReply{}
 	for _, name := range d.there {
 		reply.Attachments = append(reply.Attachments, &nodeapi.AttachmentState{
-			Attachment: &nodeapi.Attachment{Name: name}, Policy: d.policies[name],
+			Name: name, Policy: d.policies[name],
 		})
 	}
 	return reply, nil

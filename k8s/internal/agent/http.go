@@ -17,14 +17,14 @@ import (
 	"ktsn.io/ktsn/k8s/internal/metrics"
 )
 
-// Scrapes that are answered at once, and how long one may take.
+// Limits of scrapes: how many at once, and how long one takes.
 const (
 	scrapesMax   = 4
 	scrapeWithin = 10 * time.Second
 )
 
-// listen serves /metrics, /readyz and /livez, at the addresses that are given: to everybody at the first, and at the second by TLS,
-// /metrics to those whom the API server lets.
+// listen serves /metrics, /readyz and /livez at the configured addresses: without TLS at the first; by TLS at the second, where /metrics needs a
+// right that the API server checks.
 func (a *Agent) listen() (servers []*http.Server, err error) {
 	serve := func(listener net.Listener, handler http.Handler) {
 		server := guard.Server(handler)
@@ -61,7 +61,7 @@ func (a *Agent) scrape() http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax, Timeout: scrapeWithin})
 }
 
-// handler answers faults in words where only this node hears them: a person reads /readyz when a pod does not get ready.
+// handler answers with the text of a fault at the local address alone: a person reads /readyz when a pod does not get ready.
 func (a *Agent) handler(scrape http.Handler, isLocal bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", scrape)
@@ -81,7 +81,7 @@ func (a *Agent) handler(scrape http.Handler, isLocal bool) http.Handler {
 	return mux
 }
 
-// notReady names the parts that are not ready; nil: all are.
+// notReady returns an error that names the parts that are not ready.
 func (a *Agent) notReady() error {
 	if faults := a.parts.String(); faults != "" {
 		return errors.New(faults)
@@ -89,7 +89,7 @@ func (a *Agent) notReady() error {
 	return nil
 }
 
-// status is what the metrics say of the agent.
+// status returns the agent's own state for the metrics.
 func (a *Agent) status() metrics.Agent {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()

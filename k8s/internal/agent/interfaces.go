@@ -7,8 +7,8 @@ import (
 	"ktsn.io/ktsn/k8s/internal/podwatch"
 )
 
-// interfacesOf reads which interfaces tsn-cni attached, from its states. One that cannot be read is left out: tsn-cni itself
-// tells of it, and here it only means that less is known.
+// interfacesOf reads tsn-cni's states: the interfaces that it has attached. It leaves out a state that cannot be read, as tsn-cni reports
+// such a state itself.
 func interfacesOf(directory string) []podwatch.Interface {
 	states, _ := cnistate.Open(directory).List()
 	var found []podwatch.Interface

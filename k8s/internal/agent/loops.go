@@ -40,12 +40,12 @@ func (a *Agent) healthLoop(ctx context.Context) {
 	looks := 0
 	a.every(ctx, partDaemon, always(healthEvery), nil, func(ctx context.Context) {
 		err := a.askHealth(ctx)
-		a.tell(partDaemon, err)
+		a.setPart(partDaemon, err)
 		if err == nil && looks%capacityEvery == 0 {
 			a.askCapacity(ctx)
 		}
 		looks++
-		a.tell(partPlugin, a.plugin.Registered())
+		a.setPart(partPlugin, a.plugin.Registered())
 		healthy := state.seen(time.Now(), err, a.config.HealthGrace) && a.parts.get(partInstall) == nil
 		a.mutex.Lock()
 		count := a.file.Capacity
@@ -61,11 +61,11 @@ func (a *Agent) healthLoop(ctx context.Context) {
 	})
 }
 
-// health tells a ktsnd that is away from one that is busy.
+// health distinguishes a ktsnd that is away from one that is busy.
 type health struct{ answered, there time.Time }
 
-// seen takes what came of a question; true: the slots can be used. With a stuck worker no frame leaves: then they cannot, until all
-// is well again. With another thread stuck the attached pods' frames leave.
+// seen takes the result of a health call. It returns true when the slots can be used. With a stuck worker no frame leaves, so the slots cannot be
+// used until ktsnd is healthy again. With another stuck thread the frames of attached pods leave.
 func (h *health) seen(now time.Time, err error, grace time.Duration) bool {
 	var answer *notServingError
 	switch {
@@ -100,7 +100,7 @@ type notServingError struct {
 
 func (e *notServingError) Error() string { return e.text }
 
-// notServing says why ktsnd does not serve; nil: it does.
+// notServing returns the reason why ktsnd does not serve; nil: it does.
 func notServing(health *nodeapi.HealthReply) error {
 	if health.GetServing() {
 		return nil
@@ -120,7 +120,7 @@ func notServing(health *nodeapi.HealthReply) error {
 	return answer
 }
 
-// askCapacity keeps what is known when ktsnd does not answer.
+// askCapacity updates the number of slots. It keeps the old number when ktsnd does not answer.
 func (a *Agent) askCapacity(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, healthMax)
 	defer cancel()
@@ -139,7 +139,7 @@ func (a *Agent) askCapacity(ctx context.Context) {
 	a.file.Capacity = a.config.Capacity.Of(found)
 }
 
-// writeNodeFile changes what node.json says and writes it.
+// writeNodeFile changes and writes node.json.
 func (a *Agent) writeNodeFile(change func(*nodefile.Node)) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -153,14 +153,14 @@ func (a *Agent) installLoop(ctx context.Context) {
 	pause := installEvery
 	a.every(ctx, partInstall, func() time.Duration { return pause }, nil, func(context.Context) {
 		err := a.installer.Install()
-		a.tell(partInstall, err)
+		a.setPart(partInstall, err)
 		if pause = installEvery; err != nil {
 			pause = installRetry
 		}
 	})
 }
 
-// podLoop looks for containers that have a slot and do not use it, and for versions that nobody uses any more.
+// podLoop finds containers that have a slot and do not use it, and removes versions of the library that are out of use.
 func (a *Agent) podLoop(ctx context.Context) {
 	socket := filepath.Join(a.config.KubeletDir, "pod-resources", "kubelet.sock")
 	a.every(ctx, "pods", always(podsEvery), nil, func(ctx context.Context) {
@@ -178,7 +178,7 @@ func (a *Agent) podLoop(ctx context.Context) {
 		}
 		list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
 		if err != nil {
-			return // what is attached is not known; ktsnd's absence is told elsewhere
+			return // healthLoop reports that ktsnd is away
 		}
 		lasting, news := a.patience.Lasting(time.Now(), podwatch.Find(holders, interfacesOf(a.config.CNIStateDir), list))
 		a.mutex.Lock()
@@ -190,7 +190,7 @@ func (a *Agent) podLoop(ctx context.Context) {
 	})
 }
 
-// report logs a finding and tells the pod's owner by an Event.
+// report logs a finding and makes an Event of the pod.
 func (a *Agent) report(finding podwatch.Finding) {
 	pod, err := a.pods.Pods(finding.Namespace).Get(finding.Pod)
 	if err == nil && pod.Spec.HostNetwork {

@@ -35,7 +35,7 @@ const (
 	existsMax = 5 * time.Second
 )
 
-// otherKinds are policies of engines that nobody reads here, by group. Each of their objects counts as one that selects every pod.
+// otherKinds are kinds of policies that KTSN cannot read, by group. Each object of them counts as a policy that selects every pod.
 var otherKinds = map[string][]string{
 	"policy.networking.k8s.io": {"adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies"},
 	"crd.projectcalico.org":    {"networkpolicies", "globalnetworkpolicies"},

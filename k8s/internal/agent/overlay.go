@@ -32,7 +32,7 @@ func settle(ctx context.Context, signal <-chan struct{}, quiet time.Duration) {
 	overlaynet.Settle(ctx, signal, quiet)
 }
 
-// watchLoop looks again when somebody changes the kernel's tables.
+// watchLoop starts a step of the overlay when the kernel's tables change.
 func (a *Agent) watchLoop(ctx context.Context) {
 	if a.network == nil {
 		return
@@ -41,11 +41,11 @@ func (a *Agent) watchLoop(ctx context.Context) {
 		if err := overlaynet.Watch(ctx, nil, func() { poke(a.overlayChanged) }); err != nil && ctx.Err() == nil {
 			a.config.Log.Warn("overlay", "error", err)
 		}
-		poke(a.overlayChanged) // what happened without a watch
+		poke(a.overlayChanged) // for changes before the watch began
 	})
 }
 
-// overlayLoop keeps the network as the Nodes' annotations say.
+// overlayLoop keeps the TSN network in line with the Nodes' annotations.
 func (a *Agent) overlayLoop(ctx context.Context) {
 	if a.network == nil {
 		return
@@ -53,12 +53,12 @@ func (a *Agent) overlayLoop(ctx context.Context) {
 	pause := overlayEvery
 	a.every(ctx, partOverlay, func() time.Duration { return pause }, a.overlayChanged, func(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
-			pause = overlayRetry // nothing is known of the others: what is there stays as it is
+			pause = overlayRetry // the other nodes are not known: the network stays as it is
 			return
 		}
 		settle(ctx, a.overlayChanged, overlayQuiet)
 		err := a.reconcileOverlay(ctx)
-		a.tell(partOverlay, err)
+		a.setPart(partOverlay, err)
 		if pause = overlayEvery; err != nil {
 			pause = overlayRetry
 		}
@@ -71,7 +71,7 @@ func (a *Agent) overlayLoop(ctx context.Context) {
 	})
 }
 
-// reconcileOverlay looks at all Nodes once.
+// reconcileOverlay does one step: it reads all Nodes and corrects the kernel's tables.
 func (a *Agent) reconcileOverlay(ctx context.Context) error {
 	nodes, err := a.nodes.List(labels.Everything())
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *Agent) reconcileOverlay(ctx context.Context) error {
 	return err
 }
 
-// noPrefixes says why this node has none.
+// noPrefixes returns the reason why this node has no prefixes.
 func (a *Agent) noPrefixes(node *corev1.Node, conflicts []string) error {
 	if text := node.Annotations[overlaynet.AnnotationPrefixes]; text != "" {
 		return fmt.Errorf("none of the prefixes %s is this node's: %s", text, strings.Join(conflicts, "; "))
@@ -120,7 +120,7 @@ func (a *Agent) noPrefixes(node *corev1.Node, conflicts []string) error {
 		"kubectl annotate node %s %s=PREFIX", overlaynet.AnnotationPrefixes, node.Name, overlaynet.AnnotationPrefixes)
 }
 
-// own is this node's part, as its Node says.
+// own reads this node's part from its Node object.
 func (a *Agent) own(node *corev1.Node) (overlaynet.Own, error) {
 	prefixes, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes])
 	if err != nil {
@@ -148,12 +148,12 @@ func internalIP(node *corev1.Node) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("the Node %s has no InternalIP yet: name the device with --uplink", node.Name)
 }
 
-// members are the other nodes that take part, and this node's own prefixes, after all conflicts.
+// members returns the other nodes of the network and this node's own prefixes, without those that conflict.
 func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []overlaynet.Member, prefixes []netip.Prefix, conflicts []string) {
 	var all []overlaynet.Member
 	for _, node := range nodes {
 		member := overlaynet.Member{
-			// Without an age it is older than all: no other node's claim takes this node's own away from it.
+			// Without an age it counts as the oldest: no other node's claim takes this node's prefixes.
 			Address: own.Uplink.Address, MAC: own.MAC, VNI: a.config.Network.VNI, Port: a.config.Network.Port, Prefixes: own.Prefixes,
 		}
 		if node.Name != a.config.NodeName {
@@ -186,8 +186,8 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 	return others, prefixes, slices.Concat(conflicts, more, apart)
 }
 
-// other is another node's part. What its agent says of it holds only as far as the Node itself does: the prefixes that it was
-// given, an address of its own. An error with a member tells what was left out.
+// other reads another node's part. Its agent's annotation counts only where the Node object confirms it: assigned prefixes, an address of the
+// Node. An error together with a member names what was left out.
 func (a *Agent) other(node *corev1.Node, text string) (overlaynet.Member, error) {
 	member, err := overlaynet.ParseVTEP(text)
 	if err != nil {

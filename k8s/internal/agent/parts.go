@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// parts remembers which part of the agent works, for /readyz, the metrics and node.json.
+// parts holds the state of each part of the agent, for /readyz, the metrics and node.json.
 type parts struct {
 	mutex  sync.Mutex
 	faults map[string]error
 }
 
-// newParts begins with parts that have not done anything yet.
+// newParts makes parts that have not started.
 func newParts(names ...string) *parts {
 	p := &parts{faults: map[string]error{}}
 	for _, name := range names {
@@ -24,7 +24,7 @@ func newParts(names ...string) *parts {
 	return p
 }
 
-// set tells how a part is; true: it was otherwise before.
+// set stores a part's state. It returns true when the state has changed.
 func (p *parts) set(name string, err error) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -37,14 +37,14 @@ func (p *parts) set(name string, err error) bool {
 	return before == nil || before.Error() != err.Error()
 }
 
-// get tells how a part is.
+// get returns a part's state; nil: it works.
 func (p *parts) get(name string) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	return p.faults[name]
 }
 
-// texts are the faults by part.
+// texts returns the faults by part.
 func (p *parts) texts() map[string]string {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

@@ -35,7 +35,7 @@ func (a *Agent) policyLoop(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
 			file := policyfile.File{Node: a.config.NodeName}
 			err := errors.New("the API server's NetworkPolicies and Pods were not seen yet")
-			a.tell(partPolicy, errors.Join(a.writePolicies(&written, file), err))
+			a.setPart(partPolicy, errors.Join(a.writePolicies(&written, file), err))
 			return
 		}
 		settle(ctx, a.policyChanged, policyQuiet)
@@ -43,7 +43,7 @@ func (a *Agent) policyLoop(ctx context.Context) {
 		if err == nil {
 			err = a.writePolicies(&written, policyfile.Make(a.config.NodeName, policies, pods, a.others.now()))
 		}
-		a.tell(partPolicy, err)
+		a.setPart(partPolicy, err)
 		poke(a.restrictChanged)
 	})
 }

@@ -78,7 +78,7 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	})
 	b.attachedPod("late", "")
 	b.daemon.set(true)
-	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "restrictions: ktsnd was not told") })
+	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "restrictions: ktsnd has not taken all") })
 	b.daemon.set(false)
 	time.Sleep(20 * time.Millisecond)
 	b.daemon.mutex.Lock()
@@ -128,7 +128,7 @@ func TestAStateThatCannotBeRead(t *testing.T) {
 	b.start()
 	b.eventually("the other one is told of", func() bool { return b.daemon.said("c-talker/net1") != nil })
 	b.eventually("the broken state", func() bool {
-		return strings.Contains(b.parts.String(), "restrictions: attachments of which ktsnd is told nothing: broken state file "+file)
+		return strings.Contains(b.parts.String(), "restrictions: attachments without restrictions at ktsnd: broken state file "+file)
 	})
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestRestrictionsComeInParts(t *testing.T) {
 		}
 	}
 	b.eventually("the one that was refused", func() bool {
-		return strings.Contains(b.parts.String(), "restrictions: ktsnd was not told of all network policies: c-"+name(count/2)+"/net1: no prefix (1 such)")
+		return strings.Contains(b.parts.String(), "restrictions: ktsnd has not taken all network policies: c-"+name(count/2)+"/net1: no prefix (1 such)")
 	})
 }
 

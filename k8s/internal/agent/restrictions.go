@@ -25,35 +25,35 @@ const (
 	// One call to ktsnd takes so long at most and is so long; ktsnd refuses requests of 4 MiB.
 	restrictMax    = 2 * time.Second
 	restrictOctets = 1 << 20
-	// restrictAgain is how often everything is said again, whoever forgot it.
+	// restrictAgain is how often all restrictions are sent again, in case ktsnd lost one.
 	restrictAgain = 30 * time.Second
 )
 
-// restricted is what is known of ktsnd's restrictions, by attachment.
+// restricted holds the known restrictions at ktsnd, by attachment.
 type restricted struct {
-	told map[string]told
-	// shown is what ktsnd said where nothing was told. Of many prefixes it shows some.
+	sent map[string]sent
+	// shown is what ktsnd lists for attachments to which the agent has sent nothing. Of many prefixes ktsnd lists some.
 	shown  map[string]policyfile.Restriction
-	at     time.Time // when all of it was said again
+	at     time.Time // when all of it was sent again
 	unread string    // why not all policies are known, as it was logged last
 }
 
-// told is what ktsnd was told of an attachment.
-type told struct {
+// sent is the last restriction that ktsnd has accepted for an attachment.
+type sent struct {
 	policyfile.Restriction
 	written string // the attachment's state then
 }
 
-// attachment is one that follows policies, with its pod. An ADD that attaches again under the same name writes its state again, and
-// ktsnd has forgotten the restriction.
+// attachment is an attachment that follows policies, with its pod. An ADD that attaches again under the same name writes its state file again;
+// ktsnd has dropped the restriction then.
 type attachment struct {
 	name, written string
 	pod           *corev1.Pod
 }
 
-// restrictLoop tells ktsnd what policies leave of the attachments that exist. Until everything was seen once, ktsnd keeps what it knows.
+// restrictLoop sends ktsnd the restrictions of all attachments. Until the agent has seen all objects once, ktsnd keeps the restrictions that it has.
 func (a *Agent) restrictLoop(ctx context.Context) {
-	known := restricted{told: map[string]told{}}
+	known := restricted{sent: map[string]sent{}}
 	a.every(ctx, partRestrict, always(policyEvery), a.restrictChanged, func(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
 			return
@@ -62,11 +62,11 @@ func (a *Agent) restrictLoop(ctx context.Context) {
 		if err == nil {
 			err = a.restrict(ctx, &known, policies, pods, a.others.now())
 		}
-		a.tell(partRestrict, err)
+		a.setPart(partRestrict, err)
 	})
 }
 
-// restrict tells ktsnd what policies leave of each attachment, where that is not what it was told last.
+// restrict sends ktsnd the restrictions that differ from those that were sent last.
 func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*networking.NetworkPolicy, pods []*corev1.Pod,
 	others policyfile.Others) error {
 	if known.unread != others.Unread && others.Unread != "" {
@@ -81,25 +81,25 @@ func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*net
 	if err := a.show(ctx, known, attachments); err != nil {
 		return errors.Join(err, errStates)
 	}
-	var due []saying
+	var due []update
 	for _, one := range attachments {
-		before, isTold := known.told[one.name]
+		before, wasSent := known.sent[one.name]
 		now, isKnown := known.next(one.name, policyfile.Restrict(one.pod, policies, others))
-		if isKnown && (isAgain || !isTold || before.written != one.written || !before.Equal(now)) {
-			due = append(due, saying{message(one.name, now), told{now, one.written}})
+		if isKnown && (isAgain || !wasSent || before.written != one.written || !before.Equal(now)) {
+			due = append(due, update{message(one.name, now), sent{now, one.written}})
 		}
 	}
-	return errors.Join(a.sayAll(ctx, known, due), errStates)
+	return errors.Join(a.sendAll(ctx, known, due), errStates)
 }
 
-// saying is what ktsnd is going to be told of one attachment.
-type saying struct {
+// update is a restriction to send.
+type update struct {
 	message *nodeapi.AttachmentPolicy
-	told    told
+	sent    sent
 }
 
-// sayAll tells ktsnd in requests of a bounded length. It goes on after one that was refused, and ends when ktsnd does not answer.
-func (a *Agent) sayAll(ctx context.Context, known *restricted, due []saying) error {
+// sendAll sends updates in requests of a bounded length. It goes on after a refused update, and stops when ktsnd does not answer.
+func (a *Agent) sendAll(ctx context.Context, known *restricted, due []update) error {
 	var faults []error
 	for len(due) > 0 {
 		count, octets := 0, 0
@@ -107,20 +107,20 @@ func (a *Agent) sayAll(ctx context.Context, known *restricted, due []saying) err
 			octets += proto.Size(due[count].message)
 			count++
 		}
-		faults = append(faults, a.say(ctx, known, due[:count])...)
+		faults = append(faults, a.send(ctx, known, due[:count])...)
 		if due = due[count:]; slices.ContainsFunc(faults, nodeapi.IsAbsent) || ctx.Err() != nil {
-			known.forget(due) // so that they come again at once
+			known.forget(due) // so that they are sent again at once
 			break
 		}
 	}
 	if len(faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("ktsnd was not told of all network policies: %w (%d such)", faults[0], len(faults))
+	return fmt.Errorf("ktsnd has not taken all network policies: %w (%d such)", faults[0], len(faults))
 }
 
-// say makes one request; one that is refused is divided, so that only what is wrong is left out.
-func (a *Agent) say(ctx context.Context, known *restricted, due []saying) []error {
+// send makes one request. It divides a refused request, so that only the wrong update is left out.
+func (a *Agent) send(ctx context.Context, known *restricted, due []update) []error {
 	request := &nodeapi.SetPoliciesRequest{}
 	for _, one := range due {
 		request.Policies = append(request.Policies, one.message)
@@ -130,24 +130,24 @@ func (a *Agent) say(ctx context.Context, known *restricted, due []saying) []erro
 	reply, err := a.daemon.SetPolicies(calling, request)
 	switch {
 	case err == nil:
-		// An attachment that is not there yet is told of again.
+		// An attachment that ktsnd does not know yet is sent again.
 		a.remember(known, due, reply.GetUnknown())
 		return nil
 	case isRefusal(err) && len(due) > 1:
 		half := len(due) / 2
-		return append(a.say(ctx, known, due[:half]), a.say(ctx, known, due[half:])...)
+		return append(a.send(ctx, known, due[:half]), a.send(ctx, known, due[half:])...)
 	}
-	known.forget(due) // what came of it is not known
+	known.forget(due) // whether ktsnd took it is not known
 	return []error{fmt.Errorf("%s: %w", due[0].message.GetAttachment(), err)}
 }
 
-// isRefusal: whether ktsnd did not take a request for what it contains, or for its length.
+// isRefusal is true where ktsnd refused a request for its contents or its length.
 func isRefusal(err error) bool {
 	return slices.Contains([]codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.ResourceExhausted}, nodeapi.CodeOf(err))
 }
 
-// attached are this node's attachments that follow policies; what is known of others is forgotten. Of a pod that is not known nothing is
-// said: what ktsnd knows of its attachment holds. States that cannot be read are an error beside the others.
+// attached returns this node's attachments that follow policies, and forgets those that are gone. It leaves out an attachment with an unknown
+// pod: ktsnd keeps its restriction. States that cannot be read are an error beside the result.
 func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, error) {
 	byName := map[string]*corev1.Pod{}
 	for _, pod := range pods {
@@ -156,7 +156,7 @@ func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, e
 	directory := cnistate.Open(a.config.CNIStateDir)
 	states, err := directory.List()
 	if err != nil {
-		err = fmt.Errorf("attachments of which ktsnd is told nothing: %w", err)
+		err = fmt.Errorf("attachments without restrictions at ktsnd: %w", err)
 	}
 	var found []attachment
 	isThere := map[string]bool{}
@@ -168,12 +168,12 @@ func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, e
 			found = append(found, attachment{state.Attachment, directory.Written(state), pod})
 		}
 	}
-	maps.DeleteFunc(known.told, func(name string, _ told) bool { return !isThere[name] })
+	maps.DeleteFunc(known.sent, func(name string, _ sent) bool { return !isThere[name] })
 	maps.DeleteFunc(known.shown, func(name string, _ policyfile.Restriction) bool { return !isThere[name] })
 	return found, err
 }
 
-// show asks ktsnd for its restrictions where that matters: not all policies are known, and not all attachments were told of.
+// show lists ktsnd's restrictions where they matter: not all policies are known, and the agent has not sent all restrictions yet.
 func (a *Agent) show(ctx context.Context, known *restricted, attachments []attachment) error {
 	if known.unread == "" {
 		known.shown = nil
@@ -181,9 +181,9 @@ func (a *Agent) show(ctx context.Context, known *restricted, attachments []attac
 	}
 	isMissing := false
 	for _, one := range attachments {
-		_, isTold := known.told[one.name]
+		_, wasSent := known.sent[one.name]
 		_, isShown := known.shown[one.name]
-		isMissing = isMissing || (!isTold && !isShown)
+		isMissing = isMissing || (!wasSent && !isShown)
 	}
 	if !isMissing {
 		return nil
@@ -192,47 +192,47 @@ func (a *Agent) show(ctx context.Context, known *restricted, attachments []attac
 	defer cancel()
 	list, err := a.daemon.List(ctx, &nodeapi.ListRequest{})
 	if err != nil {
-		return fmt.Errorf("ktsnd does not say which restrictions hold: %w", err)
+		return fmt.Errorf("ktsnd does not send which restrictions hold: %w", err)
 	}
 	known.shown = map[string]policyfile.Restriction{}
 	for _, one := range list.GetAttachments() {
-		known.shown[one.GetAttachment().GetName()] = restrictionOf(one.GetPolicy())
+		known.shown[one.GetName()] = restrictionOf(one.GetPolicy())
 	}
 	return nil
 }
 
-// next is what an attachment is to be told where that is what policies leave of it; false: nothing yet. While not all policies are
-// known it leaves no more than what ktsnd has: that may be about a policy which was not read yet.
+// next returns the restriction to send for an attachment; false: nothing yet. While not all policies are known, it never allows more than the
+// restriction at ktsnd, which may stem from a policy that the agent has not read yet.
 func (r *restricted) next(name string, now policyfile.Restriction) (policyfile.Restriction, bool) {
 	if r.unread == "" {
 		return now, true
 	}
-	if before, isTold := r.told[name]; isTold {
+	if before, wasSent := r.sent[name]; wasSent {
 		return before.Restriction.And(now), true
 	}
 	before, isShown := r.shown[name]
 	next := before.And(now)
-	// Saying what was shown would cut what was not.
+	// A shown restriction is not sent back: it may be shortened.
 	return next, isShown && !next.Equal(before)
 }
 
-// forget: what became of what was said is not known.
-func (r *restricted) forget(due []saying) {
+// forget drops updates when it is not known whether ktsnd took them.
+func (r *restricted) forget(due []update) {
 	for _, one := range due {
-		delete(r.told, one.message.GetAttachment())
+		delete(r.sent, one.message.GetAttachment())
 		delete(r.shown, one.message.GetAttachment())
 	}
 }
 
-// remember what ktsnd has now. Of the unknown attachments it has nothing.
-func (a *Agent) remember(known *restricted, said []saying, unknown []string) {
+// remember stores the updates that ktsnd took: all but those of attachments that it does not know.
+func (a *Agent) remember(known *restricted, said []update, unknown []string) {
 	for _, one := range said {
-		name, restriction := one.message.GetAttachment(), one.told
+		name, restriction := one.message.GetAttachment(), one.sent
 		if slices.Contains(unknown, name) {
 			continue
 		}
-		before := known.told[name]
-		known.told[name] = restriction
+		before := known.sent[name]
+		known.sent[name] = restriction
 		if restriction.Reason != before.Reason {
 			a.config.Log.Info("network policies", "attachment", name, "policies", restriction.Reason,
 				"egress_restricted", restriction.EgressRestricted, "ingress_blocked", restriction.IngressBlocked)
@@ -240,7 +240,7 @@ func (a *Agent) remember(known *restricted, said []saying, unknown []string) {
 	}
 }
 
-// restrictionOf is one that ktsnd shows; nil: none.
+// restrictionOf reads a restriction that ktsnd lists; nil: none.
 func restrictionOf(policy *nodeapi.AttachmentPolicy) policyfile.Restriction {
 	restriction := policyfile.Restriction{
 		EgressRestricted: policy.GetEgressRestricted(), IngressBlocked: policy.GetIngressBlocked(), Reason: policy.GetReason(),

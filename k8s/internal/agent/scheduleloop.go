@@ -15,6 +15,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/rollout"
+	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
 const (
@@ -64,18 +65,29 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 	})
 }
 
-// Follow starts an informer of a resource of ours that calls after each change.
-func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	informer := factory.ForResource(resource).Informer()
+// Notify calls `changed` after each change of an object, except where a Node has only got a new report.
+func Notify(informer cache.SharedIndexInformer, changed func()) cache.InformerSynced {
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if !stream.OnlyReported(before, after) {
+				changed()
+			}
+		},
 	})
 	if err != nil {
 		panic(err) // only of an informer that has ended
 	}
+	return registration.HasSynced
+}
+
+// Follow starts an informer of one of KTSN's resources, which calls `changed` after each change.
+func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
+	informer := factory.ForResource(resource).Informer()
+	synced := Notify(informer, changed)
 	factory.Start(ctx.Done())
-	return informer, registration.HasSynced
+	return informer, synced
 }
 
 // reconcileSchedules looks once and answers in this Node's annotation. It says whether a rollout is on its way.

@@ -17,11 +17,11 @@ import (
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
 
-// ours begins the names of schedules that were applied for a GateSchedule: only those are ever taken back.
+// ours is the prefix of the names of schedules that were applied for a GateSchedule. The agent takes back no others.
 const ours = "k8s/"
 
-// scheduler makes this node's ktsnd have what the GateSchedules' statuses say. It is a function of those and of ktsnd's
-// own state: whatever was lost meanwhile, the next look makes it right.
+// scheduler applies to this node's ktsnd what the statuses of the GateSchedules say. Each step depends only on these and on ktsnd's own state, so
+// the next step repairs whatever was lost.
 type scheduler struct {
 	node   string
 	daemon nodeapi.NodeClient
@@ -29,13 +29,14 @@ type scheduler struct {
 	now    func() time.Time
 }
 
-// holding is what a port is to have.
+// holding is the schedule that a port must have.
 type holding struct {
 	schedule *v1alpha1.GateSchedule
 	rollout  *v1alpha1.Rollout
 }
 
-// reconcile looks once. `before` are the answers that were given last: what is ready stays so. `nodes` have everybody's. The error is ktsnd's absence.
+// reconcile does one step. `before` has this node's last answers: a schedule that was Ready stays Ready. `nodes` has the answers of all nodes. It
+// fails when ktsnd does not answer.
 func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSchedule, uplink string, before rollout.Answers, nodes []rollout.Node) (rollout.Answers, error) {
 	reply, err := s.daemon.GetSchedule(ctx, &nodeapi.GetScheduleRequest{})
 	if err != nil {
@@ -47,18 +48,13 @@ func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSch
 		states[state.GetPort()] = state
 	}
 	schedules = slices.Clone(schedules)
-	slices.SortFunc(schedules, func(a, b *v1alpha1.GateSchedule) int {
-		if rollout.Older(a, b) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(schedules, v1alpha1.ByAge)
 	answers, taken := rollout.Answers{}, map[string]holding{}
 	for _, schedule := range schedules {
 		candidate, accepted := s.concerns(schedule.Status.Candidate), s.concerns(schedule.Status.Accepted)
 		target, given := accepted, false
 		if candidate != nil && candidate.ConfigChangeTime != 0 {
-			// The controller may be gone just now: what not all have in time nobody keeps, whether somebody says so or not.
+			// Every agent decides this by itself, as the controller may be away: without all confirmations in time no node keeps the schedule.
 			given = !s.now().Before(candidate.Until.Time) && !rollout.Confirmed(schedule, candidate, nodes)
 			if !given {
 				target = candidate
@@ -96,7 +92,7 @@ func (s *scheduler) reconcile(ctx context.Context, schedules []*v1alpha1.GateSch
 	return answers, nil
 }
 
-// concerns gives the rollout if this node is part of it.
+// concerns returns the rollout if this node is part of it, else nil.
 func (s *scheduler) concerns(one *v1alpha1.Rollout) *v1alpha1.Rollout {
 	if one == nil || !slices.Contains(one.Nodes, s.node) {
 		return nil
@@ -119,7 +115,7 @@ func answerTo(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, state, mess
 	}
 }
 
-// refusal: a ktsnd that is away is asked again, one that says no has decided.
+// refusal makes the answer for an error of ktsnd: Failed where ktsnd is away, which is tried again, else Refused.
 func refusal(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, err error, port string) rollout.Answer {
 	state := rollout.StateRefused
 	if nodeapi.IsAbsent(err) {
@@ -128,7 +124,7 @@ func refusal(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, err error, p
 	return answerTo(schedule, of, state, err.Error(), port)
 }
 
-// check asks ktsnd whether it would take it.
+// check asks ktsnd whether it would accept the schedule.
 func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string,
 	offset func(*nodeapi.ScheduleState) int64) rollout.Answer {
 	// An older ktsnd does not know check_only, and would apply.
@@ -148,7 +144,7 @@ func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, 
 	return answer
 }
 
-// hold makes the port have it. While it is only committed, the ConfigChangeTime must be the common one.
+// hold applies the schedule to the port. While the rollout is only Committed, the ConfigChangeTime must be the common one.
 func (s *scheduler) hold(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, committed bool, port string,
 	state *nodeapi.ScheduleState) rollout.Answer {
 	request := requestOf(schedule, of, port)
@@ -180,7 +176,7 @@ func (s *scheduler) hold(ctx context.Context, schedule *v1alpha1.GateSchedule, o
 	return answer
 }
 
-// forget gives ports back to ktsnd's configuration that have a schedule of ours which nobody wants any more.
+// forget gives a port back to ktsnd's configuration when its GateSchedule is gone.
 func (s *scheduler) forget(ctx context.Context, states map[string]*nodeapi.ScheduleState, taken map[string]holding) {
 	for port, state := range states {
 		if _, has := taken[port]; has || !strings.HasPrefix(state.GetName(), ours) {
@@ -194,7 +190,7 @@ func (s *scheduler) forget(ctx context.Context, states map[string]*nodeapi.Sched
 	}
 }
 
-// nameOf tells what ktsnd has: which GateSchedule, which generation of it.
+// nameOf makes the name of a schedule at ktsnd, from the GateSchedule and its generation.
 func nameOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout) string {
 	sum := sha256.Sum256([]byte(schedule.UID))
 	name := schedule.Name
@@ -204,7 +200,7 @@ func nameOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout) string {
 	return fmt.Sprintf("%s%s@%d.%s", ours, name, of.Generation, hex.EncodeToString(sum[:4]))
 }
 
-// requestOf is the schedule in ktsnd's words. The base time is the common ConfigChangeTime, once there is one: it lies on the
+// requestOf makes ktsnd's request for the schedule. The base time is the common ConfigChangeTime, once there is one: it lies on the
 // schedule's own grid, so the gates are where the spec's base time puts them.
 func requestOf(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string) *nodeapi.ApplyScheduleRequest {
 	table := of.Spec.GateParameterTable

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/netip"
@@ -42,7 +43,7 @@ func (a *Agent) streamLoop(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
-	pause, told := streamEvery, ""
+	pause, reported := streamEvery, ""
 	a.every(ctx, "streams", func() time.Duration { return pause }, nil, func(ctx context.Context) {
 		text := ""
 		if pause = streamEvery; ctx.Err() == nil {
@@ -50,10 +51,10 @@ func (a *Agent) streamLoop(ctx context.Context) {
 				pause, text = streamRetry, err.Error()
 			}
 		}
-		if text != told && text != "" {
+		if text != reported && text != "" {
 			a.config.Log.Warn("streams", "error", text)
 		}
-		told = text
+		reported = text
 	})
 }
 
@@ -90,7 +91,7 @@ func (a *Agent) reportStreams(ctx context.Context, store cache.Store, said *said
 	}
 	look := streamLook{streams: streams, pods: pods}
 	if len(look.talkers()) > 0 {
-		look.states, _ = cnistate.Open(a.config.CNIStateDir).List() // of broken ones tsn-cni tells
+		look.states, _ = cnistate.Open(a.config.CNIStateDir).List() // tsn-cni reports broken ones
 		a.mutex.Lock()
 		look.uplink = a.file.Uplink
 		a.mutex.Unlock()
@@ -154,12 +155,16 @@ func (l *streamLook) talkers() map[[2]string]*corev1.Pod {
 	return found
 }
 
-// report joins tsn-cni's states, which know whose interface an attachment is, with what ktsnd says of the attachments.
+// report joins tsn-cni's states, which map an attachment to its pod, with ktsnd's list of attachments.
 func (l *streamLook) report() stream.Report {
 	var report stream.Report
-	attached := map[string]*nodeapi.AttachmentState{}
+	type listed struct {
+		attachment nodeapi.Attachment
+		local      string // the tunnel's end on this node
+	}
+	attached := map[string]listed{}
 	for _, one := range l.list.GetAttachments() {
-		attached[one.GetAttachment().GetName()] = one
+		attached[one.GetName()] = listed{nodeapi.ReadAttachment(one.GetAttachment()), one.GetOverlay().GetLocal()}
 	}
 	counted := map[string]*nodeapi.AttachmentStatistics{}
 	for _, one := range l.statistics.GetAttachments() {
@@ -173,10 +178,9 @@ func (l *streamLook) report() stream.Report {
 		if pod == nil || !has || state.Pod.UID != "" && state.Pod.UID != string(pod.UID) {
 			continue
 		}
-		attachment := is.GetAttachment()
 		one := stream.TalkerReport{
-			Namespace: state.Pod.Namespace, Pod: state.Pod.Name, UID: stream.ShortUID(pod.UID), Interface: state.IfName, Port: attachment.GetUplink(),
-			Overhead: overheadOf(is), MTU: mtuOf(state), Classes: classesOf(attachment), StreamCounters: countersOf(counted[state.Attachment]),
+			Namespace: state.Pod.Namespace, Pod: state.Pod.Name, UID: stream.ShortUID(pod.UID), Interface: state.IfName, Port: is.attachment.Uplink,
+			Overhead: overheadOf(is.attachment, is.local), MTU: mtuOf(state), Classes: classesOf(is.attachment), StreamCounters: countersOf(counted[state.Attachment]),
 		}
 		if one.Port == "" {
 			one.Port = l.uplink
@@ -215,19 +219,16 @@ func rounded(span uint64) int64 {
 }
 
 // overheadOf an attachment's overlay, or of the tag that its frames get. The tunnel is IPv4 unless its own end says otherwise.
-func overheadOf(state *nodeapi.AttachmentState) int64 {
-	attachment := state.GetAttachment()
-	vxlan := attachment.GetVxlan()
+func overheadOf(attachment nodeapi.Attachment, local string) int64 {
+	vxlan := attachment.Overlay.VXLAN
 	switch {
-	case vxlan == nil && (attachment.Vlan != nil || attachment.Pcp != nil):
+	case vxlan == nil && (attachment.VLAN != nil || attachment.PCP != nil):
 		return vlanTag
 	case vxlan == nil:
 		return 0
 	}
-	for _, local := range []string{state.GetOverlay().GetLocal(), vxlan.GetLocal()} {
-		if address, err := netip.ParseAddr(local); err == nil && address.Is6() && !address.Is4In6() {
-			return vxlanIPv6
-		}
+	if address, err := netip.ParseAddr(cmp.Or(local, vxlan.Local)); err == nil && address.Is6() && !address.Is4In6() {
+		return vxlanIPv6
 	}
 	return vxlanIPv4
 }
@@ -251,10 +252,10 @@ func mtuOf(state *cnistate.State) int64 {
 	return 0
 }
 
-func classesOf(attachment *nodeapi.Attachment) uint8 {
+func classesOf(attachment nodeapi.Attachment) uint8 {
 	var bits uint8
-	for _, class := range attachment.GetClasses() {
-		if class < stream.Classes {
+	for _, class := range attachment.Classes {
+		if class >= 0 && class < stream.Classes {
 			bits |= 1 << class
 		}
 	}

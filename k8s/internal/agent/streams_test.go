@@ -36,9 +36,15 @@ func stateOf(container, namespace, pod, uid string) *cnistate.State {
 	}
 }
 
-func attached(name, uplink string, vxlan *nodeapi.Vxlan, classes ...uint32) *nodeapi.AttachmentState {
-	return &nodeapi.AttachmentState{Attachment: &nodeapi.Attachment{Name: name, Uplink: uplink, Vxlan: vxlan, Classes: classes}}
+func attached(name, uplink, overlay string, classes ...int) *nodeapi.AttachmentState {
+	listed, err := json.Marshal(map[string]any{"name": name, "uplink": uplink, "overlay": json.RawMessage(overlay), "classes": classes, "late": "drop"})
+	if err != nil {
+		panic(err)
+	}
+	return &nodeapi.AttachmentState{Name: name, Attachment: string(listed)}
 }
+
+const noOverlay = `"none"`
 
 func line() *v1alpha1.Stream {
 	return &v1alpha1.Stream{
@@ -62,8 +68,8 @@ func TestTalkersAreReported(t *testing.T) {
 		list: &nodeapi.ListReply{
 			Ports: []*nodeapi.Port{{Device: "eth0", LinkSpeed: 1e9}, {Device: "eth1", LinkSpeed: 25e8}, {Device: "eth1", Netns: "/run/netns/x", LinkSpeed: 1}},
 			Attachments: []*nodeapi.AttachmentState{
-				attached("c1/net1", "", &nodeapi.Vxlan{Local: "192.0.2.1"}, 0, 1, 6, 9), attached("c2/net1", "eth1", &nodeapi.Vxlan{Local: "2001:db8::1"}, 7),
-				attached("c3/net1", "eth1", nil), attached("c4/net1", "eth0", nil), attached("c5/net1", "eth0", nil), attached("c6/net1", "eth0", nil),
+				attached("c1/net1", "", `{"vxlan":{"local":"192.0.2.1"}}`, 0, 1, 6, 9), attached("c2/net1", "eth1", `{"vxlan":{"local":"2001:db8::1"}}`, 7),
+				attached("c3/net1", "eth1", noOverlay), attached("c4/net1", "eth0", noOverlay), attached("c5/net1", "eth0", noOverlay), attached("c6/net1", "eth0", noOverlay),
 			},
 		},
 		gates: &nodeapi.GetScheduleReply{Ports: []*nodeapi.ScheduleState{{Port: "eth0", Name: "k8s/line@3.x", LinkSpeed: 100e6, HandOverNs: 9100}}},
@@ -97,7 +103,7 @@ func (d *talking) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption
 	}
 	return &nodeapi.ListReply{
 		Ports:       []*nodeapi.Port{{Device: "eth0", LinkSpeed: d.speed}},
-		Attachments: []*nodeapi.AttachmentState{attached("c1/net1", "eth0", nil, 0)},
+		Attachments: []*nodeapi.AttachmentState{attached("c1/net1", "eth0", noOverlay, 0)},
 	}, nil
 }
 
@@ -190,11 +196,10 @@ func TestCountersAreSeldomInALargeCluster(t *testing.T) {
 }
 
 func TestTheTagCounts(t *testing.T) {
-	vid := uint32(5)
-	for want, attachment := range map[int64]*nodeapi.Attachment{
-		0: {}, 4: {Vlan: &vid}, 50: {Vlan: &vid, Vxlan: &nodeapi.Vxlan{}},
+	for want, attachment := range map[int64]string{
+		0: `{"overlay":"none"}`, 4: `{"vlan":5}`, 50: `{"vlan":5,"overlay":{"vxlan":{}}}`,
 	} {
-		if got := overheadOf(&nodeapi.AttachmentState{Attachment: attachment}); got != want {
+		if got := overheadOf(nodeapi.ReadAttachment(attachment), ""); got != want {
 			t.Errorf("%d, expected %d", got, want)
 		}
 	}

@@ -4,131 +4,104 @@ package cniconf
 
 import (
 	"encoding/json"
-	"fmt"
-	"math"
+	"slices"
+	"strings"
 
-	"ktsn.io/ktsn/k8s/internal/nodewire"
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// What a pod may say about its own attachment, by the NetworkAttachmentDefinition's arguments: nothing that widens
+// Attachment is the part of the configuration that ktsnd defines and judges: keys and values as they are written.
+type Attachment map[string]json.RawMessage
+
+// Fields of an attachment that a pod may set for itself, by the arguments of its NetworkAttachmentDefinition: none of them widens
 // what the network's configuration grants.
 var podFields = []string{"capture_priority", "late", "overrun_limit", "take"}
 
-// AttachmentFields are those of docs/interfaces.md, by the same words; values are ktsnd's to judge, shapes are ours.
-// Zero means "default" in the message, so a zero that somebody wrote is refused where it is not the default itself.
-func attachmentFields(a *nodewire.Attachment, overlayGiven *bool) fields {
-	return fields{
-		"addresses": func(path string, raw json.RawMessage) error { return addresses(path, raw, a) },
-		"uplink":    text(&a.Uplink),
-		"overlay": func(path string, raw json.RawMessage) error {
-			*overlayGiven = true
-			return overlay(path, raw, a)
-		},
-		"ingress":             text(&a.Ingress),
-		"take":                func(path string, raw json.RawMessage) error { return take(path, raw, a) },
-		"destinations":        list(&a.Destinations, "prefixes or MAC addresses"),
-		"ethernet":            text(&a.Ethernet),
-		"classes":             list(&a.Classes, "traffic classes, 0 to 7"),
-		"late":                text(&a.Late),
-		"overrun_limit":       span(&a.OverrunLimitNs),
-		"horizon":             span(&a.HorizonNs),
-		"capture":             text(&a.Capture),
-		"capture_priority":    integer(0, 15, func(v uint32) { a.CapturePriority = v }),
-		"allow_tai":           boolean(&a.AllowTai),
-		"allow_policy_bypass": boolean(&a.AllowPolicyBypass),
-		"vlan":                integer(1, 4094, func(v uint32) { a.Vlan = &v }),
-		"pcp":                 integer(0, 7, func(v uint32) { a.Pcp = &v }),
-		"slots":               integer(1, math.MaxUint32, func(v uint32) { a.Slots = v }),
-		"clients_max":         integer(1, math.MaxUint32, func(v uint32) { a.ClientsMax = v }),
-		"octets_max":          integer(1, math.MaxUint64, func(v uint64) { a.OctetsMax = v }),
-		"memory_max":          integer(1, math.MaxUint64, func(v uint64) { a.MemoryMax = v }),
-	}
+// Fields of an attachment that a pod may not set. Every other name in a pod's arguments belongs to another plugin.
+var networkFields = []string{
+	"addresses", "allow_policy_bypass", "allow_tai", "capture", "classes", "clients_max", "destinations", "ethernet", "horizon", "ingress",
+	"memory_max", "octets_max", "overlay", "pcp", "slots", "uplink", "vlan",
 }
 
-// Addresses that are given to the attachment, whatever IPAM says; or the word for all that the interface comes to have.
-func addresses(path string, raw json.RawMessage, a *nodewire.Attachment) error {
-	if string(raw) == `"interface"` {
-		a.Addresses = []string{"interface"}
+// Has is true when the configuration sets the field, to whatever value.
+func (a Attachment) Has(field string) bool { return a[field] != nil }
+
+// Set overwrites a field.
+func (a Attachment) Set(field string, value any) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // texts and lists of texts
+	}
+	a[field] = text
+}
+
+// JSON is the attachment as ktsnd takes it.
+func (a Attachment) JSON() string {
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic(err) // every value was read as JSON, or written by Set
+	}
+	return string(text)
+}
+
+// Read returns the fields that tsn-cni itself acts on. A value of the wrong shape reads as empty; ktsnd refuses it later.
+func (a Attachment) Read() nodeapi.Attachment { return nodeapi.ReadAttachment(a.JSON()) }
+
+// configured takes a field of the network's configuration.
+func (c *Conf) configured(field string, raw json.RawMessage) error {
+	switch {
+	case strings.HasPrefix(field, "cni.dev/"): // the CNI specification keeps these keys for the runtime
 		return nil
+	case field == "netns", field == "interface":
+		return fault(field, "the runtime names it; remove it")
 	}
-	return list(&a.Addresses, `IP addresses and prefixes, or "interface"`)(path, raw)
+	return c.set(field, field, raw)
 }
 
-func take(path string, raw json.RawMessage, a *nodewire.Attachment) error {
-	least := func(v uint32) { a.TakePriorityMin = &v }
-	switch string(raw) {
-	case `"txtime"`:
-		return nil
-	case `"all"`:
-		least(0)
-		return nil
+func (c *Conf) set(path, field string, raw json.RawMessage) error {
+	// Without this rule an empty list of addresses or destinations would replace what tsn-cni fills in.
+	switch strings.Join(strings.Fields(string(raw)), "") {
+	case "null", `""`, "[]":
+		return fault(path, "empty; leave it out for its default")
 	}
-	if _, err := objectOf(path, raw); err != nil {
-		return fault(path, `%s; expected "txtime", "all" or { "priority_min": 0 to 15 }`, shown(raw))
-	}
-	return fields{"priority_min": integer(0, 15, least)}.object(path, raw, nil)
+	c.Attachment[field] = raw
+	return nil
 }
 
-func overlay(path string, raw json.RawMessage, a *nodewire.Attachment) error {
-	if string(raw) == `"none"` {
-		return nil
-	}
-	if _, err := objectOf(path, raw); err != nil {
-		return fault(path, `%s; expected "none" or { "vxlan": … }`, shown(raw))
-	}
-	return fields{"vxlan": func(path string, raw json.RawMessage) error {
-		a.Vxlan = &nodewire.Vxlan{}
-		return vxlan(path, raw, a.Vxlan)
-	}}.object(path, raw, nil)
-}
-
-func vxlan(path string, raw json.RawMessage, v *nodewire.Vxlan) error {
-	return fields{
-		"mode":            text(&v.Mode),
-		"vni":             integer(1, 1<<24-1, func(n uint32) { v.Vni = n }),
-		"port":            integer(1, math.MaxUint16, func(n uint32) { v.Port = n }),
-		"local":           text(&v.Local),
-		"device":          text(&v.Device),
-		"learn_from":      text(&v.LearnFrom),
-		"peers":           func(path string, raw json.RawMessage) error { return peers(path, raw, v) },
-		"flood":           list(&v.Flood, "addresses of tunnel ends"),
-		"flood_interface": boolean(&v.FloodInterface),
-		"ttl":             outer(&v.Ttl),
-		"tos":             outer(&v.Tos),
-		"df":              text(&v.Df),
-		"udp_checksum":    boolean(&v.UdpChecksum),
-	}.object(path, raw, nil)
-}
-
-func peers(path string, raw json.RawMessage, v *nodewire.Vxlan) error {
-	var entries []json.RawMessage
-	if err := list(&entries, "peers")(path, raw); err != nil {
-		return err
-	}
-	for index, entry := range entries {
-		peer := &nodewire.VxlanPeer{}
-		known := fields{"prefix": text(&peer.Prefix), "vtep": text(&peer.Vtep), "mac": text(&peer.Mac)}
-		if err := known.object(fmt.Sprintf("%s[%d]", path, index), entry, nil); err != nil {
-			return err
-		}
-		v.Peers = append(v.Peers, peer)
+// asked takes a field of the pod's arguments.
+func (c *Conf) asked(field string, raw json.RawMessage) error {
+	switch {
+	case slices.Contains(networkFields, field):
+		return fault("args.cni."+field, "a pod may not set it: the network's configuration does; a pod may set mac, %s",
+			strings.Join(podFields, ", "))
+	case slices.Contains(podFields, field):
+		c.byPod = append(c.byPod, field)
+		return c.set("args.cni."+field, field, raw)
 	}
 	return nil
 }
 
-// Outer is a number of the outer header, or the word inherit.
-func outer(to *string) decoder {
-	return func(path string, raw json.RawMessage) error {
-		const expected = "0 to 255 or inherit"
-		number, err := exactly[uint8](path, raw, expected)
-		if err == nil {
-			*to = fmt.Sprint(number)
-			return nil
-		}
-		if string(raw) != `"inherit"` {
-			return fault(path, "%s; expected %s", shown(raw), expected)
-		}
-		*to = "inherit"
-		return nil
+// Path returns ktsnd's message about an attachment with the path of the field in tsn-cni's own input.
+func (c *Conf) Path(message string) string {
+	message, _, _ = strings.Cut(message, " at line 1 column ") // of the JSON that tsn-cni made
+	message = strings.ReplaceAll(message, "`", "'")            // the guide shows messages as code
+	rest, isAll := strings.CutPrefix(message, "attachment: ")
+	if isAll {
+		return "configuration: " + rest
 	}
+	rest, found := strings.CutPrefix(message, "attachment.")
+	if !found {
+		return message
+	}
+	field, _, _ := strings.Cut(rest, ":")
+	if end := strings.IndexAny(field, ".["); end >= 0 {
+		field = field[:end]
+	}
+	switch {
+	case slices.Contains(c.byPod, field):
+		return "args.cni." + rest
+	case c.Attachment.Has(field):
+		return rest
+	}
+	return message
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniconf checks what a runtime hands to tsn-cni.
+// Package cniconf reads the input of tsn-cni.
 //
-// In: the network's configuration (standard input) and CNI_ARGS. Out: a Conf whose every field has the right shape, or an
-// *Error that names the field; a field that nobody knows is one. It judges no value that ktsnd judges, and it acts on
-// nothing: no file, no socket, no link.
+// In: the network's configuration (standard input) and CNI_ARGS. Out: a Conf, or an *Error that names the wrong field. It checks the
+// fields that tsn-cni itself defines, and passes those of the attachment on: ktsnd checks them. It opens no file, no socket and no link.
 package cniconf
 
 import (
@@ -16,20 +15,18 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-
-	"ktsn.io/ktsn/k8s/internal/nodewire"
 )
 
-// Longest configuration that is read.
+// Octets of the longest configuration.
 const octetsMax = 1 << 20
 
-// AskAnnotation marks pods that want the attachment where only these get one; `true` or `false`.
+// AskAnnotation is the annotation by which a pod asks for the attachment; `true` or `false`.
 const AskAnnotation = "ktsn.io/attach"
 
-// AskArgument is the same in CNI_ARGS.
+// AskArgument is the name in CNI_ARGS by which a pod asks for the attachment.
 const AskArgument = "KTSN_ATTACH"
 
-// AnnotationsCapability is how containerd hands over a pod's annotations (runtimeConfig).
+// AnnotationsCapability is the capability by which containerd passes a pod's annotations (runtimeConfig).
 const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 
 // Pod as the runtime names it in CNI_ARGS; empty outside Kubernetes.
@@ -39,33 +36,33 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// Conf is a network's configuration, checked.
+// Conf is a network's configuration with the pod's own fields.
 type Conf struct {
 	CNIVersion string
 	Name       string // of the network
 	IPAM       json.RawMessage
-	IPAMType   string // empty: no addresses are asked for
-	MTU        int    // 0: the overlay device's
+	IPAMType   string // empty: no addresses
+	MTU        int    // 0: that of the overlay's device
 	MAC        net.HardwareAddr
 	Attach     string // all, asked, or empty: all where tsn-cni makes the interface, asked in a chain
-	Asked      *bool  // what the pod says; nil: nothing
+	Asked      *bool  // whether the pod asks for the attachment; nil: it says nothing
 	Policies   string // agent or ignore
 	RunDir     string // ktsnd's; empty: KTSN_RUN_DIR, /run/ktsn
 	StateDir   string // empty: KTSN_CNI_STATE_DIR, /var/lib/cni/ktsn
 	DeviceID   string // of the device plugin, as Multus found it
 	DNS        types.DNS
 	PrevResult json.RawMessage // not empty: chained behind another plugin
+	Pod        Pod
+	Attachment Attachment // without name, netns and interface
 
-	Attachment   *nodewire.Attachment // without name, netns and interface
-	OverlayGiven bool
-	macGiven     bool // by the network's configuration
-	Pod          Pod
+	byPod    []string // fields of Attachment that the pod has set
+	macGiven bool     // by the network's configuration
 }
 
-// IsChained: the interface is another plugin's.
+// IsChained is true when another plugin made the interface.
 func (c *Conf) IsChained() bool { return len(c.PrevResult) > 0 }
 
-// IsWanted: whether this pod gets an attachment.
+// IsWanted is true when this pod gets an attachment.
 func (c *Conf) IsWanted() bool {
 	switch {
 	case c.Attach == "all":
@@ -76,19 +73,18 @@ func (c *Conf) IsWanted() bool {
 	return c.Asked != nil && *c.Asked
 }
 
-// Parse checks everything. `args` is CNI_ARGS.
+// Parse reads the configuration. `args` is CNI_ARGS.
 func Parse(stdin []byte, args string) (*Conf, error) {
 	if len(stdin) > octetsMax {
 		return nil, fault("configuration", "%d octets; at most %d", len(stdin), octetsMax)
 	}
-	c := &Conf{Policies: "agent", Attachment: &nodewire.Attachment{}}
+	c := &Conf{Policies: "agent", Attachment: Attachment{}}
 	var capabilities map[string]bool
 	var argument, runtime json.RawMessage
-	known := attachmentFields(c.Attachment, &c.OverlayGiven)
-	maps.Copy(known, fields{
+	own := fields{
 		"cniVersion":    text(&c.CNIVersion),
 		"name":          text(&c.Name),
-		"type":          ignored,
+		"type":          pass,
 		"capabilities":  func(path string, raw json.RawMessage) (err error) { capabilities, err = capable(path, raw); return },
 		"runtimeConfig": keep(&runtime),
 		"args":          keep(&argument),
@@ -96,33 +92,38 @@ func Parse(stdin []byte, args string) (*Conf, error) {
 		"ipam":          c.ipam,
 		"dns":           c.dns,
 		"deviceID":      text(&c.DeviceID),
-		"pciBusID":      ignored, // Multus gives deviceID twice
-		"mtu":           integer(68, 65535, func(v uint32) { c.MTU = int(v) }),
+		"pciBusID":      pass, // Multus writes deviceID twice
+		"mtu":           c.mtu,
 		"mac":           c.mac,
 		"attach":        word(&c.Attach, "all", "asked"),
 		"policies":      word(&c.Policies, "agent", "ignore"),
 		"run_dir":       absolute(&c.RunDir),
 		"state_dir":     absolute(&c.StateDir),
-	})
-	// Keys of the runtime's own, by the CNI specification.
-	reserved := func(key string) bool { return strings.HasPrefix(key, "cni.dev/") }
-	if err := known.object("", stdin, reserved); err != nil {
+	}
+	if err := own.object("", stdin, c.configured); err != nil {
 		return nil, err
 	}
 	c.macGiven = c.MAC != nil
-	for _, read := range []func() error{
-		func() error { return c.environment(args) },
-		func() error { return c.arguments(argument) },
-		func() error { return c.runtime(runtime, capabilities) },
-	} {
-		if err := read(); err != nil {
-			return nil, err
-		}
+	if err := c.environment(args); err != nil {
+		return nil, err
+	}
+	if err := c.arguments(argument); err != nil {
+		return nil, err
+	}
+	if err := c.runtime(runtime, capabilities); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
 
-func ignored(string, json.RawMessage) error { return nil }
+func (c *Conf) mtu(path string, raw json.RawMessage) (err error) {
+	const expected = "a whole number from 68 to 65535"
+	c.MTU, err = exactly[int](path, raw, expected)
+	if err == nil && (c.MTU < 68 || c.MTU > 65535) {
+		return fault(path, "%s; expected %s", shown(raw), expected)
+	}
+	return err
+}
 
 func keep(to *json.RawMessage) decoder {
 	return func(path string, raw json.RawMessage) error {
@@ -194,7 +195,7 @@ func (c *Conf) mac(path string, raw json.RawMessage) error {
 	return c.hardware(path, value)
 }
 
-// Hardware takes one station's address of Ethernet.
+// hardware takes the Ethernet address of one station.
 func (c *Conf) hardware(path, value string) error {
 	address, err := net.ParseMAC(value)
 	if err != nil || len(address) != 6 || address[0]&1 != 0 || slices.Max(address) == 0 {
@@ -213,7 +214,7 @@ func (c *Conf) ask(path, value string) error {
 	return nil
 }
 
-// CheckChain refuses fields that have no meaning behind another plugin. For ADD alone: later verbs bring a prevResult anyhow.
+// CheckChain refuses fields that have no meaning behind another plugin. Only ADD calls it: later verbs always bring a prevResult.
 func (c *Conf) CheckChain() error {
 	if !c.IsChained() {
 		return nil

@@ -4,11 +4,10 @@ package cniconf
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 )
 
-// Environment reads CNI_ARGS: KEY=VALUE, separated by semicolons. Keys of other plugins pass.
+// environment reads CNI_ARGS: KEY=VALUE, separated by semicolons. It ignores keys of other plugins.
 func (c *Conf) environment(args string) error {
 	for _, pair := range strings.Split(args, ";") {
 		if pair == "" {
@@ -39,8 +38,7 @@ func (c *Conf) environment(args string) error {
 	return nil
 }
 
-// Arguments reads args.cni. What a pod may not say is refused, not passed over: nobody shall believe that it counts. Names that
-// are not ours belong to other plugins (ips to IPAM's).
+// arguments reads args.cni, which goes before the network's configuration.
 func (c *Conf) arguments(raw json.RawMessage) error {
 	if raw == nil {
 		return nil
@@ -49,22 +47,7 @@ func (c *Conf) arguments(raw json.RawMessage) error {
 	if err != nil || args["cni"] == nil {
 		return err
 	}
-	ours := attachmentFields(c.Attachment, &c.OverlayGiven)
-	known := fields{"mac": c.mac, AskAnnotation: c.annotation}
-	for name, decode := range ours {
-		known[name] = decode
-		if !slices.Contains(podFields, name) {
-			known[name] = func(path string, _ json.RawMessage) error {
-				return fault(path, "a pod may not set it: the network's configuration does; a pod may set mac, %s",
-					strings.Join(podFields, ", "))
-			}
-		}
-	}
-	// What the pod says replaces the network's.
-	if cni, err := objectOf("args.cni", args["cni"]); err == nil && cni["take"] != nil {
-		c.Attachment.TakePriorityMin = nil
-	}
-	return known.object("args.cni", args["cni"], func(string) bool { return true })
+	return fields{"mac": c.mac, AskAnnotation: c.annotation}.object("args.cni", args["cni"], c.asked)
 }
 
 func (c *Conf) annotation(path string, raw json.RawMessage) error {
@@ -75,7 +58,7 @@ func (c *Conf) annotation(path string, raw json.RawMessage) error {
 	return c.ask(path, value)
 }
 
-// Runtime reads what the runtime adds by capability. It goes before everything else, by the CNI conventions.
+// runtime reads what the runtime adds by capability. By the CNI conventions it goes before everything else.
 func (c *Conf) runtime(raw json.RawMessage, capabilities map[string]bool) error {
 	if raw == nil {
 		return nil
@@ -97,8 +80,8 @@ func (c *Conf) runtime(raw json.RawMessage, capabilities map[string]bool) error 
 			if string(raw) == "null" {
 				return nil
 			}
-			return fields{AskAnnotation: c.annotation}.object(path, raw, func(string) bool { return true })
+			return fields{AskAnnotation: c.annotation}.object(path, raw, pass)
 		}
 	}
-	return known.object("runtimeConfig", raw, func(string) bool { return true })
+	return known.object("runtimeConfig", raw, pass)
 }

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 )
 
-// Folder of names that ktsnd still has to be told. No container has such a name: it begins with a dot.
+// Folder of attachments that ktsnd has yet to detach. No container has such a name: it begins with a dot.
 const detached = ".detached"
 
-// Owed is an attachment that is to be detached when ktsnd is there again: it keeps attachments over a restart.
+// Owed is an attachment to detach when ktsnd runs again: ktsnd keeps attachments over a restart.
 type Owed struct {
 	ContainerID string `json:"container_id"`
 	IfName      string `json:"if_name"`
@@ -34,7 +34,7 @@ func (d Directory) Owe(attachment Owed) error {
 	return write(d.owedFile(attachment), append(content, '\n'))
 }
 
-// Owed gives what is to be detached.
+// Owed returns the attachments to detach.
 func (d Directory) Owed() []Owed {
 	paths, _ := filepath.Glob(filepath.Join(escape(d.path), detached, "*"+suffix)) // the pattern is ours
 	var all []Owed
@@ -47,13 +47,13 @@ func (d Directory) Owed() []Owed {
 		if err == nil && attachment.Attachment != "" {
 			all = append(all, attachment)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			os.Remove(path) // cut off by a crash: nobody can tell what it was
+			os.Remove(path) // cut off by a crash: its attachment is not known
 		}
 	}
 	return all
 }
 
-// Settled forgets one.
+// Settled forgets an attachment that was detached.
 func (d Directory) Settled(attachment Owed) {
 	os.Remove(d.owedFile(attachment))
 	os.Remove(filepath.Join(d.path, detached))

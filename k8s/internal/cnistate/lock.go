@@ -19,7 +19,7 @@ var ErrBusy = errors.New("another ADD, DEL or CHECK of this interface is running
 // Place of the lock that processes count under; interfaces have the ones before it.
 const countPlace = 1 << 62
 
-// Pauses between two looks at a lock that somebody else holds.
+// Pauses between two tries to take a lock.
 const (
 	lockPauseMin = time.Millisecond
 	lockPauseMax = 20 * time.Millisecond

@@ -48,7 +48,7 @@ type State struct {
 	Done          bool            `json:"done"`             // ADD came to its end
 	Result        json.RawMessage `json:"result,omitempty"` // what it printed
 
-	// Known by the running ADD alone: it came not as far as attaching. A file cannot tell.
+	// Known by the running ADD alone: ADD has not attached yet. The file does not say this.
 	Unattached bool `json:"-"`
 }
 
@@ -184,8 +184,8 @@ func (d Directory) claim(ctx context.Context, file *pending, most int) error {
 	return file.rename()
 }
 
-// Count of the interfaces whose namespace is there: after a reboot states of sandboxes that are gone wait for their DEL. Broken states
-// count for nothing.
+// Count returns the number of interfaces with a namespace that exists: after a reboot the states of lost sandboxes wait for their DEL. Broken states
+// do not count.
 func (d Directory) Count() int {
 	states, _ := d.List()
 	count := 0

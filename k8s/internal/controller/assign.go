@@ -120,7 +120,7 @@ func (c *Controller) give(ctx context.Context, node *corev1.Node, used, kept []n
 		return nil, fmt.Errorf("node %s: %w", node.Name, err)
 	}
 	text := strings.Join(overlaynet.Texts(prefixes), ",")
-	// The version makes the patch fail where somebody else was quicker.
+	// The version makes the patch fail where the Node has changed meanwhile.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": node.ResourceVersion, "annotations": map[string]string{overlaynet.AnnotationPrefixes: text},
 	}})
@@ -188,11 +188,11 @@ func uses(pod *corev1.Pod, prefixes []netip.Prefix) bool {
 	var networks []struct {
 		IPs []string `json:"ips"`
 	}
-	text, told := pod.Annotations[networkStatus]
-	if !told && pod.Annotations[networksAsked] != "" {
+	text, hasStatus := pod.Annotations[networkStatus]
+	if !hasStatus && pod.Annotations[networksAsked] != "" {
 		return true // on its way: what it was given is not known yet
 	}
-	if told && json.Unmarshal([]byte(text), &networks) != nil {
+	if hasStatus && json.Unmarshal([]byte(text), &networks) != nil {
 		return true
 	}
 	for _, one := range pod.Status.PodIPs {

@@ -32,7 +32,6 @@ import (
 	"ktsn.io/ktsn/k8s/internal/agent"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
-	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
 const (
@@ -79,7 +78,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// HandOverLeast is what ktsnd reckons with before it has measured (AT_START in its worker/hand_over.rs): with less, a window could be called
+// HandOverLeast is the hand-over time that ktsnd assumes before it has measured (AT_START in its worker/hand_over.rs): with less, a window could be called
 // long enough in which ktsnd never sends.
 const HandOverLeast = 20 * time.Microsecond
 
@@ -100,23 +99,12 @@ func (c *Controller) Follow(ctx context.Context, changed func()) bool {
 	factory := informers.NewSharedInformerFactory(c.kube, 0)
 	nodes := factory.Core().V1().Nodes()
 	c.nodes = nodes.Lister()
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
-		UpdateFunc: func(before, after any) {
-			if !stream.OnlyReported(before, after) {
-				changed()
-			}
-		},
-	}
-	registration, err := nodes.Informer().AddEventHandler(handler)
-	if err != nil {
-		panic(err) // only of an informer that has ended
-	}
+	nodesSynced := agent.Notify(nodes.Informer(), changed)
 	factory.Start(ctx.Done())
 	c.services = c.serviceRanges(ctx)
 	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, changed)
 	c.store = informer.GetStore()
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced, synced) {
+	if !cache.WaitForCacheSync(ctx.Done(), nodesSynced, synced) {
 		return false
 	}
 	c.set(partObjects, nil)
@@ -159,7 +147,7 @@ func (c *Controller) look(part string, at time.Time) {
 // stuckAfter is much longer than any look with all its deadlines.
 const stuckAfter = 5 * time.Minute
 
-// Stuck is why another process should take over: a look that does not end.
+// Stuck returns an error when a step does not end: then another process should lead.
 func (c *Controller) Stuck() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -180,14 +168,14 @@ func (c *Controller) set(part string, err error) {
 	c.faults[part] = err
 }
 
-// Fault is what does not work at the moment.
+// Fault returns the errors of the last steps.
 func (c *Controller) Fault() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	return errors.Join(c.faults[partObjects], c.faults[partSchedules], c.faults[partStreams])
 }
 
-// Reconcile looks once at all that is not about Streams.
+// Reconcile does one step for everything except Streams.
 func (c *Controller) Reconcile(ctx context.Context) error {
 	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
@@ -199,19 +187,19 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 	)
 }
 
-// write gives a write its deadline. Somebody else's earlier write, or an object that is gone, only means to look again.
+// write gives a write its deadline. A conflict with an earlier write, or an object that is gone, is no error: the next step reads the object again.
 func (c *Controller) write(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, writeMax)
 	defer cancel()
 	err := act(ctx)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		c.log.Debug("looked at something old", "error", err)
+		c.log.Debug("the object has changed meanwhile", "error", err)
 		return nil
 	}
 	return err
 }
 
-// allSchedules that are not being deleted. One that cannot be read is told of, the others are there.
+// allSchedules returns the schedules that are not being deleted. Those that cannot be read are an error beside the others.
 func (c *Controller) allSchedules() ([]*v1alpha1.GateSchedule, error) {
 	var all []*v1alpha1.GateSchedule
 	var faults []error
@@ -232,12 +220,7 @@ func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error 
 	faults := []error{err}
 	phases := map[string]int{}
 	// The oldest first: of two new ones for the same uplink the older one is begun.
-	slices.SortFunc(all, func(a, b *v1alpha1.GateSchedule) int {
-		if rollout.Older(a, b) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, v1alpha1.ByAge)
 	seen := nodesOf(nodes)
 	for _, schedule := range all {
 		next := c.rollouts.Next(schedule, all, seen, c.now())

@@ -3,14 +3,13 @@
 package controller
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
@@ -43,27 +42,22 @@ func (p Prefixes) lengthOf(cidr netip.Prefix) int {
 	return p.IPv6
 }
 
-// missing says whether a Node is without prefixes.
+// missing is true for a Node without prefixes.
 func missing(node *corev1.Node) bool {
 	return node.Annotations[overlaynet.AnnotationPrefixes] == "" && node.DeletionTimestamp == nil
 }
 
-// oldestFirst: the order of a list decides nothing.
+// oldestFirst sorts Nodes, as the order of an informer's list is random.
 func oldestFirst(nodes []*corev1.Node) []*corev1.Node {
-	return slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int {
-		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	return slices.SortedFunc(slices.Values(nodes), v1alpha1.ByAge)
 }
 
-// Doubled is a Node with prefixes that an older one has: nobody sends to it for them.
+// Doubled is a Node with prefixes that an older Node has: the other nodes send their frames to the older one.
 type Doubled struct {
 	Node *corev1.Node
-	// Kept are its other prefixes, Lost those that are the older one's.
+	// Kept are its own prefixes, Lost those that the older Node has.
 	Kept, Lost []netip.Prefix
-	// Older is the Node that has the first of them.
+	// Older is the Node that has the first lost prefix.
 	Older string
 }
 
@@ -103,7 +97,7 @@ func FindDoubled(nodes []*corev1.Node) []Doubled {
 	return found
 }
 
-// Used are the prefixes that Nodes were given. What an agent says that its node has does not count: one node alone could use all up.
+// Used returns the prefixes that Nodes were given. The claims of agents do not count: one node alone could use all prefixes up.
 func Used(nodes []*corev1.Node) []netip.Prefix {
 	var used []netip.Prefix
 	for _, node := range nodes {
@@ -145,33 +139,12 @@ func lowestFree(cidr netip.Prefix, length int, used []netip.Prefix) (netip.Prefi
 	return netip.Prefix{}, false
 }
 
-// following is the first prefix of `length` behind the one of `step` bits at an address; the zero prefix behind the last.
+// following returns the prefix of `length` behind the prefix of `step` bits at an address. It is invalid behind the last address.
 func following(address netip.Addr, step, length int) netip.Prefix {
-	bits := address.BitLen()
-	octets := netip.PrefixFrom(address, step).Masked().Addr().As16()
-	shift := uint(bits - step)
-	high, low := binary.BigEndian.Uint64(octets[:8]), binary.BigEndian.Uint64(octets[8:])
-	if shift >= 64 {
-		before := high
-		if high += 1 << (shift - 64); high < before || shift == 128 {
-			return netip.Prefix{}
-		}
-	} else {
-		before := low
-		if low += 1 << shift; low < before {
-			if high++; high == 0 {
-				return netip.Prefix{}
-			}
-		}
+	last := netip.PrefixFrom(address, step).Masked().Addr().AsSlice()
+	for bit := step; bit < address.BitLen(); bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
 	}
-	binary.BigEndian.PutUint64(octets[:8], high)
-	binary.BigEndian.PutUint64(octets[8:], low)
-	next := netip.AddrFrom16(octets)
-	if address.Is4() {
-		if !next.Is4In6() {
-			return netip.Prefix{}
-		}
-		next = next.Unmap()
-	}
-	return netip.PrefixFrom(next, length)
+	end, _ := netip.AddrFromSlice(last)
+	return netip.PrefixFrom(end.Next(), length)
 }

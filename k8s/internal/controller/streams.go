@@ -135,7 +135,7 @@ func (c *Controller) Streams(ctx context.Context) error {
 		changed = append(changed, &copied)
 	}
 	counted(c.metrics.streams, []string{"accepted", "refused", "waiting"}, counts)
-	// Decisions before counters; each has its turn, whatever others do or whose write fails.
+	// Decisions before counters. Each object gets its turn, also when writes of others fail.
 	slices.SortStableFunc(changed, func(a, b *v1alpha1.Stream) int {
 		if isDecision[a.UID] != isDecision[b.UID] {
 			return map[bool]int{true: -1, false: 1}[isDecision[a.UID]]
@@ -182,14 +182,14 @@ func stateOf(status v1alpha1.StreamStatus) string {
 	return "refused"
 }
 
-// isAway: the Node says that it is not Ready, or nobody has heard of it. One without conditions was just made.
+// isAway is true when the Node is not Ready, or its state is not known. A Node without conditions is new.
 func isAway(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
 		return condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue
 	})
 }
 
-// world is everything as it was seen last. What cannot be read is told, and does not count.
+// world is the last known state of everything. Objects that cannot be read are an error beside it.
 func (c *Controller) world() (*stream.World, []error, error) {
 	var faults []error
 	world := &stream.World{CIDRs: c.prefixes.CIDRs, HandOver: c.handOver.Nanoseconds(), Memo: c.work.memo}

@@ -15,7 +15,7 @@ import (
 // those above class 0 (best effort) whose gate is closed in a part of the cycle and open in another. Each entry of the control list in which such
 // a gate is open holds as many slots as frames of that length fit into its interval, one after the other, each with its
 // hand-over time: that is what guard bands keep free. All entries of a cycle add up. Without a schedule, or where the
-// link's speed is unknown, or no class is scheduled, nothing is promised to anybody and the node offers Unscheduled.
+// link's speed is unknown, or no class is scheduled, there is no promise, and the node offers Unscheduled.
 type Capacity struct {
 	// Fixed is the number of --capacity; 0 = auto.
 	Fixed int
@@ -40,7 +40,7 @@ func ParseCapacity(text string) (int, error) {
 	return count, nil
 }
 
-// Of reckons the slots of a port. A schedule that is asked for counts before the one in force: pods that are placed
+// Of computes the slots of a port. A schedule that is asked for counts before the one in force: pods that are placed
 // now live with it. `state` may be nil: nothing is known of the port.
 func (c Capacity) Of(state *nodeapi.ScheduleState) int {
 	if c.Fixed > 0 {

@@ -96,7 +96,7 @@ func (p *Plugin) SetDevices(count int, healthy bool) {
 	p.changed = make(chan struct{})
 }
 
-// Registered says whether the kubelet knows the plugin; the error tells why not.
+// Registered returns nil when the kubelet knows the plugin, else the reason.
 func (p *Plugin) Registered() error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

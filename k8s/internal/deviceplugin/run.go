@@ -52,7 +52,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// runOnce serves one life of the kubelet. It returns nil when the kubelet has to be told again.
+// runOnce serves one life of the kubelet. It returns nil when the plugin has to register again.
 func (p *Plugin) runOnce(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -116,7 +116,7 @@ func (p *Plugin) untilGone(ctx context.Context, watcher *fsnotify.Watcher, kubel
 	}
 }
 
-// sameSocket tells sockets apart by more than the inode, which a file system gives again at once.
+// sameSocket compares more than the inode, which a file system reuses at once.
 func sameSocket(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

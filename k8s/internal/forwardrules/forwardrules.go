@@ -80,7 +80,7 @@ func (r *Rules) ensure(ctx context.Context, program string) error {
 		// A generation that this kernel does not have, or that is not installed, drops nothing.
 		return nil
 	}
-	// It fails where the chain is there already; whether it is, the next call tells.
+	// This fails where the chain exists; the next call shows whether it does.
 	_, _ = r.run(ctx, program, "-w", lockWait, "-N", chain)
 	own, err := r.run(ctx, program, "-w", lockWait, "-S", chain)
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard lets those read a program's metrics whom the API server lets.
+// Package guard limits a program's metrics to users with a right that the API server checks.
 //
 // In: requests with a bearer token. Out: those of users who may `get` the path as a non-resource URL go on; 401, 403, 429 or 503
 // else. The token is the API server's to judge (TokenReview), and so is the right (SubjectAccessReview), as kube-rbac-proxy asks
-// them. Whoever reaches the port may send what he likes: a sender has one question under way, all together a few, answers are kept
+// them. Every host that reaches the port may send requests: so an address has one question under way, all addresses have a few, answers are kept
 // for a short time, and connections are counted. It must never use the client of the program's own work.
 package guard
 
@@ -66,7 +66,7 @@ type answer struct {
 	until time.Time
 }
 
-// New makes a guard. `kube` is a client for nothing else: its limit may be used up by whoever reaches the port.
+// New makes a guard. `kube` is a client for nothing else: any host that reaches the port can use up its limit.
 func New(kube kubernetes.Interface, log *slog.Logger) *Guard {
 	return &Guard{kube: kube, log: log, now: time.Now, kept: map[question]answer{}, asking: map[string]bool{}}
 }
@@ -113,7 +113,7 @@ func addressOf(r *http.Request) string {
 	return host
 }
 
-// judge gives nil where the user behind the token may get the path.
+// judge returns nil where the token's user may get the path.
 func (g *Guard) judge(ctx context.Context, address, token, path string) error {
 	asked := question{sha256.Sum256([]byte(token)), path}
 	g.mutex.Lock()

@@ -18,7 +18,7 @@ const (
 	headerMax      = 32 << 10 // octets
 )
 
-// Server bounds what a request may take, in time and in memory.
+// Server makes a server that bounds the time and the memory of a request.
 func Server(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 15 * time.Second,
@@ -28,7 +28,7 @@ func Server(handler http.Handler) *http.Server {
 	}
 }
 
-// Listen takes connections, not more than a few of one address.
+// Listen makes a listener that bounds the connections of each address.
 func Listen(address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -37,8 +37,8 @@ func Listen(address string) (net.Listener, error) {
 	return &bounded{Listener: listener, open: map[string]int{}}, nil
 }
 
-// ListenTLS is the same with the certificate in two files, which are read again when they are others; without files with one that
-// signs itself, made now.
+// ListenTLS listens as Listen does, by TLS. The certificate comes from two files, which are read again when they change; without files it is a new
+// self-signed one.
 func ListenTLS(address, certFile, keyFile string) (net.Listener, error) {
 	pair := &keyPair{certFile: certFile, keyFile: keyFile, now: time.Now}
 	if _, err := pair.get(nil); err != nil {
@@ -59,7 +59,7 @@ type bounded struct {
 	all   int
 }
 
-// Accept closes at once what is too much: whoever opens many takes no one's place.
+// Accept closes a connection above the limits at once, so an address with many connections takes no place of others.
 func (b *bounded) Accept() (net.Conn, error) {
 	for {
 		connection, err := b.Listener.Accept()

@@ -46,7 +46,7 @@ var versionName = regexp.MustCompile(`^[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}$`)
 
 // Config says from where to where.
 type Config struct {
-	// From holds libktsn.so and tsn-cni; empty: somebody else installs.
+	// From holds libktsn.so and tsn-cni; empty: the agent installs nothing.
 	From string
 	// Version of this release.
 	Version string
@@ -64,7 +64,7 @@ type Config struct {
 type Installer struct {
 	config Config
 	mutex  sync.Mutex
-	unused map[string]time.Time // versions that nobody was seen to use, since when
+	unused map[string]time.Time // since when a version has been seen unused
 }
 
 // New makes an installer; it does nothing yet.
@@ -75,8 +75,7 @@ func New(config Config) *Installer {
 	return &Installer{config: config}
 }
 
-// Install makes the node have what the image has. It is repeated now and then: what is right already is left alone, what
-// somebody changed is put right.
+// Install copies the image's files to the node. It is repeated now and then: it leaves right files alone and repairs changed ones.
 func (i *Installer) Install() error {
 	if i.config.From == "" {
 		_, err := i.current()
@@ -231,7 +230,7 @@ func (i *Installer) allocations() (map[string]string, error) {
 	return handed, nil
 }
 
-// unusedMin is how long a version must have been seen unused, in every look: a kubelet that has just started tells of no pods.
+// unusedMin is how long a version must have been seen unused, in every look: a kubelet that has just started lists no pods.
 const unusedMin = 30 * time.Minute
 
 // Clean removes versions that no slot in use was handed for long. `inUse` are the slots that pods have now, as far as the

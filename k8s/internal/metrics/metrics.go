@@ -50,7 +50,7 @@ type Collector struct {
 	daemon nodeapi.NodeClient
 	agent  func() Agent
 	now    func() time.Time
-	// One question at a time, whose answer is for all who wait.
+	// One question at a time; its answer serves all scrapes that wait.
 	mutex   sync.Mutex
 	kept    []prometheus.Metric
 	askedAt time.Time
@@ -71,8 +71,12 @@ var (
 	threadDevice = []string{"thread", "device"}
 )
 
+var descriptions []*prometheus.Desc
+
 func desc(name, help string, labels []string) *prometheus.Desc {
-	return prometheus.NewDesc("ktsn_"+name, help, labels, nil)
+	made := prometheus.NewDesc("ktsn_"+name, help, labels, nil)
+	descriptions = append(descriptions, made)
+	return made
 }
 
 var (
@@ -103,7 +107,7 @@ var (
 	deferredTook  = desc("deferred_hand_over_seconds", "Longest hand-over of the last minute, while frames are deferred.", attachment)
 	bypassed      = desc("datagrams_bypassed_total", "Datagrams left to the kernel, by reason.", withReason)
 	transmitError = desc("transmit_error_seconds", "From the transmit time to the hand-over to the port.", attachment)
-	ingressTaken  = desc("ingress_frames_taken_total", "Frames that came the short way into the pod.", attachment)
+	ingressTaken  = desc("ingress_frames_taken_total", "Frames that took the ingress fast path into the pod.", attachment)
 	ingressLeft   = desc("ingress_frames_left_total", "Frames for the pod that were left to the kernel, by reason.", withReason)
 	portUp        = desc("port_up", "1: the link is up.", port)
 	portSpeed     = desc("port_link_speed_octets_per_second", "Link speed in octets; 0 = unknown.", port)
@@ -126,13 +130,9 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{
-		up, serving, threadStuck, threadSilent, clockGood, clockChanges, clockSteps, clockHeld, clockSynced, taiOffset, warnings, attachments, clients, taken, sent, sentOctets, late, overrun, waited, ringFull, dropped,
-		deferred, deferredLost, deferredFor, deferredTook, bypassed, transmitError, ingressTaken, ingressLeft, portUp, portSpeed, portFrames, portOverrun, portHandOver, portRefused, portRetried,
-		workerWakeUps, workerSpin, workerRests, workerSteps, workerBugs, capacity, healthy, nodes, conflicts, unloaded, notReady,
-	} {
-		descriptions <- one
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, description := range descriptions {
+		to <- description
 	}
 }
 
@@ -239,7 +239,7 @@ func (o *out) ofAgent(agent Agent) {
 func (o *out) ofList(list *nodeapi.ListReply) {
 	o.gauge(attachments, float64(len(list.GetAttachments())))
 	for _, one := range list.GetAttachments() {
-		o.gauge(clients, float64(len(one.GetClients())), one.GetAttachment().GetName())
+		o.gauge(clients, float64(len(one.GetClients())), one.GetName())
 	}
 	for _, one := range list.GetPorts() {
 		if one.GetNetns() == "" { // pods' own interfaces would come and go with them

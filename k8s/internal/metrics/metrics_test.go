@@ -107,7 +107,7 @@ func (daemon) List(context.Context, *nodeapi.ListRequest, ...grpc.CallOption) (*
 	return &nodeapi.ListReply{
 		Ports: []*nodeapi.Port{{Device: "eth0", Up: true, LinkSpeed: 1e9}, {Device: "eth0", Netns: "/run/netns/x"}},
 		Attachments: []*nodeapi.AttachmentState{
-			{Attachment: &nodeapi.Attachment{Name: "c1/net1"}, Clients: []*nodeapi.Client{{Pid: 7}}},
+			{Name: "c1/net1", Clients: []*nodeapi.Client{{Pid: 7}}},
 		},
 	}, nil
 }

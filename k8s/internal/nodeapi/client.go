@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeapi is the control API of ktsnd on this node: the types of proto/ktsn/v1/node.proto, generated, and a
-// client of RUN_DIR/ktsnd.sock.
+// Package nodeapi is the control API of ktsnd on this node: the generated types of proto/ktsn/v1/node.proto, and a client of
+// RUN_DIR/ktsnd.sock.
 //
-// In: calls. Out: ktsnd's answers, or an *Error that says what to do. Each call has a deadline, and is repeated while ktsnd
-// is being restarted; every call of the API may be repeated. It never parses what ktsnd parses: a field that ktsnd
-// refuses comes back as ktsnd's own words.
+// In: calls. Out: ktsnd's answers, or an *Error that says what to do. The client gives each call a deadline, and repeats it while ktsnd
+// restarts; every call of the API may be repeated. It never checks a field that ktsnd checks: the caller gets ktsnd's own words.
 package nodeapi
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"net"
+	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,46 +23,42 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-
-	"ktsn.io/ktsn/k8s/internal/nodecall"
 )
 
-// What both clients of ktsnd have in common.
+// DefaultRunDir is ktsnd's run directory where KTSN_RUN_DIR is not set.
+const DefaultRunDir = "/run/ktsn"
+
+// SocketName is the socket of the control API in ktsnd's run directory.
+const SocketName = "ktsnd.sock"
+
+// Pauses between two tries while ktsnd does not answer.
 const (
-	Version       = nodecall.Version
-	DefaultRunDir = nodecall.DefaultRunDir
-	SocketName    = nodecall.SocketName
+	pauseMin = 20 * time.Millisecond
+	pauseMax = 500 * time.Millisecond
 )
 
-// Error is what ktsnd, or its absence, makes of a call.
-type Error = nodecall.Error
+// RunDir is the configured directory, else KTSN_RUN_DIR, else the default.
+func RunDir(configured string) string {
+	return cmp.Or(configured, os.Getenv("KTSN_RUN_DIR"), DefaultRunDir)
+}
 
-// RunDir is the directory asked for, else KTSN_RUN_DIR, else the default.
-func RunDir(asked string) string { return nodecall.RunDir(asked) }
-
-// CodeOf is the gRPC code of an error of a call; codes.Unknown for every other error.
-func CodeOf(err error) codes.Code { return nodecall.CodeOf(err) }
-
-// IsAbsent: no ktsnd, or none that answers. It may be there later.
-func IsAbsent(err error) bool { return nodecall.IsAbsent(err) }
-
-// Patience of one call without a deadline of its own; an attachment takes about 0.2 s.
+// Patience is the deadline of a call whose context has none; Attach takes about 0.2 s.
 const Patience = 10 * time.Second
 
-// Daemon speaks to one ktsnd. It is safe for concurrent use.
+// Daemon is a client of one ktsnd. It is safe for concurrent use.
 type Daemon struct {
 	NodeClient
 	connection *grpc.ClientConn
 	socket     string
-	// Why nobody could be reached the last time; nil: somebody was. gRPC itself keeps no more than the words.
+	// Error of the last attempt to connect; nil after a success. gRPC itself keeps only its text.
 	unreached atomic.Pointer[error]
 }
 
-// replyMax is in octets: gRPC's own 4 MiB are too few for a list of all streams that ktsnd's memory budget has room for.
+// replyMax in octets: a list of as many streams as ktsnd's memory allows is longer than gRPC's default of 4 MiB.
 const replyMax = 128 << 20
 
-// New makes a client of the ktsnd with that run directory. It does not connect yet: the first call does.
-func New(runDir string) (*Daemon, error) {
+// New makes a client of the ktsnd with that run directory. The first call connects.
+func New(runDir string) *Daemon {
 	client := &Daemon{socket: filepath.Join(runDir, SocketName)}
 	connection, err := grpc.NewClient("passthrough:///ktsnd",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -70,91 +67,89 @@ func New(runDir string) (*Daemon, error) {
 		grpc.WithDisableRetry(),
 		grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(replyMax)),
-		// gRPC's own pause begins with a second.
+		// gRPC's default pause begins with a second.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: nodecall.PauseMin, Multiplier: 2, MaxDelay: nodecall.PauseMax},
+			Backoff:           backoff.Config{BaseDelay: pauseMin, Multiplier: 2, MaxDelay: pauseMax},
 			MinConnectTimeout: Patience,
 		}),
 		grpc.WithUnaryInterceptor(client.unary),
 		grpc.WithStreamInterceptor(client.stream),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", client.socket, err)
+		panic(err) // gRPC refuses only wrong options, and all of these are constant
 	}
 	client.connection, client.NodeClient = connection, NewNodeClient(connection)
-	return client, nil
+	return client
 }
 
 // Close ends the connection.
-func (c *Daemon) Close() error { return c.connection.Close() }
+func (d *Daemon) Close() error { return d.connection.Close() }
 
 // Socket is the path of the control API.
-func (c *Daemon) Socket() string { return c.socket }
+func (d *Daemon) Socket() string { return d.socket }
 
-func (c *Daemon) dial(ctx context.Context, _ string) (net.Conn, error) {
+func (d *Daemon) dial(ctx context.Context, _ string) (net.Conn, error) {
 	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "unix", c.socket)
+	connection, err := dialer.DialContext(ctx, "unix", d.socket)
 	if err == nil {
-		c.unreached.Store(nil)
+		d.unreached.Store(nil)
 	} else {
-		c.unreached.Store(&err)
+		d.unreached.Store(&err)
 	}
 	return connection, err
 }
 
-// Unary gives a call its deadline, repeats it while ktsnd does not answer, and says what went wrong.
-func (c *Daemon) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
+// unary gives a call its deadline, repeats it while ktsnd restarts, and explains its error.
+func (d *Daemon) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if _, given := ctx.Deadline(); !given {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
-	for pause := nodecall.PauseMin; ; pause = min(2*pause, nodecall.PauseMax) {
+	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 		err := invoke(ctx, method, request, reply, connection, options...)
-		if status.Code(err) != codes.Unavailable || !nodecall.Patient(ctx, pause) {
-			return c.explain(method, err)
+		if status.Code(err) != codes.Unavailable || !wait(ctx, pause) {
+			return d.explain(method, err)
 		}
 		connection.ResetConnectBackoff()
 	}
 }
 
-func (c *Daemon) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string,
+func (d *Daemon) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string,
 	begin grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := begin(ctx, description, connection, method, options...)
-	return stream, c.explain(method, err)
+	return stream, d.explain(method, err)
 }
 
-// Present: whether anybody listens at this moment.
-func (c *Daemon) Present() bool {
-	connection, err := c.dial(context.Background(), "")
-	if err != nil {
+// busyPatience is how long a full queue of callers may last: ktsnd takes a caller within milliseconds.
+const busyPatience = 500 * time.Millisecond
+
+// Present is true when a process listens at ktsnd's socket now and takes a caller.
+func (d *Daemon) Present() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), busyPatience)
+	defer cancel()
+	for {
+		connection, err := d.dial(ctx, "")
+		if err == nil {
+			connection.Close()
+			return true
+		}
+		if !errors.Is(err, syscall.EAGAIN) || !wait(ctx, pauseMin) {
+			return false
+		}
+	}
+}
+
+// wait is false when the context ends before the pause does.
+func wait(ctx context.Context, pause time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
 		return false
 	}
-	connection.Close()
-	return true
-}
-
-func (c *Daemon) explain(method string, err error) error {
-	if err == nil {
-		return nil
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
 	}
-	code := status.Code(err)
-	if unreached := c.unreached.Load(); unreached != nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
-		err = *unreached
-	}
-	words, cause := "", err
-	if told, ok := status.FromError(err); ok {
-		words, cause = told.Message(), nil
-	}
-	return nodecall.Explain(c.socket, method[strings.LastIndexByte(method, '/')+1:], cause, code, words)
-}
-
-// Compatible asks ktsnd's version, which must be ours up to the last number.
-func (c *Daemon) Compatible(ctx context.Context) error {
-	reply, err := c.Version(ctx, &VersionRequest{})
-	if err != nil {
-		return err
-	}
-	return nodecall.Skew(c.socket, reply.GetVersion())
 }

@@ -4,13 +4,17 @@ package nodeapi_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -23,6 +27,7 @@ type daemon struct {
 	nodeapi.UnimplementedNodeServer
 	version string
 	attach  func() error
+	list    *nodeapi.ListReply
 	calls   atomic.Int32
 }
 
@@ -39,12 +44,13 @@ func (d *daemon) Attach(ctx context.Context, _ *nodeapi.AttachRequest) (*nodeapi
 	return &nodeapi.AttachReply{}, d.attach()
 }
 
+func (d *daemon) List(context.Context, *nodeapi.ListRequest) (*nodeapi.ListReply, error) {
+	return d.list, nil
+}
+
 func client(t *testing.T, directory string) *nodeapi.Daemon {
 	t.Helper()
-	c, err := nodeapi.New(directory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := nodeapi.New(directory)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -65,7 +71,7 @@ func TestAbsentDaemonIsNamed(t *testing.T) {
 	left.SetUnlinkOnClose(false)
 	left.Close()
 	_, err = client(t, directory).List(nodetest.Within(t, time.Second), &nodeapi.ListRequest{})
-	nodetest.WantError(t, err, codes.Unavailable, "nobody answers at", "left over")
+	nodetest.WantError(t, err, codes.Unavailable, "is left over and does not answer")
 }
 
 func TestDaemonThatStartsMeanwhileIsFound(t *testing.T) {
@@ -135,6 +141,57 @@ func TestVersionsOfOneSeriesAreCompatible(t *testing.T) {
 		nodetest.Serve(t, directory, &daemon{version: version})
 		if err := client(t, directory).Compatible(nodetest.Within(t, 20*time.Second)); (err == nil) != want {
 			t.Errorf("version %q: %v", version, err)
+		}
+	}
+}
+
+// A list that is longer than gRPC takes by default.
+func TestALongListArrivesWhole(t *testing.T) {
+	directory := t.TempDir()
+	long := `{"name":"c1/net1","destinations":["` + strings.Repeat("x", 6<<20) + `"]}`
+	nodetest.Serve(t, directory, &daemon{list: &nodeapi.ListReply{Attachments: []*nodeapi.AttachmentState{{Attachment: long}}}})
+	reply, err := client(t, directory).List(nodetest.Within(t, 20*time.Second), &nodeapi.ListRequest{})
+	if err != nil || len(reply.GetAttachments()) != 1 || reply.GetAttachments()[0].GetAttachment() != long {
+		t.Fatalf("%v", err)
+	}
+}
+
+// A stopped ktsnd: its socket takes connections until the backlog is full, and answers nothing.
+func TestFullBacklogIsSaid(t *testing.T) {
+	directory := t.TempDir()
+	address := &unix.SockaddrUnix{Name: filepath.Join(directory, nodeapi.SocketName)}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, address), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, directory)
+	nodetest.WantError(t, c.Compatible(nodetest.Within(t, 300*time.Millisecond)), codes.DeadlineExceeded, "did not answer Version in time")
+	waiting, err := net.Dial("unix", address.Name)
+	if err == nil {
+		defer waiting.Close()
+	}
+	c = client(t, directory)
+	nodetest.WantError(t, c.Compatible(nodetest.Within(t, 300*time.Millisecond)), codes.DeadlineExceeded, "takes no connection", "busy or stopped")
+	if c.Present() {
+		t.Error("present")
+	}
+}
+
+func TestAttachmentIsRead(t *testing.T) {
+	seven := 7
+	for text, want := range map[string]nodeapi.Attachment{
+		`{"name":"a","overlay":"none","vlan":7,"classes":[0,7],"late":"drop"}`: {Name: "a", VLAN: &seven, Classes: []int{0, 7}},
+		`{"overlay":{"vxlan":{"local":"192.0.2.1","peers":[]}},"pcp":7}`:       {PCP: &seven, Overlay: nodeapi.Overlay{VXLAN: &nodeapi.VXLAN{Local: "192.0.2.1"}}},
+		// A value of the wrong shape is empty, the others are read.
+		`{"overlay":7,"destinations":"x","ingress":[],"capture":"kernel"}`: {Capture: "kernel"},
+		`nonsense`: {},
+	} {
+		if found := nodeapi.ReadAttachment(text); !reflect.DeepEqual(found, want) {
+			t.Errorf("%s: %+v", text, found)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodetest is what the tests of the two clients of ktsnd's control API have in common. Nothing that is shipped uses it.
+// Package nodetest helps tests of programs that call ktsnd. No shipped program uses it.
 package nodetest
 
 import (
@@ -15,13 +15,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
-	"ktsn.io/ktsn/k8s/internal/nodecall"
 )
 
-// Serve answers at the run directory's socket, with gRPC's own library, until the test ends.
+// Serve runs a gRPC server at the run directory's socket until the test ends.
 func Serve(t *testing.T, directory string, daemon nodeapi.NodeServer) *grpc.Server {
 	t.Helper()
-	listener, err := net.Listen("unix", filepath.Join(directory, nodecall.SocketName))
+	listener, err := net.Listen("unix", filepath.Join(directory, nodeapi.SocketName))
 	if err != nil {
 		t.Error(err)
 		return nil
@@ -33,7 +32,7 @@ func Serve(t *testing.T, directory string, daemon nodeapi.NodeServer) *grpc.Serv
 	return server
 }
 
-// Within is a context of so long.
+// Within returns a context with that deadline.
 func Within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -41,11 +40,11 @@ func Within(t *testing.T, limit time.Duration) context.Context {
 	return ctx
 }
 
-// WantError is an error of that code that says all these words.
+// WantError fails the test unless err has that code and its text has all these words.
 func WantError(t *testing.T, err error, code codes.Code, words ...string) {
 	t.Helper()
-	if err == nil || nodecall.CodeOf(err) != code {
-		t.Fatalf("code %v, expected %v: %v", nodecall.CodeOf(err), code, err)
+	if err == nil || nodeapi.CodeOf(err) != code {
+		t.Fatalf("code %v, expected %v: %v", nodeapi.CodeOf(err), code, err)
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {

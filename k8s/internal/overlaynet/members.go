@@ -138,8 +138,8 @@ func Texts(prefixes []netip.Prefix) []string {
 	return texts
 }
 
-// MACOf is the MAC address of a node's VXLAN device: always the same, so that a device that was made anew, or a node
-// that was started anew, needs no change anywhere else.
+// MACOf is the MAC address of a node's VXLAN device. It is always the same, so that a new device, or a node that starts again, needs no change on
+// other nodes.
 func MACOf(node string, vni int) net.HardwareAddr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "ktsn vtep %d %s", vni, node))
 	mac := net.HardwareAddr(sum[:6])
@@ -147,9 +147,8 @@ func MACOf(node string, vni int) net.HardwareAddr {
 	return mac
 }
 
-// Admit decides who is part of the network, and with which prefixes. Nobody may claim what lies outside of `cidrs`, an
-// address, MAC address or prefix that an older node has, nor another VNI or port than this network's. What was left
-// out is told, in order, so that the same conflicts always make the same text.
+// Admit decides which nodes are part of the network, and with which prefixes. It refuses prefixes outside of `cidrs`, an address, MAC address or
+// prefix that an older node has, and another VNI or port than this network's. It returns each refusal as text, in a fixed order.
 func Admit(members []Member, cidrs []netip.Prefix, vni, port int) (admitted []Member, conflicts []string) {
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b Member) int {
@@ -158,25 +157,25 @@ func Admit(members []Member, cidrs []netip.Prefix, vni, port int) (admitted []Me
 		}
 		return strings.Compare(a.Node, b.Node)
 	})
-	tell := func(format string, arguments ...any) {
+	refuse := func(format string, arguments ...any) {
 		conflicts = append(conflicts, fmt.Sprintf(format, arguments...))
 	}
 	for _, member := range members {
 		if member.VNI != vni || member.Port != port {
-			tell("node %s uses VNI %d and port %d, this network %d and %d: its agent has other flags",
+			refuse("node %s uses VNI %d and port %d, this network %d and %d: its agent has other flags",
 				member.Node, member.VNI, member.Port, vni, port)
 			continue
 		}
 		if older := sameStation(admitted, member); older != "" {
-			tell("node %s has the address or the MAC address of node %s, which is older", member.Node, older)
+			refuse("node %s has the address or the MAC address of node %s, which is older", member.Node, older)
 			continue
 		}
 		kept := make([]netip.Prefix, 0, len(member.Prefixes))
 		for _, prefix := range member.Prefixes {
 			if !within(cidrs, prefix) {
-				tell("node %s: %s is not a part of the TSN network (--tsn-cidr)", member.Node, prefix)
+				refuse("node %s: %s is not a part of the TSN network (--tsn-cidr)", member.Node, prefix)
 			} else if older := claimed(admitted, prefix); older != "" {
-				tell("node %s: %s is claimed by node %s too, which is older", member.Node, prefix, older)
+				refuse("node %s: %s is claimed by node %s too, which is older", member.Node, prefix, older)
 			} else {
 				kept = append(kept, prefix)
 			}
@@ -202,8 +201,7 @@ func within(cidrs []netip.Prefix, prefix netip.Prefix) bool {
 	})
 }
 
-// Held are those of a node's prefixes that the controller or an administrator gave it: what a node says of itself counts for
-// nothing more.
+// Held divides a node's prefixes into those that the controller or an administrator assigned to it, and all others.
 func Held(prefixes, given []netip.Prefix) (held, refused []netip.Prefix) {
 	for _, prefix := range prefixes {
 		if slices.Contains(given, prefix) {

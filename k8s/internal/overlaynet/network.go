@@ -54,7 +54,7 @@ type Network struct {
 	handle *netlink.Handle
 	// sysctl writes one value below /proc/sys/net.
 	sysctl func(name, value string) error
-	// filter lets the network through a node that forwards nothing by default; nil: somebody else's namespace.
+	// filter lets the network through a node that forwards nothing by default; nil: the namespace is not the node's.
 	filter func(context.Context) error
 	// filteredAt is when it was last asked: it starts programs, and other people change rules seldom.
 	filteredAt time.Time
@@ -185,7 +185,7 @@ func (n *Network) Reconcile(own Own, others []Member) (VTEP, []string, error) {
 	return vtep, changes, err
 }
 
-// device makes the VXLAN device, or makes it anew where it is another one.
+// device makes the VXLAN device, and replaces a device with other attributes.
 func (n *Network) device(own Own, changes *[]string) (netlink.Link, error) {
 	name := n.config.Device
 	want := &netlink.Vxlan{
@@ -294,7 +294,7 @@ func (n *Network) forwarding() error {
 		return nil
 	}
 	if err := n.filter(context.Background()); err != nil {
-		return fmt.Errorf("%s: the node's packet filter forwards nothing, and cannot be told to: %w", n.config.Device, err)
+		return fmt.Errorf("%s: the node's packet filter drops forwarded packets, and no rule can be added: %w", n.config.Device, err)
 	}
 	n.filteredAt = time.Now()
 	return nil

@@ -87,7 +87,7 @@ func (n *Network) addresses(link netlink.Link, prefixes []netip.Prefix, changes 
 	return nil
 }
 
-// neighbours sets stations and tunnel ends, then removes those that nobody asked for.
+// neighbours sets stations and tunnel ends, then removes all others.
 func (n *Network) neighbours(t tables, changes *[]string) error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, unix.AF_BRIDGE} {
 		have, err := n.handle.NeighList(t.index, family)

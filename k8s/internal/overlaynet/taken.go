@@ -11,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Claim is a range that somebody else uses.
+// Claim is a range that is in use outside the TSN network.
 type Claim struct {
 	What   string
 	Prefix netip.Prefix
 }
 
-// ClaimsOf a Node: its addresses, and its pods' on the default network. What cannot be read is somebody else's to tell.
+// ClaimsOf returns the ranges that a Node uses: its addresses, and its pods' range on the default network. It leaves out what it cannot read.
 func ClaimsOf(node *corev1.Node) []Claim {
 	var claims []Claim
 	for _, one := range node.Status.Addresses {
@@ -37,13 +37,13 @@ func ClaimsOf(node *corev1.Node) []Claim {
 	return claims
 }
 
-// HostClaim is that of one address.
+// HostClaim makes the claim of one address.
 func HostClaim(what string, address netip.Addr) Claim {
 	address = address.Unmap().WithZone("")
 	return Claim{what, netip.PrefixFrom(address, address.BitLen())}
 }
 
-// ServiceClaim is that of the API server's service, as every pod is told of it: an address of the services' range.
+// ServiceClaim makes the claim of the API server's service, from the variable that every pod has: an address of the services' range.
 func ServiceClaim(environment func(string) string) []Claim {
 	address, err := netip.ParseAddr(environment("KUBERNETES_SERVICE_HOST"))
 	if err != nil {
@@ -52,7 +52,7 @@ func ServiceClaim(environment func(string) string) []Claim {
 	return []Claim{HostClaim("the API server, KUBERNETES_SERVICE_HOST", address)}
 }
 
-// CheckFree refuses a TSN network of which a part is somebody else's: its routes would take their packets.
+// CheckFree refuses a TSN network that overlaps a claim: its routes would take packets of others.
 func CheckFree(cidrs []netip.Prefix, claims []Claim) error {
 	var found []string
 	for _, cidr := range cidrs {
@@ -76,7 +76,7 @@ func CheckFree(cidrs []netip.Prefix, claims []Claim) error {
 		"for controller and agents (network.cidrs)", strings.Join(Texts(cidrs), ","), strings.Join(found, ", "), more)
 }
 
-// Reachable leaves out the members whose end of the tunnel is of another address family than this node's: no frame gets there.
+// Reachable leaves out the members with a tunnel end of another address family than this node's: no frame reaches them.
 func Reachable(own netip.Addr, others []Member) (reachable []Member, conflicts []string) {
 	for _, other := range others {
 		if other.Address.Is4() == own.Is4() {

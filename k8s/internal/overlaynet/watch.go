@@ -4,6 +4,7 @@ package overlaynet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,78 +12,61 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Watch calls `changed` when links, addresses, routes or neighbours of the namespace change, whoever changes them. It
-// returns with the first error: notifications may have been lost then, so the caller looks once and watches again.
-// `namespace` is nil for the process's own.
+// Watch calls `changed` when links, addresses, routes or neighbours of the namespace change. It returns the first error: notifications
+// may be lost then, so the caller reads all tables and watches again. `namespace` is nil for the process's own.
 func Watch(ctx context.Context, namespace *netns.NsHandle, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
-	failed := make(chan error, 4)
-	fail := func(err error) {
+	events := make(chan error, 64) // nil: a change
+	post := func(event error) {
 		select {
-		case failed <- err:
-		default:
+		case events <- event:
+		case <-done:
 		}
 	}
-	links := make(chan netlink.LinkUpdate, 64)
-	routes := make(chan netlink.RouteUpdate, 64)
-	neighbours := make(chan netlink.NeighUpdate, 64)
-	addresses := make(chan netlink.AddrUpdate, 64)
-	subscribers := []func() error{
-		func() error {
-			return netlink.LinkSubscribeWithOptions(links, done,
-				netlink.LinkSubscribeOptions{Namespace: namespace, ErrorCallback: fail})
-		},
-		func() error {
-			return netlink.RouteSubscribeWithOptions(routes, done,
-				netlink.RouteSubscribeOptions{Namespace: namespace, ErrorCallback: fail})
-		},
-		func() error {
-			return netlink.NeighSubscribeWithOptions(neighbours, done,
-				netlink.NeighSubscribeOptions{Namespace: namespace, ErrorCallback: fail})
-		},
-		func() error {
-			return netlink.AddrSubscribeWithOptions(addresses, done,
-				netlink.AddrSubscribeOptions{Namespace: namespace, ErrorCallback: fail})
-		},
-	}
-	for _, subscribe := range subscribers {
-		if err := subscribe(); err != nil {
-			return fmt.Errorf("watch the kernel's tables: %w", err)
-		}
-	}
-	// Who still has something to say when this ends must not wait for a reader.
-	defer func() {
-		go drain(links)
-		go drain(routes)
-		go drain(neighbours)
-		go drain(addresses)
-	}()
-	for {
-		open := true
+	err := errors.Join(
+		subscribe(post, func(updates chan<- netlink.LinkUpdate) error {
+			return netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{Namespace: namespace, ErrorCallback: post})
+		}),
+		subscribe(post, func(updates chan<- netlink.RouteUpdate) error {
+			return netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: namespace, ErrorCallback: post})
+		}),
+		subscribe(post, func(updates chan<- netlink.NeighUpdate) error {
+			return netlink.NeighSubscribeWithOptions(updates, done, netlink.NeighSubscribeOptions{Namespace: namespace, ErrorCallback: post})
+		}),
+		subscribe(post, func(updates chan<- netlink.AddrUpdate) error {
+			return netlink.AddrSubscribeWithOptions(updates, done, netlink.AddrSubscribeOptions{Namespace: namespace, ErrorCallback: post})
+		}),
+	)
+	for err == nil {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-failed:
-			return fmt.Errorf("watch the kernel's tables: %w", err)
-		case _, open = <-links:
-		case _, open = <-routes:
-		case _, open = <-neighbours:
-		case _, open = <-addresses:
+		case err = <-events:
+			if err == nil {
+				changed()
+			}
 		}
-		if !open {
-			return fmt.Errorf("watch the kernel's tables: the socket was closed")
-		}
-		changed()
 	}
+	return fmt.Errorf("watch the kernel's tables: %w", err)
 }
 
-func drain[T any](updates <-chan T) {
-	for range updates { // closed by netlink's reader when it ends
+// subscribe posts nil for each update, and an error when netlink's reader ends.
+func subscribe[T any](post func(error), begin func(chan<- T) error) error {
+	updates := make(chan T)
+	if err := begin(updates); err != nil {
+		return err
 	}
+	go func() {
+		for range updates {
+			post(nil)
+		}
+		post(errors.New("the socket was closed"))
+	}()
+	return nil
 }
 
-// Settle turns a burst of signals into one: it waits until nothing came for `quiet`, at most ten times as long.
+// Settle turns a burst of signals into one: it waits until no signal came for `quiet`, at most ten times as long.
 func Settle(ctx context.Context, signals <-chan struct{}, quiet time.Duration) {
 	last := time.After(10 * quiet)
 	for {

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Check compares what is there with what Make made; every difference is in the error.
+// Check compares the link with what Make made. The error names every difference.
 func Check(spec Spec) error {
 	e, err := open(spec.Netns)
 	if err != nil {
@@ -41,7 +41,7 @@ func Check(spec Spec) error {
 	return errors.Join(faults...)
 }
 
-// CheckForeign looks for another plugin's interface.
+// CheckForeign returns an error when the interface that another plugin made is not there.
 func CheckForeign(namespace, name string) error {
 	e, err := open(namespace)
 	if err != nil {

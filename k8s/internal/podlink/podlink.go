@@ -8,7 +8,7 @@
 //	pod:  10.99.1.7/32 on IFNAME, 10.99.0.0/16 via 169.254.1.1, neighbour 169.254.1.1 = MAC of the host end
 //	host: 169.254.1.1/32 on ktsnHASH, 10.99.1.7/32 on it, neighbour 10.99.1.7 = MAC of the pod end
 //
-// Everything goes when the host end is deleted. It never touches another link, another route or a default of the pod's.
+// Deleting the host end removes everything. This package never touches another link, another route or a default route of the pod.
 package podlink
 
 import (
@@ -29,7 +29,7 @@ var (
 	NextHop6 = net.ParseIP("fe80::1")
 )
 
-// NextHop of the address's family.
+// NextHop returns the next hop of the address's family.
 func NextHop(address net.IP) net.IP {
 	if address.To4() != nil {
 		return NextHop4
@@ -37,7 +37,7 @@ func NextHop(address net.IP) net.IP {
 	return NextHop6
 }
 
-// HostAddress is the address with its full length.
+// HostAddress returns the address as a prefix of full length.
 func HostAddress(address net.IP) *net.IPNet {
 	if v4 := address.To4(); v4 != nil {
 		return &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}
@@ -45,7 +45,7 @@ func HostAddress(address net.IP) *net.IPNet {
 	return &net.IPNet{IP: address, Mask: net.CIDRMask(128, 128)}
 }
 
-// Spec of a link.
+// Spec says which link to make.
 type Spec struct {
 	Netns     string // path
 	Interface string // in the pod
@@ -56,20 +56,19 @@ type Spec struct {
 	Routes    []*net.IPNet // prefixes behind the next hop
 }
 
-// Link as it was made.
+// Link is what Make has made.
 type Link struct {
 	HostMAC, PodMAC net.HardwareAddr
 	MTU             int
 }
 
-// ErrExists: the pod has an interface of that name that is not ours.
+// ErrExists says that the pod has an interface of that name that tsn-cni did not make.
 var ErrExists = errors.New("the pod has an interface of that name already")
 
-// Both ends: a connection to each namespace's kernel tables.
+// ends has a netlink socket in the node's namespace and one in the pod's.
 type ends struct {
 	host, pod *netlink.Handle
 	namespace netns.NsHandle
-	owned     bool // the descriptor of the namespace goes with it
 }
 
 func (e *ends) close() {
@@ -78,9 +77,7 @@ func (e *ends) close() {
 			handle.Close()
 		}
 	}
-	if e.owned {
-		e.namespace.Close()
-	}
+	e.namespace.Close()
 }
 
 func open(path string) (*ends, error) {
@@ -88,19 +85,7 @@ func open(path string) (*ends, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
-	e, err := openAt(path, namespace)
-	if err != nil {
-		namespace.Close()
-		return nil, err
-	}
-	e.owned = true
-	return e, nil
-}
-
-// OpenAt leaves the namespace's descriptor to the caller.
-func openAt(path string, namespace netns.NsHandle) (*ends, error) {
 	e := &ends{namespace: namespace}
-	var err error
 	if e.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
 		e.pod, err = netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
 	}
@@ -119,17 +104,16 @@ func RandomMAC() net.HardwareAddr {
 	return mac
 }
 
-// Octets of a packet where nobody says otherwise: Ethernet's, as the kernel has it.
+// MTU in octets where the configuration names none: Ethernet's.
 const mtuDefault = 1500
 
-// Make makes the link and everything on it. After an error part of it may be there: Delete takes it away.
+// Make makes the link and everything on it. After an error a part of it may exist: Delete removes it.
 func Make(spec Spec) (*Link, error) {
-	namespace, err := netns.GetFromPath(spec.Netns)
+	e, err := open(spec.Netns)
 	if err != nil {
-		return nil, fmt.Errorf("network namespace %s: %w", spec.Netns, err)
+		return nil, err
 	}
-	defer namespace.Close()
-	// Addresses chosen here need not be asked for afterwards.
+	defer e.close()
 	link := &Link{HostMAC: RandomMAC(), PodMAC: spec.MAC, MTU: spec.MTU}
 	if link.PodMAC == nil {
 		link.PodMAC = RandomMAC()
@@ -137,56 +121,34 @@ func Make(spec Spec) (*Link, error) {
 	if link.MTU == 0 {
 		link.MTU = mtuDefault
 	}
-	numbers, err := makePair(spec, link, namespace)
+	host, pod, err := e.pair(spec, link)
 	if err != nil || len(spec.Addresses) == 0 {
 		return link, err
 	}
-	e, err := openAt(spec.Netns, namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer e.close()
-	host, pod := numbered(spec.Host, numbers[0]), numbered(spec.Interface, numbers[1])
 	if err := e.address(spec, link, host, pod); err != nil {
 		return nil, err
 	}
 	return link, e.route(spec, link, host, pod)
 }
 
-func numbered(name string, number int) netlink.Link {
-	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.Index = name, number
-	return &netlink.Device{LinkAttrs: attributes}
-}
-
-// MakePair makes both ends, up; their numbers, the node's end first.
-func makePair(spec Spec, link *Link, namespace netns.NsHandle) (numbers [2]int, err error) {
-	host, err := openTables(netns.None())
-	if err != nil {
-		return numbers, err
-	}
-	defer host.close()
-	pod, err := openTables(namespace)
-	if err != nil {
-		return numbers, fmt.Errorf("network namespace %s: %w", spec.Netns, err)
-	}
-	defer pod.close()
-	if err := host.pair(spec, link, namespace); err != nil {
-		if errors.Is(err, syscall.EEXIST) && pod.has(spec.Interface) {
-			return numbers, fmt.Errorf("%s: %w", spec.Interface, ErrExists)
+// pair makes both ends, up.
+func (e *ends) pair(spec Spec, link *Link) (host, pod netlink.Link, err error) {
+	veth := netlink.NewVeth(netlink.NewLinkAttrs())
+	veth.Name, veth.MTU, veth.HardwareAddr, veth.Flags = spec.Host, link.MTU, link.HostMAC, net.FlagUp
+	veth.PeerName, veth.PeerMTU, veth.PeerHardwareAddr, veth.PeerNamespace = spec.Interface, uint32(link.MTU), link.PodMAC, netlink.NsFd(e.namespace)
+	if err := e.host.LinkAdd(veth); err != nil {
+		if _, missing := e.pod.LinkByName(spec.Interface); missing == nil && errors.Is(err, syscall.EEXIST) {
+			return nil, nil, fmt.Errorf("%s: %w", spec.Interface, ErrExists)
 		}
-		return numbers, fmt.Errorf("veth %s, %s (MTU %d): %w", spec.Host, spec.Interface, spec.MTU, err)
+		return nil, nil, fmt.Errorf("veth %s, %s (MTU %d): %w", spec.Host, spec.Interface, spec.MTU, err)
 	}
-	if err := pod.up(spec.Interface); err != nil {
-		return numbers, fmt.Errorf("%s up: %w", spec.Interface, err)
+	if pod, err = e.pod.LinkByName(spec.Interface); err == nil {
+		err = e.pod.LinkSetUp(pod)
 	}
-	if len(spec.Addresses) == 0 {
-		return numbers, nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s up: %w", spec.Interface, err)
 	}
-	if numbers[0], err = host.number(spec.Host); err == nil {
-		numbers[1], err = pod.number(spec.Interface)
-	}
-	return numbers, err
+	return veth, pod, nil
 }
 
 func (e *ends) address(spec Spec, link *Link, host, pod netlink.Link) error {
@@ -226,7 +188,7 @@ func (e *ends) route(spec Spec, link *Link, host, pod netlink.Link) error {
 			return fmt.Errorf("route of the node to %s by %s: %w%s", address, spec.Host, err, another(err))
 		}
 	}
-	// The node speaks from the next hop's address; what the pod's other interface of ours leads to is the same node.
+	// The node sends from the next hop's address. Another interface of tsn-cni in the pod may have the route already: it leads to the same node.
 	if hops := families(spec.Addresses); len(hops) > 0 && hops[0].To4() != nil {
 		back := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: HostAddress(NextHop4), Scope: unix.RT_SCOPE_LINK}
 		if err := e.pod.RouteAdd(back); err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -263,7 +225,7 @@ func neighbour(handle *netlink.Handle, link netlink.Link, address net.IP, mac ne
 	return nil
 }
 
-// Families gives the next hops that these addresses need.
+// families returns the next hops that these addresses need.
 func families(addresses []net.IP) []net.IP {
 	var hops []net.IP
 	for _, hop := range []net.IP{NextHop4, NextHop6} {
@@ -277,21 +239,25 @@ func families(addresses []net.IP) []net.IP {
 	return hops
 }
 
-// Delete takes the link away by its host end; none is no error.
+// Delete removes the link by its host end. It is no error where there is none.
 func Delete(host string) error {
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(host)
+	link, err := netlink.LinkByName(host)
 	if err == nil {
-		err = handle.LinkDel(link)
+		err = netlink.LinkDel(link)
 	}
 	if err != nil && !isGone(err) {
 		return fmt.Errorf("%s: %w", host, err)
 	}
 	return nil
+}
+
+// MTUOf a device of the node; 0 where there is none.
+func MTUOf(device string) int {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().MTU
 }
 
 func isGone(err error) bool {

@@ -14,10 +14,10 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// EnableIPv6 on an interface of the namespace: runtimes switch it off for all of a pod's interfaces.
+// enableIPv6 switches IPv6 on for an interface of the namespace: runtimes switch it off for all interfaces of a pod.
 func enableIPv6(namespace netns.NsHandle, name string) error {
 	done := make(chan error, 1)
-	// A thread that has been in another namespace is not given back: the goroutine ends with it.
+	// The thread ends with the goroutine, as it stays in the other namespace.
 	go func() {
 		runtime.LockOSThread()
 		if err := netns.Set(namespace); err != nil {
@@ -47,7 +47,7 @@ func Forward(addresses []net.IP) error {
 	return nil
 }
 
-// Set writes only what differs: where it is right already it may well be read-only.
+// set writes only a value that differs: the file may be read-only where the value is right.
 func set(path, value string) error {
 	found, err := os.ReadFile(path)
 	if err != nil {

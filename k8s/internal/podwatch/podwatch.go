@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podwatch finds containers that have a TSN slot but whose programs do not use KTSN.
+// Package podwatch finds containers that have a TSN slot without a program that uses KTSN.
 //
 // In: the kubelet's pod-resources API (who has which slot), the interfaces that tsn-cni attached, ktsnd's clients. Out:
-// one finding for each such container, with what to do. Where the library is not loaded nothing else would tell: the
-// program's frames leave by the kernel, as if nobody had asked. It never acts on a pod.
+// one finding for each such container, with what to do. Nothing else shows that the library is not loaded: the program's frames leave by the
+// kernel, as without a slot. It never acts on a pod.
 package podwatch
 
 import (
@@ -94,7 +94,7 @@ const (
 func Find(holders []Holder, interfaces []Interface, list *nodeapi.ListReply) []Finding {
 	clients := map[string]int{}
 	for _, one := range list.GetAttachments() {
-		clients[one.GetAttachment().GetName()] = len(one.GetClients())
+		clients[one.GetName()] = len(one.GetClients())
 	}
 	var findings []Finding
 	for _, holder := range holders {
@@ -145,9 +145,9 @@ func (f Finding) OnTheHost() Finding {
 // Patience remembers findings, and lets through those that last: a program needs its time to start, and the same thing is not said
 // twice.
 type Patience struct {
-	after time.Duration
-	since map[string]time.Time
-	told  map[string]bool
+	after    time.Duration
+	since    map[string]time.Time
+	reported map[string]bool
 }
 
 // NewPatience lets findings through that have lasted so long.
@@ -156,25 +156,25 @@ func NewPatience(after time.Duration) *Patience {
 }
 
 // Lasting takes the findings of a moment: `lasting` are those that have lasted long enough, `news` those of them that were not
-// told yet. What is not found any more is forgotten.
+// reported yet. It forgets findings that are gone.
 func (p *Patience) Lasting(now time.Time, findings []Finding) (lasting, news []Finding) {
-	since, told := map[string]time.Time{}, map[string]bool{}
+	since, reported := map[string]time.Time{}, map[string]bool{}
 	for _, finding := range findings {
 		key := fmt.Sprintf("%s/%s/%s %s", finding.Namespace, finding.Pod, finding.Container, finding.Reason)
 		begin, known := p.since[key]
 		if !known {
 			begin = now
 		}
-		since[key], told[key] = begin, p.told[key]
+		since[key], reported[key] = begin, p.reported[key]
 		if now.Sub(begin) < p.after {
 			continue
 		}
 		lasting = append(lasting, finding)
-		if !told[key] {
+		if !reported[key] {
 			news = append(news, finding)
-			told[key] = true
+			reported[key] = true
 		}
 	}
-	p.since, p.told = since, told
+	p.since, p.reported = since, reported
 	return lasting, news
 }

@@ -63,9 +63,7 @@ func TestHolders(t *testing.T) {
 }
 
 func state(name string, clients int) *nodeapi.AttachmentState {
-	return &nodeapi.AttachmentState{
-		Attachment: &nodeapi.Attachment{Name: name}, Clients: make([]*nodeapi.Client, clients),
-	}
+	return &nodeapi.AttachmentState{Name: name, Clients: make([]*nodeapi.Client, clients)}
 }
 
 func TestFind(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policyfile tells which pods network policies select: tsn-cni by RUN_DIR/policies.json, ktsnd by restrictions.
+// Package policyfile computes which pods network policies select: for tsn-cni as RUN_DIR/policies.json, for ktsnd as restrictions.
 //
 // In: the agent's informers of NetworkPolicies and of this node's pods, the names of policies of other kinds. Out: the contents
 // of the file, and what the policies leave of one pod's short cuts. Frames of KTSN pass by the node's packet filter, so a pod that a
@@ -29,7 +29,7 @@ type File struct {
 	Synced bool `json:"synced"`
 	// Unread says why policies of a kind other than NetworkPolicy are not known; empty: they are.
 	Unread string `json:"unread,omitempty"`
-	// Every names the policies of other kinds, which nobody reads here, by namespace; "": of the whole cluster. Each counts
+	// Every names the policies of kinds that KTSN cannot read, by namespace; "": of the whole cluster. Each counts
 	// as one that selects every pod there, for both directions.
 	Every map[string][]string `json:"every,omitempty"`
 	// Namespaces that have egress policies, with their names; IngressNamespaces the same of ingress policies. For people: ADD goes by Pods.
@@ -116,7 +116,7 @@ func names(policies []*networking.NetworkPolicy, is func(*networking.NetworkPoli
 	return found
 }
 
-// UIDOf is the UID that the container runtime is told: a static pod's is not its mirror's.
+// UIDOf is the UID that the container runtime knows; for a static pod it differs from the mirror pod's UID.
 func UIDOf(pod *corev1.Pod) string {
 	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != "" {
 		return hash

@@ -103,8 +103,8 @@ func sorted(prefixes []netip.Prefix) []netip.Prefix {
 }
 
 // Restrict says what the policies leave of a pod's short cuts. Of what an egress policy allows only address blocks for all UDP ports
-// can be expressed; what it allows by labels or for some ports is left out. An ingress policy that selects the pod closes the short
-// way in, whatever it allows: the kernel's way has an engine that knows.
+// can be expressed; what it allows by labels or for some ports is left out. An ingress policy that selects the pod closes the
+// ingress fast path, whatever the policy allows: on the kernel's path an engine enforces it.
 func Restrict(pod *corev1.Pod, policies []*networking.NetworkPolicy, others Others) Restriction {
 	selecting := selecting(policies, pod)
 	egress, ingress, every := names(selecting, isEgress), names(selecting, isIngress), others.about(pod.Namespace)

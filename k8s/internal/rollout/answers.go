@@ -44,7 +44,7 @@ const answersMax = 64 << 10
 
 // Answer is about one rollout.
 type Answer struct {
-	// UID of the GateSchedule: one that was deleted and made anew is another.
+	// UID of the GateSchedule: an object that was deleted and made again has another.
 	UID        string `json:"uid"`
 	Generation int64  `json:"generation"`
 	Attempt    int64  `json:"attempt"`
@@ -82,7 +82,7 @@ const (
 	portMax    = 15
 )
 
-// Printable cuts a text that somebody else wrote, and takes out what a terminal would act on.
+// Printable shortens a text of another program, and removes control characters.
 func Printable(text string, length int) string {
 	text = text[:min(len(text), length)]
 	return strings.Map(func(r rune) rune {

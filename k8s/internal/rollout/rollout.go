@@ -8,7 +8,7 @@
 //	   └───────────────────────────────────────┘ later, or when the spec changes
 //
 // Checking: every node's ktsnd is asked, nothing changes. Committed: all said yes; the status has one ConfigChangeTime for
-// all, and each agent applies. Whoever has not confirmed well before that instant makes it Rejected, and every agent goes back to
+// all, and each agent applies. A node that has not confirmed well before that instant makes it Rejected, and every agent goes back to
 // what was accepted before. Nodes that join later get what is accepted: schedules are aligned to TAI, so they need no common
 // instant with the others.
 package rollout
@@ -142,11 +142,11 @@ func (c Config) begin(status *v1alpha1.GateScheduleStatus, schedule *v1alpha1.Ga
 	}
 }
 
-// conflict names an older GateSchedule for the same uplink on one of the nodes. One that never was accepted nowhere stands in
-// nobody's way.
+// conflict names an older GateSchedule for the same uplink on one of the nodes. A GateSchedule that was never
+// accepted on any node is no conflict.
 func conflict(schedule *v1alpha1.GateSchedule, others []*v1alpha1.GateSchedule, selected []string) string {
 	for _, other := range others {
-		if other.UID == schedule.UID || !Older(other, schedule) {
+		if other.UID == schedule.UID || v1alpha1.ByAge(other, schedule) > 0 {
 			continue
 		}
 		for _, rollout := range []*v1alpha1.Rollout{other.Status.Accepted, other.Status.Candidate} {
@@ -157,14 +157,6 @@ func conflict(schedule *v1alpha1.GateSchedule, others []*v1alpha1.GateSchedule, 
 		}
 	}
 	return ""
-}
-
-// Older says whether a goes before b.
-func Older(a, b *v1alpha1.GateSchedule) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
 }
 
 // checking waits for all nodes' answers.
@@ -256,7 +248,7 @@ func (c Config) committed(status *v1alpha1.GateScheduleStatus, schedule *v1alpha
 	status.Message = fmt.Sprintf("generation %d: waiting for node %s to apply it", candidate.Generation, strings.Join(silent, ", "))
 	if !now.Before(candidate.Until.Time) {
 		c.reject(status, candidate.Generation, candidate.Attempt, ReasonSilent, fmt.Sprintf(
-			"node %s did not confirm in time: nobody keeps it", strings.Join(silent, ", ")), now)
+			"node %s did not confirm in time: no node keeps it", strings.Join(silent, ", ")), now)
 	}
 }
 

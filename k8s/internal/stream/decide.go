@@ -26,7 +26,7 @@ const (
 	nodesShown = 100
 )
 
-// placeKept is how long a stream that has no pod on a node any more keeps its place there: its pods are being made anew.
+// placeKept is how long a stream that has no pod on a node any more keeps its place there: its pods are being replaced.
 const placeKept = 30 * time.Second
 
 // World is all that a decision depends on.
@@ -58,7 +58,7 @@ type held struct {
 	preempted []Demand
 }
 
-// sent tells who sends what: the same twice is one stream too many.
+// sent identifies a talker and its destination: the second stream with both is refused.
 type sent struct {
 	talker      talkerKey
 	device      string
@@ -103,12 +103,7 @@ func (w *World) Decide(now time.Time) map[types.UID]v1alpha1.StreamStatus {
 
 func (w *World) index() {
 	w.Schedules = slices.Clone(w.Schedules)
-	slices.SortFunc(w.Schedules, func(a, b *v1alpha1.GateSchedule) int {
-		if rollout.Older(a, b) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(w.Schedules, v1alpha1.ByAge)
 	if w.Memo == nil {
 		w.Memo = NewMemo()
 	}
@@ -156,8 +151,8 @@ func (w *World) accept(book *ledger, stream *v1alpha1.Stream, places []*place) {
 	}
 }
 
-// keep the place of a stream that waits where it was accepted a moment ago: its pods are being made anew, or their attachments are. Nobody
-// younger shall be told that there is room.
+// keep the place of a stream that waits where it was accepted a moment ago: its pods, or their attachments, are being replaced. A younger
+// stream must not get the place.
 func (w *World) keep(book *ledger, p *place) {
 	key := bookKey{p.stream.UID, p.node.Name}
 	before, has := w.Memo.booked[key]

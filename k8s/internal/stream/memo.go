@@ -22,7 +22,7 @@ type bookKey struct {
 	node   string
 }
 
-// booking is where a stream was accepted: its place is kept while its pods are made anew.
+// booking is where a stream was accepted: its place is kept while its pods are replaced.
 type booking struct {
 	generation    int64
 	port          string

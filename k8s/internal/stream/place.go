@@ -48,7 +48,7 @@ type place struct {
 	fault    *Fault
 	waits    string
 	latency  int64
-	handOver int64 // that was reckoned with
+	handOver int64 // that was assumed
 }
 
 func (p *place) refuse(reason string, code int32, format string, arguments ...any) {

@@ -38,7 +38,7 @@ type Report struct {
 type PortReport struct {
 	// LinkSpeed in bit/s; 0: not known.
 	LinkSpeed int64 `json:"linkSpeed,omitempty"`
-	// HandOver that ktsnd reckons with, rounded up to 10 µs, so that it seldom changes; 0: not known.
+	// HandOver that ktsnd assumes, rounded up to 10 µs, so that it seldom changes; 0: not known.
 	HandOver int64 `json:"handOver,omitempty"`
 	// Schedule is the name of the gate schedule it has.
 	Schedule string `json:"schedule,omitempty"`
@@ -48,7 +48,7 @@ type PortReport struct {
 type TalkerReport struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
-	// UID of the pod, its first characters: one that was made anew with its name is another.
+	// UID of the pod, its first characters: a new pod of the same name has another.
 	UID       string `json:"uid,omitempty"`
 	Interface string `json:"interface"`
 	Port      string `json:"port,omitempty"`
@@ -140,8 +140,8 @@ func ParseReport(text string) Report {
 	return report
 }
 
-// OnlyReported says whether nothing of a Node is new but such a report: it changes every ten seconds, on every node, and concerns
-// nobody but ktsn-controller.
+// OnlyReported is true when only such a report of a Node has changed. A report changes every ten seconds on every node, and only
+// ktsn-controller reads it.
 func OnlyReported(before, after any) bool {
 	was, isNode := before.(*corev1.Node)
 	is, _ := after.(*corev1.Node)

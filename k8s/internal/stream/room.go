@@ -80,8 +80,8 @@ func (d *Demand) each(span int64) int64 {
 }
 
 // Judge looks at all demands of a port together. `faults` says for each what is wrong (nil: nothing), `latency` how long its
-// frames take up to the wire at worst: since their transmit time, or, time-aware, since the interval's begin. Where nobody `asks` for it,
-// it is reckoned for those alone that have a bound.
+// frames take up to the wire at worst: since their transmit time, or, time-aware, since the interval's begin. Unless `asks` is set,
+// it is computed only for streams with a bound.
 func (p *Port) Judge(demands []Demand, asks bool) (faults []*Fault, latency []int64) {
 	faults, latency = make([]*Fault, len(demands)), make([]int64, len(demands))
 	overload := p.link(demands)

@@ -25,11 +25,11 @@ Examples:
 Exit status: 0 nothing failed (there may be warnings); 1 something failed;
   2 wrong usage or no such program.";
 
-/// Look at this machine, and tell what to change.
+/// Look at this machine, and say what to change.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
-    /// Also tell whether libktsn can serve this program.
+    /// Also check whether libktsn can serve this program.
     #[arg(long, value_name = "PROGRAM")]
     program: Option<OsString>,
     /// Also measure how much earlier a program has to send that kernel capture serves: a second of traffic in network
@@ -44,9 +44,9 @@ pub(crate) struct DoctorArgs {
     run_dir: Option<PathBuf>,
 }
 
-/// Looks and tells.
+/// Looks at the machine and shows the findings.
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
-    match tell(args) {
+    match show(args) {
         Ok(status) => status.into(),
         Err((status, what)) => {
             eprintln!("ktsn doctor: {what}");
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-fn tell(args: &DoctorArgs) -> Result<u8, (u8, String)> {
+fn show(args: &DoctorArgs) -> Result<u8, (u8, String)> {
     let run_dir =
         control::run_dir(args.run_dir.as_deref()).map_err(|error| (2, format!("--run-dir: {error}")))?;
     let program = match &args.program {
@@ -67,7 +67,7 @@ fn tell(args: &DoctorArgs) -> Result<u8, (u8, String)> {
     };
     let findings = doctor::look(&run_dir, program.as_deref(), args.capture);
     let text = if args.json { json_of(&run_dir, &findings, program.as_deref()) } else { text_of(&findings) };
-    output::write(&text).map_err(|error| (1, format!("standard output: {error}; write to another place")))?;
+    output::show(&text).map_err(|what| (1, what))?;
     Ok(u8::from(count(&findings, State::Fail) > 0))
 }
 

@@ -63,12 +63,9 @@ fn local(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "expected PORT, ADDRESS:PORT or [ADDRESS]:PORT".to_owned())
 }
 
-/// Listens and tells.
+/// Listens and shows what was received.
 pub(crate) fn run(args: &ListenArgs) -> ExitCode {
-    match listen(args) {
-        Ok(status) => status,
-        Err(failed) => failed.report("listen"),
-    }
+    listen(args).unwrap_or_else(|failed| failed.report("listen"))
 }
 
 fn listen(args: &ListenArgs) -> Result<ExitCode, Failed> {

@@ -112,14 +112,14 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Tells whoever waits.
+    /// Writes the line `ready`.
     pub(crate) fn say_ready(&self) {
         let Some(fd) = self.ready_fd else { return };
-        let told = std::fs::OpenOptions::new()
+        let written = std::fs::OpenOptions::new()
             .write(true)
             .open(format!("/proc/self/fd/{fd}"))
             .and_then(|mut file| file.write_all(b"ready\n"));
-        if let Err(error) = told {
+        if let Err(error) = written {
             eprintln!("ktsn: --ready-fd {fd}: {error}; expected a pipe or file that is open for writing");
         }
     }

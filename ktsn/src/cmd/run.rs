@@ -5,7 +5,6 @@
 //! the program; with it a ktsnd of its own lives exactly as long as the program (`with_daemon`).
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -86,28 +85,19 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// Why nothing was run.
-#[derive(Debug)]
+/// Why the program was not run.
+#[derive(Debug, thiserror::Error)]
 enum Refused {
+    #[error("{0}")]
     Usage(String),
+    #[error("not possible here: {reason}: {what}")]
     NotPossible { reason: &'static str, what: String },
 }
 
 impl Refused {
-    fn status(&self) -> u8 {
-        match self {
-            Self::Usage(_) => 2,
-            Self::NotPossible { .. } => 3,
-        }
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(what) => f.write_str(what),
-            Self::NotPossible { reason, what } => write!(f, "not possible here: {reason}: {what}"),
-        }
+    fn report(&self) -> ExitCode {
+        eprintln!("ktsn run: {self}");
+        ExitCode::from(if matches!(self, Self::Usage(_)) { 2 } else { 3 })
     }
 }
 
@@ -115,10 +105,7 @@ impl fmt::Display for Refused {
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let (mut command, run_dir) = match prepare(args) {
         Ok(prepared) => prepared,
-        Err(refused) => {
-            eprintln!("ktsn run: {refused}");
-            return refused.status().into();
-        }
+        Err(refused) => return refused.report(),
     };
     let Some(attach) = &args.with_daemon else {
         let error = command.exec();
@@ -133,9 +120,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
             1.into()
         }
         Err(Failed::NotPossible(missing)) => {
-            let refused = Refused::NotPossible { reason: "ktsnd_missing", what: missing.to_string() };
-            eprintln!("ktsn run: {refused}");
-            refused.status().into()
+            Refused::NotPossible { reason: "ktsnd_missing", what: missing.to_string() }.report()
         }
     }
 }
@@ -211,7 +196,7 @@ fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
 /// Warns of a program that no preloaded library can serve; under `strict` that is an error. Where kernel capture takes what it
 /// sends, it needs no library.
 fn look_at_program(name: &OsStr, policy: Option<Policy>, run_dir: &Path) -> Result<(), Refused> {
-    // A program that is missing or unreadable is told by starting it.
+    // The start reports a program that is missing or unreadable.
     let Some(Ok(inspection)) = program::find(name).map(|path| program::inspect(&path)) else { return Ok(()) };
     let Some(obstacle) = inspection.obstacle else { return Ok(()) };
     if crate::captured::check(run_dir).is_ok() {

@@ -133,9 +133,9 @@ impl Input {
         if self.file.as_os_str() == "-" { "standard input".into() } else { self.file.display().to_string() }
     }
 
-    /// The schedule, or every fault on a line with file, line and column.
-    fn load(&self) -> Result<Schedule, String> {
-        load(&self.file, self.format.into())
+    /// The schedule; without one every fault is printed on a line with file, line and column.
+    fn load(&self) -> Option<Schedule> {
+        load(&self.file, self.format.into()).map_err(|faults| eprintln!("{faults}")).ok()
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::schedule;
 use crate::control::{self, ControlError};
-use crate::output::{self, Written, columns, span};
+use crate::output::{self, Written, or_dash, span, table};
 use crate::running::{self, Found};
 
 mod addresses;
@@ -30,8 +30,6 @@ mod rules;
 
 /// How often `--watch` looks.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Clears the terminal and puts the cursor to its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,13 +74,7 @@ struct Answers {
 
 /// Asks and shows.
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    match show(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(what) => {
-            eprintln!("ktsn status: {what}");
-            1.into()
-        }
-    }
+    output::finish("status", show(args))
 }
 
 fn show(args: &StatusArgs) -> Result<(), String> {
@@ -96,14 +88,13 @@ fn show(args: &StatusArgs) -> Result<(), String> {
             (true, true) => format!("{}\n", json_of(&run_dir, &answers)),
             (true, false) => format!("{:#}\n", json_of(&run_dir, &answers)),
             (false, true) if io::IsTerminal::is_terminal(&io::stdout()) => {
-                format!("{CLEAR}{}", text_of(&run_dir, &answers))
+                format!("{}{}", output::CLEAR, text_of(&run_dir, &answers))
             }
             (false, _) => text_of(&run_dir, &answers),
         };
-        match output::write(&text) {
-            Ok(Written::Whole) if args.watch => std::thread::sleep(WATCH_PERIOD),
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(format!("standard output: {error}; write to another place")),
+        match output::show(&text)? {
+            Written::Whole if args.watch => std::thread::sleep(WATCH_PERIOD),
+            _ => return Ok(()),
         }
     }
 }
@@ -122,7 +113,7 @@ async fn ask(run_dir: &Path, with_peers: bool) -> Result<Answers, ControlError> 
     if with_peers {
         let overlaid = answers.list.attachments.iter().filter(|state| state.overlay.is_some());
         let mut all = Vec::new();
-        for name in overlaid.filter_map(|state| Some(state.attachment.as_ref()?.name.clone())) {
+        for name in overlaid.map(|state| state.name.clone()) {
             let request = v1::GetPeersRequest { attachment: name.clone() };
             all.push((name, control::answer(run_dir, client.get_peers(request)).await?.peers));
         }
@@ -169,28 +160,24 @@ fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
 fn put_ports(text: &mut String, answers: &Answers) {
     let ports = &answers.list.ports;
     put!(text, "\nPorts: {}", ports.len());
-    let rows: Vec<Vec<String>> = ports
-        .iter()
-        .map(|port| {
-            let speed =
-                if port.link_speed == 0 { "-".into() } else { format!("{}", port.link_speed / 1_000_000) };
-            let link = if port.up { "up" } else { "DOWN" };
-            let gates = gates_of(answers, port);
-            vec![
-                port.device.clone(),
-                or_dash(&port.netns),
-                link.into(),
-                speed,
-                or_dash(&port.mode),
-                gates.map_or("-", schedule::status::word_of).into(),
-                or_dash(&port.schedule),
-                port.adapter.clone(),
-                port.adapter_reason.clone(),
-            ]
-        })
-        .collect();
-    let head = ["device", "netns", "link", "Mbit/s", "mode", "gates", "schedule", "adapter", "why"];
-    put_table(text, &head, &rows);
+    let rows = ports.iter().map(|port| (port, gates_of(answers, port)));
+    text.push_str(&table(
+        rows,
+        &[
+            ("device", |(port, _)| port.device.clone()),
+            ("netns", |(port, _)| or_dash(&port.netns)),
+            ("link", |(port, _)| if port.up { "up" } else { "DOWN" }.to_owned()),
+            ("Mbit/s", |(port, _)| match port.link_speed {
+                0 => "-".to_owned(),
+                speed => (speed / 1_000_000).to_string(),
+            }),
+            ("mode", |(port, _)| or_dash(&port.mode)),
+            ("gates", |(_, gates)| gates.map_or("-", schedule::status::word_of).to_owned()),
+            ("schedule", |(port, _)| or_dash(&port.schedule)),
+            ("adapter", |(port, _)| port.adapter.clone()),
+            ("why", |(port, _)| port.adapter_reason.clone()),
+        ],
+    ));
     for gates in answers.gates.iter().filter(|gates| gates.transmission_overrun.iter().any(|n| *n > 0)) {
         let overruns: u64 = gates.transmission_overrun.iter().sum();
         put!(
@@ -222,48 +209,47 @@ fn gates_of<'a>(answers: &'a Answers, port: &v1::Port) -> Option<&'a v1::Schedul
 fn put_attachments(text: &mut String, answers: &Answers) {
     let attachments = &answers.list.attachments;
     put!(text, "\nAttachments: {}", attachments.len());
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .map(|state| {
-            let attachment = state.attachment.clone().unwrap_or_default();
-            let streams: usize = state.clients.iter().map(|client| client.streams.len()).sum();
-            let overlay = attachment.vxlan.map_or_else(|| "none".into(), |vxlan| overlay_text(&vxlan));
-            vec![
-                attachment.name,
-                attachment.netns,
-                attachment.interface,
-                or_dash(&attachment.uplink),
-                overlay,
-                state.clients.len().to_string(),
-                streams.to_string(),
-            ]
-        })
-        .collect();
-    put_table(text, &["name", "netns", "interface", "uplink", "overlay", "clients", "streams"], &rows);
+    let rows = attachments.iter().map(|state| (state.fields(), state));
+    text.push_str(&table(
+        rows,
+        &[
+            ("name", |(_, state)| state.name.clone()),
+            ("netns", |(attachment, _)| word(attachment, "netns").to_owned()),
+            ("interface", |(attachment, _)| word(attachment, "interface").to_owned()),
+            ("uplink", |(attachment, _)| or_dash(word(attachment, "uplink"))),
+            ("overlay", |(attachment, _)| overlay_text(&attachment["overlay"]["vxlan"])),
+            ("clients", |(_, state)| state.clients.len().to_string()),
+            ("streams", |(_, state)| {
+                state.clients.iter().map(|client| client.streams.len()).sum::<usize>().to_string()
+            }),
+        ],
+    ));
 }
 
 fn put_clients(text: &mut String, attachments: &[v1::AttachmentState]) {
     let mut rows = Vec::new();
     for state in attachments {
-        let name = state.attachment.as_ref().map_or("-", |attachment| &attachment.name);
+        let name = &state.name;
         for client in &state.clients {
-            let pid = if client.pid == 0 { "-".into() } else { client.pid.to_string() };
+            rows.extend(client.streams.iter().map(|stream| (name, client, Some(stream))));
             if client.streams.is_empty() {
-                rows.push(vec![name.into(), pid.clone(), "-".into(), "-".into(), "-".into()]);
-            }
-            for stream in &client.streams {
-                rows.push(vec![
-                    name.into(),
-                    pid.clone(),
-                    stream.cookie.to_string(),
-                    or_dash(&stream.local),
-                    or_dash(&stream.peer),
-                ]);
+                rows.push((name, client, None));
             }
         }
     }
     put!(text, "\nClients and streams: {}", rows.len());
-    put_table(text, &["attachment", "pid", "socket cookie", "local", "peer"], &rows);
+    text.push_str(&table(
+        rows,
+        &[
+            ("attachment", |(name, ..)| (*name).to_owned()),
+            ("pid", |(_, client, _)| if client.pid == 0 { "-".to_owned() } else { client.pid.to_string() }),
+            ("socket cookie", |(.., stream)| {
+                stream.map_or("-".to_owned(), |stream: &v1::Stream| stream.cookie.to_string())
+            }),
+            ("local", |(.., stream)| or_dash(stream.map_or("", |stream| &stream.local))),
+            ("peer", |(.., stream)| or_dash(stream.map_or("", |stream| &stream.peer))),
+        ],
+    ));
 }
 
 /// The sums of the attachments that are gone, where there was one that did anything.
@@ -275,52 +261,24 @@ fn detached(statistics: &v1::StatisticsReply) -> Option<v1::AttachmentStatistics
 
 fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
     put!(text, "\nWorkers: {}", workers.len());
-    let rows: Vec<Vec<String>> = workers
-        .iter()
-        .map(|worker| {
-            vec![
-                worker.uplink.clone(),
-                worker.wake_ups.to_string(),
-                span(worker.spin_margin_ns),
-                span(worker.spin_ns),
-                worker.spin_budget_spent.to_string(),
-                worker.cpu_budget_spent.to_string(),
-                worker.clock_steps.to_string(),
-                worker.doorbells_muted.to_string(),
-                worker.regions_retired.to_string(),
-                worker.bugs.to_string(),
-                worker.reports.to_string(),
-                worker.reports_dropped.to_string(),
-                worker.notices_lost.to_string(),
-            ]
-        })
-        .collect();
-    let head = [
-        "uplink",
-        "wake-ups",
-        "spin margin",
-        "spun",
-        "spin budget spent",
-        "CPU budget spent",
-        "clock steps",
-        "muted",
-        "regions retired",
-        "bugs",
-        "reports",
-        "dropped",
-        "notices lost",
-    ];
-    put_table(text, &head, &rows);
-}
-
-fn put_table(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    if !rows.is_empty() {
-        text.push_str(&columns(head, rows));
-    }
-}
-
-fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-".into() } else { text.into() }
+    text.push_str(&table(
+        workers,
+        &[
+            ("uplink", |worker| worker.uplink.clone()),
+            ("wake-ups", |worker| worker.wake_ups.to_string()),
+            ("spin margin", |worker| span(worker.spin_margin_ns)),
+            ("spun", |worker| span(worker.spin_ns)),
+            ("spin budget spent", |worker| worker.spin_budget_spent.to_string()),
+            ("CPU budget spent", |worker| worker.cpu_budget_spent.to_string()),
+            ("clock steps", |worker| worker.clock_steps.to_string()),
+            ("muted", |worker| worker.doorbells_muted.to_string()),
+            ("regions retired", |worker| worker.regions_retired.to_string()),
+            ("bugs", |worker| worker.bugs.to_string()),
+            ("reports", |worker| worker.reports.to_string()),
+            ("dropped", |worker| worker.reports_dropped.to_string()),
+            ("notices lost", |worker| worker.notices_lost.to_string()),
+        ],
+    ));
 }
 
 type Counters = std::collections::HashMap<String, u64>;
@@ -387,28 +345,55 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
     })
 }
 
-/// `vxlan 7`, and what a segment adds.
-fn overlay_text(vxlan: &v1::Vxlan) -> String {
-    match vxlan.mode.as_str() {
-        "bridged" => format!("vxlan {} bridged, flood {}", vxlan.vni, vxlan.flood.len()),
-        _ => format!("vxlan {}", vxlan.vni),
+/// The text of a key; empty where there is none.
+fn word<'a>(attachment: &'a Value, key: &str) -> &'a str {
+    attachment[key].as_str().unwrap_or_default()
+}
+
+/// `vxlan 7`, and for bridged mode the number of tunnel ends that get copies; `none` without an overlay.
+fn overlay_text(vxlan: &Value) -> String {
+    if vxlan.is_null() {
+        return "none".to_owned();
+    }
+    let vni = vxlan["vni"].as_u64().unwrap_or_default();
+    match word(vxlan, "mode") {
+        "bridged" => format!("vxlan {vni} bridged, flood {}", vxlan["flood"].as_array().map_or(0, Vec::len)),
+        _ => format!("vxlan {vni}"),
     }
 }
 
-fn json_of_attachment(state: &v1::AttachmentState) -> Value {
-    let attachment = state.attachment.clone().unwrap_or_default();
+/// `overlay.vxlan` with a value for each key: an empty text, a 0 or an empty list where ktsnd knows none.
+fn json_of_vxlan(vxlan: &Value) -> Value {
+    let text = |key: &str| match &vxlan[key] {
+        Value::Number(number) => number.to_string(),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    };
+    let number = |key: &str| vxlan[key].as_u64().unwrap_or_default();
+    let list = |key: &str| vxlan[key].as_array().cloned().unwrap_or_default();
+    let peers = list("peers").into_iter().map(|peer| {
+        json!({ "prefix": word(&peer, "prefix"), "vtep": word(&peer, "vtep"), "mac": word(&peer, "mac") })
+    });
     json!({
-        "name": attachment.name, "netns": attachment.netns, "interface": attachment.interface,
-        "uplink": attachment.uplink, "destinations": attachment.destinations, "late": attachment.late,
-        "addresses": attachment.addresses, "withheld": state.withheld,
-        "vxlan": attachment.vxlan.map(|vxlan| json!({
-            "mode": vxlan.mode, "vni": vxlan.vni, "port": vxlan.port, "local": vxlan.local, "device": vxlan.device,
-            "flood": vxlan.flood, "flood_interface": vxlan.flood_interface, "ttl": vxlan.ttl, "tos": vxlan.tos,
-            "df": vxlan.df, "udp_checksum": vxlan.udp_checksum,
-            "peers": vxlan.peers.iter().map(|peer| json!({
-                "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac,
-            })).collect::<Vec<_>>(),
-        })),
+        "mode": text("mode"), "vni": number("vni"), "port": number("port"), "local": text("local"),
+        "device": text("device"), "flood": list("flood"), "flood_interface": vxlan["flood_interface"],
+        "ttl": text("ttl"), "tos": text("tos"), "df": text("df"), "udp_checksum": vxlan["udp_checksum"],
+        "peers": peers.collect::<Vec<_>>(),
+    })
+}
+
+fn json_of_attachment(state: &v1::AttachmentState) -> Value {
+    let attachment = state.fields();
+    let vxlan = &attachment["overlay"]["vxlan"];
+    let addresses = match &attachment["addresses"] {
+        Value::String(word) => json!([word]),
+        Value::Null => json!([]),
+        list => list.clone(),
+    };
+    json!({
+        "name": state.name, "netns": attachment["netns"], "interface": attachment["interface"],
+        "uplink": word(&attachment, "uplink"), "destinations": attachment["destinations"],
+        "late": attachment["late"], "addresses": addresses, "withheld": state.withheld,
+        "vxlan": (!vxlan.is_null()).then(|| json_of_vxlan(vxlan)),
         "overlay": state.overlay.as_ref().map(overlay::json_of),
         "rules": rules::json_of(state),
         "clients": state.clients.iter().map(|client| json!({

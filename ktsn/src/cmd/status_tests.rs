@@ -25,13 +25,10 @@ fn worker() -> v1::WorkerStatistics {
 }
 
 fn made() -> Answers {
-    let attachment = v1::Attachment {
-        name: "pod/eth0".into(),
-        netns: "/run/netns/pod".into(),
-        interface: "eth0".into(),
-        vxlan: Some(v1::Vxlan { vni: 7, ..Default::default() }),
-        ..Default::default()
-    };
+    let attachment = json!({
+        "name": "pod/eth0", "netns": "/run/netns/pod", "interface": "eth0",
+        "overlay": { "vxlan": { "vni": 7 } },
+    });
     let stream = v1::Stream { cookie: 4711, local: "10.0.0.2:5000".into(), peer: String::new() };
     let clients =
         vec![v1::Client { pid: 42, streams: vec![stream] }, v1::Client { pid: 0, streams: Vec::new() }];
@@ -67,7 +64,8 @@ fn made() -> Answers {
                 ..Default::default()
             }],
             attachments: vec![v1::AttachmentState {
-                attachment: Some(attachment),
+                name: "pod/eth0".into(),
+                attachment: attachment.to_string(),
                 clients,
                 ..Default::default()
             }],

@@ -20,7 +20,7 @@ use super::observer::{Failed, Files, Rights, line, span};
 
 const EXAMPLES: &str = "\
 Examples:
-  ktsn talk 192.0.2.7:5000 --count 1000                         the kernel (or nobody) keeps time
+  ktsn talk 192.0.2.7:5000 --count 1000                         the kernel (if it can) keeps time
   ktsn run --with-daemon eth0 -- ktsn talk 192.0.2.7:5000       ktsnd keeps it
   ktsn talk 192.0.2.7:5000 --mode spin --fifo 50 --cpu 1        this program keeps it itself
   ktsn talk 192.0.2.7:5000 --clock monotonic --records sent.csv without any right
@@ -32,7 +32,7 @@ Exit status: 0 done; 1 a send failed or a clock was stepped; 2 wrong usage; 3 no
 /// How the transmit time is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Keeper {
-    /// SO_TXTIME: sent `--lead` ahead, for somebody else to keep.
+    /// SO_TXTIME: sent `--lead` ahead; the kernel or ktsnd keeps the time.
     Txtime,
     /// Sleep until the instant, then send.
     Sleep,
@@ -101,12 +101,9 @@ struct Figures<'a> {
     transmit_error_ns: Option<Statistics>,
 }
 
-/// Talks and tells.
+/// Talks and shows what was sent.
 pub(crate) fn run(args: &TalkArgs) -> ExitCode {
-    match talk(args) {
-        Ok(status) => status,
-        Err(failed) => failed.report("talk"),
-    }
+    talk(args).unwrap_or_else(|failed| failed.report("talk"))
 }
 
 fn destination(text: &str) -> Result<SocketAddr, Failed> {

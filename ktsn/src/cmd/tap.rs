@@ -39,12 +39,9 @@ pub(crate) struct TapArgs {
     files: Files,
 }
 
-/// Watches and tells.
+/// Watches and shows what was seen.
 pub(crate) fn run(args: &TapArgs) -> ExitCode {
-    match watch(args) {
-        Ok(status) => status,
-        Err(failed) => failed.report("tap"),
-    }
+    watch(args).unwrap_or_else(|failed| failed.report("tap"))
 }
 
 fn watch(args: &TapArgs) -> Result<ExitCode, Failed> {

@@ -2,7 +2,7 @@
 //! `ktsn top`: what a running ktsnd does right now.
 //!
 //! In: a run directory and an interval. Out: what happened within each interval, for each port, attachment and worker: a
-//! table that is drawn anew on a terminal, one line for an interval elsewhere, or JSON. Asks and changes nothing.
+//! table that is drawn again on a terminal, one line for an interval elsewhere, or JSON. Asks and changes nothing.
 
 mod view;
 
@@ -22,8 +22,6 @@ use view::View;
 
 /// ktsnd counts at most that often for one who watches.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
-/// Clears the terminal and puts the cursor to its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,8 +30,8 @@ Examples:
   ktsn top --once
   ktsn top --json | jq '.attachments[] | {name, sent_per_second, late_per_second}'
 
-On a terminal the table is drawn anew each interval; elsewhere each interval is one line.
-Exit status: 0 done, or nobody reads any more; 1 no ktsnd answers there, or it ended; 2 wrong usage.";
+On a terminal the table is drawn again each interval; elsewhere each interval is one line.
+Exit status: 0 done, or the reader has closed the pipe; 1 no ktsnd answers there, or it ended; 2 wrong usage.";
 
 /// Watch what ktsnd does: rates, late frames, drops, transmit error.
 #[derive(Args, Clone, Debug)]
@@ -83,13 +81,7 @@ impl TopArgs {
 
 /// Asks and shows until interrupted.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
-    match show(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(what) => {
-            eprintln!("ktsn top: {what}");
-            1.into()
-        }
-    }
+    output::finish("top", show(args))
 }
 
 fn show(args: &TopArgs) -> Result<(), String> {
@@ -101,11 +93,12 @@ fn show(args: &TopArgs) -> Result<(), String> {
 }
 
 async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), String> {
-    let told = |error: ControlError| error.to_string();
-    let mut client = control::connect(run_dir).await.map_err(told)?;
+    let mut client = control::connect(run_dir).await.map_err(|error| error.to_string())?;
     let period_ns = u64::try_from(args.interval.get()).unwrap_or(u64::MAX);
     let request = v1::WatchStatisticsRequest { attachment: String::new(), period_ns };
-    let mut replies = control::answer(run_dir, client.watch_statistics(request)).await.map_err(told)?;
+    let mut replies = control::answer(run_dir, client.watch_statistics(request))
+        .await
+        .map_err(|error| error.to_string())?;
     let mut before: Option<v1::StatisticsReply> = None;
     let patience = ANSWER_MAX + std::time::Duration::from_nanos(period_ns);
     loop {
@@ -116,21 +109,24 @@ async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), Strin
             Ok(None) => return Err(format!("ktsnd in {} has ended", run_dir.display())),
             Err(status) => return Err(ControlError::Refused(control::socket(run_dir), status).to_string()),
         };
-        let health = control::answer(run_dir, client.health(v1::HealthRequest {})).await.map_err(told)?;
-        let list = control::answer(run_dir, client.list(v1::ListRequest {})).await.map_err(told)?;
+        let health = control::answer(run_dir, client.health(v1::HealthRequest {}))
+            .await
+            .map_err(|error| error.to_string())?;
+        let list = control::answer(run_dir, client.list(v1::ListRequest {}))
+            .await
+            .map_err(|error| error.to_string())?;
         // The first reply is what the first interval begins with.
         if let Some(before) = before.replace(reply.clone()) {
             let view = View::between(&before, &reply, &health, &list);
             let text = match shown {
-                Shown::Redrawn => format!("{CLEAR}{}", view.table()),
+                Shown::Redrawn => format!("{}{}", output::CLEAR, view.table()),
                 Shown::Table => view.table(),
                 Shown::Line => format!("{}\n", view.line()),
                 Shown::Json => format!("{}\n", view.json()),
             };
-            match output::write(&text) {
-                Ok(Written::Whole) if !args.once => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(format!("standard output: {error}; write to another place")),
+            match output::show(&text)? {
+                Written::Whole if !args.once => {}
+                _ => return Ok(()),
             }
         }
     }

@@ -3,34 +3,35 @@
 //!
 //! In: its counters. Out: one line for each reason, with what to do. Nothing where ktsnd sent all frames.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ktsn_model::{BypassReason, DropReason};
-use ktsn_proto::v1::StatisticsReply;
+use ktsn_proto::v1::{AttachmentStatistics, StatisticsReply};
 
-/// Of fewer timed frames nothing is said while the program runs: the first ones may come before it is attached.
+/// With fewer timed frames there is no warning while the program runs: the first frames may come before it is attached.
 const PASSED_MIN: u64 = 10;
 
-/// Frames that were dropped, by reason, of all attachments and those that went.
-pub(super) fn sums(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
+/// The sums by reason over all attachments and those that went, without reasons that never occurred.
+fn sums<'a>(
+    statistics: &'a StatisticsReply,
+    counters: fn(&'a AttachmentStatistics) -> &'a HashMap<String, u64>,
+) -> BTreeMap<&'a str, u64> {
     let mut sums = BTreeMap::new();
     let all = statistics.attachments.iter().chain(&statistics.detached);
-    for (reason, count) in all.flat_map(|attachment| &attachment.dropped) {
+    for (reason, count) in all.flat_map(counters).filter(|(_, count)| **count > 0) {
         *sums.entry(reason.as_str()).or_default() += count;
     }
-    sums.retain(|_, count| *count > 0);
     sums
 }
 
-/// Frames that libktsn passed to the kernel, by reason, of all attachments and those that went.
+/// Frames that were dropped.
+fn dropped(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
+    sums(statistics, |of| &of.dropped)
+}
+
+/// Frames that libktsn passed to the kernel.
 fn passed(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
-    let mut sums = BTreeMap::new();
-    let all = statistics.attachments.iter().chain(&statistics.detached);
-    for (reason, count) in all.flat_map(|attachment| &attachment.bypassed) {
-        *sums.entry(reason.as_str()).or_default() += count;
-    }
-    sums.retain(|_, count| *count > 0);
-    sums
+    sums(statistics, |of| &of.bypassed)
 }
 
 /// The warning that a program needs while it runs: so many of its timed frames went to the kernel and ktsnd took none. `None`
@@ -62,8 +63,7 @@ pub(super) fn taken(statistics: &StatisticsReply) -> u64 {
 
 /// Whether each frame that was taken over has left or was dropped.
 pub(super) fn is_settled(statistics: &StatisticsReply) -> bool {
-    let is_settled =
-        |of: &ktsn_proto::v1::AttachmentStatistics| of.taken <= of.sent + of.dropped.values().sum::<u64>();
+    let is_settled = |of: &AttachmentStatistics| of.taken <= of.sent + of.dropped.values().sum::<u64>();
     statistics.attachments.iter().all(is_settled)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
         format!("{count} {} passed to the kernel as {}", frames(count), passed_as(word))
     };
     let passed = passed(statistics).into_iter().map(passed_line);
-    sums(statistics).into_iter().map(line).chain(passed).chain(ring_full(statistics)).collect()
+    dropped(statistics).into_iter().map(line).chain(passed).chain(ring_full(statistics)).collect()
 }
 
 /// What to do about sends that failed for want of a slot.
@@ -178,7 +178,6 @@ const fn advice(reason: BypassReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_proto::v1::AttachmentStatistics;
 
     fn of(taken: u64, sent: u64, dropped: &[(&str, u64)]) -> AttachmentStatistics {
         let dropped = dropped.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();

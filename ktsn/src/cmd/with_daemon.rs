@@ -90,7 +90,7 @@ fn look_after(
     mut watch: Watch<'_>,
 ) -> io::Result<u8> {
     let ended = pidfd_of(child)?;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let mut watched = vec![
             PollFd::new(signals, PollFlags::IN),
@@ -98,7 +98,7 @@ fn look_after(
             PollFd::new(&daemon.ended, PollFlags::IN),
         ];
         // A daemon that is gone stays readable: once is enough.
-        watched.truncate(if told { 2 } else { 3 });
+        watched.truncate(if reported { 2 } else { 3 });
         match poll(&mut watched, watch.pause().as_ref()) {
             Ok(0) => watch.look(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -112,8 +112,8 @@ fn look_after(
         if let Some(status) = child.try_wait()? {
             return Ok(status_number(status));
         }
-        if !told && let Some(status) = daemon.child.try_wait()? {
-            told = true;
+        if !reported && let Some(status) = daemon.child.try_wait()? {
+            reported = true;
             eprintln!(
                 "ktsn run: ktsnd ended before the program ({status}); its timed sends are dropped as daemon_absent. \
                  Its log:\n{}",
@@ -151,7 +151,7 @@ impl Place {
         for parent in running::parents() {
             for number in 0..100 {
                 let run_dir = parent.join(format!("{}{}.{number}", running::PREFIX, std::process::id()));
-                // `create` fails on what is there, so nobody can have prepared the directory.
+                // `create` fails on what is there, so no other process can have prepared the directory.
                 match std::fs::DirBuilder::new().mode(0o700).create(&run_dir) {
                     Ok(()) => {
                         // The program may have become another user by the time it connects.
@@ -341,7 +341,7 @@ async fn statistics(run_dir: &Path) -> Result<StatisticsReply, control::ControlE
     control::answer(run_dir, client.statistics(StatisticsRequest::default())).await
 }
 
-/// Health of the daemon with this process number; another one in the same place is told apart by its socket.
+/// Health of the daemon with this process number; another daemon in the same place is recognised by its socket.
 async fn health(run_dir: &Path, pid: u32) -> Result<HealthReply, String> {
     let stream = UnixStream::connect(control::socket(run_dir)).await.map_err(|error| error.to_string())?;
     let server = stream.peer_cred().ok().and_then(|credentials| credentials.pid());

@@ -4,8 +4,8 @@
 //! In: the programs beside this one. Out: one finding, from a second of traffic in namespaces of its own, which are gone
 //! when it ends. Unlike `ktsn bench capture` it does not wait for a quiet machine or for other measurements: the figure is of the machine as it is.
 
-use ktsn_lab::Tools;
 use ktsn_lab::container::{self, Load, Path, Plan, bars};
+use ktsn_lab::{Setup, Tools};
 use ktsn_time::Nanos;
 
 use super::finding::Finding;
@@ -60,9 +60,11 @@ fn plan() -> Result<Plan, String> {
         rounds: 1,
         frames: FRAMES,
         period: Nanos::from_millis(1),
-        tools: Tools::beside(&own),
-        lock: None,
-        command: ["ktsn", "doctor", "--capture"].map(str::to_owned).to_vec(),
-        functional: true,
+        setup: Setup {
+            tools: Tools::beside(&own),
+            lock: None,
+            command: ["ktsn", "doctor", "--capture"].map(str::to_owned).to_vec(),
+            functional: true,
+        },
     })
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// As it should be.
+    /// Everything is fine.
     Ok,
     /// KTSN works, with less.
     Warn,
@@ -42,7 +42,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// As it should be.
+    /// A finding that is fine.
     pub(crate) fn ok(name: impl Into<String>, value: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self {
             name: name.into(),

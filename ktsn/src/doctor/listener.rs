@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long a program waits for a datagram that is there already, and what would shorten that.
 //!
-//! In: this machine. Out: findings. Some hundred datagrams over the loopback device, whose receive path runs in the sender's
+//! In: this machine. Out: findings. Some hundred datagrams over the loopback device: its receive path runs in the sender's
 //! system call as a veth's does: the sender's CPU stands for the one that takes the uplink's interrupts.
 
 use std::io;

@@ -8,7 +8,6 @@ use std::fs;
 use std::path::Path;
 
 use super::finding::Finding;
-use crate::sys;
 
 /// SO_NETNS_COOKIE, by which ktsnd finds a socket's attachment.
 const KERNEL_MIN: (u32, u32) = (5, 14);
@@ -172,7 +171,7 @@ fn clock_source() -> Finding {
 fn clock() -> Vec<Finding> {
     const SYNCHRONISED: &str = "clock_synchronised";
     const OFFSET: &str = "tai_offset";
-    let discipline = match sys::clock_discipline() {
+    let discipline = match ktsn_measure::clock::clock_state() {
         Ok(discipline) => discipline,
         Err(error) => {
             return vec![Finding::warn(

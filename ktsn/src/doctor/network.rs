@@ -25,6 +25,7 @@ const PAGE_OCTETS: usize = 4096;
 const PAGES: usize = 4;
 const RING_SIZE: u32 = 8;
 const DEVICE: &str = "ktsndr0";
+const PEER: &str = "ktsndr1";
 
 /// Memory that AF_XDP accepts: whole pages.
 #[repr(C, align(65536))] // the largest page of any kernel: the umem begins on one
@@ -43,13 +44,14 @@ pub(super) fn findings(daemon_elsewhere: bool) -> Vec<Finding> {
         sys::enter_new_network_namespace()?;
         let netlink = Netlink::open()?;
         // Without veth the loopback device serves the trials as well.
-        let device = match netlink.make_veth(DEVICE) {
+        let device = match netlink.make_veth(DEVICE, PEER) {
             Ok(()) => DEVICE,
             Err(_) => "lo",
         };
-        let index = name_to_index(&netlink, device)?;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let index = name_to_index(&socket, device)?;
         let kernel_index = i32::try_from(index).map_err(io::Error::other)?;
-        netlink.set_up(kernel_index)?;
+        netlink.set_up(index)?;
         Ok::<_, io::Error>(Trials {
             af_xdp: try_af_xdp(index),
             af_packet: try_af_packet(),
@@ -188,11 +190,8 @@ fn txtime() -> Finding {
         "CLOCK_MONOTONIC (CLOCK_TAI needs CAP_NET_ADMIN)"
     };
     let qdiscs = Netlink::open().and_then(|netlink| netlink.qdiscs()).unwrap_or_default();
-    let mut timed: Vec<&str> = qdiscs
-        .iter()
-        .map(|qdisc| qdisc.kind.as_str())
-        .filter(|kind| matches!(*kind, "etf" | "taprio" | "fq"))
-        .collect();
+    let mut timed: Vec<&str> =
+        qdiscs.iter().map(String::as_str).filter(|kind| matches!(*kind, "etf" | "taprio" | "fq")).collect();
     timed.dedup();
     if timed.is_empty() {
         let value = format!("accepted with {clocks}; no device here has etf, taprio or fq");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which engines of network policy work on this node: KTSN's short cuts skip them (docs/guide/policy.md).
 //!
-//! In: the names of the packet filter's chains and of network devices. Out: one finding. It looks at nothing inside of
-//! the rules, and changes nothing.
+//! In: the names of the packet filter's chains and of network devices. Out: one finding. It does not read the
+//! rules themselves, and changes nothing.
 
 use std::process::{Command, Stdio};
 

@@ -5,37 +5,41 @@
 //! the obstacle, if any. Looks only at files; starts nothing.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use object::elf::Machine;
 use rustix::fs::Access;
 
 use super::elf::{self, Elf};
 use super::finding::Finding;
 
-/// Scripts whose interpreter is a script …: the kernel gives up after this many, and so do we.
+/// Scripts may name scripts as interpreters: the kernel gives up after this many, and so does doctor.
 const SCRIPT_DEPTH_MAX: usize = 5;
 
-/// e_machine of the machine that we, and so libktsn.so, were built for.
+/// `e_machine` of the machine that we, and so libktsn.so, were built for.
 #[cfg(target_arch = "x86_64")]
-const MACHINE: u16 = 62;
+const MACHINE: Machine = object::elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
+const MACHINE: Machine = object::elf::EM_AARCH64;
 
 /// Why preloading cannot serve a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Obstacle {
     /// No dynamic loader.
+    #[error("is statically linked: no loader reads LD_PRELOAD")]
     Static,
     /// Go's net package makes raw system calls.
+    #[error("is a Go program: it sends by raw system calls, which a preloaded library never sees")]
     Go,
     /// Not of libktsn.so's machine.
+    #[error("is built for another machine or word size than libktsn.so")]
     OtherMachine,
     /// The loader ignores LD_PRELOAD when a program gains rights.
+    #[error("gains rights at its start (set-id bits or file capabilities): LD_PRELOAD is ignored")]
     Privileged,
 }
 
@@ -69,25 +73,12 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Static => "is statically linked: no loader reads LD_PRELOAD",
-            Self::Go => "is a Go program: it sends by raw system calls, which a preloaded library never sees",
-            Self::OtherMachine => "is built for another machine or word size than libktsn.so",
-            Self::Privileged => {
-                "gains rights at its start (set-id bits or file capabilities): LD_PRELOAD is ignored"
-            }
-        })
-    }
-}
-
 /// What was found out about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inspection {
     /// The file that the kernel would load in the end.
     pub(crate) executed: PathBuf,
-    /// Its C library: `glibc`, `musl`, `other`; `none` without a loader.
+    /// The C library: `glibc`, `musl`, `other`; `none` without a loader.
     pub(crate) libc: &'static str,
     /// How it starts, for people.
     pub(crate) kind: &'static str,
@@ -110,7 +101,7 @@ impl Inspection {
         elf::asks_hwtstamp(&mut file, &elf)
     }
 
-    /// As one object of JSON.
+    /// The inspection as one object of JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "executed": self.executed.to_string_lossy(),
@@ -293,7 +284,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    const INTERP: u32 = 3;
+    const INTERP: object::elf::ProgramType = object::elf::PT_INTERP;
 
     fn obstacle_of(dir: &Path, contents: &[u8], mode: u32) -> Option<Obstacle> {
         let path = dir.join("program");
@@ -308,13 +299,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dynamic = {
             let mut file = made(&[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0")]);
-            file[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+            file[18..20].copy_from_slice(&MACHINE.0.to_le_bytes());
             file
         };
         let mut other = dynamic.clone();
         other[18..20].copy_from_slice(&[243, 0]);
         let mut fixed = made(&[]);
-        fixed[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        fixed[18..20].copy_from_slice(&MACHINE.0.to_le_bytes());
         assert_eq!(obstacle_of(dir.path(), &dynamic, 0o755), None);
         assert_eq!(obstacle_of(dir.path(), &other, 0o755), Some(Obstacle::OtherMachine));
         assert_eq!(obstacle_of(dir.path(), &fixed, 0o755), Some(Obstacle::Static));

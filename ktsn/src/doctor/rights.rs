@@ -168,7 +168,7 @@ fn rt_group(groups: &str, mounts: &str) -> Option<PathBuf> {
         (is_v1 && has_cpu).then(|| Some(((*left.get(3)?).to_owned(), (*left.get(4)?).to_owned())))?
     })?;
     let below = group.strip_prefix(root.trim_end_matches('/')).unwrap_or("/");
-    // Collected anew, for joining an empty path would leave a slash at the end.
+    // Collected again, for joining an empty path would leave a slash at the end.
     Some(Path::new(&place).join(below.trim_start_matches('/')).components().collect())
 }
 

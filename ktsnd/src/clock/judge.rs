@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether the clock is good. In: what its source says, again and again, and steps. Out: good or not, with a reason. Pure.
 //!
-//! It does not follow each reading: a clock that is on the edge would hold and release frames all the time. The first
-//! reading counts at once; then the clock is not good after two readings in a row that say so, and good again after four.
-//! After a step it is not good until four readings in a row were good: until then nobody knows what it was set to.
+//! It does not follow each reading: a clock at the edge would hold and release frames all the time. The first reading counts at
+//! once. Then the clock is not good after two readings in a row that say so, and good again after four. After a step it is not
+//! good until four readings in a row were good: before that, its new value is not known to be right.
 
 use ktsn_time::Nanos;
 
@@ -12,7 +12,7 @@ const BAD_AFTER: u32 = 2;
 /// Readings in a row after which it is good again.
 const GOOD_AFTER: u32 = 4;
 
-/// What a source says of the clock at one instant.
+/// What a source reports about the clock at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     /// Why it is not to be trusted; `None`: it is.
@@ -32,7 +32,7 @@ impl Reading {
         Self { fault: Some(why.into()), error: None }
     }
 
-    /// The same, not to be trusted where it admits a greater error than `most`.
+    /// This reading, not to be trusted if its source admits a greater error than `most`.
     pub(super) fn within(mut self, most: Option<Nanos>) -> Self {
         if let (None, Some(error), Some(most)) = (&self.fault, self.error, most)
             && error > most
@@ -43,7 +43,7 @@ impl Reading {
     }
 }
 
-/// See the module.
+/// The verdict on the clock, and the readings that led to it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Judge {
     verdict: Option<Result<(), String>>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who says whether the clock is good: the kernel, ptp4l or chronyd. In: nothing. Out: readings.
-//!
-//! ptp4l and chronyd are asked by their own tools, `pmc` and `chronyc`, which get a second for an answer. What they print
-//! is not trusted: `parse` reads it.
+//! The source that reports whether the clock is good: the kernel, ptp4l or chronyd. In: nothing. Out: readings.
+//!  
+//! ptp4l and chronyd are asked by their own tools, `pmc` and `chronyc`, which get a second for an answer. Their output is not
+//! trusted: `parse` reads it.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// The kernel's clock discipline: whether it is synchronised, and the greatest error that who disciplines it admits.
+/// The kernel's clock discipline: whether it is synchronised, and the greatest error that its discipliner admits.
 fn kernel(discipline: Option<(bool, Nanos)>) -> Reading {
     match discipline {
         Some((true, error)) => Reading::good(Some(error)),
@@ -62,7 +62,7 @@ fn kernel(discipline: Option<(bool, Nanos)>) -> Reading {
     }
 }
 
-/// What a tool says, by `read`.
+/// The answer of a tool, read by `read`.
 fn answer(program: &str, arguments: &[&str], read: fn(&str) -> Reading) -> Reading {
     match ask(program, arguments) {
         Ok(text) => read(&text),
@@ -76,7 +76,7 @@ fn ask(program: &str, arguments: &[&str]) -> Result<String, String> {
     command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
     let until = Instant::now() + PATIENCE;
-    // Its answer fits into the pipe; one that does not is no answer, and it is ended for that.
+    // Its answer fits into the pipe; a longer one is no answer, and the tool is killed for it.
     while child.try_wait().map_err(failed)?.is_none() {
         if Instant::now() >= until {
             let _ = child.kill();
@@ -102,7 +102,7 @@ mod tests {
         assert!(answer("ktsn-no-such-tool", &[], echo).fault.unwrap().starts_with("ktsn-no-such-tool: "));
         assert_eq!(answer("echo", &["hello"], echo).fault.as_deref(), Some("hello"));
         assert!(answer("sleep", &["60"], echo).fault.unwrap().contains("does not answer"));
-        // Endless output does not keep us, nor does it fill the memory.
+        // Endless output neither blocks this thread nor fills the memory.
         assert!(answer("yes", &[], echo).fault.unwrap().contains("does not answer"));
     }
 

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use ktsn_model::IpPrefix;
-use serde::{Deserialize, Serialize};
+use ktsn_proto::attachment::AddressesConfig;
 
 use super::ConfigError;
 use super::checked::Checked;
@@ -17,15 +17,6 @@ const GIVEN_MAX: usize = 256;
 /// The word that stands for believing the interface.
 const INTERFACE: &str = "interface";
 const EXPECTED: &str = "IP addresses, prefixes without host bits, or \"interface\" alone";
-
-/// `"interface"`, or a list.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(untagged)]
-#[allow(missing_docs)]
-pub enum RawAddresses {
-    Word(String),
-    List(Vec<String>),
-}
 
 /// Which addresses are given to an attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,14 +35,15 @@ impl Given {
     ///
     /// # Errors
     /// [`ConfigError`]: another word, an entry that is no address, too many.
-    pub(super) fn check(field: &str, raw: Option<&RawAddresses>) -> Checked<Self> {
+    pub(super) fn check(field: &str, raw: Option<&AddressesConfig>) -> Checked<Self> {
         let list = match raw {
             None => return Ok(Self::AtAttachment),
-            Some(RawAddresses::Word(word)) if word == INTERFACE => return Ok(Self::Interface),
-            Some(RawAddresses::Word(word)) => return Err(ConfigError::value(field, word, EXPECTED)),
-            // The control API has lists only.
-            Some(RawAddresses::List(list)) if list.as_slice() == [INTERFACE] => return Ok(Self::Interface),
-            Some(RawAddresses::List(list)) => list,
+            Some(AddressesConfig::Word(word)) if word == INTERFACE => return Ok(Self::Interface),
+            Some(AddressesConfig::Word(word)) => return Err(ConfigError::value(field, word, EXPECTED)),
+            Some(AddressesConfig::List(list)) if list.as_slice() == [INTERFACE] => {
+                return Ok(Self::Interface);
+            }
+            Some(AddressesConfig::List(list)) => list,
         };
         if list.len() > GIVEN_MAX {
             return Err(ConfigError::value(field, list.len(), format!("at most {GIVEN_MAX} entries")));
@@ -78,9 +70,9 @@ impl Given {
         Self::These(addresses.into_iter().filter(is_plain).take(GIVEN_MAX).map(IpPrefix::host).collect())
     }
 
-    /// As it is written in the state file and listed; `None`: nothing was said.
+    /// The configuration that gives these addresses; `None`: nothing was said.
     #[must_use]
-    pub fn raw(&self) -> Option<RawAddresses> {
+    pub fn config(&self) -> Option<AddressesConfig> {
         let text = |prefix: &IpPrefix| {
             if *prefix == IpPrefix::host(prefix.address()) {
                 prefix.address().to_string()
@@ -90,18 +82,19 @@ impl Given {
         };
         match self {
             Self::AtAttachment => None,
-            Self::Interface => Some(RawAddresses::Word(INTERFACE.to_owned())),
-            Self::These(prefixes) => Some(RawAddresses::List(prefixes.iter().map(text).collect())),
+            Self::Interface => Some(AddressesConfig::Word(INTERFACE.to_owned())),
+            Self::These(prefixes) => Some(AddressesConfig::List(prefixes.iter().map(text).collect())),
         }
     }
+}
 
-    /// As the control API has it: a list; empty: nothing was said.
-    #[must_use]
-    pub fn listed(&self) -> Vec<String> {
-        match self.raw() {
-            None => Vec::new(),
-            Some(RawAddresses::Word(word)) => vec![word],
-            Some(RawAddresses::List(list)) => list,
+/// The entries, separated by commas.
+impl std::fmt::Display for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.config() {
+            None => Ok(()),
+            Some(AddressesConfig::Word(word)) => f.write_str(&word),
+            Some(AddressesConfig::List(list)) => f.write_str(&list.join(", ")),
         }
     }
 }
@@ -110,24 +103,23 @@ impl Given {
 mod tests {
     use super::*;
 
-    fn list(entries: &[&str]) -> RawAddresses {
-        RawAddresses::List(entries.iter().map(|entry| (*entry).to_owned()).collect())
+    fn list(entries: &[&str]) -> AddressesConfig {
+        AddressesConfig::List(entries.iter().map(|entry| (*entry).to_owned()).collect())
     }
 
-    fn check(raw: &RawAddresses) -> Result<Given, String> {
+    fn check(raw: &AddressesConfig) -> Result<Given, String> {
         Given::check("attachment[0].addresses", Some(raw)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn addresses_prefixes_or_the_interface() {
         assert_eq!(Given::check("a", None).unwrap(), Given::AtAttachment);
-        assert_eq!(check(&RawAddresses::Word("interface".into())), Ok(Given::Interface));
+        assert_eq!(check(&AddressesConfig::Word("interface".into())), Ok(Given::Interface));
         assert_eq!(check(&list(&["interface"])), Ok(Given::Interface));
         assert_eq!(check(&list(&[])), Ok(Given::These(Vec::new())));
         let these = list(&["10.244.0.5", "fd00::5", "fd00:1::/64"]);
         let given = check(&these).unwrap();
-        assert_eq!(given.raw(), Some(these));
-        assert_eq!(given.listed(), ["10.244.0.5", "fd00::5", "fd00:1::/64"]);
+        assert_eq!(given.config(), Some(these));
         let Given::These(prefixes) = given else { panic!("a list") };
         assert!(prefixes[2].contains("fd00:1::77".parse().unwrap()));
     }
@@ -135,12 +127,12 @@ mod tests {
     #[test]
     fn what_is_no_address_is_named() {
         for (raw, part) in [
-            (RawAddresses::Word("any".into()), "attachment[0].addresses: \"any\""),
+            (AddressesConfig::Word("any".into()), "attachment[0].addresses: \"any\""),
             (list(&["10.0.0.1", "10.244.0.5/24"]), "attachment[0].addresses[1]"),
             (list(&["interface", "10.0.0.1"]), "attachment[0].addresses[0]"),
             (list(&["::ffff:10.0.0.1"]), "not mapped to IPv6"),
             (list(&["fd00::/129"]), "attachment[0].addresses[0]"),
-            (RawAddresses::List(vec!["10.0.0.1".into(); GIVEN_MAX + 1]), "at most 256 entries"),
+            (AddressesConfig::List(vec!["10.0.0.1".into(); GIVEN_MAX + 1]), "at most 256 entries"),
         ] {
             let error = check(&raw).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -2,8 +2,8 @@
 //! `--attach NETNS:IFACE[,key=value…]`.
 
 use super::{
-    Attachment, ConfigError, RawAddresses, RawAttachment, RawOuter, RawOverlay, RawTake, RawVxlan,
-    RawVxlanPeer,
+    AddressesConfig, Attachment, AttachmentConfig, ConfigError, OuterConfig, OverlayConfig, PeerConfig,
+    TakeConfig, VxlanConfig,
 };
 
 /// The keys of `--attach`, as a refusal and ktsnd's help list them.
@@ -22,13 +22,13 @@ pub fn parse_attach(text: &str) -> Result<Attachment, ConfigError> {
     let Some((netns, interface)) = place.rsplit_once(':') else {
         return Err(ConfigError::value("--attach", text, "NETNS:INTERFACE[,key=value…]"));
     };
-    let mut raw = RawAttachment {
+    let mut raw = AttachmentConfig {
         netns: Some(netns.to_owned()),
         interface: Some(interface.to_owned()),
         name: Some(format!("{}/{interface}", netns.rsplit('/').next().unwrap_or(netns))),
-        ..RawAttachment::default()
+        ..AttachmentConfig::default()
     };
-    let mut vxlan = RawVxlan::default();
+    let mut vxlan = VxlanConfig::default();
     for part in parts {
         let field = "--attach";
         let Some((key, value)) = part.split_once('=') else {
@@ -36,13 +36,18 @@ pub fn parse_attach(text: &str) -> Result<Attachment, ConfigError> {
         };
         set(&mut raw, &mut vxlan, key, value)?;
     }
-    if vxlan != RawVxlan::default() {
-        raw.overlay = Some(RawOverlay::Vxlan(Box::new(vxlan)));
+    if vxlan != VxlanConfig::default() {
+        raw.overlay = Some(OverlayConfig::Vxlan(Box::new(vxlan)));
     }
     Attachment::check("--attach", raw)
 }
 
-fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) -> Result<(), ConfigError> {
+fn set(
+    raw: &mut AttachmentConfig,
+    vxlan: &mut VxlanConfig,
+    key: &str,
+    value: &str,
+) -> Result<(), ConfigError> {
     let text = || Some(value.to_owned());
     match key {
         "name" => raw.name = text(),
@@ -53,8 +58,8 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "allow_tai" => raw.allow_tai = Some(parsed(key, value, "true or false")?),
         "allow_policy_bypass" => raw.allow_policy_bypass = Some(parsed(key, value, "true or false")?),
         "take" => {
-            let least = value.parse().map(|priority_min| RawTake::From { priority_min });
-            raw.take = Some(least.unwrap_or_else(|_| RawTake::Word(value.to_owned())));
+            let least = value.parse().map(|priority_min| TakeConfig::From { priority_min });
+            raw.take = Some(least.unwrap_or_else(|_| TakeConfig::Word(value.to_owned())));
         }
         "vlan" => raw.vlan = Some(parsed(key, value, "1 to 4094")?),
         "pcp" => raw.pcp = Some(parsed(key, value, "0 to 7")?),
@@ -64,9 +69,9 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "slots" => raw.slots = Some(parsed(key, value, "a count")?),
         "clients_max" => raw.clients_max = Some(parsed(key, value, "a count")?),
         "octets_max" => raw.octets_max = Some(parsed(key, value, "a count of octets")?),
-        "address" => match raw.addresses.get_or_insert_with(|| RawAddresses::List(Vec::new())) {
-            RawAddresses::List(list) => list.push(value.to_owned()),
-            RawAddresses::Word(_) => {}
+        "address" => match raw.addresses.get_or_insert_with(|| AddressesConfig::List(Vec::new())) {
+            AddressesConfig::List(list) => list.push(value.to_owned()),
+            AddressesConfig::Word(_) => {}
         },
         "memory_max" => raw.memory_max = Some(parsed(key, value, "a count of octets")?),
         "destination" => raw.destinations.get_or_insert_default().push(value.to_owned()),
@@ -77,11 +82,11 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
         "device" => vxlan.device = text(),
         "learn_from" => vxlan.learn_from = text(),
         "mode" => vxlan.mode = text(),
-        "peer" => vxlan.peers.push(peer(value)),
+        "peer" => vxlan.peers.get_or_insert_default().push(peer(value)),
         "flood" => vxlan.flood.get_or_insert_default().push(value.to_owned()),
         "flood_interface" => vxlan.flood_interface = Some(parsed(key, value, "true or false")?),
-        "ttl" => vxlan.ttl = Some(RawOuter::Word(value.to_owned())),
-        "tos" => vxlan.tos = Some(RawOuter::Word(value.to_owned())),
+        "ttl" => vxlan.ttl = Some(OuterConfig::Word(value.to_owned())),
+        "tos" => vxlan.tos = Some(OuterConfig::Word(value.to_owned())),
         "df" => vxlan.df = text(),
         "udp_checksum" => vxlan.udp_checksum = Some(parsed(key, value, "true or false")?),
         _ => return Err(ConfigError::value("--attach", key, format!("one of {KEYS}"))),
@@ -90,14 +95,14 @@ fn set(raw: &mut RawAttachment, vxlan: &mut RawVxlan, key: &str, value: &str) ->
 }
 
 /// `PREFIX@VTEP@MAC`; of a segment `PREFIX@VTEP` or `MAC@VTEP`.
-fn peer(text: &str) -> RawVxlanPeer {
+fn peer(text: &str) -> PeerConfig {
     let mut parts = text.split('@').map(str::to_owned);
     let (who, vtep, mac) = (parts.next(), parts.next(), parts.next());
     let is_mac = who.as_ref().is_some_and(|who| who.parse::<ktsn_wire::MacAddress>().is_ok());
     if is_mac && mac.is_none() {
-        RawVxlanPeer { mac: who, vtep, prefix: None }
+        PeerConfig { mac: who, vtep, prefix: None }
     } else {
-        RawVxlanPeer { prefix: who, vtep, mac }
+        PeerConfig { prefix: who, vtep, mac }
     }
 }
 

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
-use ktsn_resolve::Bridged;
 use ktsn_resolve::limits::NAMED_MAX;
 use ktsn_schedule::Schedule;
 use ktsn_time::Nanos;
@@ -17,12 +16,13 @@ use super::capture::CaptureMode;
 use super::clock::{self, ClockSource};
 use super::ethernet::Ethernet;
 use super::ingress::IngressMode;
-use super::overlay::{Vxlan, check_vxlan};
+use super::overlay::Overlay;
 use super::policing::Policing;
 use super::port::Port;
-use super::raw::{RawAttachment, RawConfig, RawDaemon, RawOverlay, RawTake};
+use super::raw::{RawConfig, RawDaemon};
 use super::schedule;
-use super::segment::{self, SegmentFrom};
+use super::segment;
+use super::{AttachmentConfig, TakeConfig};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,6 +69,23 @@ impl Default for Daemon {
     }
 }
 
+/// What the clients of an attachment may have and do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Slots of a client.
+    pub slots: u32,
+    /// Most octets of a client's slots.
+    pub octets_max: u64,
+    /// Most clients at once.
+    pub clients_max: u32,
+    /// Most octets of ktsnd's memory that all its clients have together.
+    pub memory_max: u64,
+    /// Whether unprivileged programs may use CLOCK_TAI.
+    pub allow_tai: bool,
+    /// The lowest priority of datagrams without transmit time that are taken; `None` = none are.
+    pub take_from: Option<u8>,
+}
+
 /// `[[attachment]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
@@ -80,12 +97,8 @@ pub struct Attachment {
     pub interface: String,
     /// Device of the Port that remote frames leave by; `None` = the default route's.
     pub uplink: Option<String>,
-    /// Overlay, or none.
-    pub overlay: Option<Vxlan>,
-    /// Overlay in bridged mode, or none.
-    pub segment: Option<Bridged>,
-    /// Overlay in bridged mode as a device of this node knows it, or none.
-    pub segment_from: Option<SegmentFrom>,
+    /// Its overlay network.
+    pub overlay: Overlay,
     /// The addresses that are given to it.
     pub addresses: Given,
     /// Allowed prefixes; empty = the peers'.
@@ -104,28 +117,18 @@ pub struct Attachment {
     pub overrun_limit: Nanos,
     /// Furthest transmit time ahead.
     pub horizon: Nanos,
-    /// Whether unprivileged programs may use CLOCK_TAI.
-    pub allow_tai: bool,
     /// Whether frames may leave by the uplink that the kernel would encrypt.
     pub allow_policy_bypass: bool,
-    /// From which priority on datagrams without transmit time are taken; `None` = never.
-    pub take_from: Option<u8>,
     /// How arriving frames get into the pod.
     pub ingress: IngressMode,
     /// How sends are seen.
     pub capture: CaptureMode,
     /// Priority of captured datagrams whose DS field names none.
     pub capture_priority: u8,
-    /// Slots a client gets.
-    pub slots: u32,
-    /// Most clients at once.
-    pub clients_max: u32,
-    /// Most octets of slots a client gets.
-    pub octets_max: u64,
-    /// Most octets of ktsnd's memory that its clients get together.
-    pub memory_max: u64,
-    /// As it was written, for the state file and for listing.
-    pub raw: RawAttachment,
+    /// What its clients may have and do.
+    pub clients: ClientLimits,
+    /// The configuration that it was made from, for the state file.
+    pub raw: AttachmentConfig,
 }
 
 pub(super) type Checked<T> = Result<T, ConfigError>;
@@ -198,7 +201,7 @@ impl Attachment {
     ///
     /// # Errors
     /// [`ConfigError`] for the first fault found.
-    pub fn check(field: &str, raw: RawAttachment) -> Checked<Self> {
+    pub fn check(field: &str, raw: AttachmentConfig) -> Checked<Self> {
         let path = |name: &str| format!("{field}.{name}");
         let name = required(&path("name"), raw.name.as_deref(), "a name that is unique on the node")?;
         let netns = required(&path("netns"), raw.netns.as_deref(), "path or name of a network namespace")?;
@@ -206,12 +209,15 @@ impl Attachment {
             if netns.contains('/') { PathBuf::from(netns) } else { PathBuf::from("/run/netns").join(netns) };
         let interface = device_name(&path("interface"), raw.interface.as_deref())?;
         let uplink = raw.uplink.as_deref().map(|u| device_name(&path("uplink"), Some(u))).transpose()?;
-        let (overlay, segment, segment_from) = overlay(&path("overlay.vxlan"), raw.overlay.as_ref())?;
+        let overlay = Overlay::check(&path("overlay.vxlan"), raw.overlay.as_ref())?;
         let (destinations, destination_macs) =
             check_destinations(&path("destinations"), raw.destinations.as_deref().unwrap_or_default())?;
-        let names_none = segment.as_ref().map(|segment| segment::prefixes_of(segment).next().is_none());
-        if names_none.unwrap_or(segment_from.is_some()) && raw.destinations.as_ref().is_none_or(Vec::is_empty)
-        {
+        let names_no_prefix = match &overlay {
+            Overlay::None | Overlay::Routed(_) => false,
+            Overlay::Bridged(segment) => segment::prefixes_of(segment).next().is_none(),
+            Overlay::BridgedFrom(_) => true,
+        };
+        if names_no_prefix && raw.destinations.as_ref().is_none_or(Vec::is_empty) {
             let expected =
                 "prefixes or MAC addresses; peers that are named by MAC address give none".to_owned();
             return Err(ConfigError::Missing { field: path("destinations"), expected });
@@ -231,46 +237,43 @@ impl Attachment {
                 Nanos::from_seconds(10),
             )?,
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
-            allow_tai: raw.allow_tai.unwrap_or(true),
             allow_policy_bypass: raw.allow_policy_bypass.unwrap_or(false),
-            take_from: take(&path("take"), raw.take.as_ref())?,
-            ingress: IngressMode::check(
-                &path("ingress"),
-                raw.ingress.as_deref(),
-                overlay.is_some() || segment.is_some() || segment_from.is_some(),
-            )?,
+            ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), !overlay.is_none())?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
-            clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 128, 1, 4096)? as u32,
-            octets_max: bounded(&path("octets_max"), raw.octets_max, 4 << 20, 1 << 17, 1 << 28)?,
-            memory_max: bounded(
-                &path("memory_max"),
-                raw.memory_max,
-                crate::limits::MEMORY_MAX,
-                1 << 20,
-                1 << 40,
-            )?,
+            clients: ClientLimits {
+                slots,
+                octets_max: bounded(&path("octets_max"), raw.octets_max, 4 << 20, 1 << 17, 1 << 28)?,
+                clients_max: bounded(&path("clients_max"), raw.clients_max.map(u64::from), 128, 1, 4096)?
+                    as u32,
+                memory_max: bounded(
+                    &path("memory_max"),
+                    raw.memory_max,
+                    crate::limits::MEMORY_MAX,
+                    1 << 20,
+                    1 << 40,
+                )?,
+                allow_tai: raw.allow_tai.unwrap_or(true),
+                take_from: take(&path("take"), raw.take.as_ref())?,
+            },
             name: name.to_owned(),
             netns,
             interface,
             uplink,
             overlay,
-            segment,
-            segment_from,
             addresses: Given::check(&path("addresses"), raw.addresses.as_ref())?,
             destinations,
             destination_macs,
             ethernet: Ethernet::check(&path("ethernet"), raw.ethernet.as_deref())?,
             tag: tag(field, raw.vlan, raw.pcp)?,
             late,
-            slots,
             raw,
         })
     }
 
     /// The same with the addresses that were found when it was attached; they are kept with it.
     pub fn give(&mut self, addresses: Given) {
-        self.raw.addresses = addresses.raw();
+        self.raw.addresses = addresses.config();
         self.addresses = addresses;
     }
 
@@ -284,21 +287,26 @@ impl Attachment {
         self
     }
 
-    /// Whether `raw` asks for this attachment as it stands. One that says nothing of addresses or `ethernet` asks for what it has.
+    /// Whether `asked` asks for this attachment as it stands, however its values are written. One without addresses or `ethernet`
+    /// asks for those that this attachment has.
     #[must_use]
-    pub fn is_asked_by(&self, raw: &RawAttachment) -> bool {
-        let addresses = raw.addresses.clone().or_else(|| self.raw.addresses.clone());
-        let is_same = raw.ethernet.as_deref().is_none_or(|word| word == self.ethernet.word());
-        let ethernet = self.raw.ethernet.clone();
-        is_same && RawAttachment { addresses, ethernet, ..raw.clone() } == self.raw
+    pub fn is_asked_by(&self, asked: &Self) -> bool {
+        let addresses = if asked.raw.addresses.is_none() { &self.addresses } else { &asked.addresses };
+        let ethernet = if asked.raw.ethernet.is_none() { self.ethernet } else { asked.ethernet };
+        Self { addresses: addresses.clone(), ethernet, raw: self.raw.clone(), ..asked.clone() } == *self
+    }
+
+    /// Whether arriving frames take the ingress fast path.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.ingress == IngressMode::Short
     }
 
     /// Whether ktsnd takes no datagram of this attachment: no prefix is listed, and without an overlay there are no peers. An
     /// attachment with MAC addresses alone is for packet sockets.
     #[must_use]
     pub fn takes_no_datagram(&self) -> bool {
-        let has_overlay = self.overlay.is_some() || self.segment.is_some() || self.segment_from.is_some();
-        !has_overlay && self.destinations.is_empty() && self.destination_macs.is_empty()
+        self.overlay.is_none() && self.destinations.is_empty() && self.destination_macs.is_empty()
     }
 
     /// The prefixes that frames may go to; `None` = those of the peers there are.
@@ -311,19 +319,6 @@ impl Attachment {
 fn late(field: &str, word: Option<&str>) -> Checked<LatePolicy> {
     let Some(word) = word else { return Ok(LatePolicy::default()) };
     LatePolicy::from_word(word).ok_or_else(|| ConfigError::value(field, word, LatePolicy::WORDS.join(", ")))
-}
-
-/// The overlay by its mode: routed, bridged, or bridged as a device knows it.
-type Overlays = (Option<Vxlan>, Option<Bridged>, Option<SegmentFrom>);
-
-fn overlay(field: &str, raw: Option<&RawOverlay>) -> Checked<Overlays> {
-    let Some(RawOverlay::Vxlan(vxlan)) = raw else { return Ok((None, None, None)) };
-    let is_bridged = vxlan.mode.as_deref() == Some(segment::MODE);
-    Ok(match &vxlan.learn_from {
-        Some(device) if is_bridged => (None, None, Some(segment::check_learnt(field, vxlan, device)?)),
-        None if is_bridged => (None, Some(segment::check(field, vxlan)?), None),
-        _ => (Some(check_vxlan(field, vxlan)?), None, None),
-    })
 }
 
 /// Prefixes, and MAC addresses for packet sockets.
@@ -359,16 +354,16 @@ fn tag(field: &str, vlan: Option<u32>, pcp: Option<u32>) -> Checked<Option<Tci>>
     Ok((vlan.is_some() || pcp.is_some()).then_some(tci))
 }
 
-fn take(field: &str, raw: Option<&RawTake>) -> Checked<Option<u8>> {
+fn take(field: &str, raw: Option<&TakeConfig>) -> Checked<Option<u8>> {
     const EXPECTED: &str = "txtime, all or { priority_min = 0 to 15 }";
     match raw {
         None => Ok(None),
-        Some(RawTake::Word(word)) => match word.as_str() {
+        Some(TakeConfig::Word(word)) => match word.as_str() {
             "txtime" => Ok(None),
             "all" => Ok(Some(0)),
             _ => Err(ConfigError::value(field, word, EXPECTED)),
         },
-        Some(RawTake::From { priority_min: least }) => {
+        Some(TakeConfig::From { priority_min: least }) => {
             let checked = u8::try_from(*least).ok().filter(|least| *least <= 15);
             checked
                 .map(Some)

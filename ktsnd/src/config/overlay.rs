@@ -7,17 +7,75 @@
 use std::net::IpAddr;
 
 use ktsn_model::IpPrefix;
+use ktsn_resolve::Bridged;
 use ktsn_resolve::limits::PEERS_MAX;
 use ktsn_wire::MacAddress;
 
 use super::checked::{Checked, address, device_name, prefix, required};
-use super::raw::{RawVxlan, RawVxlanPeer};
-use super::{ConfigError, segment};
+use super::segment::{self, SegmentFrom};
+use super::{ConfigError, OverlayConfig, PeerConfig, VxlanConfig};
 
 /// Flannel's network identifier, port and device.
 const VNI: u32 = 1;
 const PORT: u16 = 8472;
 const DEVICE: &str = "flannel.1";
+
+/// The overlay network of an attachment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Overlay {
+    /// Frames leave without a tunnel.
+    #[default]
+    None,
+    /// VXLAN in routed mode: a peer is the node of a prefix.
+    Routed(Vxlan),
+    /// VXLAN in bridged mode: a peer is the node of a station, or of the hosts of a prefix.
+    Bridged(Bridged),
+    /// VXLAN in bridged mode; a device of this node knows its peers.
+    BridgedFrom(SegmentFrom),
+}
+
+impl Overlay {
+    /// Checks `overlay.vxlan`; `field` is the path that errors begin with.
+    pub(super) fn check(field: &str, raw: Option<&OverlayConfig>) -> Checked<Self> {
+        let Some(OverlayConfig::Vxlan(vxlan)) = raw else { return Ok(Self::None) };
+        let is_bridged = vxlan.mode.as_deref() == Some(segment::MODE);
+        Ok(match &vxlan.learn_from {
+            Some(device) if is_bridged => Self::BridgedFrom(segment::check_learnt(field, vxlan, device)?),
+            None if is_bridged => Self::Bridged(segment::check(field, vxlan)?),
+            _ => Self::Routed(check_vxlan(field, vxlan)?),
+        })
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Whether the network is one in bridged mode.
+    #[must_use]
+    pub const fn is_segment(&self) -> bool {
+        matches!(self, Self::Bridged(_) | Self::BridgedFrom(_))
+    }
+
+    /// The network in routed mode, if it is one.
+    #[must_use]
+    pub const fn routed(&self) -> Option<&Vxlan> {
+        if let Self::Routed(vxlan) = self { Some(vxlan) } else { None }
+    }
+
+    /// The network in bridged mode, if it is one with configured peers.
+    #[must_use]
+    pub const fn bridged(&self) -> Option<&Bridged> {
+        if let Self::Bridged(segment) = self { Some(segment) } else { None }
+    }
+
+    /// The device that knows the peers of a network in bridged mode, if there is one.
+    #[must_use]
+    pub const fn bridged_from(&self) -> Option<&SegmentFrom> {
+        if let Self::BridgedFrom(from) = self { Some(from) } else { None }
+    }
+}
 
 /// `overlay = { vxlan = … }` in routed mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +94,15 @@ pub struct Vxlan {
     pub peers: Vec<VxlanPeer>,
 }
 
+/// The attachments that a list of peers is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeersTarget {
+    /// The attachment with this name.
+    Attachment(String),
+    /// Every attachment with this network identifier, now or later.
+    Vni(u32),
+}
+
 /// One remote node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VxlanPeer {
@@ -47,7 +114,7 @@ pub struct VxlanPeer {
     pub mac: MacAddress,
 }
 
-pub(super) fn check_vxlan(field: &str, raw: &RawVxlan) -> Checked<Vxlan> {
+fn check_vxlan(field: &str, raw: &VxlanConfig) -> Checked<Vxlan> {
     let path = |name: &str| format!("{field}.{name}");
     if let Some(mode) = raw.mode.as_deref().filter(|m| *m != "routed") {
         return Err(ConfigError::value(&path("mode"), mode, "routed or bridged"));
@@ -69,7 +136,7 @@ pub(super) fn check_vxlan(field: &str, raw: &RawVxlan) -> Checked<Vxlan> {
         None if is_learnt => None,
         text => Some(address(&path("local"), text.as_deref())?),
     };
-    let peers = check_peers(&path("peers"), &raw.peers)?;
+    let peers = check_peers(&path("peers"), raw.peers.as_deref().unwrap_or_default())?;
     if let Some(local) = local
         && let Some(i) = peers.iter().position(|peer| peer.vtep.is_ipv4() != local.is_ipv4())
     {
@@ -107,7 +174,7 @@ pub(crate) fn check_vni(field: &str, vni: u32) -> Checked<u32> {
 ///
 /// # Errors
 /// [`ConfigError`] for the first fault found.
-pub(crate) fn check_peers(field: &str, raw: &[RawVxlanPeer]) -> Checked<Vec<VxlanPeer>> {
+pub(crate) fn check_peers(field: &str, raw: &[PeerConfig]) -> Checked<Vec<VxlanPeer>> {
     if raw.len() > PEERS_MAX {
         return Err(ConfigError::value(field, raw.len(), format!("at most {PEERS_MAX} peers")));
     }
@@ -128,7 +195,7 @@ pub(crate) fn check_peers(field: &str, raw: &[RawVxlanPeer]) -> Checked<Vec<Vxla
     Ok(peers)
 }
 
-fn check_peer(field: &str, raw: &RawVxlanPeer) -> Checked<VxlanPeer> {
+fn check_peer(field: &str, raw: &PeerConfig) -> Checked<VxlanPeer> {
     let prefix_field = format!("{field}.prefix");
     let text = required(&prefix_field, raw.prefix.as_deref(), "the peer's pods, for example 10.244.1.0/24")?;
     let mac_field = format!("{field}.mac");

@@ -14,7 +14,7 @@ use ktsn_wire::{DsField, MacAddress, Vni};
 
 use super::ConfigError;
 use super::checked::{Checked, address, device_name, prefix, required};
-use super::raw::{RawOuter, RawVxlan, RawVxlanPeer};
+use super::{OuterConfig, PeerConfig, VxlanConfig};
 
 /// The word of this mode.
 pub(super) const MODE: &str = "bridged";
@@ -22,7 +22,7 @@ pub(super) const MODE: &str = "bridged";
 const PORT: u16 = 8472;
 
 /// Fields that only this mode has; the first that is set, for the error.
-pub(super) fn foreign_field(raw: &RawVxlan) -> Option<&'static str> {
+pub(super) fn foreign_field(raw: &VxlanConfig) -> Option<&'static str> {
     let set = [
         (raw.flood.is_some(), "flood"),
         (raw.flood_interface.is_some(), "flood_interface"),
@@ -52,7 +52,7 @@ pub struct SegmentFrom {
 }
 
 /// Checks a segment that is learnt: everything but `flood_interface` is the device's.
-pub(super) fn check_learnt(field: &str, raw: &RawVxlan, device: &str) -> Checked<SegmentFrom> {
+pub(super) fn check_learnt(field: &str, raw: &VxlanConfig, device: &str) -> Checked<SegmentFrom> {
     let path = |name: &str| format!("{field}.{name}");
     let device = device_name(&path("learn_from"), Some(device))?;
     let set = [
@@ -60,7 +60,7 @@ pub(super) fn check_learnt(field: &str, raw: &RawVxlan, device: &str) -> Checked
         (raw.port.is_some(), "port"),
         (raw.local.is_some(), "local"),
         (raw.device.is_some(), "device"),
-        (!raw.peers.is_empty(), "peers"),
+        (raw.peers.as_ref().is_some_and(|peers| !peers.is_empty()), "peers"),
         (raw.flood.is_some(), "flood"),
         (raw.ttl.is_some(), "ttl"),
         (raw.tos.is_some(), "tos"),
@@ -75,7 +75,7 @@ pub(super) fn check_learnt(field: &str, raw: &RawVxlan, device: &str) -> Checked
 }
 
 /// Checks a segment; `field` is the path that errors begin with.
-pub(super) fn check(field: &str, raw: &RawVxlan) -> Checked<Bridged> {
+pub(super) fn check(field: &str, raw: &VxlanConfig) -> Checked<Bridged> {
     let path = |name: &str| format!("{field}.{name}");
     let vni = raw.vni.ok_or_else(|| ConfigError::Missing {
         field: path("vni"),
@@ -92,15 +92,16 @@ pub(super) fn check(field: &str, raw: &RawVxlan) -> Checked<Bridged> {
         return Err(ConfigError::value(&path("device"), device, expected));
     }
     let local = end(&path("local"), raw.local.as_deref(), None)?;
+    let peers = raw.peers.as_deref().unwrap_or_default();
     let flood = raw.flood.as_deref().unwrap_or_default();
-    let bounds = [("peers", raw.peers.len(), PEERS_MAX), ("flood", flood.len(), FLOOD_MAX)];
+    let bounds = [("peers", peers.len(), PEERS_MAX), ("flood", flood.len(), FLOOD_MAX)];
     for (name, count, most) in bounds {
         if count > most {
             return Err(ConfigError::value(&path(name), count, format!("at most {most} entries")));
         }
     }
     let (mut members, mut known) = (Vec::new(), HashSet::new());
-    for (i, peer) in raw.peers.iter().enumerate() {
+    for (i, peer) in peers.iter().enumerate() {
         let field = path(&format!("peers[{i}]"));
         let member = member(&field, peer, local)?;
         if !known.insert(member.at) {
@@ -145,7 +146,7 @@ fn end(field: &str, text: Option<&str>, local: Option<IpAddr>) -> Checked<IpAddr
     }
 }
 
-fn member(field: &str, raw: &RawVxlanPeer, local: IpAddr) -> Checked<Member> {
+fn member(field: &str, raw: &PeerConfig, local: IpAddr) -> Checked<Member> {
     let path = |name: &str| format!("{field}.{name}");
     let vtep = end(&path("vtep"), raw.vtep.as_deref(), Some(local))?;
     let at = match (&raw.mac, &raw.prefix) {
@@ -169,18 +170,18 @@ fn member(field: &str, raw: &RawVxlanPeer, local: IpAddr) -> Checked<Member> {
     Ok(Member { at, vtep })
 }
 
-fn number(raw: &RawOuter) -> Option<u8> {
+fn number(raw: &OuterConfig) -> Option<u8> {
     match raw {
-        RawOuter::Number(number) => u8::try_from(*number).ok(),
-        RawOuter::Word(word) => word.parse().ok(),
+        OuterConfig::Number(number) => u8::try_from(*number).ok(),
+        OuterConfig::Word(word) => word.parse().ok(),
     }
 }
 
-fn is_inherit(raw: &RawOuter) -> bool {
-    matches!(raw, RawOuter::Word(word) if word == "inherit")
+fn is_inherit(raw: &OuterConfig) -> bool {
+    matches!(raw, OuterConfig::Word(word) if word == "inherit")
 }
 
-fn ttl(field: &str, raw: Option<&RawOuter>) -> Checked<OuterTtl> {
+fn ttl(field: &str, raw: Option<&OuterConfig>) -> Checked<OuterTtl> {
     match raw {
         None => Ok(OuterTtl::linux(0)),
         Some(raw) if is_inherit(raw) => Ok(OuterTtl::Inherit),
@@ -191,7 +192,7 @@ fn ttl(field: &str, raw: Option<&RawOuter>) -> Checked<OuterTtl> {
     }
 }
 
-fn tos(field: &str, raw: Option<&RawOuter>) -> Checked<OuterDs> {
+fn tos(field: &str, raw: Option<&OuterConfig>) -> Checked<OuterDs> {
     match raw {
         None => Ok(OuterDs::Fixed(DsField(0))),
         Some(raw) if is_inherit(raw) => Ok(OuterDs::Inherit),

@@ -33,7 +33,7 @@ fn a_whole_document() {
     assert_eq!(attachment.late, LatePolicy::Drop);
     assert_eq!(attachment.horizon, Nanos::from_seconds(5));
     assert_eq!(attachment.allowed(), None, "the peers'");
-    assert_eq!(attachment.overlay.as_ref().unwrap().peers[0].prefix.to_string(), "10.244.1.0/24");
+    assert_eq!(attachment.overlay.routed().unwrap().peers[0].prefix.to_string(), "10.244.1.0/24");
 }
 
 /// Each wrong value is named with its field.
@@ -98,8 +98,8 @@ fn the_attach_flag_makes_the_same_values() {
         "/run/netns/x:eth0,late=send,slots=64,local=10.0.0.1,peer=10.1.0.0/16@10.0.0.2@02:00:00:00:00:02",
     )
     .unwrap();
-    assert_eq!((a.name.as_str(), a.interface.as_str(), a.slots), ("x/eth0", "eth0", 64));
-    assert_eq!(a.overlay.as_ref().map(|o| (o.vni, o.port, o.peers.len())), Some((Some(1), Some(8472), 1)));
+    assert_eq!((a.name.as_str(), a.interface.as_str(), a.clients.slots), ("x/eth0", "eth0", 64));
+    assert_eq!(a.overlay.routed().map(|o| (o.vni, o.port, o.peers.len())), Some((Some(1), Some(8472), 1)));
     for (text, message) in [
         ("eth0", "NETNS:INTERFACE"),
         ("a:eth0,slots", "key=value"),
@@ -151,10 +151,11 @@ fn a_tag_and_mac_addresses() {
 #[test]
 fn a_learnt_overlay() {
     let of = |options: &str| parse_attach(&format!("a:eth0,{options}"));
-    let vxlan = of("learn_from=flannel.1").unwrap().overlay.unwrap();
+    let vxlan = of("learn_from=flannel.1").unwrap().overlay.routed().unwrap().clone();
     assert!(vxlan.is_learnt && vxlan.peers.is_empty());
     assert_eq!((vxlan.vni, vxlan.port, vxlan.local, vxlan.device.as_str()), (None, None, None, "flannel.1"));
-    let vxlan = of("learn_from=vx0,device=vx0,vni=7,local=fd00::1").unwrap().overlay.unwrap();
+    let vxlan =
+        of("learn_from=vx0,device=vx0,vni=7,local=fd00::1").unwrap().overlay.routed().unwrap().clone();
     assert_eq!((vxlan.vni, vxlan.local), (Some(7), Some("fd00::1".parse().unwrap())));
     for (text, message) in [
         ("device=flannel.1", "local: missing"),
@@ -207,14 +208,14 @@ mod hostile {
         /// What was accepted is accepted again from its raw form, with the same meaning: the state file depends on it.
         #[test]
         fn raw_forms_round_trip(slots in 64u32..4096, horizon_ms in 1u64..3_600_000, class in 0u8..8) {
-            let raw = RawAttachment {
+            let raw = AttachmentConfig {
                 name: Some("x".into()),
                 netns: Some("y".into()),
                 interface: Some("eth0".into()),
                 slots: Some(slots),
                 horizon: Some(format!("{horizon_ms}ms")),
                 classes: Some(vec![class]),
-                ..RawAttachment::default()
+                ..AttachmentConfig::default()
             };
             let first = Attachment::check("a", raw).unwrap();
             let text = serde_json::to_string(&first.raw).unwrap();
@@ -234,10 +235,7 @@ mod segments {
         let of = |options: &str| parse_attach(&format!("a:eth0,mode=bridged,learn_from=vx7,{options}"));
         let attachment = of("destination=10.9.0.0/24,flood_interface=true").unwrap();
         let from = SegmentFrom { device: "vx7".to_owned(), flood_interface: true };
-        assert_eq!(
-            (attachment.segment_from, attachment.segment, attachment.overlay),
-            (Some(from), None, None)
-        );
+        assert_eq!(attachment.overlay, Overlay::BridgedFrom(from));
         for (options, message) in [
             ("flood_interface=false", "destinations: missing; expected prefixes or MAC addresses"),
             (
@@ -270,7 +268,7 @@ overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.
     fn a_whole_segment() {
         let config = Config::parse(SEGMENT).unwrap();
         let attachment = &config.attachments[0];
-        let segment = attachment.segment.as_ref().unwrap();
+        let segment = attachment.overlay.bridged().unwrap();
         let tunnel = &segment.tunnel;
         assert_eq!((tunnel.vni.get(), tunnel.port, tunnel.udp_checksum), (42, 4789, false));
         assert_eq!((tunnel.ttl, tunnel.ds), (OuterTtl::Inherit, OuterDs::Fixed(DsField(184))));
@@ -278,7 +276,6 @@ overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.
         assert!(matches!(segment.members[1].at, MemberAt::Mac(_)));
         assert_eq!(attachment.allowed(), None, "those of the peers");
         assert!(prefixes_of(segment).eq(["10.9.0.0/28".parse().unwrap()]));
-        assert_eq!(attachment.overlay, None);
         // What it is attached by again after a restart.
         let text = serde_json::to_string(&attachment.raw).unwrap();
         assert_eq!(Attachment::check("a", serde_json::from_str(&text).unwrap()).as_ref(), Ok(attachment));
@@ -286,7 +283,7 @@ overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.
                     udp_checksum=false,peer=10.9.0.0/28@192.168.50.2,peer=02:00:00:00:00:03@192.168.50.3,flood=192.168.50.2,\
                     flood=192.168.50.3,flood_interface=true";
         let by_flag = parse_attach(flag).unwrap();
-        assert_eq!((by_flag.segment, by_flag.tag), (attachment.segment.clone(), attachment.tag));
+        assert_eq!((&by_flag.overlay, by_flag.tag), (&attachment.overlay, attachment.tag));
     }
 
     #[test]

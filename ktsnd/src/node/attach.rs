@@ -12,10 +12,11 @@ use ktsn_resolve::{AttachmentIndex, PortIndex};
 use tracing::{info, warn};
 
 use super::capture;
-use super::interface::Way;
+use super::errors::{not_opened, precondition};
+use super::interface::DeferralState;
 use super::worker_thread::WorkerThread;
 use super::{Attached, Node, NodeError, OpenPort};
-use crate::config::{AdapterChoice, Attachment, IngressMode, Port as PortConfig};
+use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
 use crate::limits;
 use crate::margins::MarginCache;
 use crate::stats::{AttachmentStats, PortStats};
@@ -28,16 +29,29 @@ const UPLINK_STAGES: u16 = 256;
 /// A device that is gone is looked for at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
+/// A step of an attachment that made something.
+#[derive(Debug)]
+enum Step {
+    /// The uplink's worker was started, with this port.
+    Worker(PortIndex),
+    /// This port of the pod's interface was opened.
+    Interface(PortIndex),
+    /// The tables have the attachment.
+    Tables,
+    /// Clients find the attachment.
+    Served,
+}
+
 impl Node {
-    /// Attaches; true when it was attached with the same contents already.
-    pub(crate) async fn attach(&mut self, mut attachment: Attachment, kept: bool) -> Result<bool, NodeError> {
+    /// Attaches; true when it was attached with the same contents already. Where a step fails, those before it are undone.
+    pub(crate) async fn attach(&mut self, attachment: Attachment, is_saved: bool) -> Result<bool, NodeError> {
         if self.stopping {
             return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
         }
         if let Some(index) = self.find(&attachment.name) {
             let same = self.attached[usize::from(index.0)]
                 .as_ref()
-                .is_some_and(|a| a.attachment.is_asked_by(&attachment.raw));
+                .is_some_and(|a| a.attachment.is_asked_by(&attachment));
             return if same { Ok(true) } else { Err(NodeError::Exists(attachment.name)) };
         }
         let index = self.free_index()?;
@@ -45,58 +59,106 @@ impl Node {
             Some(uplink) => uplink.clone(),
             None => tables::default_uplink().await.map_err(|e| precondition("attachment.uplink", &e))?,
         };
-        let (uplink_port, new_worker) = self.uplink_worker(&uplink)?;
-        let opened = if is_own_device(&attachment, &uplink) {
-            // The host's own programs: what leaves by the uplink's device leaves through the uplink's gates.
-            Ok((uplink_port, None))
-        } else {
-            self.open_interface(&attachment, &uplink)
-        };
-        let (interface_port, entered) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.undo_worker(&uplink, uplink_port, new_worker);
-                return Err(error);
+        let (name, mut done) = (attachment.name.clone(), Vec::new());
+        if let Err(error) = self.carry_out(&mut done, index, &uplink, attachment, is_saved).await {
+            while let Some(step) = done.pop() {
+                self.undo(step, index, &uplink, &name).await?;
             }
-        };
-        let mut spec = spec_of(&attachment, index, interface_port, (&uplink, uplink_port));
-        spec.restriction = self.restriction_of(&attachment.name);
-        let mut added = match self.manager.add_entered(spec, entered).await {
-            Ok(added) => added,
-            Err(error) => {
-                self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
-                return Err(NodeError::Precondition(format!("attachment: {error}")));
-            }
-        };
-        let loaded = self.check_rules(&attachment, kept, index, &mut added).await.and_then(|()| {
-            capture::load(index, &attachment, &added)
-                .map_err(|error| precondition("attachment.capture", &error))
-        });
-        let loaded = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                self.closed.forget(&attachment.name);
-                self.manager.remove(index).await;
-                self.undo_ports(&uplink, uplink_port, interface_port, new_worker);
-                return Err(error);
-            }
-        };
-        // It takes the place of what the state file said of one with this name.
-        self.forget_waiting(&attachment.name);
-        let overlay = added.overlay.clone();
-        attachment.give(added.addresses.clone());
-        let stats = self.begin_to_serve(index, &attachment, &uplink, added);
-        log_attached(&attachment, &uplink);
-        let attached =
-            Attached { attachment, uplink, interface_port, stats, capture: None, overlay, rules: None, kept };
-        self.note_attached(index, attached);
-        self.give_peers(index).await;
-        self.begin_capture(index, loaded).await?;
-        self.begin_ingress(index).await?;
-        if kept && !self.starting {
+            return Err(error);
+        }
+        if is_saved && !self.starting {
             self.save();
         }
         Ok(false)
+    }
+
+    /// The steps of an attachment; those that have made something are put into `done`.
+    async fn carry_out(
+        &mut self,
+        done: &mut Vec<Step>,
+        index: AttachmentIndex,
+        uplink: &str,
+        mut attachment: Attachment,
+        is_saved: bool,
+    ) -> Result<(), NodeError> {
+        let (uplink_port, is_new) = self.uplink_worker(uplink)?;
+        done.extend(is_new.then_some(Step::Worker(uplink_port)));
+        // The host's own programs: what leaves by the uplink's device leaves through the uplink's gates.
+        let (interface_port, entered) = if is_own_device(&attachment, uplink) {
+            (uplink_port, None)
+        } else {
+            let opened = self.open_interface(&attachment, uplink)?;
+            done.push(Step::Interface(opened.0));
+            opened
+        };
+        let spec = tables::AttachmentSpec {
+            index,
+            interface: attachment.interface.clone(),
+            interface_port,
+            uplink: uplink.to_owned(),
+            uplink_port,
+            addresses: attachment.addresses.clone(),
+            restriction: self.restriction_of(&attachment.name),
+            attachment: Arc::new(attachment.clone()),
+        };
+        let mut added = self
+            .manager
+            .add_entered(spec, entered)
+            .await
+            .map_err(|error| NodeError::Precondition(format!("attachment: {error}")))?;
+        done.push(Step::Tables);
+        self.check_rules(&attachment, is_saved, index, &mut added).await?;
+        let loaded = capture::load(index, &attachment, &added)
+            .map_err(|error| precondition("attachment.capture", &error))?;
+        // It takes the place of an entry of the state file with this name.
+        self.forget_not_restored(&attachment.name);
+        let overlay = added.overlay.clone();
+        attachment.give(added.addresses.clone());
+        let stats = self.begin_to_serve(index, &attachment, uplink, added);
+        log_attached(&attachment, uplink);
+        let uplink = uplink.to_owned();
+        let attached = Attached {
+            attachment,
+            uplink,
+            interface_port,
+            stats,
+            capture: None,
+            overlay,
+            rules: None,
+            is_saved,
+        };
+        self.note_attached(index, attached);
+        // To detach it undoes all steps but a new worker.
+        done.retain(|step| matches!(step, Step::Worker(_)));
+        done.push(Step::Served);
+        self.give_peers(index).await;
+        self.begin_capture(index, loaded)?;
+        self.begin_ingress(index)
+    }
+
+    async fn undo(
+        &mut self,
+        step: Step,
+        index: AttachmentIndex,
+        uplink: &str,
+        name: &str,
+    ) -> Result<(), NodeError> {
+        match step {
+            Step::Worker(port) => {
+                self.close_port(uplink, port);
+                if let Some(mut worker) = self.workers.remove(uplink) {
+                    worker.send(Command::Drain);
+                    worker.join();
+                }
+            }
+            Step::Interface(port) => self.close_port(uplink, port),
+            Step::Tables => {
+                self.awaiting_rules.forget(name);
+                self.manager.remove(index).await;
+            }
+            Step::Served => self.detach(name).await?,
+        }
+        Ok(())
     }
 
     fn note_attached(&mut self, index: AttachmentIndex, attached: Attached) {
@@ -134,12 +196,7 @@ impl Node {
             netns_cookie: added.netns_cookie,
             interface_index: added.interface_index,
             mtu: added.mtu,
-            slots: attachment.slots,
-            octets_max: attachment.octets_max,
-            clients_max: attachment.clients_max,
-            memory_max: attachment.memory_max,
-            allow_tai: attachment.allow_tai,
-            take_from: attachment.take_from,
+            limits: attachment.clients,
             stats: stats.clone(),
             worker: worker.outbox.clone(),
         });
@@ -150,18 +207,18 @@ impl Node {
 
     /// Detaches: its frames are dropped, its clients told, its namespace let go.
     pub(crate) async fn detach(&mut self, name: &str) -> Result<(), NodeError> {
-        let kept = self.detach_unsaved(name).await?;
-        if kept {
+        let must_save = self.detach_unsaved(name).await?;
+        if must_save {
             self.save();
         }
         Ok(())
     }
 
-    /// The same; true when the state file is to be written, which many together do once.
+    /// Detaches by name without writing the state file. True when the file must be written: after many detaches, once.
     pub(super) async fn detach_unsaved(&mut self, name: &str) -> Result<bool, NodeError> {
         let Some(index) = self.find(name) else {
             // One that could not be taken up again after a restart.
-            if !self.forget_waiting(name) {
+            if !self.forget_not_restored(name) {
                 return Err(NodeError::Unknown(name.to_owned()));
             }
             self.forget_peers(name);
@@ -170,7 +227,7 @@ impl Node {
         };
         let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
         self.wholes.remove(name);
-        self.closed.forget(name);
+        self.awaiting_rules.forget(name);
         // From here on frames take the kernel's way.
         attached.capture = None;
         self.ingress_by_tables();
@@ -187,7 +244,7 @@ impl Node {
         info!(attachment = name, "detached");
         let had_peers = self.forget_peers(name);
         let was_restricted = self.restrictions.remove(name).is_some();
-        Ok(attached.kept || had_peers || was_restricted)
+        Ok(attached.is_saved || had_peers || was_restricted)
     }
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
@@ -259,7 +316,7 @@ impl Node {
             port.policing = policing.stats();
         }
         let (port, priority_map) = (Box::new(opened.port), self.priority_map(uplink));
-        let new = NewPort { port, priority_map, selection, policing, stats, is_pods: false };
+        let new = NewPort { port, priority_map, selection, policing, stats, is_pod_interface: false };
         if let Err(error) = worker.must_take(Command::AddPort(index, new)) {
             self.ports.remove(&index.0);
             return Err(error);
@@ -269,25 +326,6 @@ impl Node {
         }
         self.workers.insert(uplink.to_owned(), worker);
         Ok((index, true))
-    }
-
-    /// Only a worker that was started for the attachment that failed is undone.
-    fn undo_worker(&mut self, uplink: &str, port: PortIndex, new: bool) {
-        if new {
-            self.close_port(uplink, port);
-            if let Some(mut worker) = self.workers.remove(uplink) {
-                worker.send(Command::Drain);
-                worker.join();
-            }
-        }
-    }
-
-    /// The same, and the attachment's own port before.
-    fn undo_ports(&mut self, uplink: &str, uplink_port: PortIndex, interface_port: PortIndex, new: bool) {
-        if interface_port != uplink_port {
-            self.close_port(uplink, interface_port);
-        }
-        self.undo_worker(uplink, uplink_port, new);
     }
 
     fn close_port(&mut self, uplink: &str, index: PortIndex) {
@@ -323,7 +361,7 @@ impl Node {
             tried_at: known.and_then(|p| p.tried_at),
             stats: stats.clone(),
             policing,
-            way: Way::default(),
+            deferral: DeferralState::default(),
             sent_before: sent_by_device.saturating_sub(frames_of(&stats)),
         };
         self.ports.insert(index.0, open);
@@ -373,34 +411,6 @@ fn log_attached(attachment: &Attachment, uplink: &str) {
     }
 }
 
-/// What an attachment's tables are made from.
-fn spec_of(
-    attachment: &Attachment,
-    index: AttachmentIndex,
-    interface_port: PortIndex,
-    (uplink, uplink_port): (&str, PortIndex),
-) -> tables::AttachmentSpec {
-    tables::AttachmentSpec {
-        index,
-        netns: attachment.netns.clone(),
-        interface: attachment.interface.clone(),
-        interface_port,
-        uplink: uplink.to_owned(),
-        uplink_port,
-        overlay: attachment.overlay.clone(),
-        segment: attachment.segment.clone(),
-        segment_from: attachment.segment_from.clone(),
-        addresses: attachment.addresses.clone(),
-        destinations: attachment.allowed(),
-        named: attachment.destination_macs.clone(),
-        ethernet: attachment.ethernet,
-        tag: attachment.tag,
-        is_short: attachment.ingress == IngressMode::Short,
-        allow_policy_bypass: attachment.allow_policy_bypass,
-        restriction: Arc::default(),
-    }
-}
-
 /// Whether the attachment's interface is the uplink itself, in ktsnd's own namespace.
 fn is_own_device(attachment: &Attachment, uplink: &str) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -435,19 +445,4 @@ fn open_uplink(config: &PortConfig) -> Result<Opened, OpenError> {
         AdapterChoice::Dpdk { devargs } => ktsn_port::dpdk::Dpdk::open(Some(&device), devargs, &options)
             .map(|port| Opened { port: AnyPort::from(port), fallback: None }),
     }
-}
-
-pub(super) fn not_opened(field: &str, error: &OpenError) -> NodeError {
-    const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
-    let hint = match error {
-        OpenError::NotPermitted { .. } | OpenError::Namespace { errno: EPERM, .. } => {
-            "; ktsnd needs CAP_NET_RAW, CAP_NET_ADMIN and, for other network namespaces, CAP_SYS_ADMIN (or root)"
-        }
-        _ => "",
-    };
-    NodeError::Precondition(format!("{field}: {error}{hint}"))
-}
-
-pub(super) fn precondition(field: &str, error: &dyn std::fmt::Display) -> NodeError {
-    NodeError::Precondition(format!("{field}: {error}"))
 }

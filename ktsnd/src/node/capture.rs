@@ -5,7 +5,7 @@ use ktsn_model::Priority;
 use ktsn_resolve::AttachmentIndex;
 use tracing::{error, info, warn};
 
-use super::attach::precondition;
+use super::errors::precondition;
 use super::{Node, NodeError};
 use crate::capture::{CaptureError, HostEnd, Looked};
 use crate::config::{Attachment, CaptureMode};
@@ -34,14 +34,14 @@ pub(super) fn load(
     let priority = Priority::capped(u32::from(attachment.capture_priority));
     // No datagram that is taken is longer than the interface's MTU.
     let payload_octets_max = added.mtu as usize;
-    let captured = Captured::new(index, source, priority, attachment.slots as u16, payload_octets_max);
+    let captured =
+        Captured::new(index, source, priority, attachment.clients.slots as u16, payload_octets_max);
     Ok(Some(Loaded { host_end, captured: Box::new(captured) }))
 }
 
 impl Node {
     /// Gives the worker its source, then begins to take frames.
-    /// Without a program at the veth the attachment is taken back.
-    pub(super) async fn begin_capture(
+    pub(super) fn begin_capture(
         &mut self,
         index: AttachmentIndex,
         loaded: Option<Loaded>,
@@ -55,11 +55,7 @@ impl Node {
         if let Some(worker) = self.workers.get(&attached.uplink) {
             worker.send(Command::AddCaptured(captured));
         }
-        if let Err(error) = host_end.attach() {
-            let name = attached.attachment.name.clone();
-            self.detach(&name).await?;
-            return Err(precondition("attachment.capture", &error));
-        }
+        host_end.attach().map_err(|error| precondition("attachment.capture", &error))?;
         info!(
             attachment = attached.attachment.name,
             "kernel capture: timed frames are taken at the veth's host end"

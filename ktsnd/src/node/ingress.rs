@@ -11,7 +11,7 @@ use ktsn_proto::v1;
 use ktsn_resolve::AttachmentIndex;
 use tracing::{error, info, warn};
 
-use super::attach::precondition;
+use super::errors::precondition;
 use super::{Attached, Node, NodeError};
 use crate::config::IngressMode;
 use crate::ingress::{IngressError, Member, Uplink, check_host_end, conflict};
@@ -35,19 +35,16 @@ impl Node {
         members
     }
 
-    /// Takes the attachment's frames from here on, where it asks for that. Where that cannot be it is taken back.
-    pub(super) async fn begin_ingress(&mut self, index: AttachmentIndex) -> Result<(), NodeError> {
+    /// Takes the attachment's arriving frames from here on, where it asks for that.
+    pub(super) fn begin_ingress(&mut self, index: AttachmentIndex) -> Result<(), NodeError> {
         let Some(Some(attached)) = self.attached.get(usize::from(index.0)) else { return Ok(()) };
         if attached.attachment.ingress != IngressMode::Short {
             return Ok(());
         }
         let (name, uplink) = (attached.attachment.name.clone(), attached.uplink.clone());
         let netns = attached.attachment.netns.clone();
-        let begun = self.try_begin_ingress(index, &netns, &uplink);
-        if let Err(error) = begun {
-            self.detach(&name).await?;
-            return Err(precondition("attachment.ingress", &error));
-        }
+        self.try_begin_ingress(index, &netns, &uplink)
+            .map_err(|error| precondition("attachment.ingress", &error))?;
         if self.latest.attachment(index).is_some_and(|tables| tables.delivery().is_some()) {
             info!(
                 attachment = name,
@@ -81,21 +78,21 @@ impl Node {
 
     fn set_members(&mut self) -> Result<(), IngressError> {
         let (mut programs, mut failed) = (std::mem::take(&mut self.ingress), None);
-        let mut told = BTreeSet::new();
+        let mut found = BTreeSet::new();
         let members = self.members();
         // Without attachments a program goes, and what it holds with it.
         programs.retain(|uplink, _| members.contains_key(uplink.as_str()));
         for (uplink, program) in &mut programs {
             let of_uplink = members.get(uplink.as_str()).map(Vec::as_slice).unwrap_or_default();
             match program.set_members(of_uplink, &self.latest) {
-                Ok(warnings) => told.extend(warnings),
+                Ok(warnings) => found.extend(warnings),
                 Err(error) => failed = Some(error),
             }
         }
         self.ingress = programs;
         // The tables change for many reasons; what goes on holding is no news.
-        let before = std::mem::replace(&mut self.ingress_told, told);
-        for warning in self.ingress_told.difference(&before).cloned().collect::<Vec<_>>() {
+        let before = std::mem::replace(&mut self.ingress_warnings, found);
+        for warning in self.ingress_warnings.difference(&before).cloned().collect::<Vec<_>>() {
             self.warn(warning);
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
@@ -162,7 +159,7 @@ impl Node {
     fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
         let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
         let is_blocked = self.restriction_of(&attached.attachment.name).is_ingress_blocked;
-        let why = if self.closed.of(&attached.attachment.name).is_some() {
+        let why = if self.awaiting_rules.of(&attached.attachment.name).is_some() {
             "the rules of the node's packet filter are not known yet"
         } else if is_blocked {
             "a network policy may forbid what arrives"

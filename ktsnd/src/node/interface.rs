@@ -3,28 +3,27 @@
 //!
 //! In: an attachment; news of the worker that hand-overs by its interface are beyond their budget. Out: the port, replaced by one
 //! whose frames leave by an ordinary thread, and back by the worker when hand-overs were within the budget for long. Both are
-//! counted, shown and logged. Until a port is replaced the worker postpones its hand-overs (`worker/slow.rs`).
+//! counted, shown and logged. Until a port is replaced the worker postpones its hand-overs (`worker/hand_over_budget.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ktsn_model::TrafficClass;
 use ktsn_port::af_packet::AfPacket;
 use ktsn_port::deferred::{Deferred, Left, Observer};
 use ktsn_port::{AnyPort, Device, OpenError, Options, Port as _, in_namespace, link_speed};
 use ktsn_resolve::PortIndex;
-use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
+use ktsn_sched::{TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos};
 use tracing::{info, warn};
 
-use super::attach::not_opened;
+use super::errors::not_opened;
 use super::{Node, NodeError};
 use crate::config::Attachment;
 use crate::hand_overs::HandOvers;
 use crate::limits;
 use crate::stats::{AttachmentStats, count};
 use crate::tables;
-use crate::worker::{Command, HAND_OVER_AT_START, NewPort, Selection, monotonic_now};
+use crate::worker::{Command, HAND_OVER_AT_START, NewPort, monotonic_now};
 
 /// Transmit buffers of a pod's interface.
 const INTERFACE_STAGES: u16 = 4;
@@ -40,9 +39,9 @@ pub(super) struct Seen {
     beyond_at_ns: AtomicU64,
 }
 
-/// By which thread the frames of a pod's interface leave.
+/// Whether the frames of a pod's interface are deferred: an ordinary thread sends them instead of the worker.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct DeferralState {
     identity: Identity,
     /// Since when they leave by an ordinary thread.
     deferred: Option<(Monotonic, Arc<Seen>)>,
@@ -54,7 +53,7 @@ pub(super) struct Way {
     tried_at: Option<Monotonic>,
 }
 
-impl Way {
+impl DeferralState {
     /// Whether frames are to be deferred that are not yet.
     fn is_to_defer(&mut self, now: Monotonic) -> bool {
         let is_soon = self.tried_at.is_some_and(|at| now.since(at) < limits::DEFER_PAUSE);
@@ -145,19 +144,16 @@ impl Node {
         let netns = attachment.netns.display().to_string();
         let stats = self.note_port(index, &attachment.interface, netns, &port, String::new(), inside.speed);
         if let Some(port) = self.ports.get_mut(&index.0) {
-            port.way.identity = identity;
+            port.deferral.identity = identity;
         }
         // Gates, shapers and policing are the uplink's; what leaves by the pod's own interface goes on the kernel's way.
-        let selection = Box::new(Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity: limits::INTERFACE_QUEUE_MAX,
-            // It is this attachment's alone.
-            tenants: 1,
-            link_speed: None,
+        let selection = Box::new(TimeAware::new(TimeAwareOptions {
             hand_over: HAND_OVER_AT_START,
-            classes: [ClassOptions::default(); TrafficClass::COUNT],
-        })));
+            // One attachment: the port is this pod's alone.
+            ..TimeAwareOptions::gates(limits::INTERFACE_QUEUE_MAX, 1)
+        }));
         let (port, priority_map) = (Box::new(port), self.priority_map(uplink));
-        let new = NewPort { port, priority_map, selection, policing: None, stats, is_pods: true };
+        let new = NewPort { port, priority_map, selection, policing: None, stats, is_pod_interface: true };
         if let Err(error) = self.workers[uplink].must_take(Command::AddPort(index, new)) {
             self.ports.remove(&index.0);
             return Err(error);
@@ -172,22 +168,22 @@ impl Node {
         let attached = self.attached.iter().flatten().find(|attached| attached.interface_port == index);
         let port = self.ports.get_mut(&index.0).filter(|port| !port.netns.is_empty());
         let (Some(attached), Some(port)) = (attached, port) else { return };
-        if self.stopping || !port.way.is_to_defer(now) {
+        if self.stopping || !port.deferral.is_to_defer(now) {
             return;
         }
         let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
         let longest_us = longest.get() / 1000;
         let opened = Inside::open(&attached.attachment).and_then(|inside| {
-            if inside.identity() != port.way.identity {
+            if inside.identity() != port.deferral.identity {
                 return Err(OpenError::NoDevice { ifname: interface.clone() });
             }
-            let observer = observer(attached.stats.clone(), port.way.defer(now, longest), monotonic_now);
+            let observer = observer(attached.stats.clone(), port.deferral.defer(now, longest), monotonic_now);
             Deferred::start(inside.port, limits::DEFERRED_STAGES, observer)
         });
         let deferred = match opened {
             Ok(deferred) => AnyPort::from(deferred),
             Err(error) => {
-                port.way.deferred = None;
+                port.deferral.deferred = None;
                 warn!(
                     attachment = name, interface, longest_us, %error,
                     "hand-overs by the pod's interface take too long, and it cannot be opened for a thread of its own: they \
@@ -196,7 +192,7 @@ impl Node {
                 return;
             }
         };
-        let wait = port.way.wait;
+        let wait = port.deferral.wait;
         warn!(
             attachment = name,
             interface,
@@ -217,16 +213,17 @@ impl Node {
         let now = monotonic_now();
         for attached in self.attached.iter().flatten() {
             let index = attached.interface_port;
-            let port = self.ports.get_mut(&index.0).filter(|port| port.way.is_to_go_back(now));
+            let port = self.ports.get_mut(&index.0).filter(|port| port.deferral.is_to_go_back(now));
             let (Some(port), false) = (port, self.stopping) else { continue };
             let inside = Inside::open(&attached.attachment);
-            let Some(inside) = inside.ok().filter(|inside| inside.identity() == port.way.identity) else {
+            let Some(inside) = inside.ok().filter(|inside| inside.identity() == port.deferral.identity)
+            else {
                 // Its namespace is on its way out.
                 continue;
             };
             let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
-            let wait = port.way.wait;
-            (port.way.deferred, port.way.back_at, port.way.tried_at) = (None, Some(now), None);
+            let wait = port.deferral.wait;
+            (port.deferral.deferred, port.deferral.back_at, port.deferral.tried_at) = (None, Some(now), None);
             let direct = AnyPort::from(inside.port);
             port.adapter = direct.capabilities().adapter;
             port.reason.clear();
@@ -256,42 +253,42 @@ mod tests {
 
     #[test]
     fn frames_go_back_after_ten_minutes_within_the_budget() {
-        let mut way = Way::default();
+        let mut deferral = DeferralState::default();
         assert!(
-            way.is_to_defer(at(100)) && !way.is_to_defer(at(109)),
+            deferral.is_to_defer(at(100)) && !deferral.is_to_defer(at(109)),
             "an open that failed is tried again later"
         );
-        assert!(way.is_to_defer(at(110)) && !way.is_to_go_back(at(100_000)));
-        let seen = way.defer(at(110), Nanos::from_micros(512));
-        assert!(!way.is_to_defer(at(100_000)));
-        assert_eq!(way.deferred(at(115)), Some((Nanos::from_seconds(5), 512_000)));
-        assert!(!way.is_to_go_back(at(709)) && way.is_to_go_back(at(710)));
+        assert!(deferral.is_to_defer(at(110)) && !deferral.is_to_go_back(at(100_000)));
+        let seen = deferral.defer(at(110), Nanos::from_micros(512));
+        assert!(!deferral.is_to_defer(at(100_000)));
+        assert_eq!(deferral.deferred(at(115)), Some((Nanos::from_seconds(5), 512_000)));
+        assert!(!deferral.is_to_go_back(at(709)) && deferral.is_to_go_back(at(710)));
         seen.beyond_at_ns.store(at(700).as_nanos(), Relaxed);
-        assert!(!way.is_to_go_back(at(1299)) && way.is_to_go_back(at(1300)));
+        assert!(!deferral.is_to_go_back(at(1299)) && deferral.is_to_go_back(at(1300)));
     }
 
     #[test]
     fn a_pod_that_toggles_waits_twice_as_long_each_time() {
-        let (mut way, mut now) = (Way::default(), 0);
+        let (mut deferral, mut now) = (DeferralState::default(), 0);
         let mut waits = Vec::new();
         for _ in 0..10 {
-            way.defer(at(now), Nanos::ZERO);
-            waits.push(way.wait.get() / 1_000_000_000);
+            deferral.defer(at(now), Nanos::ZERO);
+            waits.push(deferral.wait.get() / 1_000_000_000);
             now += 100_000;
-            (way.deferred, way.back_at) = (None, Some(at(now)));
+            (deferral.deferred, deferral.back_at) = (None, Some(at(now)));
             now += 500;
         }
         assert_eq!(waits, [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 86_400, 86_400]);
         // As long by the worker as the last wait: it begins anew.
-        way.defer(at(now - 500 + 86_400), Nanos::ZERO);
-        assert_eq!(way.wait, limits::DEFERRED_MIN);
+        deferral.defer(at(now - 500 + 86_400), Nanos::ZERO);
+        assert_eq!(deferral.wait, limits::DEFERRED_MIN);
     }
 
     #[test]
     fn each_frame_of_the_thread_is_counted_and_its_time_charged() {
         let stats = Arc::new(AttachmentStats::default());
-        let mut way = Way::default();
-        let seen = way.defer(at(1), Nanos::ZERO);
+        let mut deferral = DeferralState::default();
+        let seen = deferral.defer(at(1), Nanos::ZERO);
         let mut observe = observer(stats.clone(), seen.clone(), || at(5));
         observe(Left { took: Duration::from_micros(9), result: Ok(()) });
         observe(Left { took: Duration::from_micros(600), result: Err(SendError::Dropped) });

@@ -126,15 +126,15 @@ impl Shared {
     }
 }
 
-/// The senders' end.
+/// Sends events to the node, from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlet(Arc<Shared>);
+pub(crate) struct EventSender(Arc<Shared>);
 
 /// The node has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeGone;
 
-impl Outlet {
+impl EventSender {
     /// Puts an event in; it never waits.
     ///
     /// # Errors
@@ -156,9 +156,9 @@ impl Outlet {
 pub(crate) struct Mailbox(Arc<Shared>);
 
 impl Mailbox {
-    pub(crate) fn new() -> (Outlet, Self) {
+    pub(crate) fn new() -> (EventSender, Self) {
         let shared = Arc::new(Shared::default());
-        (Outlet(shared.clone()), Self(shared))
+        (EventSender(shared.clone()), Self(shared))
     }
 
     /// The next event, as soon as there is one. Nothing is lost when it is not waited for to the end.
@@ -207,12 +207,12 @@ mod tests {
     /// A million of them while the node is busy: one for each next hop, and no more than there is room for.
     #[test]
     fn a_flood_of_missing_neighbours_is_remembered_once_for_each_and_bounded() {
-        let (outlet, mut mailbox) = Mailbox::new();
+        let (sender, mut mailbox) = Mailbox::new();
         for i in 0..100_000 {
-            outlet.send(wanted(3, i % 7)).unwrap();
-            outlet.send(wanted(4, i)).unwrap();
+            sender.send(wanted(3, i % 7)).unwrap();
+            sender.send(wanted(4, i)).unwrap();
         }
-        outlet.send(Event::Worker(1, Returned::Ended)).unwrap();
+        sender.send(Event::Worker(1, Returned::Ended)).unwrap();
         let mut taken = Vec::new();
         while let Some(event) = mailbox.take() {
             taken.push(event);
@@ -226,21 +226,21 @@ mod tests {
         };
         assert_eq!(of(3), 7);
         // Taken, it may be wanted again.
-        outlet.send(wanted(3, 1)).unwrap();
+        sender.send(wanted(3, 1)).unwrap();
         assert!(mailbox.take().is_some() && mailbox.is_empty());
     }
 
     #[test]
     fn of_tables_the_latest_counts_and_hints_are_bounded() {
-        let (outlet, mut mailbox) = Mailbox::new();
+        let (sender, mut mailbox) = Mailbox::new();
         let gone = || Event::Tables(tables::Event::NamespaceGone(AttachmentIndex(9)));
         for generation in 1..1000 {
-            outlet.send(tables(generation)).unwrap();
-            outlet.send(Event::Tables(tables::Event::Warning("again".to_owned()))).unwrap();
-            outlet.send(Event::Worker(1, Returned::PortFailed(PortIndex(2)))).unwrap();
-            outlet.send(Event::Clock).unwrap();
+            sender.send(tables(generation)).unwrap();
+            sender.send(Event::Tables(tables::Event::Warning("again".to_owned()))).unwrap();
+            sender.send(Event::Worker(1, Returned::PortFailed(PortIndex(2)))).unwrap();
+            sender.send(Event::Clock).unwrap();
         }
-        outlet.send(gone()).unwrap();
+        sender.send(gone()).unwrap();
         let first = mailbox.take();
         assert!(
             matches!(&first, Some(Event::Tables(tables::Event::Tables(all))) if all.generation() == 999),
@@ -253,12 +253,12 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_is_woken_and_a_node_that_is_gone_is_told() {
-        let (outlet, mut mailbox) = Mailbox::new();
-        let sender = outlet.clone();
-        let sends = std::thread::spawn(move || sender.send(Event::Clock));
+        let (sender, mut mailbox) = Mailbox::new();
+        let second = sender.clone();
+        let sends = std::thread::spawn(move || second.send(Event::Clock));
         assert!(matches!(mailbox.next().await, Event::Clock));
         sends.join().unwrap().unwrap();
         drop(mailbox);
-        assert_eq!(outlet.send(Event::Clock), Err(NodeGone));
+        assert_eq!(sender.send(Event::Clock), Err(NodeGone));
     }
 }

@@ -13,7 +13,7 @@ use ktsn_resolve::AttachmentIndex;
 use tracing::{info, warn};
 
 use super::{Node, NodeError};
-use crate::control::policies;
+use crate::messages::policies;
 use crate::run_dir::KeptPolicy;
 use crate::tables::Restriction;
 
@@ -26,7 +26,7 @@ pub(super) type Restrictions = BTreeMap<String, Arc<Restriction>>;
 type Change = (String, Option<AttachmentIndex>, Arc<Restriction>);
 
 /// What the state file keeps.
-pub(super) fn kept(restrictions: &Restrictions) -> Vec<KeptPolicy> {
+pub(super) fn to_save(restrictions: &Restrictions) -> Vec<KeptPolicy> {
     let keep = |(name, of): (&String, &Arc<Restriction>)| KeptPolicy {
         attachment: name.clone(),
         egress_allowed: of.egress.as_ref().map(|all| all.iter().map(ToString::to_string).collect()),
@@ -55,7 +55,7 @@ impl Node {
 
     /// What is shown of them, or of what closes the attachment; none: everything is left.
     pub(super) fn policy_message(&self, name: &str) -> Option<v1::AttachmentPolicy> {
-        let of = self.closed.of(name).or_else(|| self.restrictions.get(name));
+        let of = self.awaiting_rules.of(name).or_else(|| self.restrictions.get(name));
         of.map(|of| message(name, of, SHOWN))
     }
 
@@ -86,12 +86,12 @@ impl Node {
             }
             changed.push((name, index, restriction));
         }
-        if changed.is_empty() && !self.unsaved_policies {
+        if changed.is_empty() && !self.must_save_policies {
             return Ok(unknown);
         }
         let before = std::mem::replace(&mut self.restrictions, all);
         let saved = self.try_save();
-        self.unsaved_policies = saved.is_err();
+        self.must_save_policies = saved.is_err();
         if saved.is_err() {
             changed = self.only_take_away(before, changed);
         }
@@ -99,7 +99,7 @@ impl Node {
             tell(name, restriction);
         }
         // A closed attachment is under its policies once it is opened.
-        let open = changed.into_iter().filter(|(name, ..)| self.closed.of(name).is_none());
+        let open = changed.into_iter().filter(|(name, ..)| self.awaiting_rules.of(name).is_none());
         let of_index = open.filter_map(|(_, index, restriction)| Some((index?, restriction)));
         if let Some(tables) = self.manager.restrict(of_index.collect()).await {
             self.publish(tables);
@@ -131,14 +131,14 @@ impl Node {
     /// Whether it is an attachment of the state file that is not served.
     fn is_waiting(&self, name: &str) -> bool {
         let is_foreign = |entry: &serde_json::Value| entry["name"].as_str() == Some(name);
-        self.waiting.iter().any(|kept| kept.raw.name.as_deref() == Some(name))
+        self.not_restored.iter().any(|kept| kept.raw.name.as_deref() == Some(name))
             || self.foreign.attachments.iter().any(is_foreign)
     }
 
     /// Whether the attachment says that policies may be skipped.
     fn skips_policies(&self, name: &str) -> bool {
         let served = self.attached.iter().flatten().map(|attached| &attached.attachment.raw);
-        let mut all = served.chain(self.waiting.iter().map(|kept| &kept.raw));
+        let mut all = served.chain(self.not_restored.iter().map(|kept| &kept.raw));
         all.any(|raw| raw.name.as_deref() == Some(name) && raw.allow_policy_bypass == Some(true))
     }
 

@@ -11,37 +11,24 @@ use ktsn_resolve::AttachmentIndex;
 use tracing::info;
 
 use super::{Attached, Node, NodeError};
-use crate::config::{RawVxlanPeer, VxlanPeer, check_peers, check_vni};
-use crate::control::peer_message;
+use crate::config::{PeersTarget, VxlanPeer, check_peers, check_vni};
+use crate::messages::peer_config;
 use crate::run_dir::KeptPeers;
 use crate::tables::{OverlayNews, PeerState, PeersOf};
 
 /// Conflicts that a listing shows.
 const CONFLICTS_SHOWN: usize = 16;
 
-/// Whose peers.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PeersTarget {
-    /// Those of the attachment with this name.
-    Attachment(String),
-    /// Those of every attachment whose overlay has this network identifier, now or later.
-    Vni(u32),
-}
-
 /// The lists as the state file keeps them.
-pub(super) fn kept(given: &BTreeMap<PeersTarget, Vec<VxlanPeer>>) -> Vec<KeptPeers> {
-    let raw = |peer: &VxlanPeer| {
-        let v1::VxlanPeer { prefix, vtep, mac } = peer_message(peer);
-        RawVxlanPeer { prefix: Some(prefix), vtep: Some(vtep), mac: Some(mac) }
-    };
+pub(super) fn to_save(lists: &BTreeMap<PeersTarget, Vec<VxlanPeer>>) -> Vec<KeptPeers> {
     let list = |(target, peers): (&PeersTarget, &Vec<VxlanPeer>)| {
-        let peers = peers.iter().map(raw).collect();
+        let peers = peers.iter().map(peer_config).collect();
         match target {
             PeersTarget::Attachment(name) => KeptPeers { attachment: Some(name.clone()), vni: None, peers },
             PeersTarget::Vni(vni) => KeptPeers { attachment: None, vni: Some(*vni), peers },
         }
     };
-    given.iter().map(list).collect()
+    lists.iter().map(list).collect()
 }
 
 impl Node {
@@ -62,14 +49,14 @@ impl Node {
                 PeersOf::Attachment(index)
             }
         };
-        let before = self.given.remove(&target);
+        let before = self.overlay_peers.remove(&target);
         if !peers.is_empty() {
-            self.given.insert(target.clone(), peers.clone());
+            self.overlay_peers.insert(target.clone(), peers.clone());
         }
         if let Err(error) = self.try_save() {
             match before {
-                Some(before) => self.given.insert(target, before),
-                None => self.given.remove(&target),
+                Some(before) => self.overlay_peers.insert(target, before),
+                None => self.overlay_peers.remove(&target),
             };
             return Err(NodeError::Internal(format!("state file: {error}; nothing was changed")));
         }
@@ -92,7 +79,7 @@ impl Node {
     /// Peers of an attachment must have an overlay, and be of the family of its own tunnel end.
     fn check_family(&self, index: AttachmentIndex, peers: &[VxlanPeer]) -> Result<(), NodeError> {
         let Some(Some(attached)) = self.attached.get(usize::from(index.0)) else { return Ok(()) };
-        let Some(vxlan) = &attached.attachment.overlay else {
+        let Some(vxlan) = attached.attachment.overlay.routed() else {
             let name = &attached.attachment.name;
             return Err(NodeError::Precondition(format!(
                 "attachment: {name:?} has no overlay; no peers are possible"
@@ -113,7 +100,7 @@ impl Node {
     /// What was given for an attachment before it came (at a restart).
     pub(super) async fn give_peers(&mut self, index: AttachmentIndex) {
         let Some(name) = self.name_of(index) else { return };
-        if let Some(peers) = self.given.get(&PeersTarget::Attachment(name)) {
+        if let Some(peers) = self.overlay_peers.get(&PeersTarget::Attachment(name)) {
             for news in self.manager.set_peers(PeersOf::Attachment(index), peers.clone()).await {
                 self.note_overlay(news);
             }
@@ -122,7 +109,7 @@ impl Node {
 
     /// An attachment's list goes with it; whether there was one.
     pub(super) fn forget_peers(&mut self, name: &str) -> bool {
-        self.given.remove(&PeersTarget::Attachment(name.to_owned())).is_some()
+        self.overlay_peers.remove(&PeersTarget::Attachment(name.to_owned())).is_some()
     }
 
     /// Takes up the lists of the state file again, before any attachment.
@@ -138,7 +125,7 @@ impl Node {
                     if let PeersTarget::Vni(vni) = target {
                         self.manager.set_peers(PeersOf::Vni(vni), peers.clone()).await;
                     }
-                    self.given.insert(target, peers);
+                    self.overlay_peers.insert(target, peers);
                 }
                 (Err(error), _) | (_, Err(error)) => {
                     self.warn(format!("overlay peers of the state file are not taken up again: {error}"));

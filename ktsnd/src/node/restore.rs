@@ -37,7 +37,7 @@ impl Node {
                 }
                 Err(error) => {
                     self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
-                    self.waiting.extend(Some(kept).filter(|_| is_there));
+                    self.not_restored.extend(Some(kept).filter(|_| is_there));
                 }
             }
         }
@@ -49,18 +49,18 @@ impl Node {
     }
 
     /// Forgets what the state file said of an attachment that is not served; whether it said anything.
-    pub(super) fn forget_waiting(&mut self, name: &str) -> bool {
-        let known = self.waiting.len() + self.foreign.attachments.len() + self.wholes.len();
-        self.waiting.retain(|kept| kept.raw.name.as_deref() != Some(name));
+    pub(super) fn forget_not_restored(&mut self, name: &str) -> bool {
+        let known = self.not_restored.len() + self.foreign.attachments.len() + self.wholes.len();
+        self.not_restored.retain(|entry| entry.raw.name.as_deref() != Some(name));
         self.foreign.attachments.retain(|entry| entry["name"].as_str() != Some(name));
         self.wholes.remove(name);
-        known != self.waiting.len() + self.foreign.attachments.len() + self.wholes.len()
+        known != self.not_restored.len() + self.foreign.attachments.len() + self.wholes.len()
     }
 
     /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
     fn tell_found(&self, name: &str) {
         let found = self.attached.iter().flatten().find(|attached| attached.attachment.name == name);
-        let addresses = found.map(|attached| attached.attachment.addresses.listed().join(", "));
+        let addresses = found.map(|attached| attached.attachment.addresses.to_string());
         warn!(
             attachment = name,
             "the state file, of an older ktsnd, names no addresses; given are those that the interface has now: {}",

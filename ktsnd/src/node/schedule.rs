@@ -10,18 +10,15 @@ use ktsn_model::{AdminPort, Priority, PriorityMap, TrafficClass};
 use ktsn_port::{Device, link_info, link_speed};
 use ktsn_proto::v1;
 use ktsn_resolve::PortIndex;
-use ktsn_sched::{
-    ClassOptions, CreditBased, CreditBasedOptions, CreditOptions, EarliestTxTime, GateProgram, Order, Shaper,
-    StrictPriority, TimeAware, TimeAwareOptions,
-};
+use ktsn_sched::{ClassOptions, CreditOptions, GateProgram, Order, Shaper, TimeAware, TimeAwareOptions};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::{Node, NodeError};
 use crate::config::{ClassChoice, ClassOrder, Port as PortConfig, Schedule, SelectionChoice, read_schedule};
-use crate::control::queue_max_sdu_messages;
+use crate::messages::queue_max_sdu_messages;
 use crate::run_dir::KeptSchedule;
-use crate::worker::{Command, GateView, HAND_OVER_AT_START, Selection, tai_now};
+use crate::worker::{Command, GateView, HAND_OVER_AT_START, tai_now};
 
 /// The longest wait for a worker's answer about its gates.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -29,8 +26,8 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Answers with the state of gates.
 pub(crate) type States = Result<Vec<v1::ScheduleState>, NodeError>;
 
-/// One worker's answer; false: its selection has no gates.
-pub(super) type Looked = (Box<GateView>, bool);
+/// A worker's answer to a request about the gates of its uplink. False: the uplink's selection has no gates.
+pub(super) type GateAnswer = (Box<GateView>, bool);
 
 impl Node {
     /// The schedule that is meant to hold on a device.
@@ -46,7 +43,7 @@ impl Node {
         &self,
         config: &PortConfig,
         capacity: usize,
-    ) -> Result<(Box<Selection>, Option<Box<GateProgram>>), NodeError> {
+    ) -> Result<(Box<TimeAware>, Option<Box<GateProgram>>), NodeError> {
         let schedule = self.schedule_of(&config.device);
         let needs_speed = config.is_shaped() || schedule.is_some();
         let speed = self.speed_for(config, needs_speed)?;
@@ -56,29 +53,25 @@ impl Node {
         }
         let program = schedule.map(|schedule| compile(name_of(schedule), &schedule.admin)).transpose()?;
         let tenants = crate::limits::ATTACHMENTS_MAX;
-        let mut selection = Box::new(match config.selection {
-            SelectionChoice::EarliestTxTime => {
-                Selection::EarliestTxTime(EarliestTxTime::new(capacity, tenants))
+        let mut selection = Box::new(TimeAware::new(match config.selection {
+            SelectionChoice::EarliestTxTime => TimeAwareOptions::tx_time(capacity, tenants),
+            SelectionChoice::StrictPriority => TimeAwareOptions::strict_priority(capacity, tenants),
+            SelectionChoice::CreditBased => {
+                let credits = config.classes.map(|class| class.idle_slope.map(CreditOptions::new));
+                TimeAwareOptions::credit_based(capacity, tenants, speed, credits)
             }
-            SelectionChoice::StrictPriority => {
-                Selection::StrictPriority(StrictPriority::new(capacity, tenants))
-            }
-            SelectionChoice::CreditBased => Selection::CreditBased(CreditBased::new(CreditBasedOptions {
-                capacity,
-                tenants,
-                link_speed: speed,
-                classes: config.classes.map(|class| class.idle_slope.map(CreditOptions::new)),
-            })),
-            SelectionChoice::TimeAware => Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-                capacity,
-                tenants,
-                // What nobody needs must not make frames wait for each other.
+            SelectionChoice::TimeAware => TimeAwareOptions {
+                // Without a schedule or a shaper the speed stays unset: the scheduler then does not pace frames.
                 link_speed: speed.filter(|_| needs_speed),
                 hand_over: HAND_OVER_AT_START,
                 classes: class_options(config, schedule),
-            })),
-        });
-        selection.touch();
+                ..TimeAwareOptions::gates(capacity, tenants)
+            },
+        }));
+        // Queues in order of arrival need little memory while they are short.
+        if matches!(config.selection, SelectionChoice::EarliestTxTime | SelectionChoice::TimeAware) {
+            selection.touch();
+        }
         Ok((selection, program))
     }
 
@@ -252,13 +245,13 @@ impl Node {
     }
 
     /// Asks a worker for the gates of its uplink.
-    fn look(&mut self, device: &str, index: PortIndex) -> oneshot::Receiver<Looked> {
+    fn look(&mut self, device: &str, index: PortIndex) -> oneshot::Receiver<GateAnswer> {
         let (sender, receiver) = oneshot::channel();
-        self.looks.retain(|_, waiting| !waiting.is_closed());
-        self.looks_count += 1;
-        let number = self.looks_count;
+        self.gate_requests.retain(|_, request| !request.is_closed());
+        self.gate_requests_count += 1;
+        let number = self.gate_requests_count;
         if let Some(worker) = self.workers.get(device) {
-            self.looks.insert(number, sender);
+            self.gate_requests.insert(number, sender);
             worker.send(Command::LookAtGates(index, Box::new(GateView::new(number))));
         }
         receiver
@@ -419,8 +412,9 @@ fn class_options(config: &PortConfig, schedule: Option<&Schedule>) -> [ClassOpti
                 Some(ClassOrder::TxTime) | None => Order::TxTime,
             },
             queue_max_sdu,
-            shaper: idle_slope
-                .map_or(Shaper::StrictPriority, |idle_slope| Shaper::CreditBased { idle_slope }),
+            shaper: idle_slope.map_or(Shaper::StrictPriority, |idle_slope| {
+                Shaper::CreditBased(CreditOptions::new(idle_slope))
+            }),
         }
     })
 }

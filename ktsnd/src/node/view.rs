@@ -13,7 +13,7 @@ use super::attach::{frames_of, frames_sent};
 use super::schedule::name_of;
 use super::{Attached, Node, NodeError, OpenPort};
 use crate::config::Mode;
-use crate::control::{attachment_message, histogram_message};
+use crate::messages::{histogram_message, listed};
 use crate::stats::{AttachmentStats, PortRefusal};
 use crate::supervise;
 use crate::tenant::RefusedBy;
@@ -58,10 +58,9 @@ impl Node {
                     .collect(),
             });
             Some(v1::AttachmentState {
-                attachment: Some(attachment_message(
-                    &attached.attachment,
-                    attached.overlay.as_ref().map(|news| &*news.state),
-                )),
+                name: attached.attachment.name.clone(),
+                attachment: listed(&attached.attachment, attached.overlay.as_ref().map(|news| &*news.state))
+                    .json(),
                 clients: clients.collect(),
                 overlay: super::peers::overlay_message(attached),
                 rules: super::rules::messages(attached),
@@ -214,7 +213,7 @@ impl Node {
 
     fn deferral(&self, attached: &Attached) -> Option<v1::Deferral> {
         let port = self.ports.get(&attached.interface_port.0)?;
-        let (span, longest_hand_over_ns) = port.way.deferred(monotonic_now())?;
+        let (span, longest_hand_over_ns) = port.deferral.deferred(monotonic_now())?;
         Some(v1::Deferral { for_ns: span.get().unsigned_abs(), longest_hand_over_ns })
     }
 }

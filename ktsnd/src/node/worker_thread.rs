@@ -12,7 +12,7 @@ use ktsn_time::Nanos;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::{debug, warn};
 
-use super::{Event, NodeError, Outlet};
+use super::{Event, EventSender, NodeError};
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
@@ -40,7 +40,7 @@ impl WorkerThread {
         config: &PortConfig,
         number: u64,
         tables: Arc<Tables>,
-        events: Outlet,
+        events: EventSender,
         directory: Directory<AnyPort>,
         is_clock_good: bool,
         known_margins: Option<Margins>,
@@ -66,24 +66,29 @@ impl WorkerThread {
             drop(watched);
         })?;
         // Its sender goes with the worker; then this thread ends.
-        let (told, device) = (directory.clone(), config.device.clone());
+        let (notified, device) = (directory.clone(), config.device.clone());
         std::thread::Builder::new()
             .name("ktsn-notifier".into())
             .stack_size(256 << 10)
-            .spawn(move || told.notify(&notices, &device))?;
+            .spawn(move || notified.notify(&notices, &device))?;
         let (freed, bin) = std::sync::mpsc::channel();
         let (news, device, freeing) = (events.clone(), config.device.clone(), config.device.clone());
         // Both end with the worker: each when the sender before it is gone.
         std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
             pass_on(
                 number,
-                &Heard::new("ktsn-returned", &device, move || returned.recv().ok()),
+                &WatchedReceiver::new("ktsn-returned", &device, move || returned.recv().ok()),
                 &freed,
                 &news,
             );
         })?;
         std::thread::Builder::new().name("ktsn-freed".into()).stack_size(256 << 10).spawn(move || {
-            free(number, &Heard::new("ktsn-freed", &freeing, move || bin.recv().ok()), &directory, &events);
+            free(
+                number,
+                &WatchedReceiver::new("ktsn-freed", &freeing, move || bin.recv().ok()),
+                &directory,
+                &events,
+            );
         })?;
         Ok(Self { outbox, stats, ended: false, number, thread: Some(thread) })
     }
@@ -130,13 +135,13 @@ fn rehearsal(device: &str) -> Option<Rehearsal> {
         .ok()
 }
 
-/// What a thread receives, which tells the supervisor whether it waits or works.
-struct Heard {
+/// The receiving end of a thread's queue. It shows the supervisor whether the thread waits or works.
+struct WatchedReceiver {
     receive: Box<dyn Fn() -> Option<Returned<AnyPort>>>,
     watched: Watched,
 }
 
-impl Heard {
+impl WatchedReceiver {
     fn new(
         thread: &'static str,
         device: &str,
@@ -156,7 +161,7 @@ impl Heard {
 
 /// Empties the worker's queue at once: what is freed may take the kernel long (a packet socket waits until no CPU
 /// uses it, tens of milliseconds), and a full queue would have the worker free it.
-fn pass_on(number: u64, returned: &Heard, freed: &Sender<Returned<AnyPort>>, events: &Outlet) {
+fn pass_on(number: u64, returned: &WatchedReceiver, freed: &Sender<Returned<AnyPort>>, events: &EventSender) {
     while let Some(item) = returned.next() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
@@ -171,7 +176,7 @@ fn pass_on(number: u64, returned: &Heard, freed: &Sender<Returned<AnyPort>>, eve
 }
 
 /// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
-fn free(number: u64, bin: &Heard, directory: &Directory<AnyPort>, events: &Outlet) {
+fn free(number: u64, bin: &WatchedReceiver, directory: &Directory<AnyPort>, events: &EventSender) {
     while let Some(item) = bin.next() {
         match item {
             Returned::Client(client) => directory.over(client.key),
@@ -237,10 +242,10 @@ mod tests {
         let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
         let news = events.clone();
         let passes = std::thread::spawn(move || {
-            pass_on(7, &Heard::new("test", "", move || returned.recv().ok()), &freed, &news);
+            pass_on(7, &WatchedReceiver::new("test", "", move || returned.recv().ok()), &freed, &news);
         });
         let frees = std::thread::spawn(move || {
-            free(7, &Heard::new("test", "", move || bin.recv().ok()), &directory, &events);
+            free(7, &WatchedReceiver::new("test", "", move || bin.recv().ok()), &directory, &events);
         });
         worker.try_send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
         worker.try_send(Returned::PortFailed(PortIndex(3))).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which of an attachment's destinations a rule names.
-//!
-//! In: rules, the attachment's own addresses, the destinations that its short cuts carry past the node's packet filter.
-//! Out: those rules that are about them, each with the destinations it names. It looks at thousands of rules, of addresses in
-//! one rule, and of destinations, so all are searched by bisection: the cost grows with their number, not with its square.
+//! Finds the destinations of an attachment that a rule names.
+//!  
+//! In: rules, the attachment's own addresses, the destinations of frames that leave past the node's packet filter. Out: the rules
+//! that concern them, each with the destinations that it names. There are thousands of rules, of addresses in one rule, and of
+//! destinations, so all are searched by bisection: the cost grows with their number, not with its square.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use ktsn_resolve::{AttachmentTables, Overlay};
 
 use super::{Action, Rule};
 
-/// Prefixes of which none holds another, by family and address.
+/// Prefixes by family and address; none contains another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefixes(Vec<IpPrefix>);
 
@@ -34,14 +34,14 @@ impl FromIterator<IpPrefix> for Prefixes {
     fn from_iter<I: IntoIterator<Item = IpPrefix>>(all: I) -> Self {
         let mut all: Vec<IpPrefix> = all.into_iter().collect();
         all.sort_by_key(key);
-        // What lies within one that was kept follows it at once.
+        // A prefix within the last one that was kept follows it at once.
         all.dedup_by(|later, kept| covers(kept, later));
         Self(all)
     }
 }
 
 impl Prefixes {
-    /// The part of `of` that they cover: `of` itself, or those within it.
+    /// The part of `of` that they cover: `of` itself, or the prefixes within it.
     pub(super) fn within(&self, of: IpPrefix) -> impl Iterator<Item = IpPrefix> {
         let at = self.0.partition_point(|prefix| key(prefix) <= key(&of));
         let whole = at.checked_sub(1).and_then(|before| self.0.get(before)).is_some_and(|p| covers(p, &of));
@@ -50,7 +50,7 @@ impl Prefixes {
         whole.then_some(of).into_iter().chain(inside)
     }
 
-    /// Whether one of them holds the address.
+    /// Whether one of them contains the address.
     fn contains(&self, address: IpAddr) -> bool {
         let host = IpPrefix::host(address);
         let at = self.0.partition_point(|prefix| key(prefix) <= key(&host));
@@ -62,12 +62,12 @@ impl Prefixes {
         self.0.first().map(|prefix| prefix.address().is_ipv4())
     }
 
-    /// Whether there is none.
+    /// Whether there is no prefix.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All prefixes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = IpPrefix> {
         self.0.iter().copied()
     }
@@ -76,11 +76,11 @@ impl Prefixes {
 /// A rule about an attachment's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hindrance {
-    /// As it was printed.
+    /// The text that the tool printed.
     pub rule: String,
-    /// Of the destinations that would leave past it, those that it names.
+    /// Of the destinations that would leave past the filter, those that the rule names.
     pub destinations: Vec<IpPrefix>,
-    /// It drops what comes from them: the short way in would skip it.
+    /// The rule drops what comes from them: the ingress fast path would skip it.
     pub is_arrival: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Hindrance {
 pub(crate) fn hindrances(rules: &[Rule], own: &[IpAddr], others: &Prefixes) -> Vec<Hindrance> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     for rule in rules {
-        // What it says nothing about is still of the family that it names.
+        // A side without addresses is still of the family that the rule names.
         let named = rule.sources.as_ref().or(rule.destinations.as_ref());
         let Some(is_v4) = named.and_then(Prefixes::is_v4) else { continue };
         let is_own = |named: &Option<Prefixes>| {
@@ -105,7 +105,7 @@ pub(crate) fn hindrances(rules: &[Rule], own: &[IpAddr], others: &Prefixes) -> V
         let comes = if comes_in { others_of(&rule.sources) } else { Vec::new() };
         let is_arrival = !comes.is_empty();
         let destinations: Prefixes = goes.into_iter().chain(comes).collect();
-        // The same rule as iptables and as nftables print it is one.
+        // iptables and nftables print the same rule; it counts once.
         if !destinations.is_empty() && known.insert((is_arrival, destinations.0.clone())) {
             found.push(Hindrance { rule: rule.text.clone(), destinations: destinations.0, is_arrival });
         }
@@ -113,14 +113,14 @@ pub(crate) fn hindrances(rules: &[Rule], own: &[IpAddr], others: &Prefixes) -> V
     found
 }
 
-/// Whether datagrams may leave past the node's packet filter: by an overlay, or as the node itself would send them on.
+/// Whether datagrams may leave past the node's packet filter: by an overlay, or as the node would forward them.
 pub(crate) fn is_past_the_kernel(tables: &AttachmentTables) -> bool {
     let node = tables.forwarding();
     *tables.overlay() != Overlay::None || node.is_v4 || node.is_v6
 }
 
-/// The allowed destinations that leave by the uplink, past the node's packet filter; the others go its way. In a segment
-/// of the attachment's own that may be all.
+/// The allowed destinations that leave by the uplink, past the node's packet filter; all others pass the filter. In a segment of
+/// the attachment's own that may be all.
 pub(crate) fn past_the_kernel(tables: &AttachmentTables) -> Prefixes {
     let ways: Prefixes = match tables.overlay() {
         Overlay::VxlanBridged(_) => return tables.allowed().collect(),

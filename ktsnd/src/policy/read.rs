@@ -2,8 +2,8 @@
 //! The node's rules as its tools print them.
 //!
 //! In: `iptables-save`, `ip6tables-save`, their older namesakes and `nft -j list ruleset`, where they are installed. Out:
-//! rules, and which tool failed; that one's rules stay as it printed them before. It waits for the tools: it is for a thread that may.
-//! A tool that does not end within a limit is killed.
+//! rules, and the tool that failed; its rules stay as it last printed them. It waits for the tools, so it is for a thread that may
+//! block. A tool that does not end within a limit is killed.
 
 use std::io::{self, ErrorKind, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -16,23 +16,23 @@ use super::{Rule, Unread, of_iptables, of_nft};
 
 /// How long one tool may take. Thousands of rules take a second; a tool that takes this long hangs.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// How long a killed tool may take to end. One that the kernel holds longer is left to end by itself.
+/// How long a killed tool may take to end. A tool that the kernel holds longer ends later by itself.
 const END_LIMIT: Duration = Duration::from_millis(200);
 const CHUNK_OCTETS: usize = 64 * 1024;
 
-/// Which rules are wanted.
+/// Which rules to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     All,
-    /// Those that no notification tells of.
+    /// The rules without notifications.
     Untold,
 }
 
-/// What prints rules.
+/// The tools that print rules.
 struct Tool {
     program: &'static str,
     arguments: &'static [&'static str],
-    /// Names the tables of the older interface; the tool is asked only when there are some.
+    /// Names the tables of the older interface; its tool runs only when there are some.
     older_tables: Option<&'static str>,
     read: fn(&str) -> Vec<Rule>,
 }
@@ -51,10 +51,10 @@ const TOOLS: [Tool; 5] = [
     Tool { program: "nft", arguments: &["-j", "list", "ruleset"], older_tables: None, read: of_nft },
 ];
 
-/// What came of asking a tool.
+/// The answer of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Said {
-    /// It is not installed, or there is nothing to ask it for.
+    /// It is not installed, or it has nothing to print.
     #[default]
     Nothing,
     Rules,
@@ -69,14 +69,14 @@ impl Said {
     }
 }
 
-/// What each tool said last.
+/// The last answer of each tool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Read {
     rules: [Vec<Rule>; TOOLS.len()],
     said: [Said; TOOLS.len()],
 }
 
-/// Whether there are rules of the older interface, which tells nobody when they change.
+/// Whether there are rules of the older interface, which sends no notifications.
 pub(super) fn has_older_tables() -> bool {
     [OLDER_V4, OLDER_V6].into_iter().any(is_named)
 }
@@ -86,7 +86,7 @@ fn is_named(tables: &str) -> bool {
 }
 
 impl Read {
-    /// Asks the tools, each for at most [`LIMIT`].
+    /// Runs the tools, each for at most [`LIMIT`].
     pub(super) fn again(mut self, wanted: Wanted) -> Self {
         for ((tool, rules), said) in TOOLS.iter().zip(&mut self.rules).zip(&mut self.said) {
             if wanted == Wanted::All || tool.older_tables.is_some() {
@@ -100,18 +100,18 @@ impl Read {
         self
     }
 
-    /// The tool without whose answer rules are not known.
+    /// The tool that failed, so that the rules are not known.
     pub(super) fn unread(&self) -> Option<Unread> {
         unread(&self.said)
     }
 
-    /// All of them.
+    /// All rules.
     pub(super) fn rules(&self) -> Vec<Rule> {
         self.rules.iter().flatten().cloned().collect()
     }
 }
 
-/// nft shows what the newer iptables has made, too; that is only needed where nft does not answer.
+/// nft also prints the rules of the newer iptables; those tools are needed only where nft does not answer.
 fn unread(said: &[Said]) -> Option<Unread> {
     let is_shown = said.last() == Some(&Said::Rules);
     let is_missed = |tool: &Tool| tool.older_tables.is_some() || tool.program == "nft" || !is_shown;
@@ -137,10 +137,10 @@ impl Tool {
     }
 }
 
-/// Killed tools that the kernel has not let go yet. Each is waited for later; meanwhile that tool is not started again.
+/// Killed tools that the kernel has not released yet. Each is reaped later; until then the same tool is not started again.
 static LEFT: Mutex<Vec<(&str, Child)>> = Mutex::new(Vec::new());
 
-/// What a program prints; `None`: it ended with a failure.
+/// The output of a program; `None`: it ended with a failure.
 ///
 /// # Errors
 /// The kernel's; `TimedOut` when the program did not end within the limit. It has been killed then.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One reading of the node's rules for all that ask at the same time.
-//!
+//! One reading of the node's rules for all callers at the same time.
+//!  
 //! In: a function that reads the rules and may wait for tools. Out: what the function read. At most one reading runs, however
-//! long it takes and however many ask. Rules that were read hold for a second; a failure holds for none but those that
-//! waited for that reading.
+//! long it takes and however many callers wait. Rules that were read are fresh for a second; a failure is returned only to the
+//! callers that waited for that reading.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Rule, Seen, Unread};
 
-/// Rules are read again when they are older: many pods that are attached at once ask once a second.
+/// Older rules are read again: many pods that are attached at once read once a second.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// When a reading ended, and what was read; `None`: it runs.
@@ -30,7 +30,7 @@ impl Readings {
     /// The rules, read by `read` unless they are fresh or are being read already.
     ///
     /// # Errors
-    /// The reading's; `Late` when it has not ended after `patience`. It goes on, and who asks next waits for the same one.
+    /// The reading's; `Late` when it has not ended after `patience`. It goes on, and the next caller waits for the same one.
     pub(super) async fn rules(
         &self,
         read: impl FnOnce() -> Seen + Send + 'static,
@@ -42,7 +42,7 @@ impl Readings {
         outcome.as_ref().map_or(Err(Unread::Late), |(_, seen)| seen.known())
     }
 
-    /// The reading that is of use now: the last one, or a new one.
+    /// The reading to wait for: the last one while it is fresh, or a new one.
     fn current(&self, read: impl FnOnce() -> Seen + Send + 'static) -> watch::Receiver<Outcome> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = last.as_ref().filter(|known| is_of_use(known)) {
@@ -62,7 +62,7 @@ impl Readings {
 fn is_of_use(outcome: &watch::Receiver<Outcome>) -> bool {
     match &*outcome.borrow() {
         Some((at, seen)) => at.elapsed() < FRESH && seen.known().is_ok(),
-        // A reading that ended without an outcome has let go of the sender.
+        // A reading that ended without an outcome has dropped its sender.
         None => outcome.has_changed().is_ok(),
     }
 }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(readings.rules(|| unreachable!("fresh"), LONG).await, Ok(Arc::default()));
     }
 
-    /// One reader, however many wait, give up, and ask again.
+    /// One reader, however many callers wait, give up, and call again.
     #[tokio::test]
     async fn those_that_ask_while_a_reading_runs_share_it() {
         static COUNT: AtomicUsize = AtomicUsize::new(0);

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What network policies leave of an attachment's short cuts.
-//!
-//! In: what the control API was told of an attachment. Out: the attachment's tables, less what policies forbid. Frames that
-//! leave by the pod's own interface meet the policies' engine and are left alone.
+//! The part of an attachment's direct paths that network policies allow.
+//!  
+//! In: the control API's SetPolicies for an attachment. Out: the attachment's tables without what policies forbid. Frames that
+//! leave by the pod's own interface pass the policies' engine and are not changed.
 
 use ktsn_model::IpPrefix;
 use ktsn_resolve::{AttachmentTables, TableError};
 
 use super::Prefixes;
 
-/// What network policies leave of an attachment's short cuts; by default everything.
+/// What network policies allow of an attachment's direct paths; by default everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restriction {
     /// Destinations of frames that leave by the uplink; every other one is dropped as `network_policy`. `None`: all.
     pub egress: Option<Vec<IpPrefix>>,
-    /// Whether nothing takes the short way in.
+    /// Whether the ingress fast path is closed.
     pub is_ingress_blocked: bool,
-    /// Which policies, for the log and the status.
+    /// The policies, for the log and the status.
     pub reason: String,
 }
 
 impl Restriction {
-    /// Whether it takes anything away.
+    /// Whether it forbids anything.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.egress.is_some() || self.is_ingress_blocked
     }
 
-    /// What this one and a later one both leave. The reason is that of the later one, where it takes anything away.
+    /// What both this restriction and a later one allow. The reason is that of the later one, if it forbids anything.
     pub(crate) fn and(&self, later: &Self) -> Self {
         let egress = match (&self.egress, &later.egress) {
             (Some(these), Some(those)) => {
@@ -42,7 +42,7 @@ impl Restriction {
         Self { egress, is_ingress_blocked, reason: reason.clone() }
     }
 
-    /// The same tables, less what the policies forbid.
+    /// The tables without what the policies forbid.
     pub(crate) fn apply(&self, tables: AttachmentTables) -> Result<AttachmentTables, TableError> {
         let tables = tables.permitting(self.egress.as_deref())?;
         let delivery = tables.delivery().cloned().filter(|_| !self.is_ingress_blocked);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's rules, kept current.
 //!
-//! In: notifications of nf_tables (nft, and the iptables that stands on it); for the older iptables, which notifies
-//! nobody, a look about every second while it has tables. Out: the rules, again when they are others. As long as nothing
-//! changes no tool runs; however much changes, tools rest 0.5 s, or nine times as long as they took, up to 1.2 s. Reads only.
+//! In: notifications of nf_tables (nft, and the iptables that stands on it); for the older iptables, which sends none, a poll
+//! about every second while it has tables. Out: the rules, again when they change. While nothing changes no tool runs; however
+//! much changes, tools rest 0.5 s, or nine times as long as they took, up to 1.2 s. Reads only.
 //!
 //! ```text
-//!  notification ─(100 ms, further ones join)─► tools ─► other rules? ─► told
+//!  notification ─(100 ms, further ones join)─► tools ─► other rules? ─► subscribers
 //! ```
 
 use std::io;
@@ -34,7 +34,7 @@ const SUBSYSTEM_NFTABLES: u16 = 10;
 /// and flow tables.
 const NO_RULES: std::ops::RangeInclusive<u16> = 9..=24;
 const BUFFER_OCTETS: usize = 64 * 1024;
-/// Changes that come so close together are read once.
+/// Changes that follow each other within this time are read once.
 const COALESCE: Duration = Duration::from_millis(100);
 /// After a change the tools rest at least as long, and this many times as long as they took.
 const REST: Duration = Duration::from_millis(500);
@@ -42,17 +42,17 @@ const REST_RATIO: u32 = 9;
 /// But never longer: a rule is followed within two seconds where reading takes up to [`SLOW`].
 const REST_MAX: Duration = Duration::from_millis(1200);
 const SLOW: Duration = Duration::from_millis(600);
-/// How often it is seen whether what notifies nobody is other now, and whether a tool that failed answers again.
+/// How often rules without notifications are polled, and a tool that failed runs again.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The rules, as long as somebody wants them.
+/// The rules, as long as there is a subscriber.
 #[derive(Debug)]
 pub(crate) struct Watch {
     wanted: watch::Sender<bool>,
     rules: Known,
 }
 
-/// The rules as they were read last; `None`: nobody reads them now.
+/// The rules as they were last read; `None`: nothing reads them now.
 pub(crate) type Known = watch::Receiver<Option<Seen>>;
 
 impl Watch {
@@ -61,18 +61,18 @@ impl Watch {
         let (wanted, is_wanted) = watch::channel(false);
         let (told, rules) = watch::channel(None);
         tokio::spawn(async move {
-            // Its end is that of the handle.
+            // It ends with the handle.
             let _ = keep(is_wanted, told).await;
         });
         Self { wanted, rules }
     }
 
-    /// Whether anybody asks for rules. Nothing runs and nothing is open while nobody does.
+    /// Whether there is a subscriber. Without one nothing runs and nothing is open.
     pub(crate) fn want(&self, is_wanted: bool) {
         self.wanted.send_if_modified(|before| std::mem::replace(before, is_wanted) != is_wanted);
     }
 
-    /// Waits until they are others. True where all rules could be read.
+    /// Waits until the rules change. True where all rules could be read.
     pub(crate) async fn changed(&mut self) -> (Arc<Vec<Rule>>, bool) {
         if self.rules.changed().await.is_err() {
             std::future::pending::<()>().await; // the runtime ends
@@ -82,7 +82,7 @@ impl Watch {
         (seen.unwrap_or_default().rules, is_whole)
     }
 
-    /// To ask without waiting.
+    /// The current rules, without waiting.
     pub(crate) fn known(&self) -> Known {
         self.rules.clone()
     }
@@ -99,7 +99,7 @@ async fn keep(
             ended = wanted.wait_for(|is_wanted| !*is_wanted) => drop(ended?),
             () = follow(&told) => {}
         }
-        // Who asks next must not be told what was.
+        // The next subscriber must not get old rules.
         tell(&told, None);
     }
 }
@@ -115,7 +115,7 @@ fn tell(told: &watch::Sender<Option<Seen>>, seen: Option<Seen>) {
 }
 
 async fn follow(told: &watch::Sender<Option<Seen>>) {
-    // Without it, as without nf_tables, what there is is looked at.
+    // Without it, as without nf_tables, only polling remains.
     let socket = subscribe().ok();
     let (mut read, mut wanted) = (Read::default(), Wanted::All);
     let (mut rested_at, mut is_slow, mut failed) = (Instant::now(), false, None);
@@ -123,7 +123,7 @@ async fn follow(told: &watch::Sender<Option<Seen>>) {
         let began = Instant::now();
         let before = read.clone();
         let reading = tokio::task::spawn_blocking(move || before.again(wanted));
-        // What was read last holds until then, and changes wait. A tool that hangs is ended and has failed then.
+        // The last rules hold until then, and changes wait. A tool that hangs is killed, and has failed then.
         let is_read = match reading.await {
             Ok(now) => {
                 read = now;
@@ -191,7 +191,7 @@ async fn changes(socket: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// Whether one of these messages tells of a rule, a chain or a table.
+/// Whether one of these messages is about a rule, a chain or a table.
 fn concerns_rules(mut messages: &[u8]) -> bool {
     while let Some((length, rest)) = messages.split_first_chunk::<4>() {
         let length = u32::from_ne_bytes(*length) as usize;

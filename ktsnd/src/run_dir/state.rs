@@ -8,8 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::fields::prune_attachment;
-use crate::config::{Ethernet, RawAttachment, RawVxlanPeer};
+use crate::config::{AttachmentConfig, Ethernet, PeerConfig};
 
 /// What is taken up again after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,13 +29,13 @@ pub struct State {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptAttachment {
     /// What this ktsnd understands of it.
-    pub raw: RawAttachment,
+    pub raw: AttachmentConfig,
     /// The entry as it was read, where it says more: what this ktsnd does not know is written back so.
     pub whole: Option<Value>,
 }
 
-impl From<RawAttachment> for KeptAttachment {
-    fn from(raw: RawAttachment) -> Self {
+impl From<AttachmentConfig> for KeptAttachment {
+    fn from(raw: AttachmentConfig) -> Self {
         Self { raw, whole: None }
     }
 }
@@ -65,7 +64,7 @@ pub struct KeptPeers {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// As they came.
-    pub peers: Vec<RawVxlanPeer>,
+    pub peers: Vec<PeerConfig>,
 }
 
 /// What network policies leave of one attachment's short cuts.
@@ -144,21 +143,20 @@ impl Reading {
         let Some(name) = entry.get("name").and_then(Value::as_str).map(str::to_owned) else {
             return self.lose("attachments", index, &"it has no name");
         };
-        let mut known = entry.clone();
-        let needs = known.as_object_mut().and_then(|fields| fields.remove("needs"));
-        let unknown = prune_attachment(&mut known);
+        let mut fields = entry.clone();
+        let needs = fields.as_object_mut().and_then(|fields| fields.remove("needs"));
         let keep = |reading: &mut Self, why: &dyn std::fmt::Display| {
             let note =
                 format!("attachment {name}: {why}; it is not served, and kept for the ktsnd that wrote it");
             reading.notes.push(note);
             reading.state.foreign.attachments.push(entry.clone());
         };
-        if let Some(missing) = missing_need(needs.as_ref(), &known) {
+        if let Some(missing) = missing_need(needs.as_ref(), &entry) {
             return keep(self, &format!("it needs {missing}, which this ktsnd does not know"));
         }
-        let raw: RawAttachment = match serde_json::from_value(known) {
-            Ok(raw) => raw,
-            Err(error) => return keep(self, &error),
+        let (raw, unknown) = match AttachmentConfig::read_known("attachment", fields) {
+            Ok(read) => read,
+            Err(fault) => return keep(self, &fault),
         };
         if !unknown.is_empty() {
             let list = unknown.join(", ");
@@ -206,13 +204,15 @@ impl Reading {
 
 /// The first of an attachment's needs that this ktsnd does not know: `needs` lists fields by name, and a ktsnd that does
 /// not know one of them would serve the attachment wrongly. Whatever is no list of names is not known either.
-fn missing_need(needs: Option<&Value>, known: &Value) -> Option<String> {
+fn missing_need(needs: Option<&Value>, entry: &Value) -> Option<String> {
     let needs = match needs {
         None => return None,
         Some(Value::Array(needs)) => needs,
         Some(other) => return Some(other.to_string()),
     };
-    let is_known = |need: &&Value| need.as_str().is_some_and(|name| known.get(name).is_some());
+    let is_known = |need: &&Value| {
+        need.as_str().is_some_and(|name| AttachmentConfig::KEYS.contains(&name) && entry.get(name).is_some())
+    };
     needs.iter().find(|need| !is_known(need)).map(ToString::to_string)
 }
 
@@ -268,7 +268,7 @@ enum Entry<'a> {
     Whole(Value),
     Known {
         #[serde(flatten)]
-        raw: &'a RawAttachment,
+        raw: &'a AttachmentConfig,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         needs: Vec<&'static str>,
     },
@@ -295,14 +295,14 @@ struct Written<'a> {
 }
 
 /// Fields of an attachment that say what it must not do: a ktsnd that does not know one of them must not serve it.
-fn needs(raw: &RawAttachment) -> Vec<&'static str> {
+fn needs(raw: &AttachmentConfig) -> Vec<&'static str> {
     let is_closed = raw.ethernet.as_deref() == Some(Ethernet::Listed.word());
     let addresses = raw.addresses.is_some().then_some("addresses");
     addresses.into_iter().chain(is_closed.then_some("ethernet")).collect()
 }
 
 /// An entry that says more than this ktsnd knows, with what this one knows by now.
-fn merged(whole: &Value, raw: &RawAttachment) -> serde_json::Result<Value> {
+fn merged(whole: &Value, raw: &AttachmentConfig) -> serde_json::Result<Value> {
     let mut whole = whole.clone();
     if let (Some(fields), Value::Object(known)) = (whole.as_object_mut(), serde_json::to_value(raw)?) {
         fields.extend(known);

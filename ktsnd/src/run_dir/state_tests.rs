@@ -71,7 +71,7 @@ fn given_addresses_are_kept_and_needed() {
     let file = json!({ "version": 1, "schedules": [], "attachments": [{ "name": "a", "colour": "red" }, { "name": "b" }] });
     let mut state = read(&file).state;
     for kept in &mut state.attachments {
-        kept.raw.addresses = Some(crate::config::RawAddresses::List(vec!["10.0.0.5".to_owned()]));
+        kept.raw.addresses = Some(crate::config::AddressesConfig::List(vec!["10.0.0.5".to_owned()]));
     }
     let back = written(&state);
     let expected = json!([

@@ -16,7 +16,7 @@ enum Kind {
     Stall,
 }
 
-/// Reads what is to happen, once there is something.
+/// Reads the fault, once there is one.
 pub(super) fn look() {
     let Some(path) = std::env::var_os("KTSND_TEST_FAULT") else { return };
     let Ok(text) = std::fs::read_to_string(path) else { return };

@@ -13,7 +13,7 @@ pub(super) enum Sign {
     Beats(u64),
 }
 
-/// See the module.
+/// The silence of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Silence {
     seen: Option<u64>,

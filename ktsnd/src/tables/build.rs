@@ -54,12 +54,12 @@ pub(super) fn attachment(
     let host = node.host;
     let mut link = pod
         .link(interface, spec.interface_port)
-        .ok_or_else(|| missing("interface", &spec.interface, spec.netns.display().to_string()))?;
+        .ok_or_else(|| missing("interface", &spec.interface, spec.attachment.netns.display().to_string()))?;
     let withheld = given::withhold(spec, &mut link);
-    let vxlan = spec.overlay.as_ref();
+    let vxlan = spec.attachment.overlay.routed();
     let mut state = vxlan.map(|vxlan| overlay::state(vxlan, told, host, &spec.uplink, &link.addresses));
-    let mut segment = spec.segment.clone();
-    if let Some(from) = &spec.segment_from {
+    let mut segment = spec.attachment.overlay.bridged().cloned();
+    if let Some(from) = spec.attachment.overlay.bridged_from() {
         let of_segment = segment::state(from, told.learner, host, &spec.uplink);
         segment = segment::bridged(from, &of_segment, told.learner, host)?;
         state = Some(of_segment);
@@ -80,20 +80,22 @@ pub(super) fn attachment(
         uplink,
         overlay: match (&segment, &state) {
             (Some(segment), _) => Overlay::VxlanBridged(VxlanBridged::new(segment.clone())?),
-            (None, Some(state)) if spec.overlay.is_some() => overlay::tables(state, host)?,
+            (None, Some(state)) if spec.attachment.overlay.routed().is_some() => {
+                overlay::tables(state, host)?
+            }
             (None, _) => Overlay::None,
         },
-        destinations: spec.destinations.clone(),
+        destinations: spec.attachment.allowed(),
         own: pod.own().collect(),
-        vlan: spec.tag,
+        vlan: spec.attachment.tag,
     })?;
-    let tables = if others.is_empty() { tables } else { tables.yielding(pod.routes_by(others)) };
-    let arrival = match (&segment, state.as_ref().filter(|_| spec.overlay.is_some())) {
+    let tables = if others.is_empty() { tables } else { tables.with_routes_of_others(pod.routes_by(others)) };
+    let arrival = match (&segment, state.as_ref().filter(|_| spec.attachment.overlay.routed().is_some())) {
         (Some(segment), _) => Some(Arrival::bridged(segment)),
         (None, Some(state)) => Arrival::routed(state, host),
         (None, None) => None,
     };
-    let arrival = arrival.filter(|_| spec.is_short);
+    let arrival = arrival.filter(|_| spec.attachment.is_short());
     let delivery = arrival.and_then(|of| delivery::of(of, (interface, namespace), &tables, host));
     let tables = tables.delivered(delivery);
     let tables = match withheld {
@@ -101,7 +103,8 @@ pub(super) fn attachment(
         None => tables,
     };
     let tables = tables.forwarded(forwarding)?;
-    let tables = tables.naming(spec.named.clone(), spec.ethernet == Ethernet::Listed)?;
+    let tables = tables
+        .naming(spec.attachment.destination_macs.clone(), spec.attachment.ethernet == Ethernet::Listed)?;
     Ok((tables, state))
 }
 
@@ -128,7 +131,8 @@ fn ends_of(segment: &Bridged) -> impl Iterator<Item = IpAddr> {
 /// Checks at the time of attaching what later is only waited for.
 pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<(), TablesError> {
     // A device to learn from is waited for.
-    let vxlan = spec.overlay.as_ref().filter(|overlay| !overlay.is_learnt).map(|overlay| &overlay.device);
+    let vxlan =
+        spec.attachment.overlay.routed().filter(|overlay| !overlay.is_learnt).map(|overlay| &overlay.device);
     let devices = [("uplink", Some(&spec.uplink)), ("overlay.vxlan.device", vxlan)];
     for (field, device) in devices {
         let Some(device) = device else { continue };
@@ -162,7 +166,7 @@ fn uplink(
 
 /// The uplink without what leads to tunnel devices instead, where the attachment wants that skipped.
 fn straight(mut uplink: Link, spec: &AttachmentSpec, host: &Snapshot) -> Link {
-    if spec.allow_policy_bypass {
+    if spec.attachment.allow_policy_bypass {
         let tunnelled: HashSet<_> = host.tunnelled().collect();
         uplink.routes.retain(|route| !tunnelled.contains(&route.prefix));
     }

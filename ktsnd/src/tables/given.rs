@@ -18,7 +18,7 @@ pub(super) fn withhold(spec: &AttachmentSpec, link: &mut Link) -> Option<Vec<IpA
     if spec.addresses == Given::Interface {
         return None;
     }
-    let is_segment = spec.segment.is_some() || spec.segment_from.is_some();
+    let is_segment = spec.attachment.overlay.is_segment();
     let (own, mac) = (std::mem::take(&mut link.addresses), link.mac);
     let (given, withheld): (Vec<_>, Vec<_>) =
         own.into_iter().partition(|(address, _)| is_given(&spec.addresses, *address, mac, is_segment));

@@ -11,8 +11,8 @@ use ktsn_resolve::{AttachmentIndex, NextHop, Tables};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::keeper::{Keeper, Wake};
 use super::namespace::Entered;
+use super::state::{TablesState, Wake};
 use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
 use crate::config::VxlanPeer;
 use crate::policy::{self, Restriction};
@@ -64,10 +64,10 @@ impl Manager {
     #[allow(clippy::unused_async)] // needs a runtime, and says so
     pub async fn start(report: impl Fn(Event) + Send + 'static) -> Result<Self, TablesError> {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let keeper = Keeper::new(Box::new(report))?;
+        let state = TablesState::new(Box::new(report))?;
         let watch = policy::Watch::start();
         let rules = watch.known();
-        tokio::spawn(run(keeper, inbox, watch));
+        tokio::spawn(run(state, inbox, watch));
         Ok(Self { commands, rules })
     }
 
@@ -135,7 +135,7 @@ impl Manager {
     }
 }
 
-async fn run(mut keeper: Keeper, mut inbox: mpsc::Receiver<Command>, mut rules: policy::Watch) {
+async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<Command>, mut rules: policy::Watch) {
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,47 +144,47 @@ async fn run(mut keeper: Keeper, mut inbox: mpsc::Receiver<Command>, mut rules: 
         let due = refresh_at.unwrap_or_else(Instant::now);
         tokio::select! {
             command = inbox.recv() => match command {
-                Some(command) => execute(&mut keeper, command),
+                Some(command) => execute(&mut state, command),
                 None => return,
             },
-            wake = keeper.wake() => match wake {
+            wake = state.wake() => match wake {
                 Wake::Changed => {}
-                Wake::PathGone => keeper.look(),
+                Wake::PathGone => state.look(),
             },
             () = sleep_until(due), if refresh_at.is_some() => {
                 let begun = Instant::now();
-                let is_whole = keeper.refresh();
+                let is_whole = state.refresh();
                 let now = Instant::now();
                 refresh_at = (!is_whole).then(|| now + RETRY);
                 not_before = now + ((now - begun) * (SHARE - 1)).min(COALESCE);
             }
-            _ = look.tick() => keeper.look(),
-            _ = probe.tick() => keeper.probe(),
-            (rules, is_whole) = rules.changed() => keeper.set_rules(rules, is_whole),
+            _ = look.tick() => state.look(),
+            _ = probe.tick() => state.probe(),
+            (rules, is_whole) = rules.changed() => state.set_rules(rules, is_whole),
         }
-        rules.want(keeper.wants_rules());
-        if keeper.is_behind() {
+        rules.want(state.wants_rules());
+        if state.is_behind() {
             refresh_at.get_or_insert_with(|| not_before.max(Instant::now() + GATHER));
         }
     }
 }
 
-fn execute(keeper: &mut Keeper, command: Command) {
+fn execute(state: &mut TablesState, command: Command) {
     // Who asked may have gone; then nobody reads the answer.
     match command {
         Command::Add(spec, entered, answer) => {
-            let _ = answer.send(keeper.add(*spec, entered));
+            let _ = answer.send(state.add(*spec, entered));
         }
         Command::Remove(index, answer) => {
-            keeper.remove(index);
+            state.remove(index);
             let _ = answer.send(());
         }
         Command::Peers(of, peers, answer) => {
-            let _ = answer.send(keeper.set_peers(of, peers));
+            let _ = answer.send(state.set_peers(of, peers));
         }
         Command::Restrict(restrictions, answer) => {
-            let _ = answer.send(keeper.restrict(restrictions));
+            let _ = answer.send(state.restrict(restrictions));
         }
-        Command::Neighbour(index, next_hop) => keeper.ensure_neighbour(index, next_hop),
+        Command::Neighbour(index, next_hop) => state.ensure_neighbour(index, next_hop),
     }
 }

@@ -21,7 +21,6 @@ mod delivery;
 pub(crate) mod fuzzing;
 mod given;
 mod host_end;
-mod keeper;
 mod learn;
 mod manager;
 mod namespace;
@@ -31,6 +30,7 @@ mod peers;
 mod router;
 mod segment;
 mod snapshot;
+mod state;
 #[allow(unsafe_code)]
 mod sys;
 mod underlay;
@@ -43,8 +43,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ktsn_model::IpPrefix;
-use ktsn_resolve::{AttachmentIndex, Bridged, PortIndex, TableError, Tables};
+use ktsn_resolve::{AttachmentIndex, PortIndex, TableError, Tables};
 
 pub(crate) use host_end::host_end;
 pub use manager::{Manager, PeersOf};
@@ -54,18 +53,17 @@ pub use overlay::OverlayState;
 pub use peers::{PeerState, Source};
 pub(crate) use sys::readiness;
 
-use crate::config::{Ethernet, Given, SegmentFrom, Vxlan};
+use crate::config::{Attachment, Given};
 pub use crate::policy::{Hindrance, Restriction};
-use ktsn_wire::{MacAddress, Tci};
 
 /// What an attachment's tables are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentSpec {
+    /// The attachment as it was configured.
+    pub attachment: Arc<Attachment>,
     /// Its place in the tables.
     pub index: AttachmentIndex,
-    /// Path of the pod's network namespace.
-    pub netns: PathBuf,
-    /// The pod's interface.
+    /// The pod's interface by the name that it has now.
     pub interface: String,
     /// The port that sends on it.
     pub interface_port: PortIndex,
@@ -73,34 +71,16 @@ pub struct AttachmentSpec {
     pub uplink: String,
     /// The port that sends on it.
     pub uplink_port: PortIndex,
-    /// The overlay network in routed mode.
-    pub overlay: Option<Vxlan>,
-    /// The overlay network in bridged mode.
-    pub segment: Option<Bridged>,
-    /// The overlay network in bridged mode as a device of this node knows it.
-    pub segment_from: Option<SegmentFrom>,
     /// The addresses that are given to it.
     pub addresses: Given,
-    /// Allowed destinations; `None`: the peers'.
-    pub destinations: Option<Vec<IpPrefix>>,
-    /// MAC addresses that packet sockets may send to.
-    pub named: Vec<MacAddress>,
-    /// What is neither IP nor ARP goes to those only.
-    pub ethernet: Ethernet,
-    /// Tag of frames that leave by the interface and bring none.
-    pub tag: Option<Tci>,
-    /// Whether arriving frames take the short way in.
-    pub is_short: bool,
-    /// Whether frames may leave by the uplink that the kernel would encrypt.
-    pub allow_policy_bypass: bool,
-    /// What network policies leave of its short cuts.
+    /// What network policies allow of its direct paths.
     pub restriction: Arc<Restriction>,
 }
 
 impl AttachmentSpec {
     /// Which interface, for who reads the log.
     fn place(&self) -> String {
-        format!("{} in {}", self.interface, self.netns.display())
+        format!("{} in {}", self.interface, self.attachment.netns.display())
     }
 }
 

@@ -43,8 +43,9 @@ pub(super) fn forwarding(
     host: &Snapshot,
     policies: Option<&Policies>,
 ) -> Forwarding {
-    let is_protected = !spec.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
-    let has_overlay = spec.overlay.is_some() || spec.segment.is_some() || spec.segment_from.is_some();
+    let is_protected =
+        !spec.attachment.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
+    let has_overlay = !spec.attachment.overlay.is_none();
     if has_overlay || is_protected {
         return Forwarding::default();
     }

@@ -28,7 +28,7 @@ impl Uplinks {
         revision: u64,
         link: impl FnOnce() -> Link,
     ) -> Result<Arc<LinkTable>, TableError> {
-        let key = (spec.uplink.clone(), spec.uplink_port.0, spec.allow_policy_bypass);
+        let key = (spec.uplink.clone(), spec.uplink_port.0, spec.attachment.allow_policy_bypass);
         match self.0.entry(key) {
             Entry::Vacant(place) => {
                 let table = Arc::new(LinkTable::new(link())?);

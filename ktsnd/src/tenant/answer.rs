@@ -15,7 +15,7 @@ use super::directory::Served;
 use super::socket::SocketFacts;
 use super::streams::PAGE_OCTETS;
 use crate::limits;
-use crate::worker::{Client, Offer};
+use crate::worker::{Client, ClientTables};
 
 /// Slots that every client gets, where its attachment's `slots` and `octets_max` allow so many.
 const SLOTS_LEAST: u32 = 64;
@@ -26,8 +26,8 @@ pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, k
     // A packet socket's frame has its Ethernet header and a tag in the slot too.
     let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu.saturating_add(18);
     let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
-    let fitting = u32::try_from(served.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
-    let most = served.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
+    let fitting = u32::try_from(served.limits.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
+    let most = served.limits.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
     let of = |slots| Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX);
     // The most that fits lies in `low..high`, unless even `low` does not fit.
     let (mut low, mut high) = (most.min(SLOTS_LEAST), most + 1);
@@ -83,8 +83,8 @@ fn is_bound_elsewhere(tables: Option<&AttachmentTables>, facts: &SocketFacts) ->
 
 /// What is granted to every stream of an attachment ([`stream_flags`]).
 pub(super) fn flags_of<P>(served: &Served<P>) -> u16 {
-    let tai = if served.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
-    tai | served.take_from.map_or(0, stream_flags::takes_untimed_from)
+    let tai = if served.limits.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
+    tai | served.limits.take_from.map_or(0, stream_flags::takes_untimed_from)
 }
 
 pub(super) fn status_of(token: u32, flags: u16, table: &[Destination], peer: Option<IpAddr>) -> StreamStatus {
@@ -158,8 +158,8 @@ fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
     }
 }
 
-/// What every client of an attachment is told.
-pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
+/// The tables that every client of an attachment gets.
+pub(super) fn client_tables(tables: &Tables, attachment: AttachmentIndex) -> ClientTables {
     let named = tables.attachment(attachment).map_or(&[][..], AttachmentTables::named);
     let mut table = destination_table(tables, attachment);
     table.extend(named.iter().map(|mac| Destination::named(mac.0)));
@@ -167,7 +167,7 @@ pub(super) fn offer(tables: &Tables, attachment: AttachmentIndex) -> Offer {
     table.extend(sources.map(|address| Destination::source(mapped(address).octets())));
     let link = tables.attachment(attachment).map(link_facts).unwrap_or_default();
     let sole_v4 = tables.attachment(attachment).map_or([0; 4], sole_v4);
-    Offer { table, link, sole_v4, others: Vec::new() }
+    ClientTables { table, link, sole_v4, others: Vec::new() }
 }
 
 fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destination> {
@@ -190,6 +190,7 @@ fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ClientLimits;
     use proptest::prelude::*;
 
     fn entry(prefix: &str, action: DestinationAction, payload_max: u16) -> Destination {
@@ -226,12 +227,7 @@ mod tests {
                 netns_cookie: 1,
                 interface_index: 1,
                 mtu,
-                slots,
-                octets_max,
-                clients_max: 1,
-                memory_max: 1 << 30,
-                allow_tai: true,
-                take_from: None,
+                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, allow_tai: true, take_from: None },
                 stats: std::sync::Arc::default(),
                 worker,
             };

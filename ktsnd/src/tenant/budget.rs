@@ -1,57 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory a new client gets, and whether there is to be one.
-//!
+//! How much memory a new client gets, and whether it is admitted.
+//!  
 //! In: what the clients of each attachment have now, in octets of ktsnd's memory: region and private copies, all of it, touched
 //! or not. Out: what the new client may have, or the budget that is used up. It knows nothing of regions. The sum over all
-//! attachments never exceeds the daemon's budget. A part of it is set aside for each attachment, so that the clients of the
-//! others cannot take all.
+//! attachments never exceeds the daemon's budget. A part of the budget is reserved for each attachment, so that the clients of
+//! the others cannot take all.
 
 use ktsn_resolve::AttachmentIndex;
 
 use crate::limits::{CLIENTS_EXPECTED, MEMORY_SHARES};
-
-/// Why a program does not become a client, or why a socket of a client does not become a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RefusedBy {
-    /// The attachment has as many clients as it may have.
-    ClientsMax,
-    /// There is no memory left in the attachment's budget, or in the daemon's.
-    MemoryMax,
-    /// The process has as many connections as one may have.
-    ProcessMax,
-    /// There is no memory left for a further stream of a client: its socket is refused.
-    StreamsMemory,
-}
-
-impl RefusedBy {
-    /// All reasons.
-    pub const ALL: [Self; 4] = [Self::ClientsMax, Self::MemoryMax, Self::ProcessMax, Self::StreamsMemory];
-
-    /// The word in counters and logs.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::ClientsMax => "clients_max",
-            Self::MemoryMax => "memory_max",
-            Self::ProcessMax => "process_max",
-            Self::StreamsMemory => "streams_memory",
-        }
-    }
-}
+pub use crate::stats::RefusedBy;
 
 /// One attachment's memory, in octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub index: AttachmentIndex,
-    /// What its clients have.
+    /// What its clients have, octets.
     pub used: u64,
-    /// What they may have.
+    /// What its clients may have, octets.
     pub max: u64,
 }
 
-/// What is set aside for each attachment of a daemon that may use `total` octets: half of it for the first
-/// [`MEMORY_SHARES`] attachments together, the same divided by more where there are more.
+/// What is reserved for each attachment of a daemon that may use `total` octets: half of `total`, divided by
+/// [`MEMORY_SHARES`], or by the number of attachments where there are more.
 pub(super) fn set_aside(total: u64, attachments: usize) -> u64 {
     total / 2 / attachments.max(MEMORY_SHARES) as u64
 }
@@ -60,7 +31,7 @@ pub(super) fn set_aside(total: u64, attachments: usize) -> u64 {
 pub(super) fn available(total: u64, accounts: &[Account], of: AttachmentIndex) -> u64 {
     let aside = set_aside(total, accounts.len());
     let claim = |account: &Account| account.used.max(aside.min(account.max));
-    // Attachments that may still come have their share, too.
+    // A share is kept for attachments that do not exist yet.
     let to_come = MEMORY_SHARES.saturating_sub(accounts.len()) as u64 * aside;
     let claimed = accounts.iter().map(claim).fold(to_come, u64::saturating_add);
     let Some(own) = accounts.iter().find(|account| account.index == of) else { return 0 };
@@ -69,9 +40,9 @@ pub(super) fn available(total: u64, accounts: &[Account], of: AttachmentIndex) -
     of_share.saturating_add(of_all).min(own.max.saturating_sub(own.used))
 }
 
-/// What a new client gets of the `available` octets, of which it would like `wanted` and needs `least`: all that it wants as
-/// long as enough is left for as many clients as programs usually have, `there` of which are there. The first client gets no
-/// less than a quarter of what there is.
+/// What a new client gets of the `available` octets; it asks for `wanted` and needs at least `least`. It gets all of `wanted` as
+/// long as enough is left for the usual number of clients, `there` of which exist. The first client gets at least a quarter of
+/// `available`.
 pub(super) fn portion(available: u64, wanted: u64, least: u64, there: u64) -> Option<u64> {
     let further = CLIENTS_EXPECTED.saturating_sub(there + 1);
     let rest = available.saturating_sub(least.saturating_mul(further));

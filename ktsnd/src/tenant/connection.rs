@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One client connection: Hello, then Register and Unregister until it ends.
 //!
-//! Messages come from an untrusted process. Anything unexpected ends the connection; nothing here waits,
-//! but for [`drain`], which the examiner does.
+//! Messages come from an untrusted process. Any unexpected message ends the connection. Nothing here waits, except [`drain`],
+//! which the examiner calls.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,19 +21,19 @@ use super::examiner::Examine;
 use super::socket::facts_without_lock;
 use super::sys;
 
-/// Octets of a message that are read: ours are far shorter, and a longer one is none of ours.
+/// Octets of a message that are read. Valid messages are far shorter.
 const MESSAGE_OCTETS_MAX: usize = 64;
-/// Descriptors that one message may carry (SCM_MAX_FD): there is room for all, as the kernel would close those without
-/// room in our thread, and closing may wait.
+/// Descriptors that one message may carry (SCM_MAX_FD). There is room for all: the kernel would close others in this thread, and
+/// a close may block.
 const DESCRIPTORS_MAX: usize = 253;
-/// Callers that wait to be heard.
+/// Callers in the listener's queue.
 const BACKLOG: i32 = 256;
-/// Descriptors that we pass.
+/// Descriptors of an answer.
 const PASSED_MAX: usize = 2;
 
 /// The socket that clients connect to.
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
-    // The run directory is locked by us, so what lies here is a leftover.
+    // This process holds the lock of the run directory, so what lies here is a leftover.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
@@ -43,7 +43,7 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&listener, &SocketAddrUnix::new(path)?)?;
-    // Any process may connect; what it may do is decided by the sockets that it shows.
+    // Any process may connect; the sockets that it passes decide what it may do.
     rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
@@ -54,9 +54,9 @@ pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> Result<(), Er
     epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
 }
 
-/// Waits no more: not even a hang-up is told.
+/// Stops waiting: not even a hang-up is reported.
 pub(super) fn unwatch(epoll: &OwnedFd, fd: impl AsFd) {
-    // It may be unwatched already.
+    // It may have been removed already.
     let _ = epoll::delete(epoll, fd);
 }
 
@@ -65,7 +65,7 @@ pub(super) fn unwatch(epoll: &OwnedFd, fd: impl AsFd) {
 pub(super) struct Received {
     octets: [u8; MESSAGE_OCTETS_MAX],
     length: usize,
-    /// What was passed.
+    /// The passed descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -75,7 +75,7 @@ impl Received {
     }
 }
 
-/// What reading gave.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Read {
     Message(Box<Received>),
@@ -99,7 +99,7 @@ pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
         .flatten()
         .collect();
     match result {
-        // Whatever came with descriptors is a message: who reads it closes them, not we.
+        // Any input with descriptors is a message: the reader closes them.
         Ok(received) if received.bytes > 0 || !descriptors.is_empty() => {
             Read::Message(Box::new(Received { octets, length: received.bytes, descriptors }))
         }
@@ -109,7 +109,7 @@ pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
     }
 }
 
-/// Sends one message with descriptors; a peer that does not read gets nothing.
+/// Sends one message with descriptors. A peer that does not read gets nothing.
 pub(super) fn write(
     connection: impl AsFd,
     octets: &[u8],
@@ -124,25 +124,25 @@ pub(super) fn write(
     sendmsg(connection, &[IoSlice::new(octets)], &mut ancillary, flags).map(|_| ())
 }
 
-/// A doorbell: (ours, the client's).
+/// A doorbell: (ktsnd's end, the client's end).
 pub(super) fn doorbell() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // The worker reads it, and a discarded descriptor is closed by who reads: none may come (Linux 6.16 and later).
+    // The worker reads it, and the reader of a descriptor closes it: no descriptor may be sent (Linux 6.16 and later).
     let _ = sys::refuse_rights(&ours);
     Ok((ours, theirs))
 }
 
-/// Whether nothing lies in a connection that was shut: then closing it waits for nobody. On any doubt something does.
+/// Whether nothing is unread in a connection that was shut: then its close does not block. In doubt the answer is false.
 pub(super) fn is_empty(connection: &OwnedFd) -> bool {
-    // With this option a message brings something besides its octets, even one without any; the end brings nothing.
+    // With this option a message brings a control message, even one without octets; the end of the stream brings nothing.
     if sockopt::set_socket_passcred(connection, true).is_err() {
         return false;
     }
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let peek =
         || recvmsg(connection, &mut [IoSliceMut::new(&mut [0])], &mut RecvAncillaryBuffer::default(), flags);
-    // A peer that left something unread is told of first, once; what it sent still lies here.
+    // A peer that left something unread is reported first, once; what it sent is still here.
     let seen = match peek() {
         Err(Errno::CONNRESET) => peek(),
         seen => seen,
@@ -150,23 +150,23 @@ pub(super) fn is_empty(connection: &OwnedFd) -> bool {
     seen.is_ok_and(|received| received.bytes == 0 && !received.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Whether there is nothing to read from a connection whose peer is there.
+/// Whether nothing is to be read from a connection that is open.
 pub(super) fn is_silent(connection: &OwnedFd) -> bool {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let none = &mut RecvAncillaryBuffer::default();
     matches!(recvmsg(connection, &mut [IoSliceMut::new(&mut [0])], none, flags), Err(Errno::AGAIN))
 }
 
-/// Ends a connection for its peer: no more can be sent to it.
+/// Ends a connection for its peer, which can send nothing more.
 pub(super) fn shut(connection: &OwnedFd) {
     let _ = shutdown(connection, Shutdown::Both);
 }
 
-/// Closes what was passed on a connection that was shut, as `examine` does.
+/// Closes what was passed on a connection that was shut; `examine` closes each descriptor.
 pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
     while let Read::Message(message) = read(connection.as_fd()) {
         for descriptor in message.descriptors {
-            // Most can be closed without waiting for whoever holds their lock.
+            // The close of most descriptors does not block.
             if !facts_without_lock(&descriptor).is_ok_and(|facts| facts.closes_at_once()) {
                 let _ = examine(descriptor);
             }
@@ -195,7 +195,7 @@ mod tests {
         assert!(!sent(&[(b"KTSN", true)]) && !sent(&[(b"", true)]) && !sent(&[(b"", false), (b"", true)]));
     }
 
-    /// A peer that goes without reading what it was sent resets the connection; what it sent lies there all the same.
+    /// A peer that goes without reading what it was sent resets the connection; what it sent stays readable.
     #[test]
     fn a_connection_that_was_reset_is_not_empty() {
         for (octets, is_left) in [(&b"KTSN"[..], false), (b"", false), (b"", true)] {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Who reads a message closes what came with it, however long it is; we must not.
+    /// The reader of a message closes what came with it, however long that takes; the registrar must not.
     #[test]
     fn what_came_with_a_message_is_the_readers() {
         for length in [0, 1, MESSAGE_OCTETS_MAX, MESSAGE_OCTETS_MAX + 1] {
@@ -227,7 +227,7 @@ mod tests {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
 
-    /// A hang-up is reported whatever is asked for: a paused connection would be served without end.
+    /// A hang-up is reported whatever events are asked for: a paused connection would be served without end.
     #[test]
     fn a_connection_that_is_not_watched_does_not_wake_us() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();

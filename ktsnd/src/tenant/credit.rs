@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CPU time of the examiner's threads, accounted by namespace.
-//!
-//! In: what a job took. Out: whether its namespace may begin another one. Time that a job sleeps costs its own namespace's
-//! threads only, and is not accounted; nor is time that it waits for a CPU.
+//!  
+//! In: what a job took. Out: whether its namespace may begin another one. Time that a job sleeps blocks only threads of its own
+//! namespace, and is not accounted; nor is time that it waits for a CPU.
 
 use std::time::{Duration, Instant};
 
 /// What a namespace may use at once: some hundred programs that start together.
 const MAX: Duration = Duration::from_millis(200);
-/// What it gets back: one part in so many.
+/// What it gets back: one part of the elapsed time in this many.
 const SHARE: u32 = 5;
 
 /// What one namespace has left.

@@ -12,6 +12,7 @@ use ktsn_ring::Attention;
 use super::budget::{Account, RefusedBy, available};
 use super::notifier::{self, Process, Processes};
 use super::streams::Streams;
+use crate::config::ClientLimits;
 use crate::limits;
 use crate::queue::Receiver;
 use crate::stats::AttachmentStats;
@@ -30,18 +31,8 @@ pub struct Served<P> {
     pub interface_index: u32,
     /// MTU of the pod's interface, octets.
     pub mtu: u32,
-    /// Slots of a client.
-    pub slots: u32,
-    /// Octets of a client's slots at most.
-    pub octets_max: u64,
-    /// Clients at most.
-    pub clients_max: u32,
-    /// Octets of ktsnd's memory that its clients have at most, together.
-    pub memory_max: u64,
-    /// Whether CLOCK_TAI is granted.
-    pub allow_tai: bool,
-    /// From which priority on datagrams without transmit time are taken; `None` = never.
-    pub take_from: Option<u8>,
+    /// What its clients may have and do.
+    pub limits: ClientLimits,
     /// Where its clients' frames are counted.
     pub stats: Arc<AttachmentStats>,
     /// The worker that takes its clients' frames.
@@ -102,7 +93,8 @@ impl<P> Known<P> {
         }
         let account = |index, used: Option<u64>, max| Account { index, used: used.unwrap_or(0), max };
         let mut accounts: Vec<Account> = Vec::with_capacity(self.served.len() + used.len());
-        accounts.extend(self.served.iter().map(|s| account(s.index, used.remove(&s.index), s.memory_max)));
+        accounts
+            .extend(self.served.iter().map(|s| account(s.index, used.remove(&s.index), s.limits.memory_max)));
         // Their attachments are gone, and the worker has not given them back yet.
         accounts.extend(used.into_iter().map(|(index, used)| account(index, Some(used), 0)));
         available(self.memory_max, &accounts, of)
@@ -183,8 +175,8 @@ impl<P> Directory<P> {
         self.lock().clients.values().filter(|c| !c.ending).cloned().collect()
     }
 
-    /// A client's sockets can be reached for telling it what it asked for; without a process they can't.
-    pub(super) fn reach(
+    /// Adds the process of a client, so that its sockets can be reached for notices. Without a process they cannot be reached.
+    pub(super) fn add_process(
         &self,
         key: ClientKey,
         process: Option<&OwnedFd>,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which job of which namespace a helper begins: looking at passed descriptors, sealing regions, closing connections.
-//!
-//! In: a job, and the namespace that it counts against. Out: an answer, later. A program may hold up a helper for ever: with a
-//! socket whose lock it holds, with a file whose closing waits for its file system, with a thread of its own that is stopped
-//! while it punches holes. So each namespace has its own line of jobs and a few helpers (`hangs.rs`), and a process one of
-//! these; CPU time is accounted by namespace (`credit.rs`). The helpers are threads (`threads.rs`). The registrar never waits
-//! here.
+//! Decides which job of which namespace a helper thread begins: examine passed descriptors, seal regions, close connections.
+//!  
+//! In: a job and the namespace that it counts against. Out: an answer, later. A program can block a helper for ever: with a
+//! socket lock that it holds, with a file that is slow to close, with a stopped thread of its own that punches holes. So each
+//! namespace has a job queue and a few helpers of its own (`hangs.rs`), and a process may block one of them. CPU time is
+//! accounted by namespace (`credit.rs`). The helpers are threads (`threads.rs`). The registrar never waits here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,17 +18,18 @@ use super::helper::CPU_PATIENCE;
 use super::socket::{NotASocket, SocketFacts};
 use crate::worker::{Client, ClientKey};
 
-/// How a descriptor is looked at, and closed: [`super::socket::examine`].
+/// Examines a descriptor and closes it: [`super::socket::examine`].
 pub(super) type Examine = fn(OwnedFd) -> Result<SocketFacts, NotASocket>;
 /// What the descriptor of a message is; `None` without one.
 pub(super) type Facts = Option<Result<SocketFacts, NotASocket>>;
 
-/// Jobs of a line that are looked at: those behind them wait until one of these begins. A namespace with so many is not heard any more.
+/// Jobs of a queue that are considered; those behind them wait until one of these begins. The registrar stops reading from a
+/// namespace with this many.
 pub(super) const LINE_MAX: usize = 1024;
-/// A job that sleeps for so long hangs: its process is not heard any more.
+/// A job that sleeps for longer hangs: the registrar stops reading from its process.
 const HANGS_AFTER: Duration = Duration::from_millis(200);
 
-/// Against whom a job counts. A program cannot choose it.
+/// The owner that a job counts against. A program cannot choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// SO_NETNS_COOKIE of a namespace that is served; 0 = all others together.
@@ -45,21 +45,21 @@ pub(super) struct Unsealed {
     pub memfd: OwnedFd,
 }
 
-/// What is to be done.
+/// A job.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Seal the client's region, if there is one; say what the last descriptor is, and close all.
+    /// Seal the client's region, if there is one; examine the last descriptor; close all descriptors.
     Look { unsealed: Option<Unsealed>, known: Facts, descriptors: Vec<OwnedFd> },
-    /// Close what still lies in this connection, and the connection; give up this client's memory.
+    /// Close what is still unread in this connection, then the connection; release this client's memory.
     End { connection: Option<Arc<OwnedFd>>, client: Option<Box<Client>> },
 }
 
-/// What came of it.
+/// The answer of a job.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The facts; and the client with its sealed region, or without it why there is none any more.
+    /// The facts, and the client with its sealed region, or the reason why it has none any more.
     Looked { facts: Facts, sealed: Option<(ClientKey, Result<Box<Client>, ktsn_ring::RegionError>)> },
-    /// This client's memory is the kernel's again.
+    /// This client's memory was released.
     Ended(Option<ClientKey>),
 }
 
@@ -73,13 +73,13 @@ pub(super) struct Done {
     pub spent: Duration,
 }
 
-/// Those that do the jobs. A job may take as long as a program likes, and keeps its helper until then.
+/// The threads that do the jobs. A job may take as long as a program likes. It keeps its thread until then.
 pub(super) trait Helpers: Send {
     /// Whether a job can begin now.
     fn is_ready(&mut self) -> bool;
     /// Begins a job. Only after [`Self::is_ready`].
     fn begin(&mut self, job_number: u64, job: Job);
-    /// A job that is done, each once.
+    /// Takes one job that is done; each is returned once.
     fn next_done(&mut self) -> Option<Done>;
     /// Whether the helper of this job waits for a program.
     fn is_asleep(&self, job_number: u64) -> bool;
@@ -92,7 +92,7 @@ struct Busy {
     /// The connection that waits for the answer; 0 = none.
     number: u64,
     since: Instant,
-    /// The registrar was told that it hangs.
+    /// Whether the registrar knows that it hangs.
     is_hanging: bool,
 }
 
@@ -107,16 +107,16 @@ struct Waiting {
 #[derive(Default)]
 struct Line {
     jobs: VecDeque<Waiting>,
-    /// So many of the first ones belong to processes that were at another job …
+    /// Of the first jobs, the number that belongs to processes which were busy with another job …
     passed: usize,
-    /// … when so many jobs were done.
+    /// … when this number of jobs was done.
     done: u64,
 }
 
 /// The registrar's examiner.
 pub(super) struct Examiner {
     helpers: Box<dyn Helpers>,
-    /// What the time is.
+    /// Reads the time.
     now: fn() -> Instant,
     busy: Vec<Busy>,
     next_job_number: u64,
@@ -124,9 +124,9 @@ pub(super) struct Examiner {
     lines: BTreeMap<u64, Line>,
     /// Jobs that are done.
     done: u64,
-    /// CPU time that each namespace has left, where it has not all.
+    /// CPU time that each namespace has left; namespaces with their full credit are absent.
     credits: BTreeMap<u64, Credit>,
-    /// Waiting jobs that were looked at.
+    /// Waiting jobs that were considered.
     #[cfg(test)]
     looks: usize,
 }
@@ -147,14 +147,14 @@ impl Examiner {
         }
     }
 
-    /// How many jobs of this owner could begin now: a message is read only where what came with it can be closed. What waits in
-    /// the namespace's line could not begin before.
+    /// How many jobs of this owner could begin now: the registrar reads a message only if the descriptors in it can be closed. Jobs
+    /// that wait in the namespace's queue could not begin before.
     pub(super) fn room_for(&mut self, owner: Owner) -> usize {
         let is_at_it = |busy: &Busy| owner.pid != 0 && busy.owner.pid == owner.pid;
         if self.busy.iter().any(is_at_it) { 0 } else { self.room_of(owner.netns_cookie) }
     }
 
-    /// The same of a process that has no job.
+    /// How many jobs a process of this namespace could begin now, if it has none.
     fn room_of(&mut self, netns_cookie: u64) -> usize {
         if !self.has_credit(netns_cookie) {
             return 0;
@@ -174,13 +174,13 @@ impl Examiner {
         has_some
     }
 
-    /// Does a job, at once or in its namespace's turn. The answer is for the connection of this number; 0 = none.
+    /// Does a job, at once or in its namespace's turn. `connection` waits for the answer; 0 = none.
     pub(super) fn give(&mut self, owner: Owner, number: u64, job: Job) {
         self.lines.entry(owner.netns_cookie).or_default().jobs.push_back(Waiting { owner, number, job });
         self.begin_jobs(owner.netns_cookie);
     }
 
-    /// Closes a connection that was shut down, with what lies in it, and gives up a client that no worker has.
+    /// Closes a connection that was shut down with all that is unread in it, and releases a client that no worker has.
     pub(super) fn end(&mut self, owner: Owner, connection: Arc<OwnedFd>, client: Option<Box<Client>>) {
         if client.is_none() && connection::is_empty(&connection) {
             return;
@@ -188,14 +188,14 @@ impl Examiner {
         self.give(owner, 0, Job::End { connection: Some(connection), client });
     }
 
-    /// Whether so many jobs of a namespace wait that it is not to be heard. Its connections can still be ended: closing one may
-    /// wait, so it has to wait for a helper.
+    /// Whether so many jobs of a namespace wait that the registrar must not read from it. Its connections can still be ended: a close
+    /// can block, so it waits for a helper.
     pub(super) fn is_line_full(&self, netns_cookie: u64) -> bool {
         self.lines.get(&netns_cookie).is_some_and(|line| line.jobs.len() >= LINE_MAX)
     }
 
-    /// Begins what a namespace may begin now, and looks at no job where it may begin none. A job whose process is at another one
-    /// lets the next one pass.
+    /// Begins what a namespace may begin now. If it may begin nothing, no job is considered. A job of a busy process lets the next
+    /// one pass.
     fn begin_jobs(&mut self, netns_cookie: u64) {
         let Some(mut line) = self.lines.remove(&netns_cookie) else { return };
         let pids = self.busy.iter().map(|busy| busy.owner.pid);
@@ -232,7 +232,7 @@ impl Examiner {
         }
     }
 
-    /// Answers since the last call, each with its owner and the connection that it is for.
+    /// Answers since the last call, each with its owner and its connection.
     pub(super) fn answers(&mut self) -> Vec<(Owner, u64, Answer)> {
         let mut answers = Vec::new();
         while let Some(done) = self.helpers.next_done() {
@@ -251,8 +251,8 @@ impl Examiner {
         answers
     }
 
-    /// Who holds up a helper since a moment ago, each told once, with the connection that waits for it. A helper that
-    /// waits for a CPU hangs no more than others do.
+    /// Owners that have blocked a helper since the last call, each reported once, with the connection that waits for it. A helper that
+    /// waits for a CPU does not count as blocked.
     pub(super) fn begins_to_hang(&mut self) -> Vec<(Owner, u64)> {
         let (mut hanging, now) = (Vec::new(), (self.now)());
         for busy in self.busy.iter_mut().filter(|busy| !busy.is_hanging) {
@@ -265,24 +265,24 @@ impl Examiner {
         hanging
     }
 
-    /// Whether something may have to be begun, or be found hanging, without any answer.
+    /// Whether a job may have to be begun, or be found blocked, without any answer.
     pub(super) fn is_watching(&self) -> bool {
         !self.lines.is_empty() || self.busy.iter().any(|busy| !busy.is_hanging)
     }
 
-    /// Whether something of this process hangs.
+    /// Whether a job of this process is blocked.
     pub(super) fn is_hanging(&self, pid: u32) -> bool {
         pid != 0 && self.busy.iter().any(|busy| busy.is_hanging && busy.owner.pid == pid)
     }
 
-    /// Whether all helpers that a namespace may have hang.
+    /// Whether all helpers that a namespace may have are blocked.
     pub(super) fn is_stuck(&self, netns_cookie: u64) -> bool {
         let is_its = |busy: &&Busy| busy.is_hanging && busy.owner.netns_cookie == netns_cookie;
         is_full(self.busy.iter().filter(is_its).count(), self.busy.len())
     }
 }
 
-/// Does a job; `examine` says what a descriptor is, and closes it.
+/// Does a job; `examine` examines a descriptor and closes it.
 pub(super) fn work(job: Job, examine: Examine) -> Answer {
     match job {
         Job::Look { unsealed, known, mut descriptors } => {
@@ -291,7 +291,7 @@ pub(super) fn work(job: Job, examine: Examine) -> Answer {
                 (key, client.seal(&memfd).map(|()| client))
             });
             let last = descriptors.pop();
-            // A second descriptor is not ours to look at, but it must not hold us when it is closed.
+            // A second descriptor is an error of the client, but its close must not block the registrar.
             for other in descriptors {
                 let _ = examine(other);
             }
@@ -308,7 +308,7 @@ pub(super) fn work(job: Job, examine: Examine) -> Answer {
 
 impl Drop for Examiner {
     fn drop(&mut self) {
-        // The process ends; the kernel closes these then, in nobody's way.
+        // The kernel closes these when the process ends; no thread waits for it.
         std::mem::forget(std::mem::take(&mut self.lines));
     }
 }
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Helpers whose jobs end when it is said.
+    /// Helpers with jobs that end when the test says so.
     #[derive(Clone, Default)]
     struct Slow(Arc<Mutex<Vec<u64>>>);
 
@@ -343,7 +343,7 @@ mod tests {
         examiner.give(Owner { netns_cookie, pid }, 0, Job::End { connection: None, client: None });
     }
 
-    /// A namespace that holds up all its helpers may leave as many jobs behind as it likes: they are not looked at.
+    /// A namespace that blocks all its helpers may queue any number of jobs: they are not considered.
     #[test]
     fn a_line_that_cannot_go_on_is_not_walked() {
         let mut examiner = Examiner::new(Box::new(Slow::default()), Instant::now);
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!((examiner.looks, examiner.busy.len()), (before + 1, 5), "another namespace goes on");
     }
 
-    /// One process holds up one helper, and leaves jobs behind without end: each is looked at once, and so many at most.
+    /// One process blocks one helper and queues jobs without end: each is considered once, up to the limit.
     #[test]
     fn a_bounded_part_of_a_line_is_walked() {
         let slow = Slow::default();

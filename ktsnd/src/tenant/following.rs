@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which client is told next what changed, and how many of them in one go.
-//!
-//! In: clients for which something may have changed, by namespace, and the time. Out: one client of the namespace that has used the
-//! least of late, while its namespace and all of them together may go on. A *look* is one client's offer, or one stream that is
-//! compared: a client has up to 1,024 streams and a pod 128 clients, and the pod's root can change the tables as often as it likes.
+//! Decides which client is notified next of changed tables, and how much of it at once.
+//!  
+//! In: clients for which something may have changed, by namespace, and the time. Out: one client of the namespace that has used
+//! the least lately, while the limits of its namespace and of all namespaces hold. A *look* is the tables of one client, or the
+//! comparison of one stream. A client has up to 1,024 streams and a pod 128 clients, and the pod's root can change the tables
+//! at any rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -12,13 +13,13 @@ use super::pace::WINDOW;
 
 /// Looks of one namespace in a [`WINDOW`]: 64 clients with one connected stream each.
 pub(super) const LOOKS_OF_ONE: usize = 128;
-/// Looks of all namespaces in that time. Each can become a command: a worker that always has a frame due applies 320 in that time, so
-/// its queue does not fill with these.
+/// Looks of all namespaces in a [`WINDOW`]. Each can become a command. A worker that always has a frame to send applies 320 in that
+/// time, so its queue does not fill with these.
 pub(super) const LOOKS_OF_ALL: usize = 256;
-/// Looks at one client before the next one's turn.
+/// Looks at one client before the next client's turn.
 pub(super) const LOOKS_OF_A_CLIENT: usize = 16;
 
-/// See the module.
+/// The clients that wait to be notified.
 #[derive(Debug)]
 pub(super) struct Following {
     lines: BTreeMap<u64, VecDeque<u64>>,
@@ -33,17 +34,17 @@ impl Following {
         Self { lines: BTreeMap::new(), looks: BTreeMap::new(), looks_of_all: 0, since: now }
     }
 
-    /// A client has something to be told. It must not be in line yet.
+    /// Adds a client that must be notified. It must not be in line yet.
     pub(super) fn add(&mut self, netns_cookie: u64, number: u64) {
         self.lines.entry(netns_cookie).or_default().push_back(number);
     }
 
-    /// Whether there is no client to be told anything.
+    /// Whether no client waits.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// The next client, its namespace, and at most how many looks it may have; of the namespace with the least `spent`.
+    /// The next client, its namespace and the most looks that it may have; of the namespace with the least `spent`.
     pub(super) fn next<T: Ord>(
         &mut self,
         now: Instant,
@@ -66,15 +67,15 @@ impl Following {
         Some((netns_cookie, number?, most))
     }
 
-    /// So many looks were needed.
+    /// Counts the looks that were needed.
     pub(super) fn spend(&mut self, netns_cookie: u64, looks: usize) {
         *self.looks.entry(netns_cookie).or_default() += looks;
         self.looks_of_all += looks;
     }
 }
 
-/// Which streams of a client are still to be compared: those of a whole round, from where the last round got to. So one that is
-/// begun again and again reaches each stream all the same.
+/// Which streams of a client are still to be compared: a whole round, from where the last round stopped. So a round that is begun
+/// again and again reaches each stream all the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     next: u32,
@@ -93,7 +94,7 @@ impl Round {
         self.left == 0
     }
 
-    /// The next index that is there, of `count` ones; `first_from` finds the first one from an index on.
+    /// The next index in use, of `count`; `first_from` finds the first index in use from an index on.
     pub(super) fn next(&mut self, count: u32, first_from: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         while self.left > 0 {
             let found = first_from(self.next).filter(|index| *index < count);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// A round meets each index that is there once, wherever it begins, and one that is begun anew goes on behind the last one.
+        /// A round meets each index in use once, wherever it begins, and one that is begun again goes on behind the last one.
         #[test]
         fn a_round_meets_each_once(there in proptest::collection::btree_set(0u32..40, 0..40), after in 0usize..60) {
             let first_from = |from: u32| there.range(from..).next().copied();

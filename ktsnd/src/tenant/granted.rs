@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! To which sockets CLOCK_TAI was granted: the grant belongs to the socket, as SO_TXTIME in a kernel does, and so
-//! outlives the process that asked (exec, a socket passed on).
-//!
-//! In: what a registration claims, and the socket's cookie, which the kernel never gives out twice. Out: the stream
-//! flags that tell the program. It grants nothing by itself, and keeps a bounded number of sockets: the one that was
-//! registered longest ago is forgotten first.
+//! The sockets to which CLOCK_TAI was granted. The grant belongs to the socket, like SO_TXTIME in a kernel, so it outlives the
+//! process that asked (exec, a socket passed on).
+//!  
+//! In: the claim of a registration, and the socket's cookie, which the kernel never gives out twice. Out: the stream flags of
+//! the answer. This type grants nothing itself. It keeps a bounded number of sockets: it forgets the one that was registered
+//! longest ago first.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ const SOCKETS_MAX: usize = 16_384;
 pub(super) struct Granted {
     /// By SO_COOKIE: when it was last registered (a count), and its SO_TXTIME flags.
     sockets: BTreeMap<u64, (u64, u8)>,
-    /// The same by age.
+    /// SO_COOKIE by age: the key is when it was last registered.
     ages: BTreeMap<u64, u64>,
     age: u64,
 }
 
 impl Granted {
-    /// The flags to answer a registration with; `flags` are those of the attachment. Where it does not grant
+    /// The flags of the answer to a registration; `flags` are those of the attachment. Where the attachment does not grant
     /// CLOCK_TAI, nothing is remembered and nothing recalled.
     pub(super) fn answer(&mut self, flags: u16, claim: TxtimeClaim, cookie: u64) -> u16 {
         if flags & stream_flags::TAI_GRANTED == 0 {

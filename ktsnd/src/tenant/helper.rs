@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a thread that works on programs' sockets is taken for one that hangs.
-//!
-//! In: how long it has been at a job, and its number. Out: whether it waits for a program: one that holds the lock of a socket
-//! for ever, for example (a page that faults slowly under its `sendmsg`). Time that a thread waits for a CPU is not held
-//! against anybody, up to a second.
+//! Tells a thread that is blocked by a program from one that waits for a CPU.
+//!  
+//! In: how long the thread has been at a job, and its number. Out: whether it waits for a program, for example for the lock of a
+//! socket that the program holds (a page under its `sendmsg` that faults slowly). Time that a thread waits for a CPU does not
+//! count, up to a second.
 
 use std::time::Duration;
 
 /// How long a marker may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
-/// How long any job may take with what it waits for a CPU, before it begins or in its midst.
+/// How long any job may take, with the time that it waits for a CPU.
 pub(super) const CPU_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether this thread sleeps: what runs, or could if there were a CPU, does not. 0: it has not begun.
+/// Whether this thread sleeps. A thread that runs, or waits for a CPU, does not. 0: it has not begun.
 pub(super) fn waits(thread: i32) -> bool {
-    // `PID (NAME) STATE …`; one that cannot be read is taken for one that waits.
+    // `PID (NAME) STATE …`; a thread whose state cannot be read counts as sleeping.
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     thread != 0 && !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The marker: a datagram, or a packet socket's frame, on a program's own socket that reaches nobody and leaves an entry
-//! on its error queue.
-//!
-//! In: a socket, and which completion is to be found by the program. Out: one `sendmsg`. It touches no option of the
-//! socket: destination, interface (`lo`), hop limit or option, and timestamp are all asked for this one message
+//! The marker: a message on a program's own socket that reaches no receiver and leaves an entry on the socket's error queue.
+//! It is a datagram, or a frame of a packet socket.
+//!  
+//! In: a socket, and the completion that the program is to find. Out: one `sendmsg`. It changes no option of the socket:
+//! destination, interface (`lo`), hop limit or option, and timestamp are those of this one message
 //! (`docs/design/error-queue.md`).
 
 use std::io;
@@ -17,10 +17,10 @@ use super::sys;
 
 /// The loopback interface has this index in every namespace.
 const LOOPBACK: u32 = 1;
-/// Local scope, assigned to nobody (224.0.0.0/24 is never forwarded).
+/// Local scope, unassigned (224.0.0.0/24 is never forwarded).
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 255);
-/// An IPv6 destination option that whoever does not know it has to discard the packet for, without a word (RFC 8200 4.2:
-/// type 01…….). Nobody knows it: it is of the range for experiments (RFC 4727).
+/// An IPv6 destination option: a receiver that does not know it must discard the packet silently (RFC 8200 4.2: type 01…….).
+/// It is of the range for experiments (RFC 4727), so no receiver knows it.
 const DISCARD: [u8; 8] = [0, 0, 0x5e, 4, 0, 0, 0, 0];
 /// The discard service.
 const PORT: u16 = 9;
@@ -29,8 +29,8 @@ const SOF_TIMESTAMPING_TX_SCHED: u32 = 1 << 8;
 const SOF_TIMESTAMPING_OPT_ID: u32 = 1 << 7;
 const SCM_TS_OPT_ID: i32 = 81;
 
-/// An address that an IPv6 datagram of this socket reaches `lo` by, now and for good: the loopback address. Where the
-/// socket is bound to a device, which has no way there, the address that it was bound to.
+/// An address by which an IPv6 datagram of this socket reaches `lo`: the loopback address, or, where the socket is bound to a
+/// device without a route there, the address that the socket was bound to.
 fn loopback(socket: &OwnedFd, local: SocketAddr) -> SocketAddrV6 {
     let is_bound = sys::bound_interface(socket).is_ok_and(|interface| interface != 0);
     match local {
@@ -58,7 +58,7 @@ impl Control {
     }
 }
 
-/// A socket of a program, held for a moment, with what a marker must know of it.
+/// A socket of a program, held for a moment, with what a marker needs.
 #[derive(Debug)]
 pub(super) struct Target {
     socket: OwnedFd,
@@ -71,9 +71,9 @@ pub(super) struct Target {
 enum Family {
     /// AF_INET.
     V4,
-    /// AF_INET6, with an address that an IPv6 datagram of this socket reaches `lo` by.
+    /// AF_INET6, with an address by which an IPv6 datagram of this socket reaches `lo`.
     V6 { is_only: bool, local: SocketAddrV6 },
-    /// AF_PACKET, whole frames or what follows the header.
+    /// AF_PACKET: whole frames, or what follows the header.
     Packet { is_whole: bool },
 }
 
@@ -89,7 +89,7 @@ impl Target {
     /// The socket, if it is the one that was registered, from `local`. Nothing here asks for the socket's lock.
     ///
     /// # Errors
-    /// The descriptor, if it is another socket or none: closing it is the caller's, as it may take its time.
+    /// The descriptor, if it is another socket or none. The caller closes it, as its close may block.
     pub(super) fn new(socket: OwnedFd, cookie: u64, local: SocketAddr) -> Result<Self, OwnedFd> {
         if sockopt::socket_cookie(&socket) != Ok(cookie) {
             return Err(socket);
@@ -110,17 +110,15 @@ impl Target {
     /// Sends one marker.
     ///
     /// # Errors
-    /// The kernel's, or `WouldBlock` while the program has a datagram in the making: this program finds the completion
-    /// only when it looks.
+    /// The kernel's, or `WouldBlock` while the program has begun a datagram: this program finds the completion only when it reads.
     pub(super) fn mark(&self, marker: &Marker) -> io::Result<()> {
-        // Whatever is sent now would become a part of that datagram, and would wait for the socket's lock. Frames are
-        // never made of pieces.
+        // The marker would become a part of that datagram, and would wait for the socket's lock. Frames never have parts.
         if !matches!(self.family, Family::Packet { .. }) && sys::is_corked(&self.socket) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
         let send = |form: Form| {
             let result = self.send(marker, form, self.has_keys);
-            // Before Linux 6.13 the key is the socket's own next one.
+            // Before Linux 6.13 the key is the socket's own next key.
             if self.has_keys && result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
                 return self.send(marker, form, false);
             }
@@ -129,7 +127,7 @@ impl Target {
         match self.family {
             Family::Packet { .. } => send(Form::Frame),
             Family::V4 => send(Form::V4),
-            // IPv4-mapped first: IPv6 refuses another interface where the socket is bound to one.
+            // IPv4-mapped addresses first: IPv6 refuses another interface where the socket is bound to one.
             Family::V6 { is_only: false, .. } if send(Form::V4).is_ok() => Ok(()),
             Family::V6 { .. } => send(Form::V6),
         }
@@ -164,7 +162,7 @@ impl Target {
     fn destination(&self, form: Form, frame: &[u8]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(28);
         match self.family {
-            // Multicast has no route to lo in IPv6; an own address has, and the option keeps it from everybody.
+            // IPv6 multicast has no route to lo. An own address has one, and the option keeps the datagram from all receivers.
             Family::V6 { local, .. } => {
                 let mapped = SocketAddrV6::new(GROUP_V4.to_ipv6_mapped(), PORT, 0, 0);
                 let group = if matches!(form, Form::V6) { local } else { mapped };

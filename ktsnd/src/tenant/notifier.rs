@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The notifier thread of a worker: makes the kernel tell programs that completions wait for them.
-//!
-//! In: notices from the worker. Out: markers on the programs' own error queues. It holds a program's socket only
-//! while it sends, never while the program closes it, and no namespace beyond that. It may be slow; what it misses,
-//! programs find when they look. Each namespace has a thread of its own for that: one that waits for a program's socket holds
-//! up the notices of its own namespace only. A client whose socket hangs (its program holds the lock), or whose numbers are wrong
-//! again and again, is not told any more.
+//! The notifier thread of a worker: makes the kernel report to programs that completions wait for them.
+//!  
+//! In: notices from the worker. Out: markers on the programs' own error queues. The notifier holds a program's socket only
+//! while it sends, never while the program closes it. It may be slow: programs find what it misses when they read. Each
+//! namespace has a thread of its own: a thread that waits for a program's socket delays the notices of its own namespace
+//! only. A client with a blocked socket (its program holds the lock), or with wrong descriptor numbers again and again, gets no
+//! more notices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -25,8 +25,8 @@ use tracing::warn;
 
 use super::hangs::Hangs;
 use super::helper::{CPU_PATIENCE, PATIENCE, waits};
+use super::log_limit::LogLimit;
 use super::marker::Target;
-use super::quiet::Quiet;
 use super::socket::close;
 use crate::queue::Receiver;
 use crate::supervise::Watched;
@@ -35,20 +35,20 @@ use crate::worker::{ClientKey, Notice};
 /// Notices answered with one socket in hand: a program that closes it waits for no more than these.
 const MARKERS_A_HOLD: usize = 16;
 
-/// How a client's sockets are reached.
+/// How to reach a client's sockets.
 #[derive(Debug)]
 pub(super) struct Process {
     /// The process.
     pub pidfd: OwnedFd,
     /// SO_NETNS_COOKIE of its attachment's namespace.
     netns_cookie: u64,
-    /// Its region's words for closing streams.
+    /// Its region's words for streams that close.
     pub attention: Attention,
     /// How often its descriptors were wrong, lately.
     wrong: AtomicU32,
 }
 
-/// What lay under a descriptor's number.
+/// What a descriptor's number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// The socket, or nothing.
@@ -57,9 +57,9 @@ enum Found {
     Wrong,
 }
 
-/// A wrong number counts as much as so many right ones.
+/// A wrong number counts as much as this many right ones.
 const WRONG_WEIGHT: u32 = 16;
-/// From here on a client is not told any more.
+/// From this count on a client gets no more notices.
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {
@@ -67,7 +67,7 @@ impl Process {
         Self { pidfd, netns_cookie, attention, wrong: AtomicU32::new(0) }
     }
 
-    /// Whether it is told further. A program that uses its numbers again in the wrong instant is now and then wrong.
+    /// Whether the client gets more notices. A program that reuses descriptor numbers is wrong now and then.
     fn may_go_on(&self, found: Found) -> bool {
         let wrong = self.wrong.load(Relaxed);
         let wrong = match found {
@@ -79,7 +79,7 @@ impl Process {
     }
 }
 
-/// The clients whose sockets can be reached, shared with the registrar.
+/// The clients with sockets that can be reached, shared with the registrar.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Processes(Arc<Mutex<BTreeMap<ClientKey, Arc<Process>>>>);
 
@@ -111,17 +111,17 @@ impl Processes {
     }
 }
 
-/// Batches of one namespace that may wait for its thread. What comes beyond is lost: programs find it when they look.
+/// Batches of one namespace that may wait for its thread. Further ones are lost: programs find completions when they read.
 const BATCHES_WAITING: usize = 1024;
 /// In a lane's word: its thread was left behind, and does nothing more.
 const LEFT: u64 = u64::MAX;
 
-/// The thread that marks the sockets of one namespace, one after the other: a program that holds its socket's lock holds it
-/// up, and nothing of another namespace.
+/// The thread that marks the sockets of one namespace, one after the other: a program that holds its socket's lock delays this
+/// thread, and nothing of another namespace.
 struct Lane {
     batches: SyncSender<Vec<Notice>>,
     state: Arc<LaneState>,
-    /// The batch that the thread was at when it was looked at last, and since when.
+    /// The batch that the thread worked on when it was last checked, and since when.
     seen: (u64, Instant),
 }
 
@@ -129,14 +129,14 @@ struct Lane {
 struct LaneState {
     /// The kernel's number of the thread.
     tid: AtomicI32,
-    /// The number of the batch that it is at, 0 = none, or [`LEFT`].
+    /// The number of the current batch, 0 = none, or [`LEFT`].
     at: AtomicU64,
-    /// Whose batch that is.
+    /// The client of that batch.
     client: AtomicU64,
     is_over: Arc<AtomicBool>,
 }
 
-/// Says that a thread is over, however it ends.
+/// Reports that a thread is over, however it ends.
 struct AtEnd(Arc<LaneState>);
 
 impl Drop for AtEnd {
@@ -158,7 +158,7 @@ impl Lane {
         Some(Self { batches, state, seen: (0, Instant::now()) })
     }
 
-    /// The client whose socket holds the thread up, which is left behind then.
+    /// The client with the socket that blocks the thread; the thread is left behind then.
     fn leave_if_it_hangs(&mut self) -> Option<ClientKey> {
         let at = self.state.at.load(SeqCst);
         if at == 0 || at != self.seen.0 {
@@ -168,17 +168,17 @@ impl Lane {
         let took = self.seen.1.elapsed();
         let hangs = took >= CPU_PATIENCE || (took >= PATIENCE && waits(self.state.tid.load(SeqCst)));
         let client = ClientKey(self.state.client.load(SeqCst));
-        // One that has just gone on is not left behind.
+        // A thread that has just gone on is not left behind.
         let is_left = hangs && self.state.at.compare_exchange(at, LEFT, SeqCst, SeqCst).is_ok();
         is_left.then_some(client)
     }
 }
 
-/// Marks batch after batch, until there are no more or the thread was left behind: then another one has its place, and the
-/// region's words are that one's.
+/// Marks batch after batch, until there are no more or the thread was left behind: another thread has its place then, and owns the
+/// region's words.
 fn mark_all(given: &Batches<Vec<Notice>>, state: &LaneState, processes: &Processes) {
     state.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
-    let mut quiet = Quiet::default();
+    let mut log_limit = LogLimit::default();
     for (number, batch) in (1..).zip(given) {
         let Some(first) = batch.first() else { continue };
         let Some(process) = processes.get(first.client) else { continue };
@@ -190,7 +190,7 @@ fn mark_all(given: &Batches<Vec<Notice>>, state: &LaneState, processes: &Process
         }
         if !process.may_go_on(found) {
             processes.remove(first.client);
-            if quiet.may() {
+            if log_limit.allows() {
                 warn!("a client's sockets are not where it says: its error queues are not woken any more");
             }
         }
@@ -202,11 +202,11 @@ fn mark_all(given: &Batches<Vec<Notice>>, state: &LaneState, processes: &Process
 struct Lanes {
     lanes: BTreeMap<u64, Lane>,
     hangs: Hangs,
-    quiet: Quiet,
+    log_limit: LogLimit,
 }
 
 impl Lanes {
-    /// Leaves behind what hangs, and its client untold.
+    /// Leaves blocked threads behind; their clients get no more notices.
     fn leave_hanging(&mut self, processes: &Processes) {
         let mut left = Vec::new();
         for (netns_cookie, lane) in &mut self.lanes {
@@ -217,7 +217,7 @@ impl Lanes {
                 self.hangs.add(netns_cookie, lane.state.is_over.clone());
             }
             processes.remove(client);
-            if self.quiet.may() {
+            if self.log_limit.allows() {
                 warn!("a client's socket hangs: its error queues are not woken any more");
             }
         }
@@ -228,7 +228,7 @@ impl Lanes {
         self.leave_hanging(processes);
         let netns_cookie = process.netns_cookie;
         if !self.lanes.contains_key(&netns_cookie) && !self.hangs.is_full_of(netns_cookie) {
-            // Who has no client any more needs no thread.
+            // A namespace without clients needs no thread.
             let there = processes.namespaces();
             self.lanes.retain(|of, _| there.contains(of));
             self.lanes.extend(Lane::start(processes).map(|lane| (netns_cookie, lane)));
@@ -239,7 +239,7 @@ impl Lanes {
         }
     }
 
-    /// Lets all finish that do not hang.
+    /// Lets all threads finish that are not blocked.
     fn finish(mut self, processes: &Processes) {
         let mut open: BTreeMap<u64, Lane> = BTreeMap::new();
         for (netns_cookie, lane) in std::mem::take(&mut self.lanes) {
@@ -302,20 +302,20 @@ fn notify(process: &Process, batch: &[Notice]) -> Found {
     let target = match Target::new(descriptor, first.cookie, first.local) {
         Ok(target) => target,
         Err(other) => {
-            // Whatever lies under this number now: closing it may take as long as its file system likes, and is held
-            // against the client's namespace as a socket that hangs.
+            // The number may refer to another file now. Its close may take as long as its file system likes, and counts against the
+            // client's namespace like a blocked socket.
             drop(holding);
             close(other);
             return Found::Wrong;
         }
     };
     for notice in batch {
-        // In the order of the events that they tell of.
+        // In the order of the events that they report.
         for kind in [kind::SCHEDULED, kind::SOFTWARE, kind::ERROR] {
             if notice.kinds & kind != 0 {
                 let Notice { sequence, slot, .. } = *notice;
                 let nonce = process.attention.nonce();
-                // Refused (no memory, a filter, lo down): the program finds it when it looks.
+                // Refused (no memory, a filter, lo down): the program finds it when it reads.
                 let _ = target.mark(&Marker { nonce, sequence, slot, kind });
             }
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast one namespace is listened to: the workers' queues are everybody's.
-//!
-//! In: the time of each message. Out: whether it is read now. One that is not waits in its socket, and so does its
-//! sender: a program that opens a socket for each datagram is slowed down, never cut off. A window is shorter than a
-//! send waits for its registration.
+//! How fast the registrar reads from one namespace: all namespaces share the workers' queues.
+//!  
+//! In: the time of each message. Out: whether it is read now. A message that is not read waits in its socket, and its sender
+//! waits too: a program that opens a socket for each datagram is slowed down, never cut off. A window is shorter than the
+//! time that a send waits for its registration.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ impl Pace {
         self.is_over(now) || self.count < MESSAGES_MAX
     }
 
-    /// Whether it says nothing any more.
+    /// Whether the window is over, so the namespace can be forgotten.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.began) >= WINDOW
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registrar thread: accepts clients, looks at their sockets, tells the workers.
-//!
-//! It may be slow but never waits for a client: passed sockets are looked at and closed, and regions sealed, by the examiner;
-//! a connection is read on when the answer is there. Namespaces take turns by the time that they have used. A connection is a
+//! The registrar thread: accepts clients, examines their sockets, sends commands to the workers.
+//!  
+//! It may be slow but never waits for a client. The examiner examines and closes passed sockets, and seals regions; the registrar
+//! reads a connection again when the answer is there. Namespaces take turns by the time that they have used. A connection is a
 //! process; when it closes, or the process ends, the client is over.
 
 mod accepting;
@@ -32,19 +32,19 @@ use super::directory::Directory;
 use super::examiner::{Examine, Examiner, Facts, Helpers, Unsealed};
 use super::following::{Following, Round};
 use super::granted::Granted;
+use super::log_limit::LogLimit;
 use super::pace::{self, Pace};
-use super::quiet::Quiet;
 use super::socket::examine;
 use super::threads::Threads;
 use super::turns::Turns;
-use crate::worker::{ClientKey, Offer, Outbox};
+use crate::worker::{ClientKey, ClientTables, Outbox};
 use looking::Looked;
 
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a Hello may wait for its namespace's turn.
 const STRANGER_PATIENCE_MAX: Duration = Duration::from_secs(10);
-/// Messages that are read before it is asked again who has something to say.
+/// Messages that are read before the connections are polled again.
 const MESSAGES_A_TURN: usize = 64;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
@@ -53,7 +53,7 @@ const TOKEN_ANSWERS: u64 = u64::MAX - 2;
 /// Set in the token of a pidfd; the rest is the connection's number.
 const TOKEN_PROCESS: u64 = 1 << 62;
 
-/// Why the registrar cannot begin.
+/// Why the registrar cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("clients' socket {path}: {error}")]
 pub struct RegistrarError {
@@ -61,7 +61,7 @@ pub struct RegistrarError {
     error: io::Error,
 }
 
-/// What the time is.
+/// Clocks of the registrar.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     pub now: fn() -> Instant,
@@ -75,38 +75,38 @@ impl Clock {
 }
 
 struct Connection<P> {
-    /// Shared with the examiner, who may have to close what lies in it.
+    /// Shared with the examiner, which may have to close what is unread in it.
     fd: Arc<OwnedFd>,
     process: Option<OwnedFd>,
     pid: u32,
     /// SO_NETNS_COOKIE of the caller's end: an accepted socket has it.
     netns_cookie: u64,
     since: Instant,
-    /// Not listened to for a moment.
+    /// Not read for a moment.
     is_paused: bool,
-    /// The message whose descriptor is being looked at; what follows waits.
+    /// The message with a descriptor that is examined now; what follows waits.
     message: Option<Box<Received>>,
     client: Option<Registered<P>>,
 }
 
 impl<P> Connection<P> {
-    /// Whether it has said nothing that is being dealt with.
+    /// Whether no message of it is being handled.
     fn is_stranger(&self) -> bool {
         self.client.is_none() && self.message.is_none()
     }
 }
 
-/// Who has a client's region. The worker gets it sealed only: before, a program that punches holes into it makes whoever
-/// reads it wait.
-enum Held {
-    /// Nobody has sealed it yet: its program has registered nothing.
-    Here(Unsealed),
-    /// The examiner seals it.
-    Away,
-    /// The worker has it.
-    Given,
-    /// It could not be sealed.
-    Gone,
+/// How far the sealing of a client's region is. The worker gets only a sealed region: a program could punch holes into an unsealed
+/// region, and block its reader.
+enum SealState {
+    /// The region is not sealed yet: its program has registered nothing.
+    Unsealed(Unsealed),
+    /// The examiner seals the region.
+    BeingSealed,
+    /// The region is sealed, and the worker has it.
+    WithWorker,
+    /// The region could not be sealed.
+    Failed,
 }
 
 struct Registered<P> {
@@ -114,18 +114,18 @@ struct Registered<P> {
     attachment: AttachmentIndex,
     /// SO_NETNS_COOKIE of its attachment.
     netns_cookie: u64,
-    held: Held,
+    seal: SealState,
     worker: Outbox<P>,
-    offer: Offer,
-    /// It changed before the worker had the client.
-    is_offer_changed: bool,
-    /// What `offer` follows from, as far as the tables go.
+    client_tables: ClientTables,
+    /// True when the client's tables changed before the worker had the client.
+    are_client_tables_changed: bool,
+    /// The attachment's tables that `client_tables` was made from.
     tables: Option<Arc<AttachmentTables>>,
-    /// The attachments served, as `offer` follows from them.
+    /// The version of the served attachments that `client_tables` was made from.
     version: u64,
     /// Its streams that are still to be compared with the tables.
     round: Round,
-    /// It waits to be told what changed.
+    /// It waits to be notified of what changed.
     is_followed: bool,
 }
 
@@ -147,7 +147,7 @@ impl Registrar {
         Self::start_with(path, directory, examine)
     }
 
-    /// The same with another way to look at sockets.
+    /// Starts with another function that examines sockets.
     pub(super) fn start_with<P: Send + 'static>(
         path: &Path,
         directory: Directory<P>,
@@ -170,14 +170,14 @@ impl Registrar {
         Ok(Self { wake, stop, is_closing, thread: Some(thread) })
     }
 
-    /// From now on no client is admitted: programs find no daemon, keep their counts, and ask the next one. A region that this
-    /// daemon made while it drains would take along what its program had counted.
+    /// From now on no client is admitted: programs find no daemon, keep their counts, and ask the next daemon. Counts in a region of this
+    /// daemon would be lost when it has drained.
     pub fn admit_no_more(&self) {
         self.is_closing.store(true, std::sync::atomic::Ordering::SeqCst);
         self.tables_changed();
     }
 
-    /// Tells it that the directory's tables changed.
+    /// Reports that the directory's tables changed.
     pub fn tables_changed(&self) {
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
@@ -204,21 +204,21 @@ pub(super) struct Service<P> {
     directory: Directory<P>,
     connections: BTreeMap<u64, Connection<P>>,
     next_number: u64,
-    /// Of the tables, and of the attachments served, when clients were told last.
+    /// The generations of the tables and of the attachments served, when clients were last notified.
     generation: u64,
     version: u64,
-    /// By SO_NETNS_COOKIE: a socket is the namespace's, whichever of its attachments a program asks.
+    /// By SO_NETNS_COOKIE: a socket belongs to the namespace, whichever of its attachments a program asks for.
     granted: BTreeMap<u64, Granted>,
-    /// Connections that are not listened to for a moment.
+    /// Connections that are not read for a moment.
     paused: Vec<u64>,
-    /// The messages of each namespace of late; of those that are not served together under 0.
+    /// Recent messages of each namespace; those of namespaces that are not served count together under 0.
     paces: BTreeMap<u64, Pace>,
     turns: Turns,
     examiner: Examiner,
-    /// Where the examiner says that it has an answer.
+    /// Readable when the examiner has an answer.
     answers: Arc<OwnedFd>,
-    quiet: Quiet,
-    /// Clients to be told what changed.
+    log_limit: LogLimit,
+    /// Clients to be notified of what changed.
     following: Following,
 }
 
@@ -257,7 +257,7 @@ impl<P: Send + 'static> Service<P> {
             turns: Turns::new((clock.now)()),
             examiner: Examiner::new(helpers, clock.now),
             answers,
-            quiet: Quiet::default(),
+            log_limit: LogLimit::default(),
             following: Following::new((clock.now)()),
         })
     }
@@ -278,7 +278,7 @@ impl<P: Send + 'static> Service<P> {
         self.leave();
     }
 
-    /// How long it may sleep though nothing happens; `None`: for ever.
+    /// How long it may sleep if nothing happens; `None`: without limit.
     fn patience(&self) -> Option<Duration> {
         let strangers = self.connections.values().any(|c| c.client.is_none());
         let soon = !self.paused.is_empty() || self.examiner.is_watching() || !self.following.is_empty();
@@ -296,7 +296,7 @@ impl<P: Send + 'static> Service<P> {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), patience).map(|_| ())
     }
 
-    /// One turn: attends to what happened, and to what the time brought. `works` is called where it took some time.
+    /// One turn: handles events and expired time limits. It calls `works` between steps that may take some time.
     pub(super) fn attend(&mut self, events: &[epoll::Event], works: &dyn Fn()) {
         for event in events.iter().map(|e| e.data.u64()) {
             match event {
@@ -322,21 +322,21 @@ impl<P: Send + 'static> Service<P> {
         self.lose_patience();
     }
 
-    /// The daemon ends: regions are marked by the workers, processes live on. What may take long to close, or to unmap, the
-    /// kernel closes when the process ends, in nobody's way.
+    /// The daemon ends: the workers mark regions, processes live on. The kernel closes and unmaps the rest when the process ends; no
+    /// thread waits for it.
     fn leave(&mut self) {
         for connection in std::mem::take(&mut self.connections).into_values() {
             connection::shut(&connection.fd);
             if !connection::is_empty(&connection.fd) {
                 std::mem::forget(connection.fd);
             }
-            if let Some(Held::Here(unsealed)) = connection.client.map(|client| client.held) {
+            if let Some(SealState::Unsealed(unsealed)) = connection.client.map(|client| client.seal) {
                 std::mem::forget(unsealed);
             }
         }
     }
 
-    /// Reads what can be read, a message of one connection at a time, in an order that is fair to namespaces.
+    /// Reads available input, a message of one connection at a time, in an order that is fair to namespaces.
     fn take_turns(&mut self) {
         for _ in 0..MESSAGES_A_TURN {
             let Some((netns_cookie, number)) = self.turns.next() else { return };
@@ -353,7 +353,7 @@ impl<P: Send + 'static> Service<P> {
         self.is_closing.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    /// Whoever connects from now on is refused by the kernel, and so are those that wait in the listener.
+    /// The kernel refuses callers from now on, also those in the listener's queue.
     fn close_if_asked(&mut self) {
         if self.is_closing() {
             let _ = epoll::delete(&self.epoll, &self.listener);
@@ -361,14 +361,14 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Reads one message of a connection, where it has one and its namespace may be heard.
+    /// Reads one message of a connection, if it has one and its namespace may be read.
     fn serve(&mut self, number: u64) {
         let Some(connection) = self.connections.get(&number) else { return };
-        // A paused one that were read would be listened to before its message is dealt with, and keep the registrar awake.
+        // A paused connection that is read here would be read again before its message is handled, and keep the registrar awake.
         if connection.message.is_some() || connection.is_paused {
             return;
         }
-        // What is not read is not ours to close.
+        // Unread descriptors are not the registrar's to close.
         let owner = self.owner_of(number);
         let now = (self.clock.now)();
         let has_time = self.paces.entry(owner.netns_cookie).or_insert_with(|| Pace::new(now)).may_read(now);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a passed socket is: rights are shown, not claimed.
-//!
-//! In: a descriptor from a client, which may be anything. Out: facts read from the kernel, or what it is
-//! instead. Whoever holds a socket's lock holds who asks for its addresses, and a file system who closes its files: that is
-//! for threads that can be left behind.
+//! What a passed socket is: a client shows its rights by its sockets, and cannot claim them.
+//!  
+//! In: a descriptor from a client, which may be anything. Out: facts read from the kernel, or what it is instead. A program that
+//! holds a socket's lock blocks a thread that reads the socket's addresses, and a file system blocks a thread that closes its
+//! file: only threads that can be left behind call these functions.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::worker::LinkKind;
 pub struct SocketFacts {
     /// Whether it is UDP over IPv4 or IPv6.
     pub udp: bool,
-    /// What its payloads are when it is a packet socket (AF_PACKET).
+    /// For a packet socket (AF_PACKET): what its payloads are.
     pub link: Option<LinkKind>,
     /// SO_COOKIE.
     pub cookie: u64,
@@ -33,7 +33,7 @@ pub struct SocketFacts {
     pub interface: u32,
     /// SO_MARK.
     pub mark: u32,
-    /// SO_TXTIME, where the kernel knows it: clock 0 where it was never set.
+    /// SO_TXTIME, where the kernel knows it: clock 0 if it was never set.
     pub txtime: SockTxtime,
 }
 
@@ -47,18 +47,18 @@ pub struct SockTxtime {
     pub flags: u32,
 }
 
-/// Why a descriptor cannot be looked at.
+/// Why a descriptor cannot be examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotASocket {
     /// It is something else.
     #[error("the descriptor is not a socket")]
     Other,
-    /// The kernel refused to tell.
+    /// The kernel refused the request.
     #[error("the kernel does not tell about the socket: {0}")]
     Kernel(Errno),
 }
 
-/// Reads the facts and closes the descriptor, as `close` does.
+/// Reads the facts and closes the descriptor like `close`.
 ///
 /// # Errors
 /// [`NotASocket`].
@@ -68,7 +68,7 @@ pub fn examine(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     facts.map_err(|errno| if errno == Errno::NOTSOCK { NotASocket::Other } else { NotASocket::Kernel(errno) })
 }
 
-/// What the kernel tells without waiting for the socket's lock: all but addresses.
+/// The facts that the kernel returns without the socket's lock: all but addresses.
 pub(super) fn facts_without_lock(fd: impl AsFd) -> Result<SocketFacts, Errno> {
     let fd = fd.as_fd();
     let domain = sockopt::socket_domain(fd)?;
@@ -105,7 +105,7 @@ fn facts(fd: &OwnedFd) -> Result<SocketFacts, Errno> {
 }
 
 impl SocketFacts {
-    /// Whether closing it waits for nobody: SO_LINGER means nothing to it. Who holds its lock holds it open, too.
+    /// Whether its close does not block: the socket ignores SO_LINGER. A program that holds its lock holds it open, too.
     pub(super) fn closes_at_once(&self) -> bool {
         self.udp || self.link.is_some()
     }
@@ -115,10 +115,10 @@ fn address(any: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(any).ok()
 }
 
-/// Closes whatever it is. That may take as long as its file system, or whoever holds its lock, likes: for threads that can be
-/// left behind.
+/// Closes any descriptor. The close may block as long as a file system, or the holder of a lock, likes: only for threads that can
+/// be left behind.
 pub(super) fn close(fd: OwnedFd) {
-    // Closing a socket that lingers would wait for its peer; asking needs no lock, and is refused where it is no socket.
+    // The close of a socket that lingers would wait for its peer. The call needs no lock, and is refused for other files.
     if matches!(sockopt::socket_linger(&fd), Ok(Some(_))) {
         let _ = sockopt::set_socket_linger(&fd, None);
     }

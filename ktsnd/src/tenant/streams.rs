@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The streams of one client, as the registrar and the control thread share them.
 //!
-//! In: registrations. Out: what is listed, and what the worker is told again when the tables change. This is the only copy besides
-//! the worker's own, which is there from the client's beginning. It grows by pages of [`PAGE_STREAMS`] streams, so that the client's
-//! account can grow with it (`Known::keep_stream`). A list of clients shares the pages.
+//! In: registrations. Out: what is listed, and what the worker gets again when the tables change. The only other copy is the worker's
+//! own, which exists from the client's beginning. This one grows by pages of [`PAGE_STREAMS`] streams, and the client's account grows
+//! with it (`Known::keep_stream`). A list of clients shares the pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const fn place(index: u32) -> (u32, usize) {
 }
 
 impl Streams {
-    /// Octets that the streams take beyond those of their first page, for which each client has room.
+    /// Octets of the streams beyond their first page, for which each client has room.
     pub(super) fn octets(&self) -> u64 {
         (self.pages.len() as u64).saturating_sub(1) * PAGE_OCTETS
     }
@@ -88,7 +88,7 @@ impl Streams {
         self.iter().map(|(_, info)| info)
     }
 
-    /// Whether there is none.
+    /// Whether there is no stream.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()

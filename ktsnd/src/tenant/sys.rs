@@ -58,11 +58,11 @@ pub(super) fn peer_pidfd(fd: impl AsFd) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     }
-    // SAFETY: the kernel installed this descriptor for us just now; nobody else knows it.
+    // SAFETY: the kernel installed this descriptor for this call; no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Makes the kernel refuse descriptors that somebody passes on `fd`'s connection (Linux 6.16).
+/// Makes the kernel refuse descriptors that a peer passes on `fd`'s connection (Linux 6.16).
 pub(super) fn refuse_rights(fd: impl AsFd) -> io::Result<()> {
     let off: libc::c_int = 0;
     // SAFETY: the kernel reads one int from `off`, which lives until after the call.
@@ -88,8 +88,8 @@ pub(super) fn is_v6_only(fd: impl AsFd) -> bool {
     option::<libc::c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_ok_and(|value| value != 0)
 }
 
-/// Whether a UDP socket puts what is sent into one datagram (UDP_CORK), or may have begun one (MSG_MORE): octets that have
-/// not left are of such a one, or of datagrams that lie in a queue, which nobody can tell apart.
+/// Whether a UDP socket collects what is sent in one datagram (UDP_CORK), or may have begun one (MSG_MORE). Octets that have not
+/// left belong to such a datagram or to queued ones; the two cannot be told apart.
 pub(super) fn is_corked(fd: impl AsFd) -> bool {
     let mut waiting: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int to `waiting`, which lives until after the call.
@@ -98,7 +98,7 @@ pub(super) fn is_corked(fd: impl AsFd) -> bool {
     is_option_set || (result == 0 && waiting != 0)
 }
 
-/// Sends one datagram that asks for nothing of the socket: never waits, no signal.
+/// Sends one datagram and changes no option of the socket: never waits, no signal.
 ///
 /// `control` holds complete control messages, as `sendmsg(2)` takes them.
 pub(super) fn send_marker(fd: impl AsFd, to: &[u8], payload: &[u8], control: &[u8]) -> io::Result<()> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The examiner's helpers: threads that a program may hold up for as long as it likes.
-//!
-//! In: jobs. Out: answers, later; a descriptor of the asker's choice becomes readable then. A thread that a program holds up
-//! is never waited for.
+//! The examiner's helpers: threads that a program may block for as long as it likes.
+//!  
+//! In: jobs. Out: answers, later; a descriptor that the caller chose becomes readable then. No thread waits for one that a
+//! program blocks.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,21 +14,21 @@ use super::credit::cpu_time;
 use super::examiner::{Done, Examine, Helpers, Job, work};
 use super::helper::waits;
 
-/// Threads that wait for work.
+/// A thread that waits for work.
 const IDLE_MAX: usize = 8;
 
 struct Thread {
-    /// The kernel's number of it, once it runs.
+    /// Its number in the kernel, once it runs.
     tid: Arc<AtomicI32>,
     jobs: Sender<(u64, Job)>,
     has_begun: Arc<AtomicBool>,
 }
 
-/// Threads, as many as there are jobs.
+/// Threads, one for each job.
 pub(super) struct Threads {
     examine: Examine,
     idle: Vec<Thread>,
-    /// By the number of its job.
+    /// By the number of the job.
     busy: BTreeMap<u64, Thread>,
     tell: Sender<Done>,
     told: Receiver<Done>,
@@ -78,7 +78,7 @@ impl Helpers for Threads {
     fn begin(&mut self, job_number: u64, job: Job) {
         let Some(thread) = self.idle.pop() else { return };
         thread.has_begun.store(false, SeqCst);
-        // It lives as long as we hold its sender.
+        // The thread lives as long as its sender.
         let _ = thread.jobs.send((job_number, job));
         self.busy.insert(job_number, thread);
     }

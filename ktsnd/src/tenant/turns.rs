@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose connection the registrar reads next.
-//!
-//! In: connections with something to read, and the CPU time that each one's turn took. Out: one connection of the namespace
-//! that has used the least of late. So a namespace that keeps the registrar busy makes its own connections wait, however many
-//! it has, and another namespace's message is read next.
+//! Decides which connection the registrar reads next.
+//!  
+//! In: connections with something to read, and the CPU time that each turn took. Out: one connection of the namespace that has
+//! used the least lately. A namespace that keeps the registrar busy delays its own connections, however many it has; another
+//! namespace's message is read next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// What was used counts half after this.
+/// After this time what was used counts half.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// The connections with something to read, by namespace.
 #[derive(Debug)]
 pub(super) struct Turns {
     ready: BTreeMap<u64, VecDeque<u64>>,
@@ -24,12 +24,12 @@ impl Turns {
         Self { ready: BTreeMap::new(), spent: BTreeMap::new(), since: now }
     }
 
-    /// A connection of a namespace has something to read.
+    /// Adds a connection with something to read.
     pub(super) fn add(&mut self, netns_cookie: u64, number: u64) {
         self.ready.entry(netns_cookie).or_default().push_back(number);
     }
 
-    /// Whose turn it is: the namespace and the connection.
+    /// The connection of the next turn, with its namespace.
     pub(super) fn next(&mut self) -> Option<(u64, u64)> {
         let netns_cookie = *self.ready.keys().min_by_key(|of| self.spent(**of))?;
         let line = self.ready.get_mut(&netns_cookie)?;
@@ -40,12 +40,12 @@ impl Turns {
         Some((netns_cookie, number?))
     }
 
-    /// What a namespace has used of late.
+    /// What a namespace has used lately.
     pub(super) fn spent(&self, netns_cookie: u64) -> Duration {
         self.spent.get(&netns_cookie).copied().unwrap_or_default()
     }
 
-    /// What a turn took.
+    /// Accounts for a turn.
     pub(super) fn spend(&mut self, netns_cookie: u64, took: Duration, now: Instant) {
         while now.duration_since(self.since) >= WINDOW {
             self.since += WINDOW;
@@ -60,7 +60,7 @@ impl Turns {
         *self.spent.entry(netns_cookie).or_default() += took.max(Duration::from_nanos(1));
     }
 
-    /// Forgets who had something to read: it is asked for again.
+    /// Forgets which connections had something to read: the registrar polls again.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
     }

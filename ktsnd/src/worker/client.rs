@@ -1,62 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process: its region, its streams, and private copies of what it has queued.
+//!
+//! In: frames in the region's ring, doorbells, registrations. Out: frames with all that their program asked for; promises in the
+//! region. It must never trust the region: every number is checked by the ring's consumer, and the payload is copied.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ktsn_resolve::{AttachmentIndex, Flow, PortIndex};
-use ktsn_ring::{Consumer, Frame as SlotFrame, LinkError, SlotError, SlotFlags, Taken};
+use ktsn_model::{BypassReason, DropReason};
+use ktsn_resolve::AttachmentIndex;
+use ktsn_ring::completion::Completion;
+use ktsn_ring::{ClockId, Consumer, RegionState, SlotError, StreamStatus, Taken};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use rustix::net::{RecvFlags, recv};
 
-use ktsn_time::{Monotonic, Nanos};
-use rustix::fd::OwnedFd;
+use super::attention::{Attention, Polled, Promises};
+use super::registrations::Registrations;
+use super::requested_reports::RequestedReports;
+use super::sending::Sending;
+use super::slots::{Queued, Slots};
+use super::source::{Offered, Source, Step, Walk};
+use super::stream::StreamInfo;
+use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
+use crate::now::{monotonic_now, tai_now};
+use crate::stats::{AttachmentStats, add_claimed};
 
-use super::attention::Attended;
-use super::command::ClientKey;
-use super::copies::Copies;
-use super::report::Asked;
-use super::sending::{LinkKind, Sending};
-use super::{monotonic_now, tai_now};
-use crate::limits::{EARLIER_MAX, STREAMS_MAX};
-
-/// What the registrar read from a passed socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// The client's token for this registration.
-    pub token: u32,
-    /// SO_COOKIE.
-    pub cookie: u64,
-    /// The attachment it belongs to.
-    pub attachment: AttachmentIndex,
-    /// Local address; unspecified when not bound to one.
-    pub local: SocketAddr,
-    /// Peer, when connected.
-    pub peer: Option<SocketAddr>,
-    /// What its payloads are when it is a packet socket.
-    pub link: Option<LinkKind>,
-    /// Its transmit times are deadlines (SOF_TXTIME_DEADLINE_MODE).
-    pub is_deadline: bool,
-    /// The answer for the stream's word.
-    pub status: ktsn_ring::StreamStatus,
+/// The tables in a client's region that the worker writes and the client reads: where the client may send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTables {
+    /// Interfaces of the namespace's other attachments.
+    pub others: Vec<u32>,
+    /// Prefixes for datagrams, longest first, and MAC addresses for packet sockets.
+    pub table: Vec<ktsn_ring::Destination>,
+    /// The interface, for packet sockets.
+    pub link: ktsn_ring::LinkFacts,
+    /// The interface's IPv4 address where it has one only, else zeros.
+    pub sole_v4: [u8; 4],
 }
 
-/// A queued frame: everything to send it, whatever happens to its stream.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
-    pub sending: Sending,
-    pub port: PortIndex,
-    pub payload_octets: u16,
-    pub copies: Copies,
-    /// Its program waited for a slot.
-    pub has_waited: bool,
-}
-
-/// A registration that ended while frames of it may still lie in the ring.
-#[derive(Debug)]
-struct Earlier {
-    index: u32,
-    info: StreamInfo,
-    /// The walks that had begun when it ended.
-    walks: u64,
-}
+/// Names one client for as long as the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientKey(pub u64);
 
 /// One process.
 #[derive(Debug)]
@@ -65,39 +48,39 @@ pub struct Client {
     pub key: ClientKey,
     /// The attachment of its first socket: what its limits and counters belong to.
     pub attachment: AttachmentIndex,
-    pub(super) consumer: Consumer,
-    pub(super) doorbell: OwnedFd,
-    streams: Box<[Option<StreamInfo>]>,
-    /// Oldest first.
-    earlier: Vec<Earlier>,
-    /// How many lists of published slots were begun.
-    walks: u64,
-    /// Its ring is emptied, then closed: the walks that had begun when that was decided.
-    pub(super) closing: Option<u64>,
-    /// When it is closed its process is gone, too.
-    pub(super) ends: bool,
-    payloads: Box<[u8]>,
-    payload_octets_max: usize,
-    pub(super) queued: Box<[Option<Queued>]>,
-    pub(super) queued_count: usize,
-    /// What is to be told of each slot's frame.
-    pub(super) asked: Box<[Asked]>,
-    /// Index of the pod's interface, for what is told; 0 = unknown.
+    consumer: Consumer,
+    doorbell: OwnedFd,
+    registrations: Registrations,
+    pub(super) slots: Slots,
+    /// The reports that the program asked for, by slot.
+    requested: Box<[RequestedReports]>,
+    /// Index of the pod's interface, for reports; 0 = unknown.
     pub(super) interface: u32,
-    /// The region is not read any more: its links were impossible and all that they reached is taken, its
-    /// attachment is gone, or its process is.
-    pub(super) closed: bool,
-    pub(super) retired: bool,
-    /// The process is gone; to be handed back when `held` is zero.
-    pub(super) ended: bool,
+    life: Life,
+    /// Its ring was given up as its links were impossible; the node knows.
+    pub(super) is_retired: bool,
     /// Notices of the second that began at `notices_since`.
-    pub(super) notices: u32,
-    pub(super) notices_since: Monotonic,
-    pub(super) muted: bool,
-    /// Since when it is.
-    pub(super) muted_at: Monotonic,
-    pub(super) attended: Attended,
-    pub(super) counters_seen: [u64; 32],
+    notices: u32,
+    notices_since: Monotonic,
+    /// Since when its doorbell is not listened to; `None`: it is.
+    pub(super) muted_at: Option<Monotonic>,
+    attention: Attention,
+    /// The client's own counters at the last look.
+    counters_seen: [u64; 32],
+}
+
+/// How far a client is on its way out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    /// Its ring is emptied, then closed: the walks that had begun when that was decided.
+    closing: Option<u64>,
+    /// Its process is gone; it ends when its ring is closed.
+    ends: bool,
+    /// The region is not read any more: its links were impossible and all that they reached is taken, its attachment is gone, or
+    /// its process is.
+    is_closed: bool,
+    /// The process is gone, and the ring is closed. The client is handed back when no frame of it is queued.
+    is_ended: bool,
 }
 
 impl Client {
@@ -118,25 +101,16 @@ impl Client {
             attachment,
             consumer,
             doorbell,
-            streams: vec![None; STREAMS_MAX as usize].into_boxed_slice(),
-            earlier: Vec::with_capacity(EARLIER_MAX),
-            walks: 0,
-            closing: None,
-            ends: false,
-            payloads: vec![0; slots * payload_octets_max].into_boxed_slice(),
-            payload_octets_max,
-            queued: vec![None; slots].into_boxed_slice(),
-            queued_count: 0,
-            asked: vec![Asked::default(); slots].into_boxed_slice(),
+            registrations: Registrations::new(),
+            slots: Slots::new(slots, payload_octets_max),
+            requested: vec![RequestedReports::default(); slots].into_boxed_slice(),
             interface: 0,
-            closed: false,
-            retired: false,
-            ended: false,
+            life: Life::default(),
+            is_retired: false,
             notices: 0,
             notices_since: Monotonic::ZERO,
-            muted: false,
-            muted_at: Monotonic::ZERO,
-            attended: Attended::default(),
+            muted_at: None,
+            attention: Attention::default(),
             counters_seen: [0; 32],
         }
     }
@@ -145,152 +119,339 @@ impl Client {
     /// last term of a slot is what the ring's consumer remembers of it.
     #[must_use]
     pub const fn private_octets(slots: usize, payload_octets_max: usize) -> usize {
-        let of_slot = payload_octets_max + size_of::<Option<Queued>>() + size_of::<Asked>() + 64;
-        let of_stream = size_of::<Option<StreamInfo>>() + size_of::<ktsn_ring::StreamStatus>();
-        let earlier = EARLIER_MAX * size_of::<Earlier>();
-        size_of::<Self>() + slots * of_slot + STREAMS_MAX as usize * of_stream + earlier
+        let of_slot = payload_octets_max + size_of::<Option<Queued>>() + size_of::<RequestedReports>() + 64;
+        let statuses = STREAMS_MAX as usize * size_of::<StreamStatus>();
+        size_of::<Self>() + slots * of_slot + statuses + Registrations::OCTETS
     }
 
     /// Seals the region against holes and makes its pages present. From then on no access to it waits for the program;
     /// before, no worker may have the client. Sealing itself may wait for the program.
     ///
     /// # Errors
-    /// As [`Consumer::seal`].
+    /// Those of [`Consumer::seal`].
     pub fn seal(&mut self, memfd: &OwnedFd) -> Result<(), ktsn_ring::RegionError> {
         self.promise_to_begin();
         self.consumer.seal(memfd)
     }
 
-    /// Promises that the worker looks at the ring soon: a program that waits for the answer to its first registration does not
+    /// Promises that the worker polls the ring soon: a program that waits for the answer to its first registration does not
     /// take the daemon for dead.
     pub fn promise_to_begin(&self) {
         let soon = Nanos::from_seconds(1);
         let (monotonic, tai) = (monotonic_now().saturating_add(soon), tai_now().saturating_add(soon));
-        self.consumer.look_at(monotonic.as_nanos(), tai.as_nanos());
+        self.consumer.promise_poll_by(monotonic.as_nanos(), tai.as_nanos());
     }
 
-    /// The same on the pod's interface of this index.
+    /// The index of the pod's interface, which reports name.
     #[must_use]
     pub fn on_interface(mut self, interface: u32) -> Self {
         self.interface = interface;
         self
     }
 
+    /// The stream of this index, if it is registered.
     pub(super) fn stream(&self, index: u32) -> Option<&StreamInfo> {
-        self.streams.get(index as usize)?.as_ref()
+        self.registrations.get(index)
     }
 
-    /// Sets or clears a stream; the registrar has checked the index. Frames that lie in the ring keep the registration that
-    /// they were published under: no ring has to be emptied first. Of more than [`EARLIER_MAX`] such registrations the oldest
-    /// is forgotten, and its frames end as `peer_corrupt`.
-    pub(super) fn set_stream(&mut self, index: u32, info: Option<StreamInfo>) {
-        let Some(entry) = self.streams.get_mut(index as usize) else { return };
-        let token = info.as_ref().map(|info| info.token);
-        let old = std::mem::replace(entry, info);
-        if let Some(old) = old.filter(|old| Some(old.token) != token)
-            && self.consumer.published()
+    /// The socket is the stream `index` from now on. False: the index is impossible, though the registrar checked it.
+    pub(super) fn register(&mut self, index: u32, info: &StreamInfo) -> bool {
+        self.registrations.set(index, Some(info.clone()), self.consumer.published());
+        self.consumer.set_stream(index, info.status).is_ok()
+    }
+
+    /// The stream `index` is closed, or cannot be served: then `status` is the answer.
+    pub(super) fn unregister(&mut self, index: u32, status: Option<StreamStatus>) {
+        self.registrations.set(index, None, self.consumer.published());
+        // The registrar checked the index.
+        let _ = match status {
+            Some(status) => self.consumer.set_stream(index, status),
+            None => self.consumer.clear_stream(index),
+        };
+    }
+
+    /// Writes the tables into the region. False: the table of destinations is impossible.
+    pub(super) fn set_client_tables(&mut self, client_tables: &ClientTables) -> bool {
+        self.consumer.set_others(&client_tables.others);
+        self.consumer.set_link(&client_tables.link);
+        self.consumer.set_sole_v4(client_tables.sole_v4);
+        self.consumer.set_destinations(&client_tables.table).is_ok()
+    }
+
+    /// The region's state, for the program to see.
+    pub(super) fn set_state(&self, state: RegionState) {
+        self.consumer.set_state(state);
+    }
+
+    /// The metadata of a frame that was taken, checked against the stream that it names.
+    #[inline]
+    fn offered(&mut self, taken: &Taken) -> Result<Offered, AttachmentIndex> {
+        let (slot, frame) = (taken.slot, &taken.frame);
+        let stream = self.registrations.at_push(frame.stream_index, frame.token).ok_or(self.attachment)?;
+        let attachment = stream.attachment;
+        let sending = Sending::from_slot(stream, frame).ok_or(attachment)?;
+        let requested = RequestedReports::from_slot(taken, stream.cookie, sending);
+        let tx_time = match taken.clock {
+            ClockId::Tai => TxTime::Tai(Tai::from_nanos(frame.tx_time)),
+            ClockId::Monotonic => TxTime::Monotonic(Monotonic::from_nanos(frame.tx_time)),
+        };
+        let offered = Offered {
+            slot,
+            attachment,
+            sending,
+            tx_time,
+            pushed_at: Monotonic::from_nanos(frame.pushed_at),
+            payload_octets: taken.payload_octets as u16, // it fits into a slot
+            priority: frame.priority,
+            is_deadline: stream.is_deadline,
+            has_waited: frame.has_waited,
+            wants_report: requested.is_some(),
+        };
+        if let Some(requested) = requested
+            && let Some(place) = self.requested.get_mut(usize::from(slot))
         {
-            if self.earlier.len() == EARLIER_MAX {
-                self.earlier.remove(0);
-            }
-            self.earlier.push(Earlier { index, info: old, walks: self.walks });
+            *place = requested;
         }
+        Ok(offered)
     }
 
-    /// The registration, of now or earlier, that a frame of this stream and token was published under.
+    /// Takes the reports that the program requested for the slot's frame. `None`: it requested none.
     #[inline]
-    pub(super) fn registered(&self, index: u32, token: u32) -> Option<&StreamInfo> {
-        match self.stream(index) {
-            Some(stream) if stream.token == token => Some(stream),
-            _ => was_registered(&self.earlier, index, token),
+    pub(super) fn take_requested_reports(&mut self, slot: u16) -> Option<RequestedReports> {
+        let requested = self.requested.get_mut(usize::from(slot)).filter(|requested| requested.is_any())?;
+        Some(std::mem::take(requested))
+    }
+
+    /// True when the slot's frame asked for the instant of its hand-over.
+    pub(super) fn wants_stamp(&self, slot: u16) -> bool {
+        self.requested.get(usize::from(slot)).is_some_and(RequestedReports::wants_stamp)
+    }
+
+    /// True when the program has room for one more completion.
+    pub(super) fn has_room_for_completion(&mut self) -> bool {
+        self.consumer.has_room_to_tell()
+    }
+
+    /// Writes a completion into the slot, which belongs to the program from now on; its number. `None`: there is no room.
+    pub(super) fn complete(&mut self, slot: u16, completion: &Completion) -> Option<u32> {
+        self.consumer.complete(slot, completion)
+    }
+
+    /// Counts a notice; false when the client has had its share of this second.
+    pub(super) fn count_notice(&mut self, now: Monotonic) -> bool {
+        if now.since(self.notices_since) >= Nanos::from_seconds(1) {
+            (self.notices_since, self.notices) = (now, 0);
         }
+        self.notices = self.notices.saturating_add(1);
+        self.notices <= NOTICES_A_SECOND
     }
 
-    /// The metadata of the oldest published frame; `None` where the list in hand is at its end.
+    /// A queued or refused frame has ended; its entry, if it was queued. The slot goes back to the ring, unless it holds a
+    /// completion for the program.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Result<Taken, SlotError>> {
-        let earlier = &self.earlier;
-        self.consumer.take_metadata(|index, token| was_registered(earlier, index, token).is_some())
-    }
-
-    /// Copies the payload of a frame that was taken to where it stays until the frame's end.
-    #[inline]
-    pub(super) fn fetch(&mut self, slot: u16, octets: u16) {
-        let start = usize::from(slot) * self.payload_octets_max;
-        let room = &mut self.payloads[start..start + usize::from(octets)];
-        self.consumer.read_payload(slot, room);
-    }
-
-    /// Follows at most `budget` links of the list in hand, or of a new one. How many frames can be taken then.
-    ///
-    /// # Errors
-    /// The list is impossible.
-    pub(super) fn collect(&mut self, budget: usize) -> Result<usize, LinkError> {
-        if !self.consumer.is_busy() {
-            self.walks += 1;
-            // The list that was in hand when a registration ended and the next one hold all frames of it.
-            let walks = self.walks;
-            self.earlier.retain(|earlier| earlier.walks + 1 >= walks);
+    pub(super) fn end_frame(&mut self, slot: u16, is_reported: bool) -> Option<Queued> {
+        let queued = self.slots.clear(slot);
+        if !is_reported {
+            self.consumer.release(slot);
         }
-        self.consumer.collect(budget)
+        queued
+    }
+
+    /// Adds what the client counted since the last look to its attachment. A client can write any numbers.
+    pub(super) fn count_claims(&mut self, stats: &AttachmentStats) {
+        let counters = self.consumer.counters();
+        let grown = |i: usize| counters[i].saturating_sub(self.counters_seen[i]);
+        for reason in BypassReason::ALL {
+            let number = usize::from(reason.number());
+            add_claimed(&stats.bypassed[number], grown(number));
+        }
+        let absent = grown(ktsn_ring::counter::DAEMON_ABSENT);
+        add_claimed(&stats.dropped[usize::from(DropReason::DaemonAbsent.number())], absent);
+        add_claimed(&stats.ring_full, grown(ktsn_ring::counter::RING_FULL));
+        self.counters_seen = counters;
+    }
+}
+
+/// The client's way out.
+impl Client {
+    /// Begins to empty the ring, to be closed then. `ends`: the process is gone. False when there is nothing to be emptied: the ring
+    /// is closed, or it is being emptied already.
+    pub(super) fn begin_close(&mut self, ends: bool) -> bool {
+        self.life.ends |= ends;
+        if self.life.is_closed {
+            self.life.is_ended |= ends;
+            return false;
+        }
+        let begins = self.life.closing.is_none();
+        if begins {
+            self.life.closing = Some(self.registrations.walks());
+        }
+        begins
+    }
+
+    /// True when all that was published when closing began has been taken.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.life.closing.is_some_and(|walks| self.is_taken_since(walks))
+    }
+
+    /// The region is not read any more.
+    pub(super) fn close(&mut self) {
+        (self.life.is_closed, self.life.is_ended) = (true, self.life.ends);
     }
 
     /// All that was published at some instant has been taken: nothing is in hand or published, or one whole list that was
     /// begun after the first `walks` ones has been.
-    pub(super) fn is_taken_since(&self, walks: u64) -> bool {
-        let is_through = !self.consumer.is_busy() && (self.walks > walks || !self.consumer.published());
-        self.closed || self.consumer.broken().is_some() && !self.consumer.published() || is_through
+    fn is_taken_since(&self, walks: u64) -> bool {
+        let is_through =
+            !self.consumer.is_busy() && (self.registrations.walks() > walks || !self.consumer.published());
+        self.life.is_closed || self.consumer.broken().is_some() && !self.consumer.published() || is_through
     }
 
-    /// How many lists of published slots were begun.
-    pub(super) fn walks(&self) -> u64 {
-        self.walks
+    /// True when the region is not read any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.life.is_closed
     }
 
-    /// The port that a slot is queued for, and which copy of it.
-    pub(super) fn place(&mut self, slot: u16) -> Option<(&mut PortIndex, &mut Copies)> {
-        let queued = self.queued.get_mut(usize::from(slot))?.as_mut()?;
-        Some((&mut queued.port, &mut queued.copies))
+    /// True when the process is gone and the ring is closed.
+    pub(super) fn has_ended(&self) -> bool {
+        self.life.is_ended
     }
 
-    pub(super) fn payload(&self, slot: u16, octets: u16) -> &[u8] {
-        let start = usize::from(slot) * self.payload_octets_max;
-        &self.payloads[start..start + usize::from(octets)]
-    }
-
-    /// Keeps what a slot's frame, whose payload was fetched, needs until it leaves.
-    pub(super) fn queue(&mut self, slot: u16, queued: Queued) {
-        self.queued_count += 1;
-        self.queued[usize::from(slot)] = Some(queued);
+    /// True when the client has ended and no frame of it is queued.
+    pub(super) fn is_over(&self) -> bool {
+        self.life.is_ended && self.slots.queued_count() == 0
     }
 }
 
-fn was_registered(earlier: &[Earlier], index: u32, token: u32) -> Option<&StreamInfo> {
-    let is_it = |earlier: &&Earlier| earlier.index == index && earlier.info.token == token;
-    earlier.iter().rev().find(is_it).map(|earlier| &earlier.info)
+/// Promises to poll the ring, and its doorbell.
+impl Client {
+    /// True when there is a frame to be taken.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.life.is_closed && self.consumer.published()
+    }
+
+    /// True when the ring is to be polled with those of other clients: it is neither closed nor being emptied.
+    pub(super) fn is_open(&self) -> bool {
+        !self.life.is_closed && self.life.closing.is_none()
+    }
+
+    /// The promises to poll the ring, with the words in the region that the program reads.
+    pub(super) fn attention(&mut self) -> Promises<'_> {
+        Promises { attention: &mut self.attention, consumer: &self.consumer }
+    }
+
+    /// Before a sleep until `polled_at`: promises to poll the ring then, or, where the client is quiet, never.
+    pub(super) fn promise_sleep(&mut self, polled_at: Now, now: Monotonic, is_forced: bool) {
+        // A muted client's ring is polled by itself.
+        let is_muted = self.muted_at.is_some();
+        self.attention().promise_sleep(polled_at, now, is_muted, is_forced);
+    }
+
+    /// Polls the ring after the promises of [`Self::promise_sleep`] and a fence.
+    pub(super) fn poll_before_sleep(&mut self) -> Polled {
+        if self.life.is_closed { Polled::Inactive } else { self.attention().poll() }
+    }
+
+    /// The descriptor of the doorbell.
+    pub(super) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Reads some messages of the doorbell: how many, and whether every copy of the client's end is closed.
+    pub(super) fn read_doorbell(&self) -> (u32, bool) {
+        let (mut rung, mut byte) = (0, [0u8; 1]);
+        for _ in 0..DOORBELLS_A_PASS {
+            match recv(&self.doorbell, &mut byte, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return (rung, true),
+                Ok(_) => rung += 1,
+                Err(_) => break,
+            }
+        }
+        (rung, false)
+    }
+
+    /// The doorbell is not listened to from now on. False: it is not anyway.
+    pub(super) fn mute(&mut self, now: Monotonic) -> bool {
+        let is_new = self.muted_at.is_none();
+        if is_new {
+            self.muted_at = Some(now);
+        }
+        is_new
+    }
+
+    /// The doorbell is listened to again if it was muted for a second; true when it is so from now on.
+    pub(super) fn unmute(&mut self, now: Monotonic) -> bool {
+        let is_over = self.muted_at.is_some_and(|at| now.since(at) >= Nanos::from_seconds(1));
+        if is_over {
+            self.muted_at = None;
+        }
+        is_over
+    }
 }
 
-/// The flow of a slot, or `None` when it says something impossible.
-pub(super) fn flow_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Flow> {
-    let (destination, destination_port, scope) = if slot.flags.contains(SlotFlags::CONNECTED) {
-        let peer = stream.peer?;
-        let scope = if let SocketAddr::V6(v6) = peer { v6.scope_id() } else { 0 };
-        (peer.ip().to_canonical(), peer.port(), scope)
-    } else {
-        (IpAddr::V6(Ipv6Addr::from(slot.address)).to_canonical(), slot.port, slot.scope)
-    };
-    if destination_port == 0 || (destination.is_ipv6() && stream.local.is_ipv4()) {
-        return None;
+impl Source for Client {
+    fn slots(&self) -> &Slots {
+        &self.slots
     }
-    let bound = stream.local.ip().to_canonical();
-    Some(Flow {
-        attachment: stream.attachment,
-        bound: (!bound.is_unspecified()).then_some(bound),
-        source_port: stream.local.port(),
-        destination,
-        destination_port,
-        scope,
-        traffic_class: if slot.flags.contains(SlotFlags::TRAFFIC_CLASS) { slot.traffic_class } else { 0 },
-        hop_limit: if slot.flags.contains(SlotFlags::HOP_LIMIT) { slot.hop_limit } else { 0 },
-    })
+
+    #[inline]
+    fn next(&mut self, walk: &mut Walk) -> Step {
+        if self.life.is_closed {
+            return Step::Nothing;
+        }
+        let registrations = &self.registrations;
+        let taken = self.consumer.take_metadata(|index, token| registrations.earlier(index, token).is_some());
+        let (slot, attachment) = match taken {
+            Some(Ok(taken)) => {
+                walk.count_frame();
+                match self.offered(&taken) {
+                    Ok(offered) => return Step::Frame(offered),
+                    Err(attachment) => (taken.slot, attachment),
+                }
+            }
+            Some(Err(SlotError { slot, .. })) => {
+                walk.count_frame();
+                (slot, self.attachment)
+            }
+            None => return self.walk(walk),
+        };
+        Step::Refused { slot: Some(slot), attachment, reason: DropReason::PeerCorrupt }
+    }
+
+    #[inline]
+    fn set_scheduled_at(&mut self, slot: u16, realtime: u64) {
+        if let Some(requested) = self.requested.get_mut(usize::from(slot)) {
+            requested.scheduled_at = realtime;
+        }
+    }
+
+    fn fetch(&mut self, slot: u16, octets: u16) {
+        self.consumer.read_payload(slot, self.slots.room(slot, octets));
+    }
+
+    fn queue(&mut self, slot: u16, queued: Queued) {
+        self.slots.fill(slot, queued);
+    }
+}
+
+impl Client {
+    /// The list in hand is at its end: follows some links of a new one.
+    fn walk(&mut self, walk: &mut Walk) -> Step {
+        if !self.consumer.published() {
+            // What a broken list had reached is taken by now.
+            self.life.is_closed = self.consumer.broken().is_some();
+            return Step::Nothing;
+        }
+        if self.life.closing.is_some_and(|walks| self.is_taken_since(walks)) {
+            return Step::Nothing;
+        }
+        let Some(links) = walk.links() else { return Step::Nothing };
+        if !self.consumer.is_busy() {
+            self.registrations.begin_walk();
+        }
+        match self.consumer.collect(links) {
+            Ok(_) => Step::Walked,
+            Err(error) => Step::Broken(error),
+        }
+    }
 }

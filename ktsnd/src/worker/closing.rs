@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How clients and attachments go, and how the worker drains: in steps that other frames do not wait for.
+//! What is being closed: clients, attachments, ports, or the whole worker.
 //!
-//! In: a client, an attachment or the worker that is to end. Out: all that was published by then, taken over and sent or counted
-//! with a reason; then what is to be freed. A command only begins this. Each pass does a bounded step of it, and frames that
-//! are due come first.
+//! In: a client, an attachment, a port or the worker that must end. Out: the next step. A command only begins this. Each pass does a
+//! bounded step of it, and frames that are due come first. All that was published when closing began is taken over, and sent or
+//! counted with a reason; then memory is handed back.
 //!
 //! ```text
 //!  EndClient         ring ──► queue                         ──► handed back with its last frame
@@ -12,19 +12,17 @@
 //!  Drain             clients ──► rings ──► captured ──► queue sent ──► Ended
 //! ```
 
-use ktsn_model::DropReason;
-use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, PortIndex};
-use ktsn_ring::RegionState;
-use ktsn_sched::Strategy;
+use std::collections::VecDeque;
 
-use super::command::{Command, Returned};
-use super::{Environment, Worker, intake};
+use ktsn_resolve::{AttachmentIndex, PortIndex};
+use ktsn_time::Monotonic;
+
+use super::command::Command;
 use crate::limits;
 
-/// What of an attachment, or of the whole worker, is closed at the moment.
+/// What of an attachment is closed at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Clients from this place on are still to be found.
     Clients(usize),
     /// Rings of its clients are emptied.
@@ -35,245 +33,192 @@ enum Stage {
     Queues,
 }
 
-/// An attachment on its way out, or a port that goes after it.
+/// An attachment that is being removed, or a port that is removed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Removal {
+pub(super) enum Removal {
     Attachment(AttachmentIndex, Stage),
     Port(PortIndex),
 }
 
 /// What a drain closes next.
-#[derive(Clone, Copy, Debug)]
-enum Drain {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
     /// Clients from this place on.
     Clients(usize),
     /// This capture: at most so many more frames of it are taken, or counted.
-    Captured(usize, usize),
+    Captured(AttachmentIndex, usize),
 }
 
-/// What is on its way out.
+/// Everything that is being closed. Memory is allocated when it is made.
 #[derive(Debug)]
 pub(super) struct Closing {
     /// Clients with rings that are emptied and then closed; they take turns.
-    clients: std::collections::VecDeque<u16>,
-    /// Attachments and ports, the first one at work.
-    removals: std::collections::VecDeque<Removal>,
-    /// What a drain does next.
+    rings: VecDeque<u16>,
+    /// Attachments and ports. The first one is being removed.
+    removals: VecDeque<Removal>,
+    /// The next step of a drain.
     drain: Option<Drain>,
+    is_draining: bool,
+    /// When a frame was taken from a ring that is being emptied last.
+    taken_at: Monotonic,
 }
 
 impl Closing {
-    /// Nothing is; nothing is allocated later.
+    /// Nothing is being closed.
     pub(super) fn new() -> Self {
         Self {
-            clients: std::collections::VecDeque::with_capacity(limits::CLIENTS_MAX),
-            removals: std::collections::VecDeque::with_capacity(limits::ATTACHMENTS_MAX + limits::PORTS_MAX),
+            rings: VecDeque::with_capacity(limits::CLIENTS_MAX),
+            removals: VecDeque::with_capacity(limits::ATTACHMENTS_MAX + limits::PORTS_MAX),
             drain: None,
+            is_draining: false,
+            taken_at: Monotonic::ZERO,
         }
     }
 
-    /// Whether there is work for further passes.
+    /// True when there is work for further passes.
     pub(super) fn is_at_work(&self) -> bool {
-        !self.clients.is_empty() || !self.removals.is_empty() || self.drain.is_some()
+        !self.rings.is_empty() || !self.removals.is_empty() || self.drain.is_some()
     }
 
-    /// Whether this attachment is on its way out: its frames are `detached`.
+    /// True when this attachment is being removed: its frames are `detached`.
+    #[inline]
     pub(super) fn is_removed(&self, attachment: AttachmentIndex) -> bool {
         let is_its =
             |removal: &Removal| matches!(removal, Removal::Attachment(index, _) if *index == attachment);
         !self.removals.is_empty() && self.removals.iter().any(is_its)
     }
-}
 
-impl<P: Port, E: Environment> Worker<P, E> {
-    /// Whether the command needs an end of what is on its way out.
-    pub(super) fn is_to_wait_for_closing(&self, command: &Command<P>) -> bool {
-        match command {
-            Command::SetAttachment(index, _) | Command::RemoveAttachment(index) => {
-                self.closing.is_removed(*index)
-            }
-            Command::AddPort(index, _) => self.closing.removals.contains(&Removal::Port(*index)),
-            _ => false,
-        }
+    /// True when this port is being removed.
+    fn is_port_removed(&self, port: PortIndex) -> bool {
+        self.removals.contains(&Removal::Port(port))
     }
 
-    /// Empties the client's ring in further passes, then closes it; `ends`: its process is gone.
-    pub(super) fn close_client(&mut self, at: usize, ends: bool) {
-        let Some(client) = self.clients.get_mut(at).and_then(Option::as_mut) else { return };
-        client.ends |= ends;
-        if client.closed {
-            client.ended |= ends;
-            return self.finish_if_over(at);
-        }
-        if client.closing.is_none() {
-            client.closing = Some(client.walks());
-            self.turns.remove(at);
-            self.closing.clients.push_back(at as u16); // a place is below CLIENTS_MAX, and stands there once
+    /// True when the command needs the end of something that is being closed.
+    pub(super) fn must_wait<P>(&self, command: &Command<P>) -> bool {
+        match command {
+            Command::SetAttachment(index, _) | Command::RemoveAttachment(index) => self.is_removed(*index),
+            Command::AddPort(index, _) => self.is_port_removed(*index),
+            _ => false,
         }
     }
 
     /// Begins to remove an attachment.
     pub(super) fn remove_attachment(&mut self, attachment: AttachmentIndex) {
-        if self.attachments.get(usize::from(attachment.0)).is_some_and(Option::is_some) {
-            self.closing.removals.push_back(Removal::Attachment(attachment, Stage::Clients(0)));
+        self.removals.push_back(Removal::Attachment(attachment, Stage::Clients(0)));
+    }
+
+    /// Removes a port after the attachments that are being removed: their frames wait there. False: there is none, the port can be
+    /// removed at once.
+    pub(super) fn remove_port(&mut self, port: PortIndex) -> bool {
+        let must_wait = !self.removals.is_empty();
+        if must_wait {
+            self.removals.push_back(Removal::Port(port));
+        }
+        must_wait
+    }
+
+    /// What is removed now.
+    pub(super) fn removal(&self) -> Option<Removal> {
+        self.removals.front().copied()
+    }
+
+    /// The removal goes on with this stage; `None`: it is over.
+    pub(super) fn set_stage(&mut self, attachment: AttachmentIndex, stage: Option<Stage>) {
+        match (stage, self.removals.front_mut()) {
+            (Some(stage), Some(front)) => *front = Removal::Attachment(attachment, stage),
+            _ => self.end_removal(),
         }
     }
 
-    /// Removes a port, after the attachments that are on their way out: their frames wait there.
-    pub(super) fn remove_port_in_turn(&mut self, port: PortIndex) {
-        if self.closing.removals.is_empty() {
-            self.remove_port(port);
-        } else {
-            self.closing.removals.push_back(Removal::Port(port));
-        }
+    /// The first removal is over.
+    pub(super) fn end_removal(&mut self) {
+        self.removals.pop_front();
     }
 
     /// Nothing new from now on; what is published by now is still taken.
-    pub(super) fn drain(&mut self) {
-        self.draining = true;
-        self.closing.drain = Some(Drain::Clients(0));
+    pub(super) fn begin_drain(&mut self) {
+        self.is_draining = true;
+        self.drain = Some(Drain::Clients(0));
     }
 
-    /// One step of all that is on its way out, as far as there is time before the next frame. Whether it took frames over.
-    pub(super) fn close_some(&mut self) -> bool {
-        if !self.closing.is_at_work() {
-            return false;
-        }
-        let has_taken = self.empty_some_rings();
-        if let Some(drain) = self.closing.drain {
-            self.closing.drain = self.drain_some(drain);
-        }
-        if let Some(removal) = self.closing.removals.front().copied() {
-            match removal {
-                Removal::Attachment(index, stage) => self.remove_some(index, stage),
-                Removal::Port(port) => {
-                    self.closing.removals.pop_front();
-                    self.remove_port(port);
-                }
-            }
-        }
-        has_taken
+    /// True when the worker takes nothing new.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
-    /// One step of a drain; the next one.
-    fn drain_some(&mut self, drain: Drain) -> Option<Drain> {
-        match drain {
-            Drain::Clients(from) => match self.close_clients_from(from, |_| true) {
-                Some(from) => Some(Drain::Clients(from)),
-                None => Some(Drain::Captured(0, limits::CAPTURED_LEFT_MAX)),
-            },
-            Drain::Captured(at, _) if at >= self.captured_end => None,
-            Drain::Captured(at, most) => Some(match self.empty_captured(AttachmentIndex(at as u16), most) {
-                Some(most) => Drain::Captured(at, most),
-                None => Drain::Captured(at + 1, limits::CAPTURED_LEFT_MAX),
-            }),
-        }
+    /// The next step of a drain.
+    pub(super) fn drain(&self) -> Option<Drain> {
+        self.drain
     }
 
-    /// Takes some frames over from the rings that are closed next.
-    fn empty_some_rings(&mut self) -> bool {
-        let mut has_taken = false;
-        for _ in 0..self.closing.clients.len().min(limits::CLOSED_A_PASS) {
-            let Some(budget) = self.time_for_intake(self.closed_at) else { break };
-            let Some(place) = self.closing.clients.pop_front() else { break };
-            let at = usize::from(place);
-            has_taken |= self.intake(at, budget.min(limits::INTAKE_QUANTUM)) > 0;
-            self.closed_at = self.env.monotonic();
-            let Some(Some(client)) = self.clients.get_mut(at) else { continue };
-            if !client.closing.is_some_and(|walks| client.is_taken_since(walks)) {
-                self.closing.clients.push_back(place);
-                continue;
-            }
-            intake::count_bypassed(client, &self.attachments);
-            (client.closed, client.ended) = (true, client.ends);
-            self.finish_if_over(at);
-        }
-        has_taken
+    /// The drain goes on with this step; `None`: there is no further one.
+    pub(super) fn set_drain(&mut self, drain: Option<Drain>) {
+        self.drain = drain;
     }
 
-    /// Begins to close the clients from a place on that `which` names by their attachment; where to go on, if there may be more.
-    fn close_clients_from(&mut self, from: usize, which: impl Fn(AttachmentIndex) -> bool) -> Option<usize> {
-        let mut found = 0;
-        for at in from..self.clients_end {
-            if found == limits::CLOSED_A_PASS || at - from == limits::PLACES_A_PASS {
-                return Some(at);
-            }
-            // The attachment of the client in each place, so that the walk touches no client of others.
-            if !which(self.attachment_of[at]) {
-                continue;
-            }
-            if let Some(Some(client)) = self.clients.get_mut(at) {
-                found += 1;
-                client.consumer.set_state(RegionState::Detached);
-                self.close_client(at, false);
-            }
-        }
-        None
+    /// The ring of the client in this place is emptied, in turn with others.
+    pub(super) fn push_ring(&mut self, at: usize) {
+        self.rings.push_back(at as u16); // a place is below CLIENTS_MAX, and stands there once
     }
 
-    /// One step of the removal at the front.
-    fn remove_some(&mut self, index: AttachmentIndex, stage: Stage) {
-        let stage = match stage {
-            Stage::Clients(from) => match self.close_clients_from(from, |of| of == index) {
-                Some(from) => Some(Stage::Clients(from)),
-                None => Some(Stage::Rings),
-            },
-            Stage::Rings => {
-                let is_its = |place: &u16| self.attachment_of[usize::from(*place)] == index;
-                Some(if self.closing.clients.iter().any(is_its) {
-                    Stage::Rings
-                } else {
-                    Stage::Captured(limits::CAPTURED_LEFT_MAX)
-                })
-            }
-            Stage::Captured(most) => Some(match self.empty_captured(index, most) {
-                Some(most) => Stage::Captured(most),
-                None => Stage::Queues,
-            }),
-            Stage::Queues => (self.remove_queued(index) || self.clock.has_of(index)).then_some(Stage::Queues),
-        };
-        match (stage, self.closing.removals.front_mut()) {
-            (Some(stage), Some(front)) => *front = Removal::Attachment(index, stage),
-            _ => {
-                self.closing.removals.pop_front();
-                if let Some(policy) = self.attachments.get_mut(usize::from(index.0)).and_then(Option::take) {
-                    self.inbox.give(Returned::Boxed(policy));
-                }
-            }
-        }
+    /// The place of the next client to empty the ring of.
+    pub(super) fn pop_ring(&mut self) -> Option<usize> {
+        self.rings.pop_front().map(usize::from)
     }
 
-    /// Drops some queued frames of an attachment; whether there may be more. Its frames wait at two of a thousand ports.
-    fn remove_queued(&mut self, index: AttachmentIndex) -> bool {
-        let tenant = u32::from(index.0);
-        let mut from = 0;
-        while let Some(port) = self.busy.next(from) {
-            from = port + 1;
-            self.remove_held(port, |whose| whose == tenant);
-            let Some(mut state) = self.ports[port].take() else { continue };
-            let is_more = state.sched.remove_tenant(tenant, limits::REMOVED_A_PASS, &mut |frame| {
-                self.drop_frame(frame.id, frame.tenant, DropReason::Detached);
-            });
-            self.ports[port] = Some(state);
-            if is_more {
-                return true;
-            }
-        }
-        false
+    /// How many rings are being emptied.
+    pub(super) fn rings_count(&self) -> usize {
+        self.rings.len()
     }
 
-    /// Gives up a port; what waits for it is dropped. A port of a pod has nothing queued by then: its attachment went before.
-    pub(super) fn remove_port(&mut self, index: PortIndex) {
-        self.remove_held(usize::from(index.0), |_| true);
-        let Some(mut state) = self.ports.get_mut(usize::from(index.0)).and_then(Option::take) else { return };
-        self.remove_from(&mut state.sched, |_| true);
-        while self.ports_end > 0 && self.ports[self.ports_end - 1].is_none() {
-            self.ports_end -= 1;
-        }
-        self.inbox.give(Returned::Boxed(state.sched));
-        self.give_policing(state.policing);
-        for port in [Some(state.port), state.successor].into_iter().flatten() {
-            self.inbox.give(Returned::Port(index, Some(port)));
-        }
+    /// True when the ring of a client in a place that is `its` is being emptied.
+    pub(super) fn has_ring(&self, its: impl Fn(usize) -> bool) -> bool {
+        self.rings.iter().any(|at| its(usize::from(*at)))
+    }
+
+    /// When a frame was taken from a ring that is being emptied last.
+    pub(super) fn taken_at(&self) -> Monotonic {
+        self.taken_at
+    }
+
+    /// Frames were taken from a ring at `now`.
+    pub(super) fn note_taken(&mut self, now: Monotonic) {
+        self.taken_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_goes_after_the_attachments_before_it() {
+        let mut closing = Closing::new();
+        let (attachment, port) = (AttachmentIndex(1), PortIndex(5));
+        assert!(!closing.remove_port(port) && !closing.is_at_work());
+        closing.remove_attachment(attachment);
+        assert!(closing.remove_port(port) && closing.is_port_removed(port) && closing.is_removed(attachment));
+        assert_eq!(closing.removal(), Some(Removal::Attachment(attachment, Stage::Clients(0))));
+        closing.set_stage(attachment, Some(Stage::Queues));
+        assert_eq!(closing.removal(), Some(Removal::Attachment(attachment, Stage::Queues)));
+        closing.set_stage(attachment, None);
+        assert_eq!(closing.removal(), Some(Removal::Port(port)));
+        assert!(!closing.is_removed(attachment));
+        closing.end_removal();
+        assert!(!closing.is_at_work());
+    }
+
+    #[test]
+    fn rings_take_turns_and_a_drain_is_work() {
+        let mut closing = Closing::new();
+        [3, 7].iter().for_each(|at| closing.push_ring(*at));
+        assert_eq!((closing.pop_ring(), closing.rings_count()), (Some(3), 1));
+        closing.push_ring(3);
+        assert!(closing.has_ring(|at| at == 3));
+        assert_eq!((closing.pop_ring(), closing.pop_ring(), closing.pop_ring()), (Some(7), Some(3), None));
+        closing.begin_drain();
+        assert!(closing.is_at_work() && closing.is_draining());
+        closing.set_drain(None);
+        assert!(!closing.is_at_work() && closing.is_draining());
     }
 }

@@ -1,74 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What other threads tell a worker, and what it hands back.
+//! Commands of other threads to a worker, and what the worker hands back.
 //!
-//! Everything heavy is made by the sender and freed by the receiver of [`Returned`], so the worker itself
-//! neither allocates nor frees.
+//! In: commands, each with all memory that it needs. Out: the same memory when the worker is done with it, and notifications. The
+//! sender allocates and the receiver of [`Returned`] frees, so the worker does neither.
 
 use std::sync::Arc;
 
-use ktsn_model::{AdminPort, GateStates, LatePolicy, PriorityMap, TrafficClass};
+use ktsn_model::{AdminPort, GateStates, PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
-
-use ktsn_sched::policing::StreamIdentification;
-use ktsn_sched::{ClassOptions, Frame, GateProgram, GateStatus};
+use ktsn_sched::{ClassOptions, GateProgram, GateStatus, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::fd::OwnedFd;
 
+use super::attachments::AttachmentPolicy;
 use super::captured::Captured;
-use super::client::{Client, StreamInfo};
+use super::client::{Client, ClientKey, ClientTables};
 use super::policing::Policing;
-use super::selection::Selection;
-use super::told::NeighboursTold;
+use super::stream::StreamInfo;
 use crate::limits;
 use crate::queue::{ManySender, Receiver, Sender, WorkerReceiver, threads_to_worker, worker_to_thread};
-use crate::stats::{AttachmentStats, PortStats};
-
-/// Names one client for as long as the daemon runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientKey(pub u64);
-
-/// What a worker must know of an attachment, apart from its tables.
-#[derive(Debug, Clone)]
-pub struct AttachmentPolicy {
-    /// Bit n = class n may be used.
-    pub classes: u8,
-    /// Late frames.
-    pub late: LatePolicy,
-    /// Greatest oversleep at which a frame is still sent.
-    pub overrun_limit: Nanos,
-    /// Furthest transmit time ahead.
-    pub horizon: Nanos,
-    /// Which streams its frames belong to; empty where nothing is policed.
-    pub streams: StreamIdentification,
-    /// Where its frames are counted.
-    pub stats: Arc<AttachmentStats>,
-    /// What it uses of the worker; the worker's own.
-    pub usage: Usage,
-}
-
-impl AttachmentPolicy {
-    /// A frame with what the attachment says of all its frames, and the socket of its transmit time; the rest is its taker's to say.
-    pub(super) fn frame(&self, is_deadline: bool) -> Frame {
-        let late = if is_deadline { LatePolicy::Deadline } else { self.late };
-        let (overrun_limit, horizon) = (self.overrun_limit, self.horizon);
-        Frame { late, overrun_limit, horizon, ..Frame::empty() }
-    }
-}
-
-/// What an attachment uses of its worker, and what of it was told; all zero at first.
-#[derive(Debug, Clone, Default)]
-pub struct Usage {
-    /// Frames that are queued now.
-    pub(super) queued: usize,
-    /// Which missing neighbours were told, and when.
-    pub(super) neighbours_told: NeighboursTold,
-    /// When a TxTime beyond the horizon was told last.
-    pub(super) horizon_told_at: Monotonic,
-    /// Doorbells of all its clients since `bells_since`.
-    pub(super) bells: u32,
-    /// When that count began.
-    pub(super) bells_since: Monotonic,
-}
+use crate::stats::PortStats;
 
 /// A port with all that a worker needs to send on it.
 #[derive(Debug)]
@@ -78,19 +29,19 @@ pub struct NewPort<P> {
     /// Priority → traffic class.
     pub priority_map: PriorityMap,
     /// Its transmission selection with the queues.
-    pub selection: Box<Selection>,
+    pub selection: Box<TimeAware>,
     /// Policing in front of its queue.
     pub policing: Option<Box<Policing>>,
     /// Where its hand-overs are counted.
     pub stats: Arc<PortStats>,
     /// A pod's interface: the pod's own rules run in its hand-overs.
-    pub is_pods: bool,
+    pub is_pod_interface: bool,
 }
 
-/// The gates of one port as its worker sees them: room for an answer, made by who asks (no allocation in the worker).
+/// The gates of one port as its worker sees them. The caller makes the room for the answer, so the worker allocates nothing.
 #[derive(Debug)]
 pub struct GateView {
-    /// Whose question this is.
+    /// The number of the request.
     pub number: u64,
     /// When it was answered.
     pub at: Now,
@@ -107,7 +58,7 @@ pub struct GateView {
 }
 
 impl GateView {
-    /// Room for the answer to question `number`.
+    /// Room for the answer to request `number`.
     #[must_use]
     pub fn new(number: u64) -> Self {
         let room = || {
@@ -162,44 +113,31 @@ fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
         AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, control_list };
 }
 
-/// What a client is told about where it may send.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
-    /// Interfaces of the namespace's other attachments.
-    pub others: Vec<u32>,
-    /// Prefixes for datagrams, longest first, and MAC addresses for packet sockets.
-    pub table: Vec<ktsn_ring::Destination>,
-    /// The interface, for packet sockets.
-    pub link: ktsn_ring::LinkFacts,
-    /// The interface's IPv4 address where it has one only, else zeros.
-    pub sole_v4: [u8; 4],
-}
-
-/// What other threads tell a worker.
+/// A command to a worker.
 #[derive(Debug)]
 pub enum Command<P> {
     /// A port to send on, under its index in the tables.
     AddPort(PortIndex, NewPort<P>),
-    /// The same port's device, opened again; its queue stays. A pod's port first sends what was committed to it.
+    /// The device of this port, opened again; the port's queue stays. A pod's port first sends what was committed to it.
     ReplacePort(PortIndex, Box<P>),
     /// Gives up a port; what waits for it is dropped as `detached`.
     RemovePort(PortIndex),
     /// A new or changed attachment.
     SetAttachment(AttachmentIndex, Box<AttachmentPolicy>),
-    /// An attachment is gone: its frames are dropped, its clients told.
+    /// An attachment is gone: its frames are dropped, its clients detached.
     RemoveAttachment(AttachmentIndex),
     /// Frames that kernel capture takes for its attachment.
     AddCaptured(Box<Captured>),
     /// A new client.
     AddClient(Box<Client>),
-    /// A socket was looked at: it becomes the client's stream `index`.
+    /// A socket was examined: it becomes the client's stream `index`.
     Register(ClientKey, u32, Box<StreamInfo>),
     /// The socket is closed.
     Unregister(ClientKey, u32),
     /// A socket cannot be served: the answer for the stream's word.
     Refuse(ClientKey, u32, ktsn_ring::StreamStatus),
-    /// What the client may send where.
-    Offer(ClientKey, Box<Offer>),
+    /// The destinations that the client may send to.
+    SetClientTables(ClientKey, Box<ClientTables>),
     /// The process ended or closed its connection.
     EndClient(ClientKey),
     /// New tables.
@@ -208,13 +146,13 @@ pub enum Command<P> {
     ChangeSchedule(PortIndex, Box<GateProgram>),
     /// Other class options: order, queueMaxSDU, shaper.
     SetClasses(PortIndex, Box<[ClassOptions; TrafficClass::COUNT]>),
-    /// What guard bands are reckoned with, in bit/s; `None` = unknown.
+    /// The link speed that guard bands are computed with, in bit/s; `None` = unknown.
     SetLinkSpeed(PortIndex, Option<u64>),
     /// Another map from priorities to classes; queued frames keep theirs.
     SetPriorityMap(PortIndex, PriorityMap),
     /// Answers with [`Returned::Gates`].
     LookAtGates(PortIndex, Box<GateView>),
-    /// The clock that TAI follows is good from now on, or is not.
+    /// True: the clock that TAI follows can be trusted from now on.
     ClockIsGood(bool),
     /// Take nothing new, send what is queued, then end.
     Drain,
@@ -241,43 +179,102 @@ pub enum Returned<P> {
     PortSlow(PortIndex, Nanos),
     /// A region had impossible links; the client has to come back with a new one.
     Retired(ClientKey, ktsn_ring::LinkError),
-    /// A source of captured frames cannot be waited for: what is put there is read by nobody.
+    /// A source of captured frames cannot be waited for: its frames are not read.
     CaptureRefused(AttachmentIndex),
-    /// The gates of a port, as they were asked for; `false`: it has none.
+    /// The gates of a port, as requested; `false`: it has none.
     Gates(PortIndex, Box<GateView>, bool),
     /// The worker drained and ended.
     Ended,
 }
 
-/// The worker's end of both queues.
+/// The worker's end of both queues, and the command that it defers.
 #[derive(Debug)]
 pub struct Inbox<P> {
     commands: WorkerReceiver<Command<P>>,
     returned: Sender<Returned<P>>,
+    /// A command that was taken and must wait for a frame that is due soon, or for the end of an attachment.
+    deferred: Option<Command<P>>,
+    /// Since when commands are deferred for frames.
+    deferred_since: Option<Monotonic>,
 }
 
 impl<P> Inbox<P> {
     /// The next command, unless what it brings back might find no room.
     pub(crate) fn next(&mut self) -> Option<Command<P>> {
+        let deferred = self.deferred.take();
+        if deferred.is_some() {
+            return deferred;
+        }
         if self.returned.room() < limits::RETURNED_RESERVE { None } else { self.commands.pop() }
+    }
+
+    /// The command comes first the next time.
+    pub(super) fn defer(&mut self, command: Command<P>) {
+        self.deferred = Some(command);
+    }
+
+    /// True when a command was deferred.
+    pub(super) fn has_deferred(&self) -> bool {
+        self.deferred.is_some()
+    }
+
+    /// True when commands must wait for a frame that is due in `ahead`: soon, but not now. Commands do not wait for longer than
+    /// [`limits::COMMANDS_DEFERRED_MAX`].
+    pub(super) fn must_defer(&mut self, ahead: Option<Nanos>, now: Monotonic) -> bool {
+        if ahead.is_none_or(|ahead| ahead <= Nanos::ZERO || ahead >= limits::COMMANDS_STOP) {
+            self.deferred_since = None;
+            return false;
+        }
+        let since = *self.deferred_since.get_or_insert(now);
+        now.since(since) < limits::COMMANDS_DEFERRED_MAX
+    }
+
+    /// Commands do not wait for frames any more.
+    pub(super) fn end_deferral(&mut self) {
+        self.deferred_since = None;
     }
 
     /// Hands something back that must not be lost: its queue has room for all that there can be at once
     /// ([`limits::RETURNED_QUEUED`]).
-    pub(super) fn give(&mut self, what: Returned<P>) {
+    pub(super) fn hand_back(&mut self, what: Returned<P>) {
         // Without a receiver the daemon ends: the value is freed here.
         let _ = self.returned.try_send(what);
     }
 
-    /// Hands news on that may be lost: the same news come again, or can be asked for again.
-    pub(super) fn tell(&mut self, news: Returned<P>) {
+    /// Hands boxes back that must not be lost.
+    pub(super) fn hand_back_boxed<T: std::any::Any + Send>(
+        &mut self,
+        what: impl IntoIterator<Item = Box<T>>,
+    ) {
+        for what in what {
+            self.hand_back(Returned::Boxed(what));
+        }
+    }
+
+    /// Hands a port back that is not used any more, with its queue and its policing.
+    pub(super) fn hand_back_port(
+        &mut self,
+        index: PortIndex,
+        ports: [Option<Box<P>>; 2],
+        selection: Box<TimeAware>,
+        policing: Option<Box<Policing>>,
+    ) {
+        self.hand_back_boxed([selection]);
+        self.hand_back_boxed(policing);
+        for port in ports.into_iter().flatten() {
+            self.hand_back(Returned::Port(index, Some(port)));
+        }
+    }
+
+    /// Notifies the node. The notification may be lost: it comes again, or can be asked for again.
+    pub(super) fn notify(&mut self, what: Returned<P>) {
         if self.returned.room() > limits::RETURNED_RESERVE + limits::COMMANDS_A_PASS {
-            self.give(news);
+            self.hand_back(what);
         }
     }
 }
 
-/// The others' end: commands, and the eventfd that wakes the worker.
+/// The other threads' end: commands, and the eventfd that wakes the worker.
 #[derive(Debug)]
 pub struct Outbox<P> {
     commands: ManySender<Command<P>>,
@@ -309,7 +306,7 @@ impl<P> Outbox<P> {
     }
 }
 
-/// Makes the two queues and the eventfd (for [`super::Host::new`]).
+/// Makes the two queues and the eventfd (for `Host::new`).
 ///
 /// # Errors
 /// The kernel's, when descriptors run out.
@@ -317,5 +314,31 @@ impl<P> Outbox<P> {
 pub fn queues<P>() -> Result<(Outbox<P>, Inbox<P>, Receiver<Returned<P>>, OwnedFd), rustix::io::Errno> {
     let (outbox, commands, wake) = threads_to_worker(limits::COMMANDS_QUEUED)?;
     let (returned, freed) = worker_to_thread(limits::RETURNED_QUEUED)?;
-    Ok((Outbox { commands: outbox }, Inbox { commands, returned }, freed, wake))
+    let inbox = Inbox { commands, returned, deferred: None, deferred_since: None };
+    Ok((Outbox { commands: outbox }, inbox, freed, wake))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deferred_command_comes_first_and_commands_wait_for_frames_for_a_bounded_time() {
+        let (outbox, mut inbox, _returned, _wake) = queues::<ktsn_port::memory::Memory>().unwrap();
+        outbox.send(Command::ClockIsGood(true)).unwrap();
+        outbox.send(Command::Drain).unwrap();
+        let command = inbox.next().unwrap();
+        inbox.defer(command);
+        assert!(inbox.has_deferred() && matches!(inbox.next(), Some(Command::ClockIsGood(true))));
+        assert!(matches!(inbox.next(), Some(Command::Drain)) && inbox.next().is_none());
+
+        let begin = Monotonic::from_nanos(1_000_000_000);
+        let soon = Some(Nanos::from_micros(30));
+        assert!(!inbox.must_defer(None, begin) && !inbox.must_defer(Some(Nanos::ZERO), begin));
+        assert!(inbox.must_defer(soon, begin));
+        let after = begin.saturating_add(limits::COMMANDS_DEFERRED_MAX);
+        assert!(!inbox.must_defer(soon, after), "for ever it does not wait");
+        inbox.end_deferral();
+        assert!(inbox.must_defer(soon, after));
+    }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of its CPU the worker may take, whatever it does there.
+//! How much of its CPU the worker may take.
 //!
 //! In: how long the worker was awake and how long it slept. Out: whether it may take on more work, or must rest first.
 //! A worker that is awake all the time is stopped by the kernel (`sched_rt_runtime_us`, 950 ms of each second by default): for
-//! 50 ms at once, with every frame that falls due in them. So the worker rests by itself, a tenth of a millisecond at a time.
+//! 50 ms at once, and every frame that falls due in them is late. So the worker rests by itself, a tenth of a millisecond at a time.
 //!
 //! ```text
 //!  tokens
@@ -24,7 +24,7 @@ pub(super) const SHARE_PERMILLE: i64 = 900;
 pub(super) const FULL: Nanos = Nanos::from_millis(5);
 /// A rest ends with so much saved: enough for a millisecond of work.
 const RESUME: Nanos = Nanos::from_micros(100);
-/// No rest is shorter. One that hands frames over all the time would gain nothing, and the next one would begin at once.
+/// No rest is shorter. A rest that hands frames over all the time would gain nothing, and the next one would begin at once.
 const REST_MIN: Nanos = Nanos::from_micros(20);
 /// A rest that frames must wait for.
 const FORCED_REST: Nanos = Nanos::from_micros(200);
@@ -34,13 +34,13 @@ const FORCED_REST: Nanos = Nanos::from_micros(200);
 pub(super) enum Allowed {
     /// Anything.
     Work,
-    /// Hand over what is due; nothing else for so long.
+    /// Hand over due frames, and do nothing else for this span.
     Due(Nanos),
-    /// Nothing for so long.
+    /// Nothing for this span.
     Nothing(Nanos),
 }
 
-/// See the module.
+/// The account of the worker's CPU time.
 #[derive(Debug)]
 pub(super) struct CpuBudget {
     tokens: Nanos,
@@ -66,13 +66,13 @@ impl CpuBudget {
         self.tokens = self.tokens.saturating_sub(net);
     }
 
-    /// Whether the thread's CPU time matters now ([`Self::correct`]).
+    /// True when the thread's CPU time matters now ([`Self::correct`]).
     pub(super) fn is_spent(&self) -> bool {
         self.tokens <= Nanos::ZERO
     }
 
-    /// Gives back what was counted as awake while the thread did not run (the machine stood still, or another thread had the
-    /// CPU): the kernel does not count that either. `used`: the thread's CPU time.
+    /// Gives back what was counted as awake while the thread did not run, because the machine stalled or another thread had the
+    /// CPU: the kernel does not count that either. `used`: the thread's CPU time.
     pub(super) fn correct(&mut self, used: Option<Nanos>) {
         if let Some(used) = used {
             // Nothing is known of the time before the first reading.

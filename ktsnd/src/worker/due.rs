@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a frame that left the scheduler may be handed over. In: a decision. Out: what the clocks say about it, as often as
-//! they are asked.
+//! When a frame that left the scheduler may be handed over.
+//!
+//! In: a decision. Out: what the clocks say about it, as often as they are read.
 
 use ktsn_model::LatePolicy;
 use ktsn_sched::{Frame, Window};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
-use super::Environment;
+use super::environment::Environment;
+
+/// The next frame of one port, which the worker waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    pub at: TxTime,
+    pub port: usize,
+}
+
+/// Both clocks after `span`, if neither is set.
+pub(super) fn after(now: Now, span: Nanos) -> Now {
+    Now { tai: now.tai.saturating_add(span), monotonic: now.monotonic.saturating_add(span) }
+}
 
 /// A decision to transmit.
 pub(super) struct Chosen<'a> {
@@ -14,9 +27,9 @@ pub(super) struct Chosen<'a> {
     pub late: bool,
     pub overrun: Nanos,
     pub window: Option<Window>,
-    /// The instant that was decided for.
+    /// The instant for which the scheduler decided.
     pub decided: Now,
-    /// Not before this either.
+    /// The frame must not leave before this instant either.
     pub at: Option<TxTime>,
 }
 
@@ -30,17 +43,17 @@ pub(super) struct Due {
     tai_at: Option<Tai>,
     /// The latest instant of hand-over with which it still ends inside its window.
     pub latest: Option<Tai>,
-    /// Where a gate had a say, the worker's lateness is counted from this instant.
+    /// Where a gate decided, the worker's lateness is counted from this instant.
     ready_at: Tai,
-    /// Nothing but the TxTime, if there is one, has a say.
+    /// Nothing but the TxTime, if there is one, decides when the frame leaves.
     is_plain: bool,
 }
 
 /// What the clocks say about a frame that lies ready.
 pub(super) enum Moment {
-    /// It is too early by so much.
+    /// It is too early by this span.
     Early(Nanos),
-    /// It may go; so much has passed since it first could have.
+    /// It may leave; `error` has passed since it first could have left.
     Now { error: Nanos, read: Option<TxTime> },
     /// Its window or its deadline has passed.
     Gone,
@@ -52,7 +65,7 @@ impl Due {
         let frame = *chosen.frame;
         let is_deadline = frame.late == LatePolicy::Deadline;
         let due = if chosen.late { None } else { frame.not_before() };
-        let mut of = Self {
+        let mut new = Self {
             frame,
             late: chosen.late,
             monotonic_at: None,
@@ -61,8 +74,8 @@ impl Due {
             ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
             is_plain: chosen.window.is_none() && chosen.at.is_none() && !is_deadline,
         };
-        if of.is_plain {
-            return of;
+        if new.is_plain {
+            return new;
         }
         // A deadline is read from its own clock, whatever else is.
         let deadline = frame.tx_time.filter(|_| is_deadline).map(|at| match at {
@@ -71,26 +84,27 @@ impl Due {
         });
         for at in [due, deadline, chosen.at].into_iter().flatten() {
             match at {
-                TxTime::Tai(at) => of.tai_at = Some(of.tai_at.map_or(at, |other| other.max(at))),
+                TxTime::Tai(at) => new.tai_at = Some(new.tai_at.map_or(at, |other| other.max(at))),
                 TxTime::Monotonic(at) => {
-                    of.monotonic_at = Some(of.monotonic_at.map_or(at, |other| other.max(at)));
+                    new.monotonic_at = Some(new.monotonic_at.map_or(at, |other| other.max(at)));
                 }
             }
         }
-        of
+        new
     }
 
-    /// Whether it has a TxTime to overrun. Zero on MONOTONIC is fq's word for "at once": there is nothing to be late for.
+    /// True when the frame has a TxTime to overrun. Zero on MONOTONIC means "at once", as for fq: there is nothing to be late
+    /// for.
     pub(super) fn is_on_time(&self) -> bool {
         !self.late && self.frame.not_before().is_some_and(|at| at != TxTime::Monotonic(Monotonic::ZERO))
     }
 
-    /// Whether `error` is more than a frame on time may be late.
+    /// True when `error` is more than a frame on time may be late.
     pub(super) fn is_overrun(&self, error: Nanos) -> bool {
         self.is_on_time() && self.frame.overrun_max().is_some_and(|limit| error > limit)
     }
 
-    /// Reads the clocks that matter, TAI last: it is what gates are held against.
+    /// Reads the clocks that matter, TAI last: gates follow TAI.
     #[inline]
     pub(super) fn moment(&self, env: &mut impl Environment) -> Moment {
         if self.is_plain { self.own_moment(env) } else { self.gated_moment(env) }

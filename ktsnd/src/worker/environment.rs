@@ -10,13 +10,14 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::time::{
-    ClockId, DynamicClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
-    clock_gettime_dynamic, timerfd_create, timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
+    timerfd_settime,
 };
 
+use crate::now::{monotonic_now, nanos, tai_now};
 use crate::rehearsal::Rehearsal;
 
-/// Why the worker woke. Doorbells are told by the number they were watched under.
+/// Why the worker woke. A doorbell is named by the number under which it is watched.
 #[derive(Debug, Default)]
 pub struct Woken {
     /// Numbers of the doorbells that can be read; at most 64 a time, the rest stays.
@@ -56,17 +57,17 @@ pub trait Environment {
     fn now(&mut self) -> Now {
         Now { tai: self.tai(), monotonic: self.monotonic() }
     }
-    /// CLOCK_REALTIME, nanoseconds: only told to programs, nothing is decided by it.
+    /// CLOCK_REALTIME, nanoseconds: for reports to programs only; nothing is decided by it.
     fn realtime(&mut self) -> u64 {
         self.tai().as_nanos()
     }
     /// Sleeps until `until` or until something happens; fills `woken`.
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken);
-    /// CPU time that the worker's thread has used, as the kernel reckons it; `None` where that is not known.
+    /// CPU time that the worker's thread has used, as the kernel counts it; `None` where that is unknown.
     fn cpu_time(&mut self) -> Option<Nanos> {
         None
     }
-    /// Whether [`Self::rehearse`] does anything.
+    /// True when [`Self::rehearse`] does anything.
     fn can_rehearse(&self) -> bool {
         false
     }
@@ -75,8 +76,8 @@ pub trait Environment {
     fn rehearse(&mut self) {}
     /// Sleeps until `until`, whatever happens.
     fn rest(&mut self, until: Monotonic);
-    /// What happened by now, without sleeping: fills `woken`, at most `most` doorbells.
-    fn news(&mut self, most: usize, woken: &mut Woken);
+    /// Reads the doorbells that rang, without sleeping: fills `woken` with at most `most` of them.
+    fn read_doorbells(&mut self, most: usize, woken: &mut Woken);
     /// Begins to watch a doorbell.
     ///
     /// # Errors
@@ -94,23 +95,6 @@ pub struct Host {
     command: OwnedFd,
     clock: OwnedFd,
     rehearsal: Option<Rehearsal>,
-}
-
-fn nanos(t: rustix::time::Timespec) -> u64 {
-    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
-}
-
-/// CLOCK_MONOTONIC now.
-#[must_use]
-pub fn monotonic_now() -> Monotonic {
-    Monotonic::from_nanos(nanos(clock_gettime(ClockId::Monotonic)))
-}
-
-/// CLOCK_TAI now.
-#[must_use]
-pub fn tai_now() -> Tai {
-    // Every kernel that KTSN supports has CLOCK_TAI (3.10); zero would make all frames wait, never leave early.
-    clock_gettime_dynamic(DynamicClockId::Tai).map_or(Tai::ZERO, |t| Tai::from_nanos(nanos(t)))
 }
 
 impl Host {
@@ -137,7 +121,7 @@ impl Host {
         Self { rehearsal, ..self }
     }
 
-    /// A timer that never ends but is cancelled when somebody sets the clock.
+    /// A timer that never ends but is cancelled when the clock is set.
     fn arm_clock(&self) {
         let never = rustix::time::Timespec { tv_sec: i64::MAX >> 2, tv_nsec: 0 };
         let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -218,7 +202,7 @@ impl Environment for Host {
         let _ = poll(&mut [], Some(&timeout));
     }
 
-    fn news(&mut self, most: usize, woken: &mut Woken) {
+    fn read_doorbells(&mut self, most: usize, woken: &mut Woken) {
         woken.clear();
         self.drain(most, woken);
     }

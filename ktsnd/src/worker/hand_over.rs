@@ -5,7 +5,7 @@
 //! the last thousand or so stayed below. The system call's return is the latest that a frame can have reached the
 //! device, so the guard band errs on the safe side.
 //!
-//! Nothing measured yet, or nothing for long: [`AT_START`]. A machine that stalls cannot make a guard band longer than
+//! Where nothing was measured yet, or nothing for long, the span is [`AT_START`]. A machine that stalls cannot make a guard band longer than
 //! [`LARGEST`], or short windows would never be used again and nothing would be measured any more.
 
 use ktsn_time::Nanos;
@@ -14,7 +14,7 @@ use super::decaying::Decaying;
 
 /// Width of a bucket in nanoseconds; the last one holds all that is above 64 µs.
 const BUCKET: i64 = 250;
-/// After so many frames the span is reckoned anew, and older ones count a quarter less: about 1,000 count.
+/// After so many frames the span is computed again, and older frames count a quarter less: about 1,000 count.
 const SAMPLES_A_ROUND: u32 = 256;
 /// Where frames are rare, a round ends after so many seconds.
 const SECONDS_A_ROUND: u32 = 10;
@@ -45,7 +45,7 @@ impl HandOver {
         self.current
     }
 
-    /// Tells how long one hand-over took; the new span when it was reckoned anew.
+    /// Counts how long one hand-over took; the new span when it was computed again.
     #[inline]
     pub(super) fn observe(&mut self, span: Nanos) -> Option<Nanos> {
         self.spans.count(span.get() / BUCKET);
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(port.tick(), None);
     }
 
-    /// As above, while a class whose gate is always open sends a frame now and then.
+    /// A span that keeps most frames back comes down while a class with an open gate sends a frame now and then.
     #[test]
     fn comes_down_while_frames_are_rare() {
         let mut port = HandOver::new();

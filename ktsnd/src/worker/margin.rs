@@ -66,7 +66,7 @@ impl Length {
 pub struct Margins(pub [Nanos; Length::COUNT]);
 
 impl Margins {
-    /// The same within the bounds that margins have.
+    /// These margins, within their bounds.
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bounded = self.0;
@@ -76,7 +76,7 @@ impl Margins {
         Self(bounded)
     }
 
-    /// The margins where nothing is known of the machine.
+    /// The margins of a machine that nothing is known of.
     pub const AT_START: Self =
         Self([Nanos::from_micros(60), Nanos::from_micros(150), Nanos::from_micros(300)]);
 }
@@ -225,7 +225,7 @@ impl SpinBudget {
         Self { a_second, second_began: Monotonic::ZERO, spent: Nanos::ZERO }
     }
 
-    /// Whether a spin may begin at `now`.
+    /// True when a spin may begin at `now`.
     pub fn allows(&mut self, now: Monotonic) -> bool {
         if now.since(self.second_began) >= Nanos::from_seconds(1) {
             self.second_began = now;
@@ -234,12 +234,13 @@ impl SpinBudget {
         self.spent < self.a_second
     }
 
-    /// Whether a spin may begin at `now` that only frames without transmit time gain from: the last quarter is not theirs.
+    /// True when a spin may begin at `now` that only frames without transmit time gain from. The last quarter of the budget is not
+    /// for them.
     pub fn allows_untimed(&mut self, now: Monotonic) -> bool {
         self.allows(now) && self.spent.saturating_mul(4) < self.a_second.saturating_mul(3)
     }
 
-    /// Tells how long a spin took.
+    /// Counts a spin that took so long.
     pub fn spend(&mut self, span: Nanos) {
         self.spent = self.spent.saturating_add(span);
     }

@@ -12,11 +12,9 @@ use ktsn_sched::policing::{
     FlowKey, FrameKey, Judged, Police, PolicingConfig, PolicingFault, StreamHandle, StreamIdentification,
 };
 use ktsn_time::Now;
+use ktsn_wire::ipv4::PROTOCOL_UDP;
 
 use crate::stats::StreamFilterStats;
-
-/// UDP, in the header of an IP packet.
-const PROTOCOL_UDP: u8 = 17;
 
 /// The stream filters, gates and meters of one port. Made where allocating is allowed.
 #[derive(Debug)]
@@ -64,16 +62,20 @@ impl Policing {
     }
 }
 
-/// The stream that the datagrams of `flow` belong to, as they leave on `way`. Visits the whole table: asked once for
-/// each destination, then remembered.
-pub(super) fn stream_of(streams: &StreamIdentification, flow: &Flow, way: &Resolved) -> Option<StreamHandle> {
-    let (destination, vlan) = way.template.destination();
+/// The stream that the datagrams of `flow` belong to, with the headers of `resolved`. Visits the whole table, so the answer is
+/// kept for each destination.
+pub(super) fn stream_of(
+    streams: &StreamIdentification,
+    flow: &Flow,
+    resolved: &Resolved,
+) -> Option<StreamHandle> {
+    let (destination, vlan) = resolved.template.destination();
     streams.identify(&FrameKey {
         tenant: u32::from(flow.attachment.0),
         destination: destination.0,
         vlan,
         flow: Some(FlowKey {
-            source: way.template.source(),
+            source: resolved.template.source(),
             destination: flow.destination,
             protocol: PROTOCOL_UDP,
             source_port: Some(flow.source_port),

@@ -1,37 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a taken slot asks for: a datagram or a packet socket's frame, and its way.
+//! What a taken slot asks for: a datagram or a packet socket's frame, and its egress.
 //!
 //! In: a slot's checked metadata with the stream that the registrar found behind it. Out: a [`Sending`] that is kept
-//! while the frame is queued, and the [`Way`] that it would leave by right now. A stream sends only what its socket
+//! while the frame is queued, and the [`Egress`] by which it would leave now. A stream sends only what its socket
 //! can: a UDP socket no frames of its own making, a packet socket no datagrams.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
 use ktsn_model::{DropReason, Priority};
 use ktsn_resolve::{
     AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, NextHop, PortIndex, Refusal, Replica, Resolved,
-    Tables, resolve_link, resolve_link_replica,
+    resolve_link, resolve_link_replica,
 };
 use ktsn_ring::{Frame as SlotFrame, SlotFlags};
 use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
 use ktsn_wire::ipv4::PROTOCOL_UDP;
 use ktsn_wire::{EtherType, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
 
-use super::client::{StreamInfo, flow_of};
 use super::copies::Copies;
-use super::routes::Routes;
+use super::resolver::Resolver;
+use super::stream::{LinkKind, StreamInfo};
 
-/// What a packet socket's payloads are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkKind {
-    /// Whole frames (`SOCK_RAW`).
-    Frames,
-    /// What follows an Ethernet header (`SOCK_DGRAM`).
-    Payloads,
-}
-
-/// What is to be sent, whatever happens to its stream.
+/// The content of a frame, independent of its stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sending {
     /// A UDP datagram.
@@ -40,8 +31,8 @@ pub(super) enum Sending {
     Link(LinkFlow),
 }
 
-/// How it would leave now.
-pub(super) enum Way<'a> {
+/// The port and the headers with which a frame would leave now.
+pub(super) enum Egress<'a> {
     /// By prebuilt headers.
     Datagram(&'a Resolved),
     /// With few octets before it.
@@ -49,8 +40,8 @@ pub(super) enum Way<'a> {
 }
 
 impl Sending {
-    /// `None` when the slot says something that its stream cannot mean.
-    pub(super) fn of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Self> {
+    /// What a slot of this stream sends; `None` when the slot says something that its stream cannot mean.
+    pub(super) fn from_slot(stream: &StreamInfo, slot: &SlotFrame) -> Option<Self> {
         let flags = slot.flags;
         let shape = match stream.link {
             None if flags.is_link() => return None,
@@ -68,7 +59,7 @@ impl Sending {
         Some(Self::Link(LinkFlow { attachment: stream.attachment, if_index: slot.scope, shape }))
     }
 
-    /// Whose it is.
+    /// The attachment that it belongs to.
     pub(super) fn attachment(&self) -> AttachmentIndex {
         match self {
             Self::Datagram(flow) => flow.attachment,
@@ -76,25 +67,24 @@ impl Sending {
         }
     }
 
-    /// Writes the frame to `scratch` as its own interface would carry it; where the headers before `payload` lie there.
-    /// A packet socket's frame has none but what the program left to others, and no tag that is not its own.
+    /// Writes the frame to `scratch` as its own interface would carry it, and returns the range of the headers before `payload`.
+    /// A packet socket's frame has only those headers that its program left to the kernel, and no tag but its own.
     pub(super) fn headers(
         &self,
-        routes: &mut Routes,
-        tables: &Tables,
+        resolver: &mut Resolver,
         payload: &[u8],
         scratch: &mut [u8],
     ) -> Option<Range<usize>> {
         match self {
             Self::Datagram(flow) => {
-                let template = &routes.find(tables, flow).ok()?.template;
+                let template = &resolver.find(flow, Replica::First).ok()?.template;
                 template.write_frame(payload, scratch).ok()?;
                 Some(template.outer_octets()..template.header_octets())
             }
             Self::Link(flow) => match flow.shape {
                 LinkShape::Frame => Some(0..0),
                 LinkShape::Payload { destination, ether_type } => {
-                    let own = tables.attachment(flow.attachment)?.interface().mac();
+                    let own = resolver.tables().attachment(flow.attachment)?.interface().mac();
                     let header = scratch.get_mut(..14)?;
                     header[..6].copy_from_slice(&destination.0);
                     header[6..12].copy_from_slice(&own.0);
@@ -109,60 +99,84 @@ impl Sending {
     /// socket's frame is looked at each time, as its headers may be others than the last one's.
     pub(super) fn stream(
         &self,
-        routes: &mut Routes,
-        tables: &Tables,
+        resolver: &mut Resolver,
         payload: &[u8],
         streams: &StreamIdentification,
     ) -> Option<StreamHandle> {
         match self {
-            Self::Datagram(flow) => routes.stream(tables, flow, streams),
+            Self::Datagram(flow) => resolver.stream(flow, streams),
             Self::Link(flow) => {
-                let way = resolve_link(tables, flow, payload).ok()?;
+                let resolved = resolve_link(resolver.tables(), flow, payload).ok()?;
                 streams.identify(&FrameKey {
                     tenant: u32::from(flow.attachment.0),
-                    destination: way.destination.0,
-                    vlan: way.outer_tag().map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
-                    flow: flow_key(way.ether_type, way.packet(payload)),
+                    destination: resolved.destination.0,
+                    vlan: resolved.outer_tag().map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
+                    flow: flow_key(resolved.ether_type, resolved.packet(payload)),
                 })
             }
         }
     }
 
-    /// Where `payload`, or this copy of it, would leave now.
+    /// The egress of `payload`, or of this copy of it, now.
     ///
     /// # Errors
-    /// [`Refusal`]; a payload that is too long for the way is a drop.
+    /// [`Refusal`]; a payload that is too long for its route is a drop.
     #[inline]
-    pub(super) fn way<'a>(
+    pub(super) fn egress<'a>(
         &self,
-        routes: &'a mut Routes,
-        tables: &Tables,
+        resolver: &'a mut Resolver,
         payload: &[u8],
         replica: Replica,
-    ) -> Result<Way<'a>, Refusal> {
+    ) -> Result<Egress<'a>, Refusal> {
         match self {
-            Self::Datagram(flow) => Way::of(routes.find_replica(tables, flow, replica)?, payload),
-            Self::Link(flow) => resolve_link_replica(tables, flow, payload, replica).map(Way::Link),
+            Self::Datagram(flow) => Egress::datagram(resolver.find(flow, replica)?, payload),
+            Self::Link(flow) => {
+                resolve_link_replica(resolver.tables(), flow, payload, replica).map(Egress::Link)
+            }
         }
     }
 
-    /// Where the first frame of `payload` will leave; with whose MAC address, if that is not known yet. It is known in good time
-    /// perhaps: [`Self::way`] tells then.
+    /// The egress of the first frame of `payload`, ahead of time. If the next hop's MAC address is unknown, the next hop is
+    /// returned too. The frame may still be queued: [`Self::egress`] is asked again before it is sent.
     ///
     /// # Errors
-    /// As `way`; a packet socket's frame waits for nobody.
-    pub(super) fn way_ahead<'a>(
+    /// [`Refusal`]; a packet socket's frame has no next hop to wait for.
+    pub(super) fn egress_ahead<'a>(
         &self,
-        routes: &'a mut Routes,
-        tables: &Tables,
+        resolver: &'a mut Resolver,
         payload: &[u8],
-    ) -> Result<(Way<'a>, Option<NextHop>), Refusal> {
+    ) -> Result<(Egress<'a>, Option<NextHop>), Refusal> {
         let Self::Datagram(flow) = self else {
-            return self.way(routes, tables, payload, Replica::First).map(|way| (way, None));
+            return self.egress(resolver, payload, Replica::First).map(|egress| (egress, None));
         };
-        let (way, wanted) = routes.find_ahead(tables, flow)?;
-        Ok((Way::of(way, payload)?, wanted))
+        let (resolved, unresolved) = resolver.find_ahead(flow)?;
+        Ok((Egress::datagram(resolved, payload)?, unresolved))
     }
+}
+
+/// The flow of a slot, or `None` when it says something impossible.
+fn flow_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Flow> {
+    let (destination, destination_port, scope) = if slot.flags.contains(SlotFlags::CONNECTED) {
+        let peer = stream.peer?;
+        let scope = if let SocketAddr::V6(v6) = peer { v6.scope_id() } else { 0 };
+        (peer.ip().to_canonical(), peer.port(), scope)
+    } else {
+        (IpAddr::V6(Ipv6Addr::from(slot.address)).to_canonical(), slot.port, slot.scope)
+    };
+    if destination_port == 0 || (destination.is_ipv6() && stream.local.is_ipv4()) {
+        return None;
+    }
+    let bound = stream.local.ip().to_canonical();
+    Some(Flow {
+        attachment: stream.attachment,
+        bound: (!bound.is_unspecified()).then_some(bound),
+        source_port: stream.local.port(),
+        destination,
+        destination_port,
+        scope,
+        traffic_class: if slot.flags.contains(SlotFlags::TRAFFIC_CLASS) { slot.traffic_class } else { 0 },
+        hop_limit: if slot.flags.contains(SlotFlags::HOP_LIMIT) { slot.hop_limit } else { 0 },
+    })
 }
 
 /// The IP flow of a packet, with ports where it is a whole UDP datagram.
@@ -190,8 +204,8 @@ fn flow_key(ether_type: EtherType, packet: &[u8]) -> Option<FlowKey> {
     })
 }
 
-impl<'a> Way<'a> {
-    fn of(resolved: &'a Resolved, payload: &[u8]) -> Result<Self, Refusal> {
+impl<'a> Egress<'a> {
+    fn datagram(resolved: &'a Resolved, payload: &[u8]) -> Result<Self, Refusal> {
         let fits = payload.len() <= usize::from(resolved.payload_max);
         if fits { Ok(Self::Datagram(resolved)) } else { Err(Refusal::Drop(DropReason::TooLong, None)) }
     }
@@ -199,27 +213,27 @@ impl<'a> Way<'a> {
     /// The port to hand it to.
     pub(super) fn port(&self) -> PortIndex {
         match self {
-            Self::Datagram(way) => way.port,
-            Self::Link(way) => way.port,
+            Self::Datagram(resolved) => resolved.port,
+            Self::Link(resolved) => resolved.port,
         }
     }
 
-    /// Which of several copies this is, if there are several; and how many before it cannot leave.
+    /// The copy that this is, where there are several, and how many copies before it have no route.
     #[inline]
     pub(super) fn copies(&self) -> (Copies, u16) {
         match self {
-            Self::Datagram(way) => (Copies::of(way.replica), way.skipped),
-            Self::Link(way) => (Copies::of(way.replica), way.skipped),
+            Self::Datagram(resolved) => (Copies::first(resolved.replica), resolved.skipped),
+            Self::Link(resolved) => (Copies::first(resolved.replica), resolved.skipped),
         }
     }
 
     /// Octet times on the link, and octets of the service data unit.
     pub(super) fn lengths(&self, payload: &[u8]) -> (u32, u32) {
         match self {
-            Self::Datagram(way) => {
-                (way.template.wire_octets(payload.len()), way.template.sdu_octets(payload.len()))
+            Self::Datagram(resolved) => {
+                (resolved.template.wire_octets(payload.len()), resolved.template.sdu_octets(payload.len()))
             }
-            Self::Link(way) => (way.wire_octets(), way.sdu_octets),
+            Self::Link(resolved) => (resolved.wire_octets(), resolved.sdu_octets),
         }
     }
 
@@ -227,7 +241,7 @@ impl<'a> Way<'a> {
     /// wrote itself.
     pub(super) fn priority(&self, socket: u8) -> Priority {
         let own_tag = match self {
-            Self::Link(way) => way.tag.filter(|_| way.is_own_tag && socket == 0),
+            Self::Link(resolved) => resolved.tag.filter(|_| resolved.is_own_tag && socket == 0),
             Self::Datagram(_) => None,
         };
         Priority::capped(u32::from(own_tag.map_or(socket, |tag| tag.pcp.get())))
@@ -237,8 +251,10 @@ impl<'a> Way<'a> {
     #[inline]
     pub(super) fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
         match self {
-            Self::Datagram(way) => way.template.write_frame_identified(payload, identification, out).ok(),
-            Self::Link(way) => way.write(payload, identification, out),
+            Self::Datagram(resolved) => {
+                resolved.template.write_frame_identified(payload, identification, out).ok()
+            }
+            Self::Link(resolved) => resolved.write(payload, identification, out),
         }
     }
 }

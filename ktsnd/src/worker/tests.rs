@@ -7,6 +7,7 @@ mod captured;
 mod clock;
 mod commands;
 mod copies;
+mod fake;
 mod flood;
 mod gates;
 mod held;
@@ -21,16 +22,26 @@ mod world;
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use ktsn_model::DropReason;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::{ClockId, RegionState};
+use ktsn_time::Nanos;
 use ktsn_wire::dissect;
 use proptest::prelude::*;
 
 use super::*;
-use world::{AHEAD, App, World, policy, tables};
+use crate::limits;
+pub(super) use fake::Fake;
+use world::{AHEAD, World, tables};
+pub(super) use world::{App, Clocks, policy};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
+
+/// A scheduler without gates.
+pub(super) fn time_aware() -> ktsn_sched::TimeAware {
+    World::time_aware(None)
+}
 
 /// The payload of a VXLAN frame.
 fn payload(frame: &[u8]) -> Vec<u8> {
@@ -147,7 +158,7 @@ fn a_full_region_of_a_process_that_was_killed() {
 }
 
 #[test]
-fn detaching_drops_what_is_queued_and_tells_the_client() {
+fn detaching_drops_what_is_queued_and_marks_the_region() {
     let mut world = World::new(800);
     let app = world.client(64);
     let now = world.clocks.at();
@@ -317,7 +328,7 @@ fn app_and_other_go_on(world: &mut World, other: &App, now: u64) {
     assert_eq!(sent, [b"good".to_vec(), b"another tenant".to_vec()]);
 }
 
-/// More commands than one pass applies must not be slept over: nobody rings for them again.
+/// More commands than one pass applies must not be slept over: no doorbell rings for them again.
 #[test]
 fn many_commands_are_applied_without_sleeping_between() {
     let mut world = World::new(800);
@@ -447,7 +458,8 @@ fn one_attachment_cannot_fill_the_queue_of_all() {
     let app = world.client(64);
     let now = world.clocks.at();
     // As if most of its share were queued already.
-    world.worker.attachments[0].as_mut().unwrap().usage.queued = limits::ATTACHMENT_QUEUED_MAX - 2;
+    let attachment = world.worker.attachments.get_mut(AttachmentIndex(0)).unwrap();
+    (0..limits::ATTACHMENT_QUEUED_MAX - 2).for_each(|_| attachment.count_queued());
     for _ in 0..5 {
         app.push(ClockId::Monotonic, now + MS, now, b"share");
     }

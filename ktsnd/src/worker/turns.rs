@@ -1,16 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order in which rings are looked at: fair by attachment, not by connection.
+//! The order in which rings are polled: fair by attachment, not by connection.
 //!
-//! In: which clients are active, and the attachment and level of each. Out: the client to look at next. Attachments of one
-//! level take turns, and so do the clients of one attachment: an attachment with 256 active clients gets as many looks as one
+//! In: which clients are active, and the attachment and level of each. Out: the client to poll next. Attachments of one
+//! level take turns, and so do the clients of one attachment: an attachment with 256 active clients gets as many polls as one
 //! with a single client. The level is the highest traffic class that the configuration grants the attachment; what a slot
 //! says of its priority plays no part, as the program writes it. It allocates when it is made, never later; each call takes
 //! constant time.
+
+use crate::limits::{EMPTY_LOOKS, LOOKS_A_PASS};
 
 /// No client, no attachment.
 const NONE: u16 = u16::MAX;
 /// One level for each traffic class.
 pub(super) const LEVELS: usize = 8;
+
+/// One round of intake: the levels in turn, and in each level the attachments.
+#[derive(Debug)]
+pub(super) struct Round {
+    /// The level at which the round began.
+    first: usize,
+    /// How many levels were begun.
+    levels: usize,
+    polls_left: usize,
+    /// Empty rings of the attachment that has the turn.
+    empty: usize,
+}
+
+impl Round {
+    fn level(&self) -> usize {
+        (self.first + LEVELS + 1 - self.levels) % LEVELS
+    }
+}
 
 /// A ring of numbers: each knows the next and the one before.
 #[derive(Debug)]
@@ -24,7 +44,7 @@ impl Links {
         Self { next: vec![NONE; count].into_boxed_slice(), before: vec![NONE; count].into_boxed_slice() }
     }
 
-    /// Whether the number is in a ring.
+    /// True when the number is in a ring.
     fn is_in(&self, number: u16) -> bool {
         self.next.get(usize::from(number)).is_some_and(|next| *next != NONE)
     }
@@ -57,21 +77,21 @@ impl Links {
     }
 }
 
-/// See the module.
+/// The active clients, in rings by attachment and level.
 #[derive(Debug)]
 pub(super) struct Turns {
     clients: Links,
     /// The attachment of each active client.
     attachment_of: Box<[u16]>,
-    /// By attachment: the client whose turn it is, and how many are active.
+    /// By attachment: the client that has the turn, and how many are active.
     client_turn: Box<[u16]>,
     counts: Box<[u16]>,
     attachments: Links,
     levels: Box<[u8]>,
-    /// By level: the attachment whose turn it is, and how many clients are active.
+    /// By level: the attachment that has the turn, and how many clients are active.
     attachment_turn: [u16; LEVELS],
     level_counts: [usize; LEVELS],
-    /// The level of the last look of [`Self::next_of_any`].
+    /// The level of the last poll of [`Self::next_of_any`].
     level_turn: usize,
     /// The level below the highest that began an intake last.
     lower_turn: usize,
@@ -156,7 +176,7 @@ impl Turns {
         }
     }
 
-    /// Whether the client is active.
+    /// True when the client is active.
     pub(super) fn contains(&self, client: usize) -> bool {
         self.attachment_of.get(client).is_some_and(|of| *of != NONE)
     }
@@ -176,13 +196,13 @@ impl Turns {
         self.level_counts[level] += count;
     }
 
-    /// The client to look at, of those of one level.
-    pub(super) fn whose_turn(&self, level: usize) -> Option<usize> {
+    /// The client to poll next, of those of one level.
+    pub(super) fn turn_of(&self, level: usize) -> Option<usize> {
         let turn = self.client_turn.get(usize::from(self.attachment_turn[level]))?;
         Some(usize::from(*turn))
     }
 
-    /// The next look at this level is at the same attachment's next client. How many clients the attachment has.
+    /// The next poll at this level is of the same attachment's next client. Returns how many clients the attachment has.
     pub(super) fn pass_on_client(&mut self, level: usize) -> usize {
         let attachment = usize::from(self.attachment_turn[level]);
         let Some(turn) = self.client_turn.get_mut(attachment) else { return 0 };
@@ -190,24 +210,24 @@ impl Turns {
         usize::from(self.counts[attachment])
     }
 
-    /// The next look at this level is at the next attachment.
+    /// The next poll at this level is of the next attachment.
     pub(super) fn pass_on_attachment(&mut self, level: usize) {
         if let Some(next) = self.attachments.next.get(usize::from(self.attachment_turn[level])) {
             self.attachment_turn[level] = *next;
         }
     }
 
-    /// The next look at this level is at the next attachment, and the one after at this attachment's next client.
+    /// The next poll at this level is of the next attachment, and the one after of this attachment's next client.
     pub(super) fn pass_on(&mut self, level: usize) {
         self.pass_on_client(level);
         self.pass_on_attachment(level);
     }
 
-    /// The client to look at, of all: levels take turns, too. The next look is at another one.
+    /// The client to poll next, of all: levels take turns, too. The next poll is of another one.
     pub(super) fn next_of_any(&mut self) -> Option<usize> {
         for _ in 0..LEVELS {
             self.level_turn = (self.level_turn + 1) % LEVELS;
-            if let Some(client) = self.whose_turn(self.level_turn) {
+            if let Some(client) = self.turn_of(self.level_turn) {
                 self.pass_on(self.level_turn);
                 return Some(client);
             }
@@ -225,7 +245,53 @@ impl Turns {
         self.lower_turn
     }
 
-    /// The next look at the client's attachment is at this client.
+    /// Begins a round at the highest level, or at a lower one.
+    pub(super) fn begin_round(&mut self, is_lower_first: bool) -> Round {
+        let first = if is_lower_first { self.next_lower_level() } else { LEVELS - 1 };
+        Round { first, levels: 0, polls_left: 0, empty: 0 }
+    }
+
+    /// Polls rings in turn, a bounded number at each level, until one `has_frame`; its client, which keeps the turn until
+    /// [`Self::pass_round`].
+    pub(super) fn next_in_round(
+        &mut self,
+        round: &mut Round,
+        mut has_frame: impl FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        loop {
+            if round.polls_left == 0 {
+                if round.levels == LEVELS {
+                    return None;
+                }
+                round.levels += 1;
+                (round.polls_left, round.empty) = (self.len_of(round.level()).min(LOOKS_A_PASS), 0);
+                continue;
+            }
+            round.polls_left -= 1;
+            let level = round.level();
+            let Some(client) = self.turn_of(level) else {
+                round.polls_left = 0;
+                continue;
+            };
+            if has_frame(client) {
+                return Some(client);
+            }
+            // An empty ring costs its attachment no turn, unless it has many of them.
+            round.empty += 1;
+            if round.empty >= self.pass_on_client(level).min(EMPTY_LOOKS) {
+                round.empty = 0;
+                self.pass_on_attachment(level);
+            }
+        }
+    }
+
+    /// The client that [`Self::next_in_round`] returned was served: the next attachment has the turn.
+    pub(super) fn pass_round(&mut self, round: &mut Round) {
+        round.empty = 0;
+        self.pass_on(round.level());
+    }
+
+    /// The next poll of the client's attachment is of this client.
     pub(super) fn point_at(&mut self, client: usize) {
         if let Some(of) = self.attachment_of.get(client)
             && let Some(turn) = self.client_turn.get_mut(usize::from(*of))

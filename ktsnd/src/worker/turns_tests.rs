@@ -110,7 +110,7 @@ proptest! {
                     model.set_level(attachment, level);
                 }
                 Step::Next(level) => {
-                    prop_assert_eq!(turns.whose_turn(level), model.next_of(level));
+                    prop_assert_eq!(turns.turn_of(level), model.next_of(level));
                     turns.pass_on(level);
                 }
                 Step::NextClient(level) => {

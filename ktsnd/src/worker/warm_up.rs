@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the way into the kernel is made warm before a transmit time: by a call of the port
+//! Whether to warm up the way into the kernel before a transmit time: by a call of the port
 //! ([`Port::warm_up`](ktsn_port::Port::warm_up)), or by a rehearsal.
 //!
-//! In: how long that took. Out: whether to do it again. Where it usually takes so long that a frame could be late it is left out, and
-//! tried again now and then.
+//! In: how long that took. Out: whether to do it again. Where it usually takes so long that a frame could be late, it is left out,
+//! and tried again now and then.
 
 use ktsn_time::Nanos;
 
 use crate::limits;
 
-/// Warming up stops when so many more calls were slow than quick.
+/// Warming a port up stops when so many more calls were slow than quick.
 const OFF: u8 = 16;
 /// Frames until a port that was slow is tried again.
 const PAUSE: u16 = 1024;
-/// The same of a rehearsal.
+/// Rehearsals stop when so many more of them were slow than quick.
 const REHEARSALS_OFF: u8 = 4;
+/// Rare frames until a rehearsal is tried again.
 const REHEARSALS_PAUSE: u16 = 64;
 
 /// The experience with one way to warm up.
@@ -22,7 +23,7 @@ const REHEARSALS_PAUSE: u16 = 64;
 pub(super) struct WarmUp {
     slow: u8,
     left_out: u16,
-    /// It is left out where less time is left before the frame.
+    /// Warming up is left out where less time than this is left before the frame.
     least: Nanos,
     /// A longer call is a slow one.
     quick: Nanos,
@@ -31,21 +32,21 @@ pub(super) struct WarmUp {
 }
 
 impl WarmUp {
-    /// That of a port.
-    pub(super) fn of_port() -> Self {
+    /// The experience with calls of a port.
+    pub(super) fn for_port() -> Self {
         let least = limits::WARM_UP;
         Self { slow: 0, left_out: 0, least, quick: Nanos::new(least.get() / 2), off: OFF, pause: PAUSE }
     }
 
-    /// That of rehearsals.
-    pub(super) fn of_rehearsal() -> Self {
+    /// The experience with rehearsals.
+    pub(super) fn for_rehearsal() -> Self {
         let least = limits::REHEARSAL_LEAST;
         Self { slow: 0, left_out: 0, least, quick: least, off: REHEARSALS_OFF, pause: REHEARSALS_PAUSE }
     }
 
-    /// Whether the next frame, `ahead` of its time, is warmed up for.
+    /// True when to warm up is worth it for a frame that is due in `ahead`.
     #[inline]
-    pub(super) fn is_wanted(&mut self, ahead: Nanos) -> bool {
+    pub(super) fn is_worth(&mut self, ahead: Nanos) -> bool {
         if ahead < self.least {
             return false;
         }
@@ -74,17 +75,17 @@ mod tests {
 
     #[test]
     fn it_is_off_where_it_is_usually_slow_and_comes_back() {
-        let mut port = WarmUp::of_port();
+        let mut port = WarmUp::for_port();
         let (quick, slow) = (Nanos::new(300), Nanos::new(3_000));
-        assert!(!port.is_wanted(Nanos::new(1_999)) && port.is_wanted(limits::WARM_UP));
+        assert!(!port.is_worth(Nanos::new(1_999)) && port.is_worth(limits::WARM_UP));
         // A stall now and then changes nothing.
         for _ in 0..1_000 {
             port.took(slow);
             port.took(quick);
-            assert!(port.is_wanted(limits::WARM_UP));
+            assert!(port.is_worth(limits::WARM_UP));
         }
         (0..OFF).for_each(|_| port.took(slow));
-        let tried = |port: &mut WarmUp| (0..4 * PAUSE).filter(|_| port.is_wanted(limits::WARM_UP)).count();
+        let tried = |port: &mut WarmUp| (0..4 * PAUSE).filter(|_| port.is_worth(limits::WARM_UP)).count();
         assert_eq!(tried(&mut port), 4);
         port.took(slow);
         assert_eq!(tried(&mut port), 4);

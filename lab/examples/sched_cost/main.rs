@@ -126,8 +126,9 @@ fn measure() -> Result<String, String> {
     }
     let allocations = sys::allocations() - armed;
     let micro = subjects.iter().map(Subject::figure).collect::<Result<Vec<_>, _>>()?;
-    let told = serde_json::json!({ "micro": micro, "allocations": allocations, "allocations_before": armed });
-    Ok(told.to_string())
+    let result =
+        serde_json::json!({ "micro": micro, "allocations": allocations, "allocations_before": armed });
+    Ok(result.to_string())
 }
 
 fn main() -> ExitCode {

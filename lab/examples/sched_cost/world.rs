@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Worlds whose decisions are timed. In: a count of entries or of streams. Out: a selection with frames, and steps through
+//! Worlds for timing decisions. In: a count of entries or of streams. Out: a selection with frames, and steps through
 //! it exactly as a worker takes them: decide, hand over, decide, jump to the instant it said.
 
 use ktsn_model::{
     AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, LatePolicy, TrafficClass,
 };
-use ktsn_sched::{
-    ClassOptions, Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions,
-};
+use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 
@@ -68,11 +66,9 @@ impl World {
         let offset = Offset::between(Tai::ZERO.saturating_add(TAI_OFFSET), Monotonic::ZERO);
         let now = offset.now(Monotonic::from_nanos(1_000_000_000));
         let mut selection = TimeAware::new(TimeAwareOptions {
-            capacity: streams as usize,
-            tenants: 1,
             link_speed: Some(LINK_SPEED),
             hand_over: Nanos::from_micros(1),
-            classes: [ClassOptions::default(); TrafficClass::COUNT],
+            ..TimeAwareOptions::gates(streams as usize, 1)
         });
         // The first program replaces none.
         drop(selection.set_admin(program(entries, now.tai)?, now));
@@ -164,7 +160,7 @@ impl World {
         self.keep(retired);
     }
 
-    /// What came out is freed at the very end, as a worker leaves it to somebody else.
+    /// What came out is freed at the very end, as a worker leaves it to another thread.
     fn keep(&mut self, program: Option<Box<GateProgram>>) {
         if let Some(place) = self.retired.iter_mut().find(|place| place.is_none()) {
             *place = program;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a thread's `sendto` calls began and ended, and when it had a CPU, by the kernel's own trace: nobody has to take the
-//! daemon's word.
+//! When a thread's `sendto` calls began and ended, and when it had a CPU, by the kernel's own trace instead of the
+//! daemon's statement.
 //!
 //! In: a thread. Out: its calls and runs, in order, on CLOCK_MONOTONIC, to the nanosecond. An instance of ftrace of its own
 //! (tracefs, mounted privately), with a filter on the thread; removed on drop. Lost events are an error, never a gap.
+//! The trace is read as text with the option `raw`, which prints an event as `PID CPU NANOSECONDS type: ID`. The PID is
+//! the thread that has the CPU at that moment: at a switch the thread that leaves it.
 //!
 //! What it costs: about 0.3 µs at each end of a call and of a run, and a slower entry into every system call of the machine.
 
-mod pages;
 mod timeline;
 
 pub(crate) use timeline::Mark;
@@ -17,8 +18,7 @@ use crate::command::run;
 use crate::error::LabError;
 use crate::sys;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "ktsnlab-";
@@ -39,9 +39,6 @@ pub struct Trace {
     instance: PathBuf,
     thread: u32,
     ids: [u16; 3],
-    /// Where in a switch the number of the thread that leaves the CPU stands.
-    leaves: usize,
-    page_octets: usize,
 }
 
 impl Trace {
@@ -61,7 +58,7 @@ impl Trace {
             .map_err(|error| impossible(format!("the kernel's trace of system calls: {error}")))?;
         let instance = tracefs.join("instances").join(format!("{PREFIX}{}-{thread}", std::process::id()));
         // From here on drop undoes what exists.
-        let mut trace = Self { tracefs, instance, thread, ids: [0; 3], leaves: 0, page_octets: 4096 };
+        let mut trace = Self { tracefs, instance, thread, ids: [0; 3] };
         trace.sweep();
         std::fs::create_dir(&trace.instance).map_err(LabError::file(&trace.instance))?;
         for (index, event) in EVENTS.iter().enumerate() {
@@ -69,14 +66,9 @@ impl Trace {
             let id = id.ok().and_then(|text| text.trim().parse().ok());
             trace.ids[index] = id.ok_or_else(|| impossible(format!("no trace event {event}")))?;
         }
-        let format = trace.read(&format!("events/{SWITCH}/format")).unwrap_or_default();
-        trace.leaves = offset_of(&format, "prev_pid")
-            .ok_or_else(|| impossible(format!("{SWITCH} does not say which thread leaves the CPU")))?;
-        let sub_buffer =
-            trace.read("buffer_subbuf_size_kb").ok().and_then(|text| text.trim().parse::<usize>().ok());
-        trace.page_octets = sub_buffer.map_or(4096, |kib| kib * 1024);
         trace.write("tracing_on", "0")?;
         trace.write("trace_clock", "mono")?;
+        trace.write("options/raw", "1")?;
         trace.write("buffer_size_kb", &(calls * CALL_OCTETS / 1024 + 64).to_string())?;
         for event in EVENTS {
             let filter = match event {
@@ -96,22 +88,28 @@ impl Trace {
     /// The kernel lost events, or gave what cannot be read.
     pub fn finish(self) -> Result<Timeline, LabError> {
         self.write("tracing_on", "0")?;
-        let mut marks = Vec::new();
         let per_cpu = self.instance.join("per_cpu");
-        let mut cpus: Vec<PathBuf> = std::fs::read_dir(&per_cpu)
-            .map_err(LabError::file(&per_cpu))?
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
-        cpus.sort();
-        for cpu in cpus {
-            self.check_lost(&cpu)?;
-            self.read_cpu(&cpu, &mut marks)?;
+        for cpu in std::fs::read_dir(&per_cpu).map_err(LabError::file(&per_cpu))?.flatten() {
+            Self::check_lost(&cpu.path())?;
+        }
+        let path = self.instance.join("trace");
+        let file = File::open(&path).map_err(LabError::file(&path))?;
+        let mut marks = Vec::new();
+        for line in BufReader::new(file).lines() {
+            let line = line.map_err(LabError::file(&path))?;
+            if line.starts_with('#') {
+                continue;
+            }
+            let mark = mark(&line, self.ids, self.thread).ok_or_else(|| LabError::Contents {
+                path: path.clone(),
+                problem: format!("a line of another form than expected: {line:?}"),
+            })?;
+            marks.push(mark);
         }
         Ok(Timeline::of(marks))
     }
 
-    fn check_lost(&self, cpu: &Path) -> Result<(), LabError> {
+    fn check_lost(cpu: &Path) -> Result<(), LabError> {
         let path = cpu.join("stats");
         let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
         let lost = |line: &&str| {
@@ -124,42 +122,6 @@ impl Trace {
                 Err(LabError::Contents { path, problem: format!("the trace lost events ({line})") })
             }
             None => Ok(()),
-        }
-    }
-
-    fn read_cpu(&self, cpu: &Path, marks: &mut Vec<(u64, Mark)>) -> Result<(), LabError> {
-        let path = cpu.join("trace_pipe_raw");
-        let failed = || LabError::file(&path);
-        let mut file: File =
-            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(failed())?;
-        let mut page = vec![0; self.page_octets];
-        loop {
-            let octets = match file.read(&mut page) {
-                Ok(0) => return Ok(()),
-                Ok(octets) => octets,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(failed()(error)),
-            };
-            pages::events(&page[..octets], &mut |event| {
-                marks.extend(self.mark(event.data).map(|mark| (event.nanos, mark)));
-            })
-            .ok_or_else(|| LabError::Contents {
-                path: path.clone(),
-                problem: "a page of another layout than expected".to_owned(),
-            })?;
-        }
-    }
-
-    /// What an event says of the thread.
-    fn mark(&self, data: &[u8]) -> Option<Mark> {
-        let id = u16::from_ne_bytes(*data.first_chunk()?);
-        match self.ids.iter().position(|&known| known == id)? {
-            0 => Some(Mark::Enter),
-            1 => Some(Mark::Exit),
-            _ => {
-                let left = u32::from_ne_bytes(*data.get(self.leaves..)?.first_chunk()?);
-                Some(if left == self.thread { Mark::Off } else { Mark::On })
-            }
         }
     }
 
@@ -196,7 +158,7 @@ impl Drop for Trace {
     }
 }
 
-/// The trace has the numbers of the kernel's first process namespace. In another one a thread's number is somebody else's there.
+/// The trace has the numbers of the kernel's first process namespace. In another namespace a thread has another number there.
 fn same_numbers(processes: &Path) -> Result<(), LabError> {
     if processes == Path::new(FIRST_PROCESSES) {
         return Ok(());
@@ -210,13 +172,19 @@ fn same_numbers(processes: &Path) -> Result<(), LabError> {
     })
 }
 
-/// Where `field` stands in an event, by the kernel's description of it.
-fn offset_of(format: &str, field: &str) -> Option<usize> {
-    let line = format.lines().find(|line| {
-        let name = line.split(';').next().unwrap_or_default();
-        line.trim_start().starts_with("field:") && name.rsplit(' ').next() == Some(field)
-    })?;
-    line.split(';').find_map(|part| part.trim().strip_prefix("offset:"))?.parse().ok()
+/// What a line of the trace says of `thread`, and when; `ids` are those of [`EVENTS`].
+fn mark(line: &str, ids: [u16; 3], thread: u32) -> Option<(u64, Mark)> {
+    let mut words = line.split_ascii_whitespace();
+    let pid: u32 = words.next()?.parse().ok()?;
+    let nanos = words.nth(1)?.parse().ok()?;
+    let id: u16 = words.nth(1)?.parse().ok()?;
+    let mark = match ids.iter().position(|&known| known == id)? {
+        0 => Mark::Enter,
+        1 => Mark::Exit,
+        _ if pid == thread => Mark::Off,
+        _ => Mark::On,
+    };
+    Some((nanos, mark))
 }
 
 /// The thread of process `pid` that is called `name`.
@@ -249,13 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_field_is_read_not_guessed() {
-        let format = "name: sched_switch\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\n\n\
-                      \tfield:char prev_comm[16];\toffset:8;\tsize:16;\n\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\n\
-                      print fmt: \"prev_pid=%d\", REC->prev_pid\n";
-        assert_eq!(offset_of(format, "prev_pid"), Some(24));
-        assert_eq!(offset_of(format, "pid"), None);
-        assert_eq!(offset_of("", "prev_pid"), None);
+    fn a_line_of_the_trace_is_a_mark() {
+        let seen = |line| mark(line, [5, 6, 7], 42);
+        assert_eq!(seen("42 1 76908227111599 type: 5"), Some((76_908_227_111_599, Mark::Enter)));
+        assert_eq!(seen("42 0 9 type: 6"), Some((9, Mark::Exit)));
+        assert_eq!(seen("42 0 9 type: 7"), Some((9, Mark::Off)));
+        assert_eq!(seen("0 1 9 type: 7"), Some((9, Mark::On)));
+        for wrong in ["", "CPU:1 [LOST 7 EVENTS]", "42 0 9 type: 8", "42 0 9", "42 0 -9 type: 5"] {
+            assert_eq!(seen(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

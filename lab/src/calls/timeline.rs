@@ -69,13 +69,13 @@ impl Timeline {
         line
     }
 
-    /// Its calls.
+    /// The calls of the thread.
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
     }
 
-    /// Its runs.
+    /// The spans in which the thread had a CPU.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs

@@ -3,6 +3,7 @@
 //! Ratios are of medians over the rounds; the bars are the 64 octet ones, counts hold at every payload.
 
 use super::WayName;
+use crate::container::bars::HARD_COUNTS;
 use ktsn_measure::results::{Document, Question, Round};
 
 /// The payload that the ratios are about.
@@ -42,20 +43,15 @@ const fn question<'a>(metric: &'a str, payload: usize, to: Option<&'a str>, bar:
     Question { metric, payload_octets: payload, load: Some("idle"), of, to, bar: Some(bar) }
 }
 
-/// What must never be: a frame of ktsnd's lost, early, duplicated, reordered, or not taken by it; one sentence each.
+/// The frames of ktsnd that were lost, early, duplicated, reordered or not taken; one sentence for each series and count.
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
     let ours = document.series.iter().filter(|s| s.path == WayName::TsnCni.name() && s.round == Round::All);
     for series in ours {
         let octets = series.payload_octets;
-        for metric in ["lost", "early", "duplicates", "reordered"] {
-            let count = series.metric(metric);
-            if count != Some(0.0) {
-                let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-                found.push(format!("tsn-cni, {octets} octets: {metric} is {count}, expected 0"));
-            }
-        }
+        let nonzero = series.nonzero(&HARD_COUNTS);
+        found.extend(nonzero.map(|fault| format!("tsn-cni, {octets} octets: {fault}, expected 0")));
         if series.frames_sent != series.frames_intended {
             found.push(format!("tsn-cni, {octets} octets: not every frame was accepted"));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The experiment `k8s`: the paths of the paper between pods of a Kubernetes cluster that somebody else has set up.
+//! The experiment `k8s`: the paths of the paper between pods of a Kubernetes cluster that is already there.
 //!
 //! In: a [`Site`] (how a command gets into each pod, where its files come out), a [`Plan`]. Out: a document
 //! `ktsn.results/1` with its raw records, and what the bars say. It starts nothing but talkers, listeners and taps, and
@@ -17,21 +17,16 @@ mod site;
 pub use bars::{missed, violations};
 pub use site::{End, Site, Way, WayName};
 
-use crate::container::{DEADLINE, Event, LEAD, Outcome};
+use crate::container::{DEADLINE, LEAD};
 use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::exclusive::{MeasureLock, check_machine};
-use crate::tools::Tools;
-use ktsn_measure::environment::Environment;
+use crate::exclusive::check_machine;
+use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
 use ktsn_measure::payload::check_size;
-use ktsn_measure::records::RunRecords;
-use ktsn_measure::results::{Document, Series};
+use ktsn_measure::results::Document;
 use ktsn_time::Nanos;
-use one_run::{Bench, Observed};
-use std::path::PathBuf;
+use one_run::Bench;
 
-/// How often a run is repeated whose observation broke.
-const REPEATS_MAX: u32 = 3;
 /// The rule in words, for the results.
 const VOID_RULE: &str = "a stepped clock or a frame that the tap lost voids a run, which is repeated at most 3 times; nothing else \
      does. The control plane and both kubelets run on the same two CPUs all the time: nobody waits for a quiet machine, and \
@@ -50,12 +45,8 @@ pub struct Plan {
     pub frames: u64,
     /// Distance of two transmit times.
     pub period: Nanos,
-    /// The programs of this machine; of these only `ktsn` is used, for the tap.
-    pub tools: Tools,
-    /// The machine's measuring lock.
-    pub lock: PathBuf,
-    /// The command that repeats it.
-    pub command: Vec<String>,
+    /// Programs of this machine (of these only `ktsn` is used, for the tap), lock, command.
+    pub setup: Setup,
 }
 
 impl Plan {
@@ -88,69 +79,35 @@ impl Plan {
 ///
 /// # Errors
 /// [`LabError`].
-pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
+pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     check_machine()?;
-    let _lock = MeasureLock::take(&plan.lock, || watch(Event::WaitingForLock))?;
+    let _lock = plan.setup.take_lock(watch)?;
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let daemon = Daemon::elsewhere(&plan.site.daemon_run_dir, plan.site.daemon_pid)?;
     let bench = Bench { plan, daemon, directory: directory.path() };
-    let (mut observed, mut sequence) = (Vec::new(), 0);
+    let (mut series, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
     for round in 1..=plan.rounds {
         for &payload in &plan.payloads {
             for way in &plan.site.ways {
                 let name = way.path.name();
                 watch(Event::Step(&format!("round {round}: {name}, {payload} octets")));
-                observed.push(valid_run(&bench, way, payload, round, &mut sequence, watch)?);
+                let ((mut figures, run), voided) = repeat_void(name, watch, || {
+                    sequence += plan.frames;
+                    bench.run(way, payload, round, sequence - plan.frames)
+                })?;
+                figures.voided_rounds = Some(voided);
+                series.push(figures);
+                runs.push(run);
                 watch(Event::Done);
             }
         }
     }
-    let mut document = Document::new("k8s", plan.command.clone(), Environment::read());
+    let mut document = Document::new("k8s", plan.setup.command.clone());
     describe(plan, &mut document);
-    for &payload in &plan.payloads {
-        for way in &plan.site.ways {
-            let of = |one: &&Observed| {
-                (one.series.path.as_str(), one.series.payload_octets) == (way.path.name(), payload)
-            };
-            let rounds: Vec<Series> = observed.iter().filter(of).map(|one| one.series.clone()).collect();
-            document.add_rounds(rounds);
-        }
-    }
+    document.add_series(series);
     bars::compare(&mut document);
-    let runs: Vec<RunRecords> = observed.into_iter().map(|one| one.run).collect();
     Ok(Outcome { document, runs })
-}
-
-/// One run; repeated, as the void rule says, when its observation broke.
-fn valid_run(
-    bench: &Bench<'_>,
-    way: &Way,
-    payload: usize,
-    round: u32,
-    sequence: &mut u64,
-    watch: &mut dyn FnMut(Event<'_>),
-) -> Result<Observed, LabError> {
-    let mut voided = 0;
-    loop {
-        let mut one = bench.run(way, payload, round, *sequence)?;
-        *sequence += bench.plan.frames;
-        match one.broken.take() {
-            None => {
-                one.series.voided_rounds = Some(voided);
-                return Ok(one);
-            }
-            Some(reason) if voided < u64::from(REPEATS_MAX) => {
-                watch(Event::Void(&reason));
-                voided += 1;
-            }
-            Some(reason) => {
-                let problem = format!("was void {} times, the last time because {reason}", voided + 1);
-                let name = way.path.name().to_owned();
-                return Err(LabError::Process { name, problem, stderr: String::new() });
-            }
-        }
-    }
 }
 
 /// What the experiment was asked to do, and how it places its threads.
@@ -169,9 +126,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "placement": "listener SCHED_FIFO 40 on CPU 0; talker SCHED_FIFO 50 on CPU 1; tsn-cni: worker SCHED_FIFO 50 and its talker \
              SCHED_FIFO 40, both on CPU 1; tap ordinary, CPU 0",
     });
-    if let serde_json::Value::Object(parameters) = parameters {
-        document.parameters = parameters;
-    }
+    document.set_parameters(&parameters);
 }
 
 #[cfg(test)]

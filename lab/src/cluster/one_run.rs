@@ -9,9 +9,9 @@ use super::{End, Plan, Way};
 use crate::container::{LEAD, PRIORITY};
 use crate::daemon::Daemon;
 use crate::error::LabError;
+use crate::observations::{DaemonUse, Observations, RunLabel};
 use crate::observers::{MEASURED, Observers, READY_MAX, finish};
 use crate::process::{Process, Program};
-use crate::told::{Counted, Of, Told};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::Series;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7000;
 /// A command takes this long into a pod on a busy machine.
 const INTO_A_POD: Duration = Duration::from_secs(15);
-/// A listener in a pod cannot be told to end: it ends this long after its last frame when some are missing. It has to
+/// A listener in a pod cannot be asked to end: it ends this long after its last frame when some are missing. It has to
 /// outlast the talker's way into its own pod.
 const SILENCE: &str = "8s";
 
@@ -32,24 +32,23 @@ pub(super) struct Bench<'a> {
     pub(super) directory: &'a Path,
 }
 
-/// What one run gave.
-pub(super) struct Observed {
-    pub(super) series: Series,
-    pub(super) run: RunRecords,
-    /// Why the observation, not the path, is at fault.
-    pub(super) broken: Option<String>,
+/// Figures and records of one run; and why the observation, not the path, is at fault, if it is.
+pub(super) type RunResult = ((Series, RunRecords), Option<String>);
+
+/// `ktsn`, behind the words of `enter` that run it at another place.
+fn entered(name: &str, enter: &[String], ktsn: &Path) -> Program {
+    match enter.split_first() {
+        None => Program::new(name, ktsn),
+        Some((first, rest)) => {
+            Program::new(name, Path::new(first)).args(rest.iter().cloned()).args([ktsn.as_os_str()])
+        }
+    }
 }
 
 /// `ktsn VERB` in a pod; says on its standard output that it is ready.
 fn in_pod(end: &End, verb: &str, cpu: u8, fifo: u8, frames: u64) -> Program {
-    let (first, rest) =
-        end.enter.split_first().map_or((end.ktsn.as_path(), &[][..]), |(f, r)| (Path::new(f), r));
     let at = |ending: &str| end.inside.join(format!("{verb}.{ending}")).into_os_string();
-    let mut program = Program::new(verb, first).args(rest.iter().cloned());
-    if !end.enter.is_empty() {
-        program = program.args([end.ktsn.as_os_str()]);
-    }
-    program
+    entered(verb, &end.enter, &end.ktsn)
         .args([verb, "--count", &frames.to_string(), "--cpu", &cpu.to_string(), "--fifo", &fifo.to_string()])
         .args(["--records".into(), at("csv"), "--json".into(), at("json")])
         .says_ready_on_stdout()
@@ -58,21 +57,13 @@ fn in_pod(end: &End, verb: &str, cpu: u8, fifo: u8, frames: u64) -> Program {
 impl Bench<'_> {
     /// The observers that write into `directory`.
     fn observers<'a>(&'a self, directory: &'a Path) -> Observers<'a> {
-        Observers { tools: &self.plan.tools, directory, functional: false }
+        Observers::new(&self.plan.setup, directory)
     }
 
     fn tap(&self, way: &Way) -> Result<Process, LabError> {
         let site = &self.plan.site;
-        let ktsn = &self.plan.tools.ktsn;
         let at = |ending: &str| self.directory.join(format!("tap.{ending}")).into_os_string();
-        let (first, rest) = site
-            .tap_enter
-            .split_first()
-            .map_or((ktsn.as_path(), &[][..]), |(first, rest)| (Path::new(first), rest));
-        let mut program = Program::new("tap", first).args(rest.iter().cloned());
-        if !site.tap_enter.is_empty() {
-            program = program.args([ktsn.as_os_str()]);
-        }
+        let program = entered("tap", &site.tap_enter, &self.plan.setup.tools.ktsn);
         let (port, vxlan_port) = (PORT.to_string(), way.vxlan_port.to_string());
         program
             .args(["tap", &site.tap_device, "--port", &port, "--vxlan-port", &vxlan_port])
@@ -102,7 +93,7 @@ impl Bench<'_> {
         payload: usize,
         round: u32,
         first: u64,
-    ) -> Result<Observed, LabError> {
+    ) -> Result<RunResult, LabError> {
         let (talks, listens) = (self.observers(&way.talker.outside), self.observers(&way.listener.outside));
         let taps = self.observers(self.directory);
         for (files, name) in [(talks, "talk"), (listens, "listen"), (taps, "tap")] {
@@ -126,12 +117,12 @@ impl Bench<'_> {
         // It ends by itself: with its last frame, or after a silence.
         listener.wait(INTO_A_POD, MEASURED)?;
         let counted = match before {
-            Some(before) => Some(Counted::since(&self.daemon, &self.daemon.sums()?, &before)?),
+            Some(before) => Some(DaemonUse::since(&self.daemon, &self.daemon.sums()?, &before)?),
             None => None,
         };
         finish(&mut tap)?;
-        let told = Told::read(&talks, &listens, &taps)?;
-        let of = Of {
+        let observations = Observations::read(&talks, &listens, &taps)?;
+        let label = RunLabel {
             path: way.path.name(),
             is_served: way.path.is_served(),
             is_overlay: way.vxlan_port != 0,
@@ -140,12 +131,13 @@ impl Bench<'_> {
             load: "idle",
             round,
         };
-        let (run, mut series) = told.run(&of, counted.as_ref());
+        let (run, mut series) = observations.figures(&label, counted.as_ref());
         series.steal_ratio = Some(disturbance.steal_ratio);
         series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
         if let Some(counted) = counted {
-            counted.show(&mut series, elapsed);
+            counted.fill_in(&mut series, elapsed);
         }
-        Ok(Observed { broken: told.broken(&run), series, run })
+        let fault = observations.fault(&run);
+        Ok(((series, run), fault))
     }
 }

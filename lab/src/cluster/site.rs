@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the experiment takes place, as whoever set the cluster up writes it down (JSON). In: a file. Out: a [`Site`].
+//! Where the experiment takes place, as the set-up of the cluster writes it down (JSON). In: a file. Out: a [`Site`].
 
 use crate::error::LabError;
 use serde::Deserialize;
@@ -16,7 +16,7 @@ pub struct Site {
     pub tap_device: String,
     /// Run directory of the sending node's ktsnd, seen from here.
     pub daemon_run_dir: PathBuf,
-    /// Its process number, seen from here.
+    /// The process number of that ktsnd, seen from here.
     pub daemon_pid: u32,
     /// The paths, in the order of each round.
     pub ways: Vec<Way>,
@@ -26,7 +26,7 @@ pub struct Site {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Way {
-    /// Its name.
+    /// The name of the path.
     pub path: WayName,
     /// The listener's address.
     pub to: IpAddr,
@@ -48,7 +48,7 @@ pub struct End {
     pub ktsn: PathBuf,
     /// A directory to write to, as the pod names it.
     pub inside: PathBuf,
-    /// The same directory, seen from here.
+    /// The pod's directory, seen from here.
     pub outside: PathBuf,
 }
 
@@ -58,7 +58,7 @@ pub struct End {
 pub enum WayName {
     /// Flannel's path; the talker sleeps.
     Flannel,
-    /// The same; the talker spins.
+    /// Flannel's path; the talker spins.
     FlannelSpin,
     /// The interface that tsn-cni made; SO_TXTIME, ktsnd.
     TsnCni,
@@ -67,7 +67,7 @@ pub enum WayName {
 }
 
 impl WayName {
-    /// Its name in results.
+    /// The name of the path in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

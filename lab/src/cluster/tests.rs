@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use ktsn_measure::results::Series;
 
 const SITE: &str = r#"{"tap_enter": ["nsenter"], "tap_device": "eth0", "daemon_run_dir": "/run/ktsn", "daemon_pid": 7, "ways": [
     {"path": "tsn-cni", "to": "10.99.1.2", "vxlan_port": 4789,
@@ -20,9 +21,7 @@ fn plan(site: Site) -> Plan {
         rounds: 3,
         frames: 10,
         period: Nanos::from_millis(1),
-        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
-        lock: "/nowhere/lock".into(),
-        command: Vec::new(),
+        setup: Setup::nowhere(),
     }
 }
 
@@ -53,7 +52,7 @@ fn a_plan_counts_its_runs_and_refuses_nonsense() {
 
 #[test]
 fn what_must_never_be_is_found() {
-    let mut document = Document::new("k8s", Vec::new(), Environment::default());
+    let mut document = Document::new("k8s", Vec::new());
     let series = Series {
         path: "tsn-cni".to_owned(),
         payload_octets: 64,

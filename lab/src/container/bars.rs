@@ -8,6 +8,9 @@ use ktsn_measure::results::{Document, Question, Round};
 /// The payload that the bars are about.
 pub const PAYLOAD_OCTETS: usize = 64;
 
+/// The counts that must be 0 on a path of KTSN.
+pub(crate) const HARD_COUNTS: [&str; 4] = ["lost", "early", "duplicates", "reordered"];
+
 /// Figure, the path it is divided by (none: the figure itself), the greatest value.
 const BARS: [(&str, Option<Path>, f64); 14] = [
     ("wire_offset_ns.p50", Some(Path::Flannel), 0.10),
@@ -26,7 +29,7 @@ const BARS: [(&str, Option<Path>, f64); 14] = [
     ("early", None, 0.0),
 ];
 
-/// The same for captured frames: figure, the greatest value.
+/// The bars of captured frames: figure, the greatest value.
 const CAPTURE_BARS: [(&str, f64); 3] =
     [("transmit_error_ns.p50", 150.0), ("late_over_1us_ratio", 0.05), ("early", 0.0)];
 
@@ -61,7 +64,7 @@ pub(crate) fn answer(
     }
 }
 
-/// What must never be: a frame of ktsnd's lost, early, duplicated or reordered; one sentence each.
+/// The frames of ktsnd that were lost, early, duplicated, reordered or refused; one sentence for each series and count.
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
@@ -69,21 +72,13 @@ pub fn violations(document: &Document) -> Vec<String> {
     for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
         let load = series.load.as_deref().filter(|&load| load != Load::Idle.name());
         let path = format!("{}{}", series.path, load.map_or_else(String::new, |load| format!(" ({load})")));
-        for metric in ["lost", "early", "duplicates", "reordered"] {
-            let count = series.metric(metric);
-            if count != Some(0.0) {
-                let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-                let octets = series.payload_octets;
-                found.push(format!("{path}, {octets} octets: {metric} is {count}, expected 0"));
-            }
-        }
+        let octets = series.payload_octets;
+        let nonzero = series.nonzero(&HARD_COUNTS);
+        found.extend(nonzero.map(|fault| format!("{path}, {octets} octets: {fault}, expected 0")));
         if series.frames_sent != series.frames_intended {
             let sent = series.frames_sent.unwrap_or(0);
             let intended = series.frames_intended.unwrap_or(0);
-            found.push(format!(
-                "{path}, {} octets: {sent} of {intended} frames were accepted",
-                series.payload_octets
-            ));
+            found.push(format!("{path}, {octets} octets: {sent} of {intended} frames were accepted"));
         }
     }
     found

@@ -23,13 +23,8 @@ pub(super) fn figures(document: &mut Document, mut calls: Vec<u64>, lag: &Histog
     let (Some(&p50), Some(&p90), Some(&p99)) = (at(500), at(900), at(990)) else { return };
     let samples = calls.len() as u64;
     let mut add = |name: &str, p50: u64, p90: Option<u64>, samples| {
-        document.micro.push(Micro {
-            name: name.to_owned(),
-            unit: "ns".to_owned(),
-            p50: p50 as f64,
-            p90: p90.map(|p90| p90 as f64),
-            samples,
-        });
+        let p90 = p90.map(|p90| p90 as f64);
+        document.micro.push(Micro { p90, ..Micro::figure(name, "ns", p50 as f64, samples) });
     };
     add("capture.sendmsg", p50, Some(p90), samples);
     add("capture.sendmsg.p99", p99, None, samples);
@@ -42,11 +37,10 @@ pub(super) fn figures(document: &mut Document, mut calls: Vec<u64>, lag: &Histog
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_measure::environment::Environment;
 
     #[test]
     fn lead_is_the_sum_of_both_parts() {
-        let mut document = Document::new("capture", Vec::new(), Environment::read());
+        let mut document = Document::new("capture", Vec::new());
         let lag = Histogram { p50: 20, p90: 30, p99: 99, count: 100, ..Histogram::default() };
         figures(&mut document, (1..=100).collect(), &lag);
         let of = |name: &str| document.micro.iter().find(|m| m.name == name).map(|m| (m.p50, m.p90));

@@ -3,11 +3,10 @@
 //!
 //! A call under libktsn cannot be timed from outside: its doorbell wakes the worker, which has the higher priority on
 //! the same CPU and runs before the call returns. So the talker's CPU time is set against that of the same talker on
-//! Flannel's path, in the same round, without its own calls (which nobody interrupts): what is left is the library's.
+//! Flannel's path, in the same round, without its own calls (which are not interrupted): what is left is the library's.
 
 use super::Path;
-use super::one_run::Observed;
-use ktsn_measure::records::TalkRecord;
+use super::one_run::RunResult;
 
 /// How CPU is counted, for the results.
 pub(crate) const METHOD: &str = "all of KTSN = ktsnd on both nodes (/proc/PID/task/*/schedstat, every thread) + libktsn's share of the \
@@ -16,14 +15,9 @@ pub(crate) const METHOD: &str = "all of KTSN = ktsnd on both nodes (/proc/PID/ta
      IRQ_TIME_ACCOUNTING), and over veth the receiving node's run inside the hand-over's system call: ktsnd's CPU contains \
      them, the way into the pod included. softirq: the machine's, sampled by ticks";
 
-/// Seconds inside the talker's send calls.
-pub(super) fn in_calls(talked: &[TalkRecord]) -> f64 {
-    talked.iter().map(|talk| talk.returned_at.since(talk.called_at).get() as f64 / 1e9).sum()
-}
-
 /// Fills in the library's share and the sum of every run that has a daemon.
-pub(super) fn account(observed: &mut [Observed]) {
-    let key = |one: &Observed| (one.series.round, one.series.payload_octets, one.series.load.clone());
+pub(super) fn account(observed: &mut [RunResult]) {
+    let key = |one: &RunResult| (one.series.round, one.series.payload_octets, one.series.load.clone());
     // A talker's sleeping, waking and writing, by round, payload and load.
     let plain: Vec<_> = observed
         .iter()
@@ -49,7 +43,7 @@ mod tests {
     use ktsn_measure::records::RunRecords;
     use ktsn_measure::results::{Round, Series};
 
-    fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, in_calls: f64) -> Observed {
+    fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, in_calls: f64) -> RunResult {
         let series = Series {
             path: path.name().to_owned(),
             payload_octets: 64,
@@ -59,7 +53,7 @@ mod tests {
             far_daemon_cpu_ratio: daemon.map(|_| 0.005),
             ..Series::default()
         };
-        Observed { series, run: RunRecords::default(), calls: Vec::new(), in_calls, broken: None }
+        RunResult { series, run: RunRecords::default(), calls: Vec::new(), in_calls }
     }
 
     #[test]

@@ -22,15 +22,15 @@ pub(crate) fn start_with(
 ) -> Result<Daemon, LabError> {
     let directory = directory.join("far");
     std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
-    Daemon::start_on(tools, &testbed.b, &directory, configuration)
+    Daemon::start(tools, &testbed.b, &directory, configuration)
 }
 
-/// The same attachment with the short way in.
+/// The configuration with the ingress fast path.
 fn configured(plain: &str) -> String {
     plain.replacen("[[attachment]]\n", "[[attachment]]\ningress = \"short\"\n", 1)
 }
 
-/// Whether this ktsnd and this machine have a short way in: before minutes are spent, not after.
+/// Whether this ktsnd and this machine have the ingress fast path: before minutes are spent, not after.
 pub(super) fn check(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<(), LabError> {
     match start(tools, testbed, directory) {
         Ok(daemon) => daemon.stop(),

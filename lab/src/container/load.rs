@@ -39,7 +39,7 @@ impl Load {
     /// All loads, in the order of tables.
     pub const ALL: [Self; 2] = [Self::Idle, Self::Iperf3Udp];
 
-    /// Its name in results.
+    /// The name of the load in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -141,12 +141,12 @@ impl Running {
         self.load.name()
     }
 
-    /// What pod B has received so far; nothing to tell where there is no load.
+    /// What pod B has received so far; `None` where there is no load.
     pub(super) fn octets(&self, testbed: &Testbed) -> Result<Option<u64>, LabError> {
         if self.processes.is_empty() { Ok(None) } else { delivered(testbed).map(Some) }
     }
 
-    /// Waits until `done`; a program that ends meanwhile is told with what it said.
+    /// Waits until `done`; a program that ends meanwhile is an error with its output.
     fn wait(&mut self, mut done: impl FnMut() -> Result<bool, LabError>) -> Result<(), LabError> {
         let until = Instant::now() + START_MAX;
         while !done()? {

@@ -6,15 +6,15 @@
 //! ```
 
 use super::load::Running;
-use super::{LEAD, Path, Plan, capture, cpu, far};
+use super::{LEAD, Path, Plan, capture, far};
 use crate::daemon::Daemon;
 use crate::error::LabError;
+use crate::observations::{DaemonUse, Observations, RunLabel};
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
-use crate::told::{Counted, Of, Told};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::records::RunRecords;
+use ktsn_measure::records::{RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
 use std::path::Path as FilePath;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) directory: &'a FilePath,
 }
 
-/// Which run.
-pub(super) struct Wish<'a> {
+/// One run of the plan.
+pub(super) struct RunSpec<'a> {
     pub(super) path: Path,
     pub(super) payload: usize,
     pub(super) load: &'a Running,
@@ -41,20 +41,18 @@ pub(super) struct Wish<'a> {
 
 /// What one run gave.
 #[derive(Clone, Debug)]
-pub(super) struct Observed {
+pub(super) struct RunResult {
     pub(super) series: Series,
     pub(super) run: RunRecords,
     /// Spans of the talker's calls, nanoseconds; of captured frames only.
     pub(super) calls: Vec<u64>,
-    /// Time inside the talker's send calls over elapsed time; unless somebody interrupts them, CPU time.
+    /// Time inside the talker's send calls over elapsed time; CPU time, unless the calls are interrupted.
     pub(super) in_calls: f64,
-    /// Why the observation, not the path, is at fault.
-    pub(super) broken: Option<String>,
 }
 
 impl Bench<'_> {
     pub(crate) fn observers(&self) -> Observers<'_> {
-        Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
+        Observers::new(&self.plan.setup, self.directory)
     }
 
     fn observer(&self, verb: &str) -> Program {
@@ -90,36 +88,43 @@ impl Bench<'_> {
         ]);
         let program = self.observers().placed(program, 1, path.fifo());
         match &self.daemon {
-            Some(daemon) if path.is_preloaded() => daemon.serve(program, &self.plan.tools, self.testbed),
+            Some(daemon) if path.is_preloaded() => {
+                daemon.serve(program, &self.plan.setup.tools, self.testbed)
+            }
             _ => program.within(namespace),
         }
     }
 
-    /// Carries one run out.
-    pub(super) fn run(&self, wish: &Wish<'_>, first_sequence: u64) -> Result<Observed, LabError> {
-        let path = wish.path;
+    /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
+    pub(super) fn run(
+        &self,
+        spec: &RunSpec<'_>,
+        first_sequence: u64,
+    ) -> Result<(RunResult, Option<String>), LabError> {
+        let path = spec.path;
         let daemon = self.daemon.as_ref().filter(|_| path.is_served());
         self.observers().forget(&["talk", "listen", "tap"])?;
         // Only now: what it takes in would be missing on every other path.
         let short = path == Path::KtsnShort;
-        let far = short.then(|| far::start(&self.plan.tools, self.testbed, self.directory)).transpose()?;
+        let far =
+            short.then(|| far::start(&self.plan.setup.tools, self.testbed, self.directory)).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
         tap.wait_ready(READY_MAX)?;
         listener.wait_ready(READY_MAX)?;
         let counted = daemon.map(Daemon::statistics).transpose()?;
         let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
-        let loaded = wish.load.octets(self.testbed)?;
+        let loaded = spec.load.octets(self.testbed)?;
         let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
-        let mut talker = self.talker(path, wish.payload, first_sequence).start(self.directory)?;
+        let mut talker = self.talker(path, spec.payload, first_sequence).start(self.directory)?;
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         talker.wait(Duration::from_nanos(period * self.plan.frames) + TALK_EXTRA, MEASURED)?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
-        let loaded = wish.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
+        let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
         finish(&mut listener)?;
         // The listener's end means that the last frame has passed the tap as well.
         let counted = match (daemon, counted) {
-            (Some(daemon), Some(before)) => Some(Counted::since(daemon, &daemon.statistics()?, &before)?),
+            (Some(daemon), Some(before)) => Some(DaemonUse::since(daemon, &daemon.statistics()?, &before)?),
             _ => None,
         };
         let far_cpu = match (&far, far_cpu) {
@@ -129,37 +134,37 @@ impl Bench<'_> {
         far.map_or(Ok(()), Daemon::stop)?;
         finish(&mut tap)?;
         let files = self.observers();
-        let told = Told::read(&files, &files, &files)?;
-        let mut observed = observed(wish, &told, counted.as_ref());
-        observed.in_calls = cpu::in_calls(&told.talked) / elapsed;
-        let series = &mut observed.series;
+        let observations = Observations::read(&files, &files, &files)?;
+        let (run, mut series) = observations.figures(&label(spec), counted.as_ref());
         let disturbance = ended.since(&machine);
         series.steal_ratio = Some(disturbance.steal_ratio);
         series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
         series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
         if let Some(counted) = counted {
-            counted.show(series, elapsed);
+            counted.fill_in(&mut series, elapsed);
             series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
         }
-        Ok(observed)
+        let calls = if path == Path::KtsnCapture { capture::calls(&observations.talked) } else { Vec::new() };
+        let in_calls = in_calls(&observations.talked) / elapsed;
+        let broken = observations.fault(&run);
+        Ok((RunResult { series, run, calls, in_calls }, broken))
     }
 }
 
-fn observed(wish: &Wish<'_>, told: &Told, counted: Option<&Counted>) -> Observed {
-    let path = wish.path;
-    let (run, series) = told.run(
-        &Of {
-            path: path.name(),
-            is_served: path.is_served(),
-            is_overlay: path.in_pods(),
-            ingress: path.ingress(),
-            payload: wish.payload,
-            load: wish.load.name(),
-            round: wish.round,
-        },
-        counted,
-    );
-    let calls = if path == Path::KtsnCapture { capture::calls(&told.talked) } else { Vec::new() };
-    Observed { broken: told.broken(&run), series, run, calls, in_calls: 0.0 }
+fn label<'a>(spec: &RunSpec<'a>) -> RunLabel<'a> {
+    RunLabel {
+        path: spec.path.name(),
+        is_served: spec.path.is_served(),
+        is_overlay: spec.path.in_pods(),
+        ingress: spec.path.ingress(),
+        payload: spec.payload,
+        load: spec.load.name(),
+        round: spec.round,
+    }
+}
+
+/// Seconds inside the talker's send calls.
+fn in_calls(talked: &[TalkRecord]) -> f64 {
+    talked.iter().map(|talk| talk.returned_at.since(talk.called_at).get() as f64 / 1e9).sum()
 }

@@ -13,15 +13,15 @@ pub enum Path {
     BareSpin,
     /// Pod to pod on Flannel's path; the talker sleeps.
     Flannel,
-    /// The same; the talker spins.
+    /// Pod to pod on Flannel's path; the talker spins.
     FlannelSpin,
-    /// The same; the talker is an ordinary process.
+    /// Pod to pod on Flannel's path; the talker is an ordinary process.
     FlannelOther,
     /// Pod to pod; SO_TXTIME, libktsn, ktsnd.
     Ktsn,
     /// Pod to pod; SO_TXTIME without any library, kernel capture, ktsnd.
     KtsnCapture,
-    /// As `ktsn`; a ktsnd of the receiving node takes the frames straight into the pod.
+    /// The path `ktsn`, and a ktsnd of the receiving node takes the frames straight into the pod.
     KtsnShort,
 }
 
@@ -53,7 +53,7 @@ impl Path {
         Self::KtsnShort,
     ];
 
-    /// Its name in results.
+    /// The name of the path in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use ktsn_measure::results::{Document, Round};
+use ktsn_measure::results::{Document, Round, Series};
 use ktsn_measure::stats::Statistics;
 
 fn plan() -> Plan {
@@ -12,15 +12,12 @@ fn plan() -> Plan {
         rounds: 3,
         frames: 10,
         period: Nanos::from_millis(1),
-        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
-        lock: None,
-        command: Vec::new(),
-        functional: true,
+        setup: Setup::nowhere(),
     }
 }
 
 fn document(ktsn: Series) -> Document {
-    let mut document = Document::new("container", Vec::new(), Environment::default());
+    let mut document = Document::new("container", Vec::new());
     let at = |path: Path, wire| Series {
         path: path.name().to_owned(),
         payload_octets: 64,

@@ -15,7 +15,7 @@ pub fn configuration(testbed: &Testbed) -> String {
     configuration_of(&testbed.a, &testbed.b)
 }
 
-/// The configuration of a ktsnd on `a` that serves its pod, whose peers are the pods of `b`.
+/// The configuration of a ktsnd on `a` that serves its pod, with the pods of `b` as peers.
 ///
 /// The other paths send a frame however late its program or its timer was; so does this one: a late frame is sent and
 /// counted, instead of dropped as etf would, and stands in every distribution.
@@ -24,13 +24,13 @@ pub fn configuration_of(a: &Host, b: &Host) -> String {
     format!("{}\n{}", without_attachment(), attachment_of(a, b, ATTACHMENT, &a.pod_namespace))
 }
 
-/// The configuration of a ktsnd that serves nobody yet.
+/// The configuration of a ktsnd without attachments.
 #[must_use]
 pub fn without_attachment() -> String {
     format!("[[port]]\ndevice = \"{UPLINK}\"\ncpu = 1\npriority = 50\n")
 }
 
-/// The section of one more attachment of `a`, the pod in this namespace, whose peers are the pods of `b`.
+/// The section of one more attachment of `a`, the pod in this namespace, with the pods of `b` as peers.
 #[must_use]
 pub fn attachment_of(a: &Host, b: &Host, name: &str, pod_namespace: &str) -> String {
     format!(

@@ -2,7 +2,7 @@
 //! What the experiment `gates` is held against. In: rounds, a document. Out: its checks, comparisons and violations.
 
 use super::PATH;
-use super::round::{Class, Observed};
+use super::round::{Class, RoundResult};
 use super::traffic::STREAMS;
 use ktsn_measure::results::{Check, CheckOutcome, Document, Micro, Question, Round};
 use ktsn_measure::stats::Statistics;
@@ -26,11 +26,11 @@ const CONTROL_CLASS: u8 = 5;
 pub(super) const GATES_LATE_BY: Nanos = Nanos::from_micros(75);
 /// Unproven overruns that must be found for the control to say anything.
 const UNPROVEN_MIN: u64 = 20;
-/// Of all frames too late, how many in a hundred may be excused as the machine's fault: some do meet a stall.
+/// How many in a hundred of the frames that were too late may be excused as the machine's fault: some do meet a stall.
 const EXCUSED_MAX_PERCENT: u64 = 10;
 
 /// Whether the judge sees that gates close too late, instead of calling it the machine's fault.
-pub(super) fn late_control(observed: &Observed) -> Check {
+pub(super) fn late_control(observed: &RoundResult) -> Check {
     let sum = |of: fn(&Class) -> u64| observed.classes.iter().map(of).sum::<u64>();
     let late = sum(|class| class.figures.outside_window + class.figures.overruns);
     let unproven = sum(|class| class.figures.overruns_unproven);
@@ -38,42 +38,30 @@ pub(super) fn late_control(observed: &Observed) -> Check {
     let caught = unproven >= UNPROVEN_MIN && excused * 100 <= late * EXCUSED_MAX_PERCENT;
     let text =
         format!("{late} frames too late: {unproven} unproven overruns, {excused} excused, the rest outside");
-    Check {
-        name: format!("control: gates that close {GATES_LATE_BY} late are not taken for a stalled machine"),
-        outcome: if caught { CheckOutcome::Passed } else { CheckOutcome::Failed },
-        reason: Some(text),
-    }
+    let name = format!("control: gates that close {GATES_LATE_BY} late are not taken for a stalled machine");
+    Check::of(name, caught, Some(text))
 }
 
 /// Whether the judge sees a daemon without a schedule.
-pub(super) fn control(observed: &Observed) -> Check {
+pub(super) fn control(observed: &RoundResult) -> Check {
     let outside: u64 = of_class(observed, CONTROL_CLASS, |class| class.figures.outside_window);
     let all: u64 = of_class(observed, CONTROL_CLASS, |class| class.figures.wire_seen);
     let seen = all > 0 && outside as f64 >= all as f64 * CONTROL_MIN;
     let text = format!("{outside} of {all} frames of class {CONTROL_CLASS} found outside their window");
-    Check {
-        name: "control: without a schedule the judge finds frames outside their window".to_owned(),
-        outcome: if seen { CheckOutcome::Passed } else { CheckOutcome::Failed },
-        reason: Some(text),
-    }
+    let name = "control: without a schedule the judge finds frames outside their window";
+    Check::of(name, seen, Some(text))
 }
 
-fn of_class(observed: &Observed, class: u8, of: fn(&Class) -> u64) -> u64 {
+fn of_class(observed: &RoundResult, class: u8, of: fn(&Class) -> u64) -> u64 {
     observed.classes.iter().filter(|one| one.series.class == Some(class)).map(of).sum()
 }
 
 /// What is not of one class: the watchdog, the hand-overs, what was dropped.
-pub(super) fn figures(document: &mut Document, observed: &[Observed]) {
+pub(super) fn figures(document: &mut Document, observed: &[RoundResult]) {
     let mut distribution = |name: &str, samples: Vec<Nanos>| {
         let count = samples.len() as u64;
         if let Some(statistics) = Statistics::of(samples) {
-            document.micro.push(Micro {
-                name: name.to_owned(),
-                unit: "ns".to_owned(),
-                p50: statistics.p50 as f64,
-                p90: Some(statistics.p90 as f64),
-                samples: count,
-            });
+            document.micro.push(Micro::distribution(name, &statistics, count));
         }
     };
     let calls = observed.iter().flat_map(|one| one.calls.iter().copied());
@@ -86,52 +74,46 @@ pub(super) fn figures(document: &mut Document, observed: &[Observed]) {
     let mut share = |name: &str, samples: Vec<Nanos>, over: Nanos| {
         if !samples.is_empty() {
             let found = samples.iter().filter(|sample| **sample > over).count();
-            document.micro.push(count(name, found as f64, samples.len() as u64));
+            document.micro.push(Micro::figure(name, "1", found as f64, samples.len() as u64));
         }
     };
     share("watchdog.gaps", looks().map(Look::late_by).collect(), GAP_MIN);
     share("hand_over.stalls", to_wire().collect(), STALL_MIN);
     if looks().next().is_some() {
         let cpu = observed.iter().map(|one| one.watchdog.cpu_ratio).sum::<f64>() / observed.len() as f64;
-        document
-            .micro
-            .push(Micro { unit: "CPUs".to_owned(), ..count("watchdog.cpu", cpu, looks().count() as u64) });
+        document.micro.push(Micro::figure("watchdog.cpu", "CPUs", cpu, looks().count() as u64));
     }
     let by_stall: u64 = all_classes(observed).map(|class| class.figures.overruns_by_stall).sum();
-    document.micro.push(count(
+    document.micro.push(Micro::figure(
         "overruns.proven_by_stall",
+        "1",
         by_stall as f64,
         all_classes(observed).map(|class| class.figures.overruns).sum(),
     ));
-    told_by_daemon(document, observed);
+    stated_by_daemon(document, observed);
     checks(document, observed);
 }
 
-fn all_classes(observed: &[Observed]) -> impl Iterator<Item = &Class> {
+fn all_classes(observed: &[RoundResult]) -> impl Iterator<Item = &Class> {
     observed.iter().flat_map(|one| &one.classes)
 }
 
-fn count(name: &str, value: f64, samples: u64) -> Micro {
-    Micro { name: name.to_owned(), unit: "1".to_owned(), p50: value, p90: None, samples }
-}
-
 /// What the daemon says of itself stands beside the verdicts and decides none of them.
-fn told_by_daemon(document: &mut Document, observed: &[Observed]) {
+fn stated_by_daemon(document: &mut Document, observed: &[RoundResult]) {
     let rounds = observed.len() as u64;
-    let mut told = |name: &str, unit: &str, p50: f64| {
-        let (name, unit) = (name.to_owned(), unit.to_owned());
-        document.micro.push(Micro { name, unit, p50, p90: None, samples: rounds });
+    let mut add = |name: &str, unit: &str, p50: f64| {
+        document.micro.push(Micro::figure(name, unit, p50, rounds));
     };
     let overruns: u64 = observed.iter().flat_map(|one| &one.port.transmission_overrun).sum();
-    told("ktsnd.transmission_overrun", "1", overruns as f64);
-    told("ktsnd.put_back", "1", observed.iter().map(|one| one.port.put_back).sum::<u64>() as f64);
+    add("ktsnd.transmission_overrun", "1", overruns as f64);
+    add("ktsnd.put_back", "1", observed.iter().map(|one| one.port.put_back).sum::<u64>() as f64);
     let hand_over = observed.iter().map(|one| one.port.hand_over_ns).max().unwrap_or(0);
-    told("ktsnd.hand_over", "ns", hand_over as f64);
+    add("ktsnd.hand_over", "ns", hand_over as f64);
 }
 
-fn checks(document: &mut Document, observed: &[Observed]) {
+fn checks(document: &mut Document, observed: &[RoundResult]) {
     let unseen: u64 = all_classes(observed).map(|class| class.figures.unseen).sum();
-    document.checks.push(check(
+    document.checks.push(Check::unless(
         "the trace shows the hand-over of every frame",
         (unseen > 0).then(|| format!("{unseen} frames lie in no system call of the worker")),
     ));
@@ -140,13 +122,8 @@ fn checks(document: &mut Document, observed: &[Observed]) {
         .flat_map(|series| series.dropped.iter().chain(&series.bypassed))
         .map(|(reason, count)| format!("{reason}: {count}"))
         .collect();
-    let told = (!reasons.is_empty()).then(|| reasons.join(", "));
-    document.checks.push(check("no frame was dropped or left to the kernel", told));
-}
-
-fn check(name: &str, fault: Option<String>) -> Check {
-    let outcome = if fault.is_none() { CheckOutcome::Passed } else { CheckOutcome::Failed };
-    Check { name: name.to_owned(), outcome, reason: fault }
+    let fault = (!reasons.is_empty()).then(|| reasons.join(", "));
+    document.checks.push(Check::unless("no frame was dropped or left to the kernel", fault));
 }
 
 /// Adds the comparisons.
@@ -170,14 +147,9 @@ pub fn compare(document: &mut Document) {
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
     for series in document.series.iter().filter(|series| series.round == Round::All) {
-        for metric in ["outside_window", "early", "lost", "duplicates", "reordered"] {
-            let count = series.metric(metric);
-            if count != Some(0.0) {
-                let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-                let class = series.class.unwrap_or(0);
-                found.push(format!("class {class}: {metric} is {count}, expected 0"));
-            }
-        }
+        let class = series.class.unwrap_or(0);
+        let nonzero = series.nonzero(&["outside_window", "early", "lost", "duplicates", "reordered"]);
+        found.extend(nonzero.map(|fault| format!("class {class}: {fault}, expected 0")));
     }
     let failed = document.checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
     found.extend(

@@ -55,7 +55,7 @@ pub(super) struct Class {
 
 /// One round.
 #[derive(Clone, Debug)]
-pub(super) struct Observed {
+pub(super) struct RoundResult {
     /// In the order of [`STREAMS`].
     pub(super) classes: Vec<Class>,
     pub(super) watchdog: watchdog::Outcome,
@@ -65,8 +65,6 @@ pub(super) struct Observed {
     pub(super) to_wire: Vec<Nanos>,
     /// How long a hand-over took: the worker's system calls.
     pub(super) calls: Vec<Nanos>,
-    /// Why the observation is at fault.
-    pub(super) broken: Option<String>,
 }
 
 /// What was seen, before anything is computed.
@@ -81,7 +79,7 @@ struct Seen {
 
 impl Bench<'_> {
     fn observers(&self) -> Observers<'_> {
-        Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
+        Observers::new(&self.plan.setup, self.directory)
     }
 
     fn talker(&self, stream: &Stream, frames: u64, start_at: Tai, first_sequence: u64) -> Program {
@@ -98,12 +96,12 @@ impl Bench<'_> {
             "--mode=txtime".to_owned(),
         ]);
         let program = self.observers().placed(program, 1, Some(stream.fifo));
-        self.daemon.serve(program, &self.plan.tools, self.testbed)
+        self.daemon.serve(program, &self.plan.setup.tools, self.testbed)
     }
 
     fn watchdog(&self, until: Tai) -> watchdog::Plan {
         let place = RealTime { cpu: Some(1), fifo: Some(51), ..RealTime::default() };
-        let real_time = if self.plan.functional { RealTime::default() } else { place };
+        let real_time = if self.plan.setup.functional { RealTime::default() } else { place };
         watchdog::Plan {
             base_time: self.windows.base_time(),
             cycle_time: self.windows.cycle_time(),
@@ -113,8 +111,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Carries one round of `cycles` cycles out.
-    pub(super) fn run(&self, round: u32, cycles: u64) -> Result<Observed, LabError> {
+    /// Carries one round of `cycles` cycles out. The second value says why the observation is at fault, if it is.
+    pub(super) fn run(&self, round: u32, cycles: u64) -> Result<(RoundResult, Option<String>), LabError> {
         let observers = self.observers();
         let b = &self.testbed.b;
         let frames: Vec<u64> = STREAMS.iter().map(|stream| stream.frames(cycles)).collect();
@@ -146,20 +144,20 @@ impl Bench<'_> {
             listen: observers.json("listen")?,
             tap: observers.json("tap")?,
         };
-        let mut observed = self.judge(round, &seen, watchdog)?;
-        for class in &mut observed.classes {
+        let (mut result, broken) = self.judge(round, &seen, watchdog)?;
+        for class in &mut result.classes {
             class.series.steal_ratio = Some(disturbance.steal_ratio);
             class.series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
         }
         // The daemon and the listener serve all classes; their figures stand in the first row.
-        let first = &mut observed.classes[0].series;
+        let first = &mut result.classes[0].series;
         first.daemon_cpu_ratio = Some(counted.cpu.as_secs_f64() / elapsed.as_secs_f64());
         first.daemon_rss_octets = Some(self.daemon.resident_octets()?);
         first.listener_cpu_ratio = Some(seen.listen.cpu_ratio);
         let Counters { overrun, dropped, bypassed, port, .. } = counted;
         (first.overrun, first.dropped, first.bypassed) = (Some(overrun), dropped, bypassed);
-        observed.port = port;
-        Ok(observed)
+        result.port = port;
+        Ok((result, broken))
     }
 
     /// Starts the talkers and the watchdog, and waits for their end.
@@ -194,21 +192,26 @@ impl Bench<'_> {
         })
     }
 
-    fn judge(&self, round: u32, seen: &Seen, watchdog: watchdog::Outcome) -> Result<Observed, LabError> {
+    fn judge(
+        &self,
+        round: u32,
+        seen: &Seen,
+        watchdog: watchdog::Outcome,
+    ) -> Result<(RoundResult, Option<String>), LabError> {
         let observers = self.observers();
         let evidence = Evidence::new(&seen.line, seen.offset, &seen.tapped);
         let gaps = watchdog.gaps();
         let mut broken = broken(seen);
         let mut classes = Vec::new();
         for (index, stream) in STREAMS.iter().enumerate() {
-            let told: talker::Summary = observers.json(&name(stream))?;
+            let summary: talker::Summary = observers.json(&name(stream))?;
             let talked = observers.records(&name(stream), records::load_talk)?;
             let (tapped, listened) = (of_class(&seen.tapped, index), of_class(&seen.listened, index));
             let (mut joined, counts) = records::join(&talked, &tapped, &listened, false);
             for record in &mut joined {
                 record.handed_at = record.wire_at.and_then(|at| evidence.handed_at(at));
             }
-            if told.clock_stepped {
+            if summary.clock_stepped {
                 broken = Some("a clock was stepped".to_owned());
             }
             let sent =
@@ -235,7 +238,7 @@ impl Bench<'_> {
                 broken = Some("the tap did not see what the listener received".to_owned());
             }
             let facts = Facts {
-                frames_intended: told.frames_intended,
+                frames_intended: summary.frames_intended,
                 counts,
                 wire: WireSource::Tap,
                 deadline: (stream.class == STREAMS[0].class).then_some(DEADLINE),
@@ -246,19 +249,19 @@ impl Bench<'_> {
                 egress: Some("uplink".to_owned()),
                 overlay: Some("vxlan-routed".to_owned()),
                 ingress: Some("kernel".to_owned()),
-                talker_cpu_ratio: Some(told.cpu_ratio),
+                talker_cpu_ratio: Some(summary.cpu_ratio),
                 ..gated(Series::of_run(&run, &facts), &figures)
             };
             classes.push(Class { series, figures, run });
         }
-        Ok(Observed {
+        let result = RoundResult {
             classes,
             port: v1::PortStatistics::default(),
             to_wire: evidence.to_wire().to_vec(),
             calls: seen.line.calls().iter().map(|call| call.ended_at.since(call.began_at)).collect(),
-            broken,
             watchdog,
-        })
+        };
+        Ok((result, broken))
     }
 }
 

@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
 use ktsn_measure::gates::Figures;
-use ktsn_measure::results::{CheckOutcome, Round};
+use ktsn_measure::records::RunRecords;
+use ktsn_measure::results::{CheckOutcome, Round, Series};
 use ktsn_measure::watchdog;
 use round::Class;
 
 fn plan() -> Plan {
-    Plan {
-        rounds: 2,
-        cycles: 100,
-        gated: true,
-        watchdog: true,
-        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
-        lock: PathBuf::from("/nowhere/lock"),
-        command: Vec::new(),
-        functional: true,
-    }
+    Plan { rounds: 2, cycles: 100, gated: true, watchdog: true, setup: Setup::nowhere() }
 }
 
-fn observed(round: u32, outside: [u64; 3]) -> Observed {
+fn observed(round: u32, outside: [u64; 3]) -> RoundResult {
     let class = |index: usize| Class {
         series: Series {
             path: PATH.to_owned(),
@@ -40,18 +32,17 @@ fn observed(round: u32, outside: [u64; 3]) -> Observed {
         run: RunRecords::default(),
     };
     let watchdog = watchdog::Outcome::default();
-    Observed {
+    RoundResult {
         classes: (0..3).map(class).collect(),
         watchdog,
         port: ktsn_proto::v1::PortStatistics { transmission_overrun: vec![1, 2], ..Default::default() },
         to_wire: vec![Nanos::new(2_000)],
         calls: vec![Nanos::new(3_000)],
-        broken: None,
     }
 }
 
-fn document(observed: Vec<Observed>) -> Document {
-    collect(Document::new("gates", Vec::new(), Environment::default()), observed).document
+fn document(observed: Vec<RoundResult>) -> Document {
+    collect(Document::new("gates", Vec::new()), observed).document
 }
 
 #[test]

@@ -10,13 +10,14 @@
 //! ```
 //! The best effort comes by day and night, so that some of it lies before every opening and every close.
 
-use ktsn_measure::gates::{Windows, wire_time};
+use ktsn_measure::gates::{GateSchedule, GateWindow, Windows, wire_time};
 use ktsn_measure::watchdog::AHEAD;
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, TrafficClass};
 use ktsn_time::{Nanos, Tai};
 use std::fmt::Write as _;
+use std::num::NonZeroU64;
 
-/// Of the port's link, in bit/s: a veth has none, so the guard bands are reckoned with this.
+/// The speed of the port's link in bit/s: a veth has none, so the guard bands are computed from this.
 pub const LINK_SPEED: u64 = 1_000_000_000;
 /// How long a cycle is.
 pub const CYCLE_TIME: Nanos = Nanos::from_millis(1);
@@ -89,7 +90,7 @@ pub const STREAMS: [Stream; 3] = [
 ];
 
 impl Stream {
-    /// As a type.
+    /// The traffic class of the stream.
     #[must_use]
     pub fn traffic_class(&self) -> TrafficClass {
         TrafficClass::new(self.class).unwrap_or_default()
@@ -126,7 +127,7 @@ pub fn admin_port(base_time: Tai) -> AdminPort {
     }
 }
 
-/// The same for the daemon: `[[schedule]]` with the leaf names.
+/// The gate parameters in the daemon's configuration: `[[schedule]]` with the leaf names.
 #[must_use]
 pub fn toml(port: &AdminPort) -> String {
     const SECOND: u64 = 1_000_000_000;
@@ -174,20 +175,23 @@ pub fn looks(windows: &Windows) -> Vec<Nanos> {
     looks
 }
 
-/// The schedule as the report wants it.
+/// The schedule as the report draws it.
 #[must_use]
-pub fn described(windows: &Windows) -> serde_json::Value {
+pub fn gate_schedule(windows: &Windows) -> GateSchedule {
+    let nanos = |span: Nanos| span.get().unsigned_abs();
     let of = |stream: &Stream| {
         let class = stream.class;
-        windows.spans(stream.traffic_class()).iter().map(move |(opens, length)| {
-            serde_json::json!({ "class": class, "opens_ns": opens.get(), "closes_ns": opens.saturating_add(*length).get() })
+        windows.spans(stream.traffic_class()).iter().map(move |&(opens, length)| GateWindow {
+            class,
+            opens_ns: nanos(opens),
+            closes_ns: nanos(opens.saturating_add(length)),
         })
     };
-    serde_json::json!({
-        "base_time": windows.base_time().as_nanos(),
-        "cycle_time": windows.cycle_time().get(),
-        "windows": STREAMS.iter().flat_map(of).collect::<Vec<_>>(),
-    })
+    GateSchedule {
+        base_time: windows.base_time().as_nanos(),
+        cycle_time: NonZeroU64::new(nanos(windows.cycle_time())).unwrap_or(NonZeroU64::MIN),
+        windows: STREAMS.iter().flat_map(of).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -215,7 +219,7 @@ mod tests {
             [Nanos::new(175_000 - 1_440), Nanos::new(475_000 - 2_976), Nanos::new(975_000 - 10_528)]
         );
         assert_eq!(STREAMS[2].frames(103), 1_000);
-        // Payloads tell the classes apart in files and plots.
+        // Payloads distinguish the classes in files and plots.
         let mut payloads = STREAMS.map(|stream| stream.payload_octets);
         payloads.sort_unstable();
         assert!(payloads.windows(2).all(|pair| pair[0] != pair[1]));
@@ -239,9 +243,9 @@ mod tests {
     #[test]
     fn the_report_gets_every_window() {
         let windows = Windows::of(&admin_port(Tai::ZERO)).unwrap();
-        let value = described(&windows);
-        assert_eq!(value["windows"].as_array().unwrap().len(), 3);
-        assert_eq!(value["windows"][2]["class"], 0);
-        assert_eq!(value["windows"][2]["closes_ns"], 1_000_000);
+        let schedule = gate_schedule(&windows);
+        assert_eq!(schedule.windows.len(), 3);
+        assert_eq!(schedule.windows[2].class, 0);
+        assert_eq!(schedule.windows[2].closes_ns, 1_000_000);
     }
 }

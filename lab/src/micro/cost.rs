@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The figures one by one. In: testbed and programs. Out: named entries.
-//! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender whose calls are
-//! timed runs on CPU 0, so that nobody preempts it in the middle of a call.
+//! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender of the timed
+//! calls runs on CPU 0, so that no thread preempts it in the middle of a call.
 
 use super::sender::{BURST, Calls, Cost};
 use super::{Plan, sys};
-use crate::daemon::{Counters, Daemon, without_attachment};
+use crate::daemon::{Counters, Daemon, configuration, without_attachment};
 use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::sys::within;
@@ -35,23 +35,18 @@ pub(super) struct Costs<'a> {
     pub(super) directory: &'a Path,
 }
 
-fn distribution(name: &str, statistics: &Statistics, samples: u64) -> Micro {
-    let (p50, p90) = (statistics.p50 as f64, Some(statistics.p90 as f64));
-    Micro { name: name.to_owned(), unit: "ns".to_owned(), p50, p90, samples }
-}
-
-fn figure(name: &str, unit: &str, value: f64, samples: u64) -> Micro {
-    Micro { name: name.to_owned(), unit: unit.to_owned(), p50: value, p90: None, samples }
-}
-
 /// The worker's spin margin at the end of a run: what its CPU time depends on most.
 fn margin(name: &str, run: &Counters) -> Micro {
-    figure(name, "ns", run.worker.spin_margin_ns as f64, 1)
+    Micro::figure(name, "ns", run.worker.spin_margin_ns as f64, 1)
 }
 
 impl Costs<'_> {
     fn seconds(&self) -> Duration {
         Duration::from_secs_f64(self.plan.seconds)
+    }
+
+    fn daemon(&self, configuration: &str) -> Result<Daemon, LabError> {
+        Daemon::start(&self.plan.setup.tools, &self.testbed.a, self.directory, configuration)
     }
 
     /// Carries the sender out as a process of its own.
@@ -69,7 +64,7 @@ impl Costs<'_> {
             Calls::Bursts => "bursts",
             Calls::Untimed => "untimed",
         };
-        let program = Program::new("sender", &self.plan.tools.ktsn)
+        let program = Program::new("sender", &self.plan.setup.tools.ktsn)
             .args(["bench", "send-cost", destination, "--calls", calls, "--batches", &batches])
             .args(["--cpu", "0", "--fifo", "40", "--json"])
             .args([json.as_os_str()]);
@@ -80,7 +75,7 @@ impl Costs<'_> {
             .map_err(|error| LabError::Contents { path: json, problem: error.to_string() })
     }
 
-    /// The kernel's own sends, into a veth whose peer drops at once.
+    /// The kernel's own sends, into a veth with a peer that drops at once.
     pub(super) fn kernel(&self) -> Result<Vec<Micro>, LabError> {
         let dropped = within(&self.testbed.b.namespace, || sys::drop_all(UPLINK))?;
         let destination = format!("{}:{PORT}", self.testbed.b.address);
@@ -90,9 +85,9 @@ impl Costs<'_> {
         let (timed, bursts) = (cost(Calls::Timed)?, cost(Calls::Bursts)?);
         drop(dropped);
         Ok(vec![
-            distribution("sendmsg.kernel.64", &timed.rest_ns, timed.rest_count),
-            distribution("sendmmsg64.kernel.64", &bursts.rest_ns, bursts.rest_count),
-            distribution("clock.reading", &timed.clock_ns, 256),
+            Micro::distribution("sendmsg.kernel.64", &timed.rest_ns, timed.rest_count),
+            Micro::distribution("sendmmsg64.kernel.64", &bursts.rest_ns, bursts.rest_count),
+            Micro::distribution("clock.reading", &timed.clock_ns, 256),
         ])
     }
 
@@ -103,7 +98,7 @@ impl Costs<'_> {
         let namespace = &self.testbed.a.namespace;
         let (mut plain, mut hooked, mut samples) = (Vec::new(), Vec::new(), 0);
         for round in 0..2 * TURNS {
-            let library = (round % 2 == 1).then_some(&self.plan.tools.libktsn);
+            let library = (round % 2 == 1).then_some(&self.plan.setup.tools.libktsn);
             let cost = self.sender(&destination, Calls::Untimed, TURN_SHARE, |program| {
                 let program = program.within(namespace);
                 match library {
@@ -116,20 +111,20 @@ impl Costs<'_> {
         }
         drop(dropped);
         let of = |name: &str, rounds: &[Statistics]| {
-            distribution(name, &Statistics::median_of(rounds).unwrap_or_default(), samples)
+            Micro::distribution(name, &Statistics::median_of(rounds).unwrap_or_default(), samples)
         };
         Ok(vec![of("sendmsg.untimed.kernel.64", &plain), of("sendmsg.untimed.hooked.64", &hooked)])
     }
 
-    /// The same program under libktsn.
+    /// The sends of the same program under libktsn.
     pub(super) fn intercepted(&self) -> Result<Vec<Micro>, LabError> {
-        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let daemon = self.daemon(&configuration(self.testbed))?;
         let _listener = self.listener()?;
         let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
         let before = daemon.statistics()?;
         let cost = |calls| {
             self.sender(&destination, calls, 1.0, |program| {
-                daemon.serve(program, &self.plan.tools, self.testbed)
+                daemon.serve(program, &self.plan.setup.tools, self.testbed)
             })
         };
         let timed = cost(Calls::Timed)?;
@@ -142,18 +137,18 @@ impl Costs<'_> {
         let doorbell = (timed.first_ns.p50 - timed.rest_ns.p50) as f64;
         let rung = run.doorbells as f64 / (timed.first_count + 2) as f64;
         Ok(vec![
-            distribution("sendmsg.intercepted.64", &timed.rest_ns, timed.rest_count),
-            distribution("sendmsg.intercepted.doorbell.64", &timed.first_ns, timed.first_count),
-            distribution("sendmmsg64.intercepted.64", &bursts.rest_ns, bursts.rest_count),
-            figure("doorbell.cost", "ns", doorbell, timed.first_count),
-            figure("doorbell.per_batch", "1", rung, timed.first_count + 2),
+            Micro::distribution("sendmsg.intercepted.64", &timed.rest_ns, timed.rest_count),
+            Micro::distribution("sendmsg.intercepted.doorbell.64", &timed.first_ns, timed.first_count),
+            Micro::distribution("sendmmsg64.intercepted.64", &bursts.rest_ns, bursts.rest_count),
+            Micro::figure("doorbell.cost", "ns", doorbell, timed.first_count),
+            Micro::figure("doorbell.per_batch", "1", rung, timed.first_count + 2),
         ])
     }
 
-    /// Somebody who takes what arrives, so that no ICMP answer disturbs the talkers.
+    /// A listener that takes what arrives, so that no ICMP answer disturbs the talkers.
     fn listener(&self) -> Result<Process, LabError> {
         let b = &self.testbed.b;
-        let mut process = Program::new("listener", &self.plan.tools.ktsn)
+        let mut process = Program::new("listener", &self.plan.setup.tools.ktsn)
             .args(["listen".to_owned(), format!("{}:{PORT}", b.pod_address), "--cpu=0".to_owned()])
             .says_ready()
             .within(&b.pod_namespace)
@@ -165,30 +160,29 @@ impl Costs<'_> {
     /// A talker of 1 kHz under libktsn that runs until its value is dropped.
     fn talker(&self, daemon: &Daemon, number: u32, start_at: Tai, period: &str) -> Result<Process, LabError> {
         let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
-        let program = Program::new(&format!("talker{number}"), &self.plan.tools.ktsn)
+        let program = Program::new(&format!("talker{number}"), &self.plan.setup.tools.ktsn)
             .args(["talk", &destination, "--mode=txtime", "--clock=tai", "--cpu=1", "--fifo=40"])
             .args([format!("--start-at={}", start_at.as_nanos()), format!("--period={period}")])
             .says_ready();
-        daemon.serve(program, &self.plan.tools, self.testbed).start(self.directory)
+        daemon.serve(program, &self.plan.setup.tools, self.testbed).start(self.directory)
     }
 
-    /// Daemon and worker with a port, and nobody to serve.
+    /// Daemon and worker with a port, and no attachment.
     pub(super) fn nothing_attached(&self) -> Result<Vec<Micro>, LabError> {
-        let (plan, port) = (self.plan, without_attachment());
-        let daemon = Daemon::start_with(&plan.tools, self.testbed, self.directory, &port)?;
+        let daemon = self.daemon(&without_attachment())?;
         Ok(vec![self.cpu("ktsnd.cpu.nothing_attached", &daemon)?])
     }
 
-    /// A client with a stream, whose first frame lies beyond the measurement.
+    /// A client with a stream: its first frame lies beyond the measurement.
     pub(super) fn armed_idle(&self) -> Result<Vec<Micro>, LabError> {
-        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let daemon = self.daemon(&configuration(self.testbed))?;
         let mut talker =
             self.talker(&daemon, 0, tai_now().saturating_add(Nanos::from_seconds(3600)), "1ms")?;
         talker.wait_ready(READY_MAX)?;
         let resident = daemon.resident_octets()?;
         Ok(vec![
             self.cpu("ktsnd.cpu.armed_idle", &daemon)?,
-            figure("ktsnd.rss.1_client", "octets", resident as f64, 1),
+            Micro::figure("ktsnd.rss.1_client", "octets", resident as f64, 1),
         ])
     }
 
@@ -203,11 +197,11 @@ impl Costs<'_> {
         Ok(vec![
             cpu,
             margin("ktsnd.spin_margin.1_stream_1khz", &run),
-            figure("doorbell.per_frame.1khz", "1", per_frame, run.taken),
+            Micro::figure("doorbell.per_frame.1khz", "1", per_frame, run.taken),
         ])
     }
 
-    /// Ten streams of 1 kHz whose instants have nothing to do with each other.
+    /// Ten streams of 1 kHz with unrelated transmit times.
     pub(super) fn ten_streams(&self) -> Result<Vec<Micro>, LabError> {
         let (daemon, _listener, _talkers) = self.streams(10)?;
         let before = daemon.statistics()?;
@@ -218,9 +212,9 @@ impl Costs<'_> {
     }
 
     fn streams(&self, count: u32) -> Result<(Daemon, Process, Vec<Process>), LabError> {
-        let daemon = Daemon::start(&self.plan.tools, self.testbed, self.directory)?;
+        let daemon = self.daemon(&configuration(self.testbed))?;
         let listener = self.listener()?;
-        // Clocks that nobody synchronised: periods differ by up to 0.12 %, so within a second every phase of one stream
+        // Clocks that are not synchronised: periods differ by up to 0.12 %, so within a second every phase of one stream
         // meets every phase of the others.
         let base = tai_now().saturating_add(Nanos::from_millis(500));
         let mut talkers = (0..count)
@@ -248,17 +242,11 @@ impl Costs<'_> {
         ratios.sort_by(f64::total_cmp);
         let at =
             |permille: usize| ratios[((ratios.len() * permille).div_ceil(1000) - 1).min(ratios.len() - 1)];
-        Ok(Micro {
-            name: name.to_owned(),
-            unit: "CPUs".to_owned(),
-            p50: at(500),
-            p90: Some(at(900)),
-            samples: u64::from(SLICES),
-        })
+        Ok(Micro { p90: Some(at(900)), ..Micro::figure(name, "CPUs", at(500), u64::from(SLICES)) })
     }
 }
 
-/// The counters of a run whose every frame the daemon took.
+/// The counters of a run, if the daemon took every frame of it.
 fn taken_all(run: Counters, expected: u64) -> Result<Counters, LabError> {
     if run.taken >= expected && run.bypassed.is_empty() {
         return Ok(run);

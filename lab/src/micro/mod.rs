@@ -10,14 +10,12 @@ pub mod sender;
 mod sys;
 
 use crate::error::LabError;
-use crate::exclusive::{MeasureLock, check_machine, wait_until_quiet};
+use crate::exclusive::check_machine;
+use crate::experiment::{Event, Outcome, Setup, Watch};
 use crate::testbed::Testbed;
-use crate::tools::Tools;
+use crate::worker_example::WorkerExample;
 use cost::Costs;
-use ktsn_measure::environment::Environment;
-use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use ktsn_measure::results::{Check, Document, Micro};
 
 /// Frames per second that the worker must reach.
 const THROUGHPUT_MIN: f64 = 1.5e6;
@@ -29,12 +27,8 @@ const BURST_MAX_NS: f64 = 12e3;
 pub struct Plan {
     /// Seconds per figure.
     pub seconds: f64,
-    /// The programs.
-    pub tools: Tools,
-    /// The machine's measuring lock.
-    pub lock: PathBuf,
-    /// The command that repeats it.
-    pub command: Vec<String>,
+    /// Programs, lock, command.
+    pub setup: Setup,
 }
 
 /// Greatest figures allowed; without a divisor the figure itself.
@@ -54,105 +48,63 @@ const BARS: [(&str, Option<&str>, f64); 9] = [
 ///
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
-pub fn run(plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Document, LabError> {
-    plan.tools.check_daemon()?;
+pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
+    plan.setup.tools.check_daemon()?;
     check_machine()?;
-    let _lock = MeasureLock::take(&plan.lock, || watch("another measurement holds the lock"))?;
-    let mut document = Document::new("micro", plan.command.clone(), Environment::read());
+    let _lock = plan.setup.take_lock(watch)?;
+    let mut document = Document::new("micro", plan.setup.command.clone());
     document.parameters.insert("seconds".to_owned(), plan.seconds.into());
     document.parameters.insert("clock_reading".to_owned(), "one is contained in every sendmsg sample".into());
-    watch("waiting for a quiet machine");
-    wait_until_quiet(|_| ())?;
+    plan.setup.wait_until_quiet(watch)?;
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
     let costs = Costs { plan, testbed: &testbed, directory: directory.path() };
-    watch("the kernel's sendmsg");
+    watch(Event::Step("the kernel's sendmsg"));
     document.micro.extend(costs.kernel()?);
-    watch("sockets that are not ours");
+    watch(Event::Step("sockets that are not ours"));
     document.micro.extend(costs.not_ours()?);
-    watch("the intercepted sendmsg");
+    watch(Event::Step("the intercepted sendmsg"));
     document.micro.extend(costs.intercepted()?);
     for measured in [Costs::nothing_attached, Costs::armed_idle, Costs::one_stream, Costs::ten_streams] {
-        watch("the daemon's CPU time");
+        watch(Event::Step("the daemon's CPU time"));
         document.micro.extend(measured(&costs)?);
     }
-    watch("the worker's throughput");
+    watch(Event::Step("the worker's throughput"));
     throughput(plan, &mut document)?;
     compare(&mut document);
-    Ok(document)
+    Ok(document.into())
 }
 
 fn compare(document: &mut Document) {
     for (name, to, bar) in BARS {
-        let figure =
-            |name: &str| document.micro.iter().find(|micro| micro.name == name).map(|micro| micro.p50);
-        let ratio = match to {
-            None => figure(name),
-            Some(to) => figure(name).zip(figure(to)).map(|(of, to)| of / to),
-        };
-        document.comparisons.push(Comparison {
-            metric: "p50".to_owned(),
-            payload_octets: None,
-            load: None,
-            of: name.to_owned(),
-            to: to.map(str::to_owned),
-            ratio,
-            bar: Some(bar),
-            holds: Some(ratio.is_some_and(|ratio| ratio <= bar)),
-        });
+        document.compare_micro(name, to, bar);
     }
 }
 
-/// Runs the daemon's own example, where it is built: it measures the shipped worker, which no other crate may link.
+/// Measures the shipped worker by the daemon's own example, where that is built.
 fn throughput(plan: &Plan, document: &mut Document) -> Result<(), LabError> {
     let (rate, burst) =
         ("worker.memory_port.64 at least 1.5 M frames/s", "worker.memory_port.burst32 at most 12 us");
-    let program = plan.tools.ktsnd.with_file_name("examples").join("worker_throughput");
-    if !program.is_file() {
-        let reason = format!(
-            "{} is not built; remedy: `cargo build --release -p ktsnd --example worker_throughput`",
-            program.display()
-        );
-        document.checks.extend([rate, burst].map(|name| Check {
-            name: name.to_owned(),
-            outcome: CheckOutcome::Skipped,
-            reason: Some(reason.clone()),
-        }));
-        return Ok(());
-    }
-    let micro = example(plan, &program, &[])?;
+    let example = match WorkerExample::find(&plan.setup.tools) {
+        Ok(example) => example,
+        Err(reason) => {
+            document.checks.extend([rate, burst].map(|name| Check::skipped(name, reason.clone())));
+            return Ok(());
+        }
+    };
+    let seconds = plan.seconds.ceil().clamp(1.0, 600.0) as u32;
+    let read = |printed: &[u8]| {
+        serde_json::from_slice::<Micro>(printed).map_err(|error| format!("its output: {error}"))
+    };
+    let micro = example.run(seconds, &[], read)?;
     let shown = format!("{:.2} M frames/s", micro.p50 / 1e6);
-    judge(document, rate, micro.p50 >= THROUGHPUT_MIN, shown);
+    document.checks.push(Check::unless(rate, (micro.p50 < THROUGHPUT_MIN).then_some(shown)));
     document.micro.push(micro);
-    let micro = example(plan, &program, &["--burst"])?;
+    let micro = example.run(seconds, &["--burst"], read)?;
     let shown = format!("{:.1} us", micro.p50 / 1e3);
-    judge(document, burst, micro.p50 <= BURST_MAX_NS, shown);
+    document.checks.push(Check::unless(burst, (micro.p50 > BURST_MAX_NS).then_some(shown)));
     document.micro.push(micro);
     Ok(())
-}
-
-fn judge(document: &mut Document, name: &str, holds: bool, shown: String) {
-    let outcome = if holds { CheckOutcome::Passed } else { CheckOutcome::Failed };
-    document.checks.push(Check { name: name.to_owned(), outcome, reason: (!holds).then_some(shown) });
-}
-
-/// What the example says, run with these arguments.
-fn example(plan: &Plan, program: &Path, arguments: &[&str]) -> Result<Micro, LabError> {
-    let seconds = plan.seconds.ceil().clamp(1.0, 600.0).to_string();
-    let shown = program.display().to_string();
-    let output = Command::new(program)
-        .args(["--seconds", &seconds])
-        .args(arguments)
-        .output()
-        .map_err(|source| LabError::Start { command: shown.clone(), source, remedy: "" })?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(LabError::Command { command: shown, status: output.status.to_string(), stderr });
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| LabError::Contents {
-        path: program.to_owned(),
-        problem: format!("its output: {error}"),
-    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! whatever is preloaded takes its calls, or the kernel does. It runs as a process of its own.
 //!
 //! ```text
-//!  batch: first send (somebody may sleep past it: a doorbell) ─ 255 sends behind it (none) ── all leave ── pause
+//!  batch: first send (the worker may sleep past it: a doorbell) ─ 255 sends behind it (none) ── all leave ── pause
 //!                                                             T = now + 20 ms, 2 µs apart
 //! ```
 

@@ -72,7 +72,7 @@ fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both commands return a new descriptor that nobody else owns.
+    // SAFETY: both commands return a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

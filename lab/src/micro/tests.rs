@@ -4,6 +4,7 @@ use super::*;
 use crate::sys::within;
 use crate::testbed::UPLINK;
 use ktsn_measure::clock::RealTime;
+use ktsn_measure::results::CheckOutcome;
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn micro(name: &str, p50: f64) -> Micro {
 
 #[test]
 fn bars_are_figures_or_ratios_and_a_missing_one_holds_nothing() {
-    let mut document = Document::new("micro", Vec::new(), Environment::default());
+    let mut document = Document::new("micro", Vec::new());
     document.micro = vec![micro("sendmsg.intercepted.64", 300.0), micro("sendmsg.kernel.64", 1000.0)];
     compare(&mut document);
     let held: Vec<Option<bool>> = document.comparisons.iter().map(|comparison| comparison.holds).collect();
@@ -24,9 +25,8 @@ fn bars_are_figures_or_ratios_and_a_missing_one_holds_nothing() {
 
 #[test]
 fn an_example_that_is_not_built_is_skipped_with_the_remedy() {
-    let mut document = Document::new("micro", Vec::new(), Environment::default());
-    let tools = Tools::beside(std::path::Path::new("/nowhere/ktsn"));
-    let plan = Plan { seconds: 1.0, tools, lock: PathBuf::new(), command: Vec::new() };
+    let mut document = Document::new("micro", Vec::new());
+    let plan = Plan { seconds: 1.0, setup: Setup::nowhere() };
     throughput(&plan, &mut document).unwrap();
     assert_eq!(document.checks[0].outcome, CheckOutcome::Skipped);
     assert!(document.checks[0].reason.as_ref().unwrap().contains("--example worker_throughput"));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the overlay is held against. In: a document. Out: its comparisons, and what breaks a hard count.
-//! Ratios are of medians over the rounds, at 64 octets; beside a load the same ratios are told without a bar.
+//! Ratios are of medians over the rounds, at 64 octets; beside a load the same ratios are shown without a bar.
 
 use super::crowd::Phases;
+use super::turns::COUNTS;
 use crate::container::bars::answer;
 use crate::container::{self, Load, Path};
-use ktsn_measure::results::{Check, CheckOutcome, Document, Question, Round};
+use ktsn_measure::results::{Check, Document, Question, Round};
 
 /// Path, figure, the path it is divided by (none: the figure itself), the greatest value.
 const BARS: [(Path, &str, Option<Path>, f64); 7] = [
@@ -21,8 +22,6 @@ const BARS: [(Path, &str, Option<Path>, f64); 7] = [
 /// Everything but the listener's wake-up, of Flannel's.
 const BEFORE_WAKE_UP_MAX: f64 = 0.25;
 
-/// What must be zero, idle and loaded.
-pub(super) const COUNTS: [&str; 4] = ["lost", "duplicates", "early", "reordered"];
 /// Share of frames of the many attachments that may leave more than 1 µs late.
 const LATE_MAX: f64 = 0.10;
 
@@ -31,7 +30,7 @@ pub fn compare(document: &mut Document) {
     for (of, metric, to, bar) in BARS {
         answer(document, Load::Idle, of, metric, to, Some(bar));
     }
-    // One after the other they are told; what is judged is both by turns.
+    // Measured one after the other the ratio is only shown; it is judged where both ways take turns.
     answer(document, Load::Idle, Path::KtsnShort, "latency_ns.p50", Some(Path::Ktsn), None);
     super::turns::compare(document);
     for load in Load::ALL {
@@ -49,9 +48,9 @@ pub fn compare(document: &mut Document) {
     document.checks.extend(by_the_other_wake_up(document));
 }
 
-/// The short way's bar once more, against ourselves. `bpf_redirect_peer` keeps the stamp that the uplink gave, so what is
-/// measured there as the wake-up contains the way into the pod. The listener is the same on the paths whose
-/// stamp is the pod's: the least of their wake-ups stands for the short way's, and everything else is taken for the way.
+/// The bar of the ingress fast path once more, against ourselves. `bpf_redirect_peer` keeps the stamp that the uplink gave, so what is
+/// measured there as the wake-up contains the way into the pod. The listener is the same on the paths that are
+/// stamped in the pod: the least of their wake-ups stands for the fast path's, and all other time is taken for the way.
 fn by_the_other_wake_up(document: &Document) -> Option<Check> {
     let octets = container::bars::PAYLOAD_OCTETS;
     let figure = |path: Path, metric: &str| {
@@ -62,12 +61,11 @@ fn by_the_other_wake_up(document: &Document) -> Option<Check> {
     let least = in_pods.filter_map(|path| figure(path, "wake_up_ns.p50")).reduce(f64::min)?;
     let way = figure(Path::KtsnShort, "latency_ns.p50")? - least;
     let ratio = way / figure(Path::Flannel, "before_wake_up_ns.p50")?;
-    let outcome = if ratio <= BEFORE_WAKE_UP_MAX { CheckOutcome::Passed } else { CheckOutcome::Failed };
     let reason = format!(
         "{ratio:.3}, bar {BEFORE_WAKE_UP_MAX}: latency p50 of ktsn-short less the least wake-up p50 of the paths whose stamp is the pod's, over latency - wake-up of flannel"
     );
-    let name = "everything but the listener's wake-up, with the stamp taken in the pod".to_owned();
-    Some(Check { name, outcome, reason: Some(reason) })
+    let name = "everything but the listener's wake-up, with the stamp taken in the pod";
+    Some(Check::of(name, ratio <= BEFORE_WAKE_UP_MAX, Some(reason)))
 }
 
 fn many_attachments(document: &mut Document) {
@@ -93,11 +91,8 @@ pub fn violations(document: &Document) -> Vec<String> {
     found.extend(super::turns::violations(document));
     let crowd = |path: &str| Phases::ALL.iter().any(|phases| phases.path() == path);
     for series in document.series.iter().filter(|series| crowd(&series.path) && series.round == Round::All) {
-        for metric in COUNTS {
-            if let Some(count) = series.metric(metric).filter(|&count| count != 0.0) {
-                found.push(format!("{}: {metric} is {count}, expected 0", series.path));
-            }
-        }
+        let nonzero = series.nonzero(&COUNTS);
+        found.extend(nonzero.map(|fault| format!("{}: {fault}, expected 0", series.path)));
         if series.frames_received != series.frames_intended {
             let [seen, intended] =
                 [series.frames_received, series.frames_intended].map(Option::unwrap_or_default);
@@ -113,8 +108,7 @@ pub fn violations(document: &Document) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_measure::environment::Environment;
-    use ktsn_measure::results::Series;
+    use ktsn_measure::results::{CheckOutcome, Series};
     use ktsn_measure::stats::Statistics;
 
     fn series(path: &str, load: Load, latency: i64, wake_up: i64) -> Series {
@@ -138,7 +132,7 @@ mod tests {
     }
 
     fn document(series: Vec<Series>) -> Document {
-        let mut document = Document::new("overlay", Vec::new(), Environment::default());
+        let mut document = Document::new("overlay", Vec::new());
         document.series = series;
         compare(&mut document);
         document
@@ -173,7 +167,7 @@ mod tests {
         let good = |path: &str, load| series(path, load, 1, 1);
         let fine = document(vec![good("ktsn", Load::Iperf3Udp), good(crowd, Load::Idle)]);
         assert_eq!(violations(&fine), Vec::<String>::new());
-        // Under load the ratios are told, and the counts judged.
+        // Under load the ratios are shown, and the counts judged.
         let judged =
             fine.comparisons.iter().filter(|c| c.load.as_deref() == Some("iperf3-udp") && c.bar.is_some());
         assert_eq!(judged.count(), COUNTS.len());

@@ -5,7 +5,7 @@
 //! ```text
 //!  planned   |▮▮▮▮▮▮▮ (20 µs apart) .................... |▮▮▮▮▮▮▮   the offsets that a TSN planner gives its talkers: the
 //!            0      4 ms                               10 ms       worker spins two fifths of the cycle
-//!  random    |▮..▮....▮▮..▮...▮.▮....▮..▮..▮▮....▮...▮..|▮..▮....   nobody plans: its spin budget is spent, the rest comes
+//!  random    |▮..▮....▮▮..▮...▮.▮....▮..▮..▮▮....▮...▮..|▮..▮....   no planner: the spin budget is spent, the rest comes
 //!                                                                  from sleeping. For information
 //! ```
 //!
@@ -20,9 +20,10 @@
 //!                              │◄── window ──►│
 //! ```
 
-use crate::container::{self, Event, Load};
+use crate::container::{self, Load};
 use crate::daemon::{Counters, Daemon, attachment_of, without_attachment};
 use crate::error::LabError;
+use crate::experiment::{Event, Watch};
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Crowd, Testbed, UPLINK};
@@ -46,7 +47,7 @@ const SPACING: Nanos = Nanos::from_micros(20);
 const LEAD_MIN: Nanos = Nanos::from_millis(10);
 /// From the last talker's start to the first transmit time.
 const START: Nanos = Nanos::from_millis(100);
-/// The same on a machine that may be busy with anything.
+/// From the last talker's start to the first transmit time of a functional run, on a machine that may be busy.
 const START_FUNCTIONAL: Nanos = Nanos::from_seconds(3);
 /// Longest start of one talker beside all others.
 const TALKER_START: Nanos = Nanos::from_millis(10);
@@ -71,7 +72,7 @@ pub enum Phases {
 }
 
 impl Phases {
-    /// Both.
+    /// Both variants.
     pub const ALL: [Self; 2] = [Self::Planned, Self::Random];
 
     /// The path's name in results.
@@ -83,7 +84,7 @@ impl Phases {
         }
     }
 
-    /// Of talker `index`. Random ones are the same in every run, so that runs can be compared.
+    /// The phase of talker `index`. Random ones are the same in every run, so that runs can be compared.
     fn of(self, index: usize) -> Nanos {
         let index = i64::try_from(index).unwrap_or(i64::MAX);
         match self {
@@ -136,14 +137,14 @@ pub(super) fn describe(attachments: usize) -> String {
 pub(super) fn measure(
     plan: &container::Plan,
     attachments: usize,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut Watch<'_>,
 ) -> Result<Vec<Vec<(Series, RunRecords)>>, LabError> {
     watch(Event::Step(&format!("{attachments} attachments: pods and daemon")));
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
     let pods = Crowd::new(&testbed, attachments, directory.path())?;
     let configured = configured(&testbed, &pods);
-    let daemon = Daemon::start_with(&plan.tools, &testbed, directory.path(), &configured)?;
+    let daemon = Daemon::start(&plan.setup.tools, &testbed.a, directory.path(), &configured)?;
     let many = Many { plan, testbed: &testbed, pods: &pods, daemon, directory: directory.path() };
     let mut all = Vec::new();
     for phases in Phases::ALL {
@@ -174,7 +175,7 @@ struct Many<'a> {
 }
 
 /// What all observers wrote.
-struct Told {
+struct Observations {
     /// The first sequence number of each talker: they follow one another without a gap, so that all are one run.
     streams: Vec<u64>,
     talked: Vec<TalkRecord>,
@@ -185,7 +186,7 @@ struct Told {
 
 impl Many<'_> {
     fn observers(&self) -> Observers<'_> {
-        Observers { tools: &self.plan.tools, directory: self.directory, functional: self.plan.functional }
+        Observers::new(&self.plan.setup, self.directory)
     }
 
     /// Frames of talker `index`: those before the window, in it and after it.
@@ -199,7 +200,7 @@ impl Many<'_> {
         (0..self.pods.namespaces().len()).scan(0, before).collect()
     }
 
-    /// Talker `index`, whose first transmit time is `at`.
+    /// Talker `index`, with `at` as its first transmit time.
     fn talker(&self, phases: Phases, index: usize, first_sequence: u64, at: Tai) -> Program {
         let b = self.testbed.b.pod_address;
         let name = format!("talk-{index}");
@@ -213,7 +214,9 @@ impl Many<'_> {
             "--exact-timers".to_owned(),
         ]);
         let program = self.observers().placed(program, 0, None);
-        self.daemon.serve(program, &self.plan.tools, self.testbed).within(&self.pods.namespaces()[index])
+        self.daemon
+            .serve(program, &self.plan.setup.tools, self.testbed)
+            .within(&self.pods.namespaces()[index])
     }
 
     fn run(&self, phases: Phases, round: u32) -> Result<(Series, RunRecords), LabError> {
@@ -226,9 +229,9 @@ impl Many<'_> {
         let tap = self.observers().program("tap", "tap", 0).args([UPLINK, "--port", &port]);
         let mut tap = tap.within(&self.testbed.b.namespace).start(self.directory)?;
         tap.wait_ready(READY_MAX)?;
-        // Every talker is told the same instant, and must be there before it.
+        // All talkers begin at the same instant, and must be ready before it.
         let pods = i64::try_from(names.len()).unwrap_or(i64::MAX);
-        let start = if self.plan.functional { START_FUNCTIONAL } else { START };
+        let start = if self.plan.setup.functional { START_FUNCTIONAL } else { START };
         let begins = clock::tai_now().saturating_add(TALKER_START.saturating_mul(pods)).saturating_add(start);
         let begins = Tai::from_nanos(begins.as_nanos().next_multiple_of(PERIOD.get().unsigned_abs()));
         let streams = self.streams();
@@ -257,14 +260,14 @@ impl Many<'_> {
         finish(&mut tap)?;
         let counters = after.since(&before);
         let whole = self.daemon.sums()?.since(&at_first);
-        let told = self.told(&names, streams)?;
-        if told.tap.kernel_drops > 0 {
-            let problem = format!("lost {} frames", told.tap.kernel_drops);
+        let observations = self.read(&names, streams)?;
+        if observations.tap.kernel_drops > 0 {
+            let problem = format!("lost {} frames", observations.tap.kernel_drops);
             return Err(LabError::Process { name: "tap".to_owned(), problem, stderr: String::new() });
         }
         let daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed.as_secs_f64());
         let disturbance = ended.since(&machine);
-        let (plain, run) = series(phases, round, &told, counters.transmit_figures());
+        let (plain, run) = series(phases, round, &observations, counters.transmit_figures());
         let series = Series {
             daemon_cpu_ratio,
             daemon_rss_octets: Some(self.daemon.resident_octets()?),
@@ -279,9 +282,9 @@ impl Many<'_> {
         Ok((series, run))
     }
 
-    fn told(&self, names: &[String], streams: Vec<u64>) -> Result<Told, LabError> {
+    fn read(&self, names: &[String], streams: Vec<u64>) -> Result<Observations, LabError> {
         let files = self.observers();
-        let mut told = Told {
+        let mut observations = Observations {
             streams,
             talked: Vec::new(),
             intended: 0,
@@ -289,10 +292,10 @@ impl Many<'_> {
             tap: files.json("tap")?,
         };
         for name in names {
-            told.talked.extend(files.records(name, records::load_talk)?);
-            told.intended += files.json::<talker::Summary>(name)?.frames_intended;
+            observations.talked.extend(files.records(name, records::load_talk)?);
+            observations.intended += files.json::<talker::Summary>(name)?.frames_intended;
         }
-        Ok(told)
+        Ok(observations)
     }
 }
 
@@ -300,10 +303,10 @@ impl Many<'_> {
 fn series(
     phases: Phases,
     round: u32,
-    told: &Told,
+    observations: &Observations,
     transmit: Option<ktsn_measure::series::TransmitFigures>,
 ) -> (Series, RunRecords) {
-    let (joined, counts) = records::join(&told.talked, &told.tapped, &[], false);
+    let (joined, counts) = records::join(&observations.talked, &observations.tapped, &[], false);
     let seen = joined.iter().filter(|record| record.wire_at.is_some()).count() as u64;
     let run = RunRecords {
         path: phases.path().to_owned(),
@@ -312,7 +315,7 @@ fn series(
         round,
         records: joined,
     };
-    let facts = Facts { frames_intended: told.intended, counts, transmit, ..Facts::default() };
+    let facts = Facts { frames_intended: observations.intended, counts, transmit, ..Facts::default() };
     let plain = Series::of_run(&run, &facts);
     let series = Series {
         load: run.load.clone(),
@@ -321,7 +324,7 @@ fn series(
         overlay: Some("vxlan-routed".to_owned()),
         frames_received: Some(seen),
         lost: plain.frames_sent.map(|sent| sent.saturating_sub(seen)),
-        reordered: Some(disorder(&told.streams, &told.tapped)),
+        reordered: Some(disorder(&observations.streams, &observations.tapped)),
         // Neighbours in number are other talkers' frames.
         wire_jitter_ns: None,
         wire_jitter_left_out: None,
@@ -395,7 +398,7 @@ mod tests {
             received_at: None,
         };
         let [a, b] = [[probe(0, 1_000), probe(1, 9_000)], [probe(2, 2_000), probe(3, 8_000)]];
-        let told = Told {
+        let observations = Observations {
             streams: vec![0, 2],
             talked: [a, b].concat().into_iter().map(talk).collect(),
             intended: 4,
@@ -403,7 +406,7 @@ mod tests {
             tapped: [a[0], a[1], b[0]].map(arrival).to_vec(),
             tap: tap::Summary::default(),
         };
-        let (series, run) = series(Phases::Planned, 1, &told, None);
+        let (series, run) = series(Phases::Planned, 1, &observations, None);
         assert_eq!(run.records.len(), 4);
         let reasons = |reasons: &[(&str, u64)]| {
             reasons.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect::<BTreeMap<_, _>>()
@@ -424,7 +427,7 @@ mod tests {
         }
         assert_eq!((series.frames_received, series.lost, series.reordered), (Some(3), Some(1), Some(0)));
         assert_eq!(series.wire_offset_ns.map(|figures| figures.p50), Some(700));
-        let told = Told { tapped: [a[1], a[0]].map(arrival).to_vec(), ..told };
-        assert_eq!(disorder(&told.streams, &told.tapped), 1);
+        let observations = Observations { tapped: [a[1], a[0]].map(arrival).to_vec(), ..observations };
+        assert_eq!(disorder(&observations.streams, &observations.tapped), 1);
     }
 }

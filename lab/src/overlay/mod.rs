@@ -14,8 +14,9 @@ mod turns;
 
 pub use crowd::{ATTACHMENTS, Phases};
 
-use crate::container::{self, Event, Outcome};
+use crate::container;
 use crate::error::LabError;
+use crate::experiment::{Outcome, Watch};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -30,10 +31,10 @@ pub struct Plan {
 ///
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
-pub fn run(plan: &Plan, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, LabError> {
+pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     let (mut many, mut by_turns) = (Vec::new(), Vec::new());
     let paths = &plan.paths;
-    let mut outcome = container::prepared(paths, watch, |document, watch| {
+    let mut outcome = container::run_with(paths, watch, |document, watch| {
         if plan.attachments > 0 {
             many = crowd::measure(paths, plan.attachments, watch)?;
             document.parameters.insert("attachments".to_owned(), crowd::describe(plan.attachments).into());

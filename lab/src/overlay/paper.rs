@@ -91,13 +91,12 @@ fn ours(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_measure::environment::Environment;
     use ktsn_measure::results::{Round, Series};
     use ktsn_measure::stats::Statistics;
 
     #[test]
     fn ours_stand_beside_what_was_published() {
-        let mut document = Document::new("overlay", Vec::new(), Environment::default());
+        let mut document = Document::new("overlay", Vec::new());
         for (path, octets, p50) in [
             (Path::Ktsn, 64, 30_000),
             (Path::Ktsn, 256, 20_000),

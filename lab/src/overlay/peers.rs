@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a frame costs when the overlay has many peers.
 //!
-//! In: how often, and where the daemon's example `worker_throughput` lies: it runs the shipped worker, which nobody else may
-//! link. Out: nanoseconds by frame of one worker whose tables have 10 peers and of one whose tables have 1,000, and
+//! In: how often, and where the daemon's example `worker_throughput` lies: it runs the shipped worker, which no other crate may
+//! link. Out: nanoseconds by frame of one worker with 10 peers in its tables and of one with 1,000, and
 //! their ratio beside the bar. Both are in one process and take turns, a batch of 2,048 frames each; every frame goes to another
 //! peer, through all of them. It is the worker's whole way: taking over, resolving, queueing, choosing, writing the frame.
 
-use crate::container::{self, Event};
+use crate::container;
 use crate::error::LabError;
-use crate::exclusive::wait_until_quiet;
-use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
-use std::path::Path;
-use std::process::Command;
+use crate::experiment::{Event, Watch};
+use crate::worker_example::WorkerExample;
+use ktsn_measure::results::{Check, Document, Micro};
 
 /// The numbers of peers that are compared.
 const COUNTS: [u32; 2] = [10, 1000];
@@ -28,51 +27,30 @@ fn name(peers: u32) -> String {
 pub(super) fn measure(
     plan: &container::Plan,
     document: &mut Document,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut Watch<'_>,
 ) -> Result<(), LabError> {
-    let program = plan.tools.ktsnd.with_file_name("examples").join("worker_throughput");
-    if !program.is_file() {
-        let reason = format!(
-            "{} is not built; remedy: `cargo build --release -p ktsnd --example worker_throughput`",
-            program.display()
-        );
-        let name = format!("cost of a frame with {} peers, of that with {}", COUNTS[1], COUNTS[0]);
-        document.checks.push(Check { name, outcome: CheckOutcome::Skipped, reason: Some(reason) });
-        return Ok(());
-    }
-    let seconds = if plan.functional { 1 } else { SECONDS };
+    let example = match WorkerExample::find(&plan.setup.tools) {
+        Ok(example) => example,
+        Err(reason) => {
+            let name = format!("cost of a frame with {} peers, of that with {}", COUNTS[1], COUNTS[0]);
+            document.checks.push(Check::skipped(name, reason));
+            return Ok(());
+        }
+    };
+    let seconds = if plan.setup.functional { 1 } else { SECONDS };
+    let peers = COUNTS.map(|count| count.to_string()).join(",");
     let mut rounds = Vec::new();
     for round in 1..=plan.rounds {
         watch(Event::Step(&format!(
             "a frame's cost with {} and {} peers, round {round}",
             COUNTS[0], COUNTS[1]
         )));
-        if !plan.functional {
-            wait_until_quiet(|_| ())?;
-        }
-        rounds.push(one_round(&program, seconds)?);
+        plan.setup.wait_until_quiet(watch)?;
+        rounds.push(example.run(seconds, &["--peers", &peers], read)?);
     }
     document.parameters.insert("peers".to_owned(), describe(&rounds, seconds).into());
     document.micro.extend(medians(&rounds));
     Ok(())
-}
-
-fn one_round(program: &Path, seconds: u32) -> Result<Vec<Micro>, LabError> {
-    let shown = program.display().to_string();
-    let output = Command::new(program)
-        .args([
-            "--seconds",
-            &seconds.to_string(),
-            "--peers",
-            &COUNTS.map(|count| count.to_string()).join(","),
-        ])
-        .output()
-        .map_err(|source| LabError::Start { command: shown.clone(), source, remedy: "" })?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(LabError::Command { command: shown, status: output.status.to_string(), stderr });
-    }
-    read(&output.stdout).map_err(|problem| LabError::Contents { path: program.to_owned(), problem })
 }
 
 /// The entries for all the numbers of peers, in their order.
@@ -84,7 +62,7 @@ fn read(output: &[u8]) -> Result<Vec<Micro>, String> {
     if names == COUNTS.map(name) { Ok(found) } else { Err(format!("its output is of {names:?}")) }
 }
 
-/// Of each entry the median of the rounds.
+/// The median of the rounds of each entry.
 fn medians(rounds: &[Vec<Micro>]) -> Vec<Micro> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let one = |(at, of): (usize, &Micro)| {
@@ -113,26 +91,15 @@ fn describe(rounds: &[Vec<Micro>], seconds: u32) -> String {
 
 /// Holds the figures against each other.
 pub(super) fn compare(document: &mut Document) {
-    let figure = |peers| document.micro.iter().find(|micro| micro.name == name(peers)).map(|micro| micro.p50);
-    let [few, many] = COUNTS.map(figure);
-    let (Some(few), Some(many)) = (few, many) else { return };
-    let ratio = many / few;
-    document.comparisons.push(Comparison {
-        metric: "p50".to_owned(),
-        payload_octets: None,
-        load: None,
-        of: name(COUNTS[1]),
-        to: Some(name(COUNTS[0])),
-        ratio: Some(ratio),
-        bar: Some(COST_MAX),
-        holds: Some(ratio <= COST_MAX),
-    });
+    let [few, many] = COUNTS.map(name);
+    if document.micro_p50(&few).is_some() && document.micro_p50(&many).is_some() {
+        document.compare_micro(&many, Some(&few), COST_MAX);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_measure::environment::Environment;
 
     fn round(few: f64, many: f64) -> Vec<Micro> {
         let line = |peers: u32, p50: f64| {
@@ -147,7 +114,7 @@ mod tests {
     fn the_medians_of_the_rounds_are_held_against_each_other() {
         for (third, ratio, holds) in [(430.0, 1.075, true), (900.0, 1.125, false)] {
             let rounds = [round(400.0, 450.0), round(410.0, 420.0), round(390.0, third)];
-            let mut document = Document::new("overlay", Vec::new(), Environment::default());
+            let mut document = Document::new("overlay", Vec::new());
             compare(&mut document);
             assert!(document.comparisons.is_empty());
             document.micro = medians(&rounds);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in and the kernel's way by turns of 150 ms, under one stream. In: the testbed's plan. Out:
+//! The ingress fast path and the kernel's path by turns of 150 ms, under one stream. In: the testbed's plan. Out:
 //! series of the frames that came by either way, and what the ratio of their latencies is held against.
 //!
 //! Two paths that are measured one after the other differ by what the machine did meanwhile: the listener's wake-up, which both
-//! have, swings by more than the short way saves (`docs/design/ingress.md`). Here the talker, its ktsnd, the tap and the
+//! have, swings by more than the fast path saves (`docs/design/ingress.md`). Here the talker, its ktsnd, the tap and the
 //! listener stay, and only the receiving node's attachment comes and goes. What is sent while it does belongs to neither way, and
 //! must arrive like the rest.
 //!
@@ -13,36 +13,38 @@
 //!  short       ╌╌╌┌───────────────┤╌╌╌          ╌╌╌┌──── …      ╌ neither: the change, and SETTLE after it
 //! ```
 
-use super::bars::COUNTS;
-use crate::container::{self, Bench, Event, Load, Path, bars, far};
-use crate::daemon::{Daemon, without_attachment};
+use crate::container::{self, Bench, Load, Path, bars, far};
+use crate::daemon::{Daemon, configuration, without_attachment};
 use crate::error::LabError;
-use crate::exclusive::wait_until_quiet;
+use crate::experiment::{Event, Watch};
+use crate::observations::{Observations, RunLabel};
 use crate::observers::{MEASURED, READY_MAX, TALK_EXTRA, finish};
 use crate::testbed::{
     Host, POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path,
 };
-use crate::told::{Of, Told};
 use ktsn_measure::clock;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Check, CheckOutcome, Document, Question, Series};
+use ktsn_proto::attachment::{AttachmentConfig, OverlayConfig, PeerConfig, VxlanConfig};
 use ktsn_proto::v1;
 use ktsn_time::{Nanos, Tai};
 use std::time::{Duration, Instant};
 
+/// The counts that must be 0, idle and loaded.
+pub(super) const COUNTS: [&str; 4] = ["lost", "duplicates", "early", "reordered"];
 /// Time between two changes.
 const TURN: Duration = Duration::from_millis(150);
 /// Changes of one round; each way has half of the turns.
 const TURNS: u32 = 40;
-/// The same where times mean nothing.
+/// Changes of one round of a functional run.
 const TURNS_FUNCTIONAL: u32 = 4;
 /// Frames that leave so soon after a change belong to neither way: ktsnd and the kernel may be tidying up.
 const SETTLE: Nanos = Nanos::from_millis(30);
 /// A frame that left so long before a change has arrived before it.
 const ARRIVES_WITHIN: Nanos = Nanos::from_millis(5);
-/// Longest wait for the short way to be open or shut.
+/// Longest wait for the fast path to be open or shut.
 const CHANGE_MAX: Duration = Duration::from_secs(3);
-/// Greatest part of the kernel way's latency that the short way's may be.
+/// Greatest part of the latency of the kernel's path that the fast path may have.
 const LATENCY_MAX: f64 = 0.92;
 /// The receiving node's attachment.
 const NAME: &str = "far";
@@ -116,29 +118,28 @@ pub(super) fn is_asked_for(plan: &container::Plan) -> bool {
 
 /// Changes of a round.
 const fn turns(plan: &container::Plan) -> u32 {
-    if plan.functional { TURNS_FUNCTIONAL } else { TURNS }
+    if plan.setup.functional { TURNS_FUNCTIONAL } else { TURNS }
 }
 
 /// Measures: of each way the rounds.
 pub(super) fn measure(
     plan: &container::Plan,
     document: &mut Document,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut Watch<'_>,
 ) -> Result<Vec<Vec<(Series, RunRecords)>>, LabError> {
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
     // Its talker sends until it is asked to end: how long a change takes is the machine's affair.
     let plan = container::Plan { frames: 0, ..plan.clone() };
-    let near = Daemon::start(&plan.tools, &testbed, directory.path())?;
-    let far = far::start_with(&plan.tools, &testbed, directory.path(), &without_attachment())?;
+    let tools = &plan.setup.tools;
+    let near = Daemon::start(tools, &testbed.a, directory.path(), &configuration(&testbed))?;
+    let far = far::start_with(tools, &testbed, directory.path(), &without_attachment())?;
     let bench = Bench { plan: &plan, testbed: &testbed, daemon: Some(near), directory: directory.path() };
     let both = Turns { bench, far };
     let mut rounds = Vec::new();
     for number in 1..=plan.rounds {
         watch(Event::Step(&format!("the short way in and the kernel's by turns, round {number}")));
-        if !plan.functional {
-            wait_until_quiet(|_| ())?;
-        }
+        plan.setup.wait_until_quiet(watch)?;
         rounds.push(both.run(number)?);
     }
     document.parameters.insert("turns".to_owned(), describe().into());
@@ -147,26 +148,30 @@ pub(super) fn measure(
     Ok(Way::ALL.map(of).into())
 }
 
-/// Pod B's interface, with the short way in.
-fn attachment(b: &Host, a: &Host) -> v1::Attachment {
-    let peer =
-        v1::VxlanPeer { prefix: a.pod_prefix.clone(), vtep: a.address.to_string(), mac: a.vxlan_mac.clone() };
-    v1::Attachment {
-        name: NAME.to_owned(),
-        netns: namespace_path(&b.pod_namespace),
-        interface: POD_INTERFACE.to_owned(),
-        uplink: UPLINK.to_owned(),
-        ingress: Way::Short.ingress().to_owned(),
-        vxlan: Some(v1::Vxlan {
-            mode: "routed".to_owned(),
-            vni: VXLAN_VNI,
-            port: VXLAN_PORT.into(),
-            local: b.address.to_string(),
-            device: VXLAN_DEVICE.to_owned(),
-            peers: vec![peer],
-            ..v1::Vxlan::default()
-        }),
-        ..v1::Attachment::default()
+/// Pod B's interface, with the ingress fast path.
+fn attachment(b: &Host, a: &Host) -> AttachmentConfig {
+    let peer = PeerConfig {
+        prefix: Some(a.pod_prefix.clone()),
+        vtep: Some(a.address.to_string()),
+        mac: Some(a.vxlan_mac.clone()),
+    };
+    let vxlan = VxlanConfig {
+        mode: Some("routed".to_owned()),
+        vni: Some(VXLAN_VNI),
+        port: Some(VXLAN_PORT),
+        local: Some(b.address.to_string()),
+        device: Some(VXLAN_DEVICE.to_owned()),
+        peers: Some(vec![peer]),
+        ..VxlanConfig::default()
+    };
+    AttachmentConfig {
+        name: Some(NAME.to_owned()),
+        netns: Some(namespace_path(&b.pod_namespace)),
+        interface: Some(POD_INTERFACE.to_owned()),
+        uplink: Some(UPLINK.to_owned()),
+        ingress: Some(Way::Short.ingress().to_owned()),
+        overlay: Some(OverlayConfig::Vxlan(Box::new(vxlan))),
+        ..AttachmentConfig::default()
     }
 }
 
@@ -179,7 +184,7 @@ struct Turns<'a> {
 struct Round {
     number: u32,
     spans: Vec<Span>,
-    told: Told,
+    observations: Observations,
 }
 
 impl Turns<'_> {
@@ -199,9 +204,9 @@ impl Turns<'_> {
         talker.wait(TALK_EXTRA, MEASURED)?;
         finish(&mut listener)?;
         finish(&mut tap)?;
-        let told = Told::read(&files, &files, &files)?;
-        let round = Round { number, spans, told };
-        let broken = round.told.broken(&RunRecords::default()).or_else(|| round.contradiction(taken));
+        let observations = Observations::read(&files, &files, &files)?;
+        let round = Round { number, spans, observations };
+        let broken = round.observations.fault(&RunRecords::default()).or_else(|| round.contradiction(taken));
         match broken {
             None => Ok(round),
             Some(problem) => {
@@ -210,7 +215,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Opens and shuts the short way: the spans between, and how many frames it took.
+    /// Opens and shuts the fast path: the spans between, and how many frames it took.
     fn change_ways(&self, turns: u32) -> Result<(Vec<Span>, u64), LabError> {
         let (mut spans, mut taken, mut way) = (Vec::new(), 0, Way::Kernel);
         let mut from = clock::tai_now();
@@ -235,9 +240,9 @@ impl Turns<'_> {
     }
 
     fn open(&self) -> Result<(), LabError> {
-        let wish =
-            v1::AttachRequest { attachment: Some(attachment(&self.bench.testbed.b, &self.bench.testbed.a)) };
-        self.far.ask(|mut client| async move { client.attach(wish).await })?;
+        let request =
+            v1::AttachRequest { attachment: attachment(&self.bench.testbed.b, &self.bench.testbed.a).json() };
+        self.far.ask(|mut client| async move { client.attach(request).await })?;
         let until = Instant::now() + CHANGE_MAX;
         loop {
             let now = self.far_ingress()?;
@@ -255,14 +260,14 @@ impl Turns<'_> {
     /// How many frames it took.
     fn shut(&self) -> Result<u64, LabError> {
         let taken = self.far_ingress()?.taken;
-        let wish = v1::DetachRequest { name: NAME.to_owned() };
-        self.far.ask(|mut client| async move { client.detach(wish).await })?;
+        let request = v1::DetachRequest { name: NAME.to_owned() };
+        self.far.ask(|mut client| async move { client.detach(request).await })?;
         Ok(taken)
     }
 
     fn far_ingress(&self) -> Result<v1::IngressStatistics, LabError> {
-        let wish = v1::StatisticsRequest { attachment: NAME.to_owned() };
-        let reply = self.far.ask(|mut client| async move { client.statistics(wish).await })?;
+        let request = v1::StatisticsRequest { attachment: NAME.to_owned() };
+        let reply = self.far.ask(|mut client| async move { client.statistics(request).await })?;
         let of = reply.attachments.into_iter().find(|of| of.name == NAME).and_then(|of| of.ingress);
         of.ok_or_else(|| LabError::Control(format!("no ingress statistics of the attachment {NAME:?}")))
     }
@@ -271,7 +276,7 @@ impl Turns<'_> {
 impl Round {
     /// The frames that came by a way, or all of them.
     fn series(&self, way: Option<Way>) -> (Series, RunRecords) {
-        let of = Of {
+        let label = RunLabel {
             path: way.map_or("all", Way::path),
             is_served: true,
             is_overlay: true,
@@ -281,7 +286,7 @@ impl Round {
             round: self.number,
         };
         let is_in = |at| way.is_none() || way_of(&self.spans, at) == way;
-        let (run, series) = self.told.part(is_in).run(&of, None);
+        let (run, series) = self.observations.part(is_in).figures(&label, None);
         (series, run)
     }
 
@@ -303,15 +308,12 @@ fn arrived(rounds: &[Round]) -> Check {
     for round in rounds {
         let all = round.series(None).0;
         sent += all.frames_sent.unwrap_or_default();
-        for metric in COUNTS {
-            if let Some(count) = all.metric(metric).filter(|&count| count != 0.0) {
-                wrong.push(format!("round {}: {metric} is {count}", round.number));
-            }
-        }
+        let known: Vec<&str> = COUNTS.into_iter().filter(|metric| all.metric(metric).is_some()).collect();
+        wrong.extend(all.nonzero(&known).map(|fault| format!("round {}: {fault}", round.number)));
     }
-    let outcome = if wrong.is_empty() { CheckOutcome::Passed } else { CheckOutcome::Failed };
+    let holds = wrong.is_empty();
     wrong.insert(0, format!("{sent} frames"));
-    Check { name: ARRIVED.to_owned(), outcome, reason: Some(wrong.join("; ")) }
+    Check::of(ARRIVED, holds, Some(wrong.join("; ")))
 }
 
 /// Adds what is judged.

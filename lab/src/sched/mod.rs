@@ -8,9 +8,7 @@
 mod properties;
 
 use crate::error::LabError;
-use crate::exclusive::{MeasureLock, wait_until_quiet};
-use crate::tools::Tools;
-use ktsn_measure::environment::Environment;
+use crate::experiment::{Event, Outcome, Setup, Watch};
 use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -23,14 +21,10 @@ pub struct Plan {
     pub turns: u32,
     /// Random worlds of the comparison with the reference; the properties have a share of it. `None`: the suite's own.
     pub cases: Option<u32>,
-    /// The workspace whose property suite is run.
+    /// The workspace with the property suite.
     pub workspace: PathBuf,
-    /// The programs.
-    pub tools: Tools,
-    /// The machine's measuring lock.
-    pub lock: PathBuf,
-    /// The command that repeats it.
-    pub command: Vec<String>,
+    /// Programs, lock, command.
+    pub setup: Setup,
 }
 
 /// Figure, what it is divided by (none: the figure itself), the greatest value.
@@ -40,7 +34,7 @@ const BARS: [(&str, Option<&str>, f64); 3] = [
     ("sched.frame.streams10000", Some("sched.frame.streams10"), 2.0),
 ];
 
-/// What the example tells.
+/// What the example prints.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Cost {
     micro: Vec<Micro>,
@@ -54,8 +48,8 @@ struct Cost {
 ///
 /// # Errors
 /// [`LabError`].
-pub fn run(plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Document, LabError> {
-    let mut document = Document::new("sched", plan.command.clone(), Environment::read());
+pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
+    let mut document = Document::new("sched", plan.setup.command.clone());
     document.parameters.insert("turns".to_owned(), plan.turns.into());
     document.parameters.insert(
         "decision".to_owned(),
@@ -63,20 +57,19 @@ pub fn run(plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Document, LabErro
          worlds in turn"
             .into(),
     );
-    watch("the property suite");
+    watch(Event::Step("the property suite"));
     document.checks = properties::run(&plan.workspace, plan.cases)?;
-    let _lock = MeasureLock::take(&plan.lock, || watch("another measurement holds the lock"))?;
-    watch("waiting for a quiet machine");
-    let refusals = wait_until_quiet(|_| ())?;
+    let _lock = plan.setup.take_lock(watch)?;
+    let refusals = plan.setup.wait_until_quiet(watch)?;
     document.parameters.insert("load_refusals".to_owned(), refusals.into());
-    watch("the cost of decisions");
+    watch(Event::Step("the cost of decisions"));
     judge(&mut document, cost(plan)?);
-    Ok(document)
+    Ok(document.into())
 }
 
 /// Runs the example, where it is built.
 fn cost(plan: &Plan) -> Result<Cost, LabError> {
-    let program = plan.tools.ktsn.with_file_name("examples").join("sched_cost");
+    let program = plan.setup.tools.ktsn.with_file_name("examples").join("sched_cost");
     let shown = program.display().to_string();
     if !program.is_file() {
         return Err(LabError::Impossible {
@@ -99,36 +92,16 @@ fn cost(plan: &Plan) -> Result<Cost, LabError> {
 
 /// Figures, bars and the count of allocations.
 fn judge(document: &mut Document, cost: Cost) {
-    let figure = |name: &str| cost.micro.iter().find(|micro| micro.name == name).map(|micro| micro.p50);
+    document.micro = cost.micro;
     for (of, to, bar) in BARS {
-        let ratio = match to {
-            None => figure(of),
-            Some(to) => figure(of).zip(figure(to)).map(|(of, to)| of / to).filter(|r| r.is_finite()),
-        };
-        document.comparisons.push(comparison("p50", of, to, ratio, bar));
+        document.compare_micro(of, to, bar);
     }
     let allocations = Some(cost.allocations as f64);
-    document.comparisons.push(comparison("allocations", "sched.after_arming", None, allocations, 0.0));
-    let counts = cost.allocations_before > 0;
-    document.checks.push(Check {
-        name: "the counting allocator counts".to_owned(),
-        outcome: if counts { CheckOutcome::Passed } else { CheckOutcome::Failed },
-        reason: (!counts).then(|| "it saw no allocation while everything was made".to_owned()),
-    });
-    document.micro = cost.micro;
-}
-
-fn comparison(metric: &str, of: &str, to: Option<&str>, ratio: Option<f64>, bar: f64) -> Comparison {
-    Comparison {
-        metric: metric.to_owned(),
-        payload_octets: None,
-        load: None,
-        of: of.to_owned(),
-        to: to.map(str::to_owned),
-        ratio,
-        bar: Some(bar),
-        holds: Some(ratio.is_some_and(|ratio| ratio <= bar)),
-    }
+    let comparison = Comparison::held("allocations", "sched.after_arming", None, allocations, 0.0);
+    document.comparisons.push(comparison);
+    let fault =
+        (cost.allocations_before == 0).then(|| "it saw no allocation while everything was made".to_owned());
+    document.checks.push(Check::unless("the counting allocator counts", fault));
 }
 
 /// The checks that failed or were not carried out, one sentence each: a property is proven or it is not.

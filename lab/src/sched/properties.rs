@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The property suite of `sched`, run as anybody would run it. In: a workspace. Out: a check for each property, passed only
+//! The property suite of `sched`, run by `cargo test`. In: a workspace. Out: a check for each property, passed only
 //! if its tests ran in this very command and passed.
 
 use crate::error::LabError;
-use ktsn_measure::results::{Check, CheckOutcome};
+use ktsn_measure::results::Check;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -94,7 +94,8 @@ fn checks(outcomes: &BTreeMap<String, String>, problem: Option<&str>) -> Vec<Che
             )),
         })
     };
-    let mut checks: Vec<Check> = PROPERTIES.iter().map(|(name, tests)| check(name, reason(tests))).collect();
+    let mut checks: Vec<Check> =
+        PROPERTIES.iter().map(|(name, tests)| Check::unless(*name, reason(tests))).collect();
     let failed: Vec<&str> =
         outcomes.iter().filter(|(_, outcome)| *outcome != "ok").map(|(name, _)| name.as_str()).collect();
     let whole = match (failed.is_empty(), problem) {
@@ -103,18 +104,14 @@ fn checks(outcomes: &BTreeMap<String, String>, problem: Option<&str>) -> Vec<Che
         (true, Some(said)) => Some(said.to_owned()),
         (false, _) => Some(failed.join(", ")),
     };
-    checks.push(check("every other test of the suite", whole));
+    checks.push(Check::unless("every other test of the suite", whole));
     checks
-}
-
-fn check(name: &str, reason: Option<String>) -> Check {
-    let outcome = if reason.is_none() { CheckOutcome::Passed } else { CheckOutcome::Failed };
-    Check { name: name.to_owned(), outcome, reason }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ktsn_measure::results::CheckOutcome;
 
     fn all_ok() -> String {
         let line = |test: &&str| format!("test properties::{test} ... ok\n");

@@ -16,7 +16,7 @@ fn cost() -> Cost {
 }
 
 fn judged(cost: Cost) -> Document {
-    let mut document = Document::new("sched", Vec::new(), Environment::default());
+    let mut document = Document::new("sched", Vec::new());
     judge(&mut document, cost);
     document
 }
@@ -41,14 +41,7 @@ fn one_allocation_misses_the_bar_and_a_counter_that_sees_none_proves_nothing() {
 
 #[test]
 fn without_the_example_it_is_not_possible() {
-    let plan = Plan {
-        turns: 1,
-        cases: None,
-        workspace: PathBuf::from("."),
-        tools: Tools::beside(std::path::Path::new("/nowhere/ktsn")),
-        lock: PathBuf::new(),
-        command: Vec::new(),
-    };
+    let plan = Plan { turns: 1, cases: None, workspace: PathBuf::from("."), setup: Setup::nowhere() };
     let error = super::cost(&plan).unwrap_err();
     assert_eq!(error.exit_status(), 3);
     assert!(error.to_string().contains("make bench-sched"), "{error}");

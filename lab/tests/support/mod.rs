@@ -2,7 +2,7 @@
 //! What tests of whole experiments share. In: nothing. Out: the shipped programs, built once; the namespaces that this
 //! process has made and not removed.
 
-use ktsn_lab::Tools;
+use ktsn_lab::{Setup, Tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -24,6 +24,12 @@ pub(crate) fn tools() -> &'static Tools {
             libktsn: target.join("hook/libktsn.so"),
         }
     })
+}
+
+/// A functional run of the shipped programs, under a lock of its own below `directory`.
+pub(crate) fn setup(directory: &Path) -> Setup {
+    let lock = Some(directory.join("out/.measure.lock"));
+    Setup { tools: tools().clone(), lock, command: vec!["test".to_owned()], functional: true }
 }
 
 fn build(target: &Path, what: &[&str]) {

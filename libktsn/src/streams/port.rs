@@ -17,15 +17,12 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use super::registration::{Registration, STALE, is_with};
 use super::{STREAMS, Stream};
-use crate::abi::{AF_INET, AF_INET6, IPV6_V6ONLY, SOCK_DGRAM, SOL_IP, SOL_IPV6};
+use crate::abi::{AF_INET, AF_INET6, IP_LOCAL_PORT_RANGE, IPV6_V6ONLY, SOCK_DGRAM, SOL_IP, SOL_IPV6};
 use crate::destination::Address;
 use crate::limit::{self, RESERVED_MAX};
 use crate::page::{self, Locked, Page};
-use crate::region::Use;
+use crate::region::RegionUse;
 use crate::sys;
-
-/// IP_LOCAL_PORT_RANGE: the ports that the kernel may choose for a socket. A reserved port could lie outside.
-const IP_LOCAL_PORT_RANGE: c_int = 51;
 
 /// Sockets that hold a port.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -108,7 +105,7 @@ fn bound(is_v6: bool, is_v6_only: bool, _locked: &Locked) -> Option<(OwnedFd, u1
     Some((socket, local.port, sys::cookie(fd)?))
 }
 
-/// Whether the program chose the ports that the kernel may choose for a socket.
+/// Whether the program limits the ports that the kernel may choose for this socket. A reserved port could lie outside.
 fn has_range(fd: c_int) -> bool {
     sys::option_int(fd, SOL_IP, IP_LOCAL_PORT_RANGE).is_some_and(|range| range != 0)
 }
@@ -124,7 +121,7 @@ impl Stream {
         let Some(locked) = page.try_lock() else { return };
         if self.entry.reserved.get().is_none() {
             self.entry.reserved.release();
-            let is_taken = Use::all(page).any(|held| self.takes_port(&held));
+            let is_taken = RegionUse::all(page).any(|held| self.takes_port(&held));
             if !is_taken || COUNT.load(Relaxed) >= RESERVED_MAX.into() {
                 return;
             }
@@ -140,20 +137,20 @@ impl Stream {
 
     /// A port that was shown before is not this one.
     fn forget_shown(self, page: &'static Page) {
-        for held in Use::all(page).filter(|held| self.is_shown(held)) {
+        for held in RegionUse::all(page).filter(|held| self.is_shown(held)) {
             self.set_stale_at(&held);
         }
     }
 
     /// Whether the daemon of a region has registered it and takes its port in advance.
-    fn takes_port(self, held: &Use) -> bool {
+    fn takes_port(self, held: &RegionUse) -> bool {
         // Also by an answer to an earlier registration: the next one may be under way.
         let flags = held.producer().stream(self.index).map_or(0, |status| status.flags);
         flags & stream_flags::TAKES_PORT != 0 && is_with(self.registered(held).load(Acquire), held)
     }
 
     /// Whether a daemon has answered that it knows the port.
-    fn is_shown(self, held: &Use) -> bool {
+    fn is_shown(self, held: &RegionUse) -> bool {
         let registration = self.registered(held).load(Acquire);
         let status = held.producer().stream(self.index).filter(|status| status.token == registration as u32);
         status.is_some_and(|status| status.flags & stream_flags::PORT_SHOWN != 0)
@@ -164,7 +161,7 @@ impl Stream {
     pub(super) fn show_port(self) {
         let Some(page) = page::get() else { return };
         let Some(reserved) = self.entry.reserved.get() else { return };
-        for held in Use::all(page).filter(|held| self.takes_port(held) && !self.is_shown(held)) {
+        for held in RegionUse::all(page).filter(|held| self.takes_port(held) && !self.is_shown(held)) {
             let old = self.registered(&held).load(Acquire);
             if old & STALE == 0
                 && let Ok(token) = self.begin_registration(&held, old, true)
@@ -175,15 +172,15 @@ impl Stream {
         }
     }
 
-    /// Binds the socket to its reserved port; false where it has none, or has lost it. The registrations whose daemons have not seen the
-    /// port are out of date then. `flags` are the call's.
+    /// Binds the socket to its reserved port. False where there is none, or where it is lost: registrations without that port are out of
+    /// date then. `flags` are the call's.
     #[inline(never)]
     pub(crate) fn take_port(self, fd: c_int, flags: c_int) -> bool {
         // A vfork's child shares the tables, and not the descriptors.
         let Some(page) = page::get().filter(|page| page.may_change()) else { return false };
         let Some((socket, port)) = self.entry.reserved.take() else { return false };
         let mut is_shown = false;
-        for held in Use::all(page) {
+        for held in RegionUse::all(page) {
             let registration = self.registered(&held).load(Acquire);
             if registration & STALE != 0 || !is_with(registration, &held) {
                 continue; // it is registered with its port

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A stream's registrations with the daemon: one with each attachment of its namespace.
 //!
-//! In: a socket, and the region whose daemon is to know it. Out: the token that frames carry, and what the daemon
+//! In: a socket, and a region, and so its daemon. Out: the token that frames carry, and what the daemon
 //! answered. A send waits for an answer only where the program itself made the registration necessary, and only for a
 //! daemon that lives: 20 ms, and a blocking socket as long as for room in its buffer, a second at most.
 
@@ -11,12 +11,12 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use ktsn_ring::control::{REGISTER_OCTETS, Register, TxtimeClaim, Unregister};
+use ktsn_ring::control::{MESSAGE_OCTETS_MAX, Register, TxtimeClaim, Unregister};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus};
 
 use super::{ASKS, Entry, STREAMS, Stream, port};
 use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
-use crate::region::Use;
+use crate::region::RegionUse;
 use crate::{clock, page, sys};
 
 /// How long any send waits for a registration that the program itself made necessary, ns.
@@ -55,7 +55,7 @@ pub(super) fn last_token() -> u32 {
 /// In a fork's child: no stream is registered by this process.
 pub(crate) fn forget_registrations() {
     for registration in STREAMS.iter().flat_map(|entry| &entry.registrations) {
-        // Read first: a page of the table that nobody has written stays unwritten.
+        // Read first: a page of the table that no thread has written stays unwritten.
         if registration.load(Relaxed) != 0 {
             registration.store(0, Relaxed);
         }
@@ -63,12 +63,12 @@ pub(crate) fn forget_registrations() {
     port::release_all();
 }
 
-/// A stream ends: the daemons are told.
+/// A stream ends: the daemons get an Unregister.
 pub(super) fn unregister(index: u32, entry: &Entry) {
     for (place, word) in (0..).zip(&entry.registrations) {
         let registration = word.swap(0, AcqRel);
         if registration as u32 != 0
-            && let Some(held) = page::get().and_then(|page| Use::at(page, place))
+            && let Some(held) = page::get().and_then(|page| RegionUse::at(page, place))
             && is_with(registration, &held)
             && let Some(control) = held.region().control.get()
         {
@@ -80,7 +80,7 @@ pub(super) fn unregister(index: u32, entry: &Entry) {
 }
 
 /// Whether a registration was made with this region's daemon, and not with one before it.
-pub(super) fn is_with(registration: u64, held: &Use) -> bool {
+pub(super) fn is_with(registration: u64, held: &RegionUse) -> bool {
     (registration >> 32) as u32 & EPOCH_MASK == held.epoch() & EPOCH_MASK
 }
 
@@ -92,8 +92,8 @@ impl Stream {
         }
     }
 
-    /// The same with the attachment of one region.
-    pub(super) fn set_stale_at(self, held: &Use) {
+    /// The registration with the attachment of one region.
+    pub(super) fn set_stale_at(self, held: &RegionUse) {
         self.registered(held).fetch_or(STALE, AcqRel);
     }
 
@@ -109,16 +109,16 @@ impl Stream {
     }
 
     /// Its registration with the attachment of a region.
-    pub(super) fn registered(self, held: &Use) -> &'static AtomicU64 {
+    pub(super) fn registered(self, held: &RegionUse) -> &'static AtomicU64 {
         self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
     }
 
     /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
     /// `bind`, `connect` or first send made a registration necessary. `flags` are the call's.
-    pub(crate) fn registration(self, held: &Use, fd: c_int, flags: c_int) -> Registration {
+    pub(crate) fn registration(self, held: &RegionUse, fd: c_int, flags: c_int) -> Registration {
         let mut registration = self.registered(held).load(Acquire);
         if registration & STALE != 0 || !is_with(registration, held) {
-            // After a daemon's return nobody waits; else the program's own change made it necessary.
+            // After a daemon's return no send waits; else the program's own change made it necessary.
             let may_wait = registration as u32 == 0 || is_with(registration, held);
             match self.register(held, fd, registration, may_wait) {
                 Some(new) => registration = new,
@@ -135,7 +135,7 @@ impl Stream {
             return;
         }
         let Some(page) = page::get().filter(|page| page.may_change()) else { return };
-        for held in Use::all(page) {
+        for held in RegionUse::all(page) {
             let registration = self.registered(&held).load(Acquire);
             if registration as u32 != 0 && registration & STALE != 0 && is_with(registration, &held) {
                 let _ = self.register(&held, fd, registration, true);
@@ -144,9 +144,14 @@ impl Stream {
         self.show_port();
     }
 
-    /// The same where nothing has to be sent for it; `None` where it is to be registered, for the first time or anew.
+    /// The stream's registration where no message has to be sent for it; `None` where the stream must be registered (again).
     #[inline(always)]
-    pub(crate) fn known_registration(self, held: &Use, fd: c_int, flags: c_int) -> Option<Registration> {
+    pub(crate) fn known_registration(
+        self,
+        held: &RegionUse,
+        fd: c_int,
+        flags: c_int,
+    ) -> Option<Registration> {
         let registration = self.registered(held).load(Acquire);
         if registration & STALE != 0 || !is_with(registration, held) {
             return None;
@@ -157,17 +162,18 @@ impl Stream {
         })
     }
 
-    /// The limit to the connected peer that a region's daemon told last, for the registration that still stands.
-    pub(crate) fn last_limit(self, held: &Use) -> u32 {
+    /// The limit to the connected peer that a region's daemon wrote last, for the registration that still stands.
+    pub(crate) fn last_limit(self, held: &RegionUse) -> u32 {
         let registration = self.registered(held).load(Acquire);
-        let told = held.producer().stream(self.index);
-        let told = told.filter(|status| status.token == registration as u32 && is_with(registration, held));
-        told.map_or(0, |status| status.limit)
+        let status = held.producer().stream(self.index);
+        let status =
+            status.filter(|status| status.token == registration as u32 && is_with(registration, held));
+        status.map_or(0, |status| status.limit)
     }
 
     /// The daemon's answer to a registration, if there is one.
     #[inline(always)]
-    fn answered(self, held: &Use, registration: u64) -> Option<Registration> {
+    fn answered(self, held: &RegionUse, registration: u64) -> Option<Registration> {
         match held.producer().stream(self.index) {
             None => Some(Registration::NoRoom),
             Some(status) if status.token == registration as u32 && status.code != StreamCode::Pending => {
@@ -179,7 +185,13 @@ impl Stream {
 
     /// The daemon's answer to a registration, awaited as long as its program may.
     #[inline(never)]
-    pub(super) fn answer(self, held: &Use, mut registration: u64, fd: c_int, flags: c_int) -> Registration {
+    pub(super) fn answer(
+        self,
+        held: &RegionUse,
+        mut registration: u64,
+        fd: c_int,
+        flags: c_int,
+    ) -> Registration {
         let mut patience: Option<u64> = None;
         loop {
             if let Some(answered) = self.answered(held, registration) {
@@ -192,7 +204,7 @@ impl Stream {
                 return Registration::Unknown;
             }
             if waited >= WAIT {
-                // The worker promises to look; one that does not is nobody to wait for.
+                // The worker promises to look; the send does not wait for a worker that breaks its promise.
                 if held.producer().bell(ClockId::Monotonic, u64::MAX, now).is_some() {
                     return Registration::Unknown;
                 }
@@ -207,7 +219,7 @@ impl Stream {
     }
 
     /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
-    fn register(self, held: &Use, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
+    fn register(self, held: &RegionUse, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
         let token = match self.begin_registration(held, old, may_wait) {
             Ok(token) => token,
             Err(other) => return Some(other), // another thread registers right now
@@ -225,7 +237,7 @@ impl Stream {
     }
 
     /// Puts a registration with a new token in the place of the old one; the token, or the registration that is there instead.
-    pub(super) fn begin_registration(self, held: &Use, old: u64, may_wait: bool) -> Result<u32, u64> {
+    pub(super) fn begin_registration(self, held: &RegionUse, old: u64, may_wait: bool) -> Result<u32, u64> {
         let token = match TOKENS.fetch_add(1, Relaxed).wrapping_add(1) {
             0 => TOKENS.fetch_add(1, Relaxed).wrapping_add(1),
             token => token,
@@ -238,9 +250,9 @@ impl Stream {
     #[inline(never)]
     pub(super) fn send_registration(
         self,
-        held: &Use,
+        held: &RegionUse,
         token: u32,
-        message: &[u8; REGISTER_OCTETS],
+        message: &[u8; MESSAGE_OCTETS_MAX],
         fd: c_int,
     ) -> Option<u64> {
         let sent = match held.region().control.get() {
@@ -270,7 +282,7 @@ impl Stream {
 }
 
 /// The registration of a token with a region's daemon.
-fn with_token(token: u32, held: &Use) -> u64 {
+fn with_token(token: u32, held: &RegionUse) -> u64 {
     u64::from(token) | u64::from(held.epoch() & EPOCH_MASK) << 32
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clocks, waiting, and what makes a thread keep time.
 //!
-//! In: a clock's name, an instant to wait for, a wish for real-time rights. Out: instants with a type, and a
+//! In: a clock's name, an instant to wait for, a request for real-time rights. Out: instants with a type, and a
 //! typed reason with its remedy when the system refuses. Kernel stamps are `CLOCK_REALTIME`; they become TAI
 //! here and nowhere else. Nobody in here sets a clock.
 
@@ -132,19 +132,22 @@ pub fn thread_cpu_time() -> Nanos {
 }
 
 /// What the kernel says about its clock's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockState {
-    /// TAI − UTC in whole seconds; 0 when nobody told the kernel.
+    /// TAI − UTC in whole seconds; 0 when the kernel was not given one.
     pub tai_offset_seconds: i32,
     /// Whether something disciplines the clock.
     pub synchronised: bool,
+    /// Greatest error that the program which disciplines the clock claims, in microseconds.
+    pub error_max_micros: i64,
 }
 
 /// Asks the kernel for its clock's state; changes nothing.
-#[must_use]
-pub fn clock_state() -> ClockState {
-    let (tai_offset_seconds, synchronised) = sys::clock_state();
-    ClockState { tai_offset_seconds, synchronised }
+///
+/// # Errors
+/// The kernel's, where a sandbox refuses the call.
+pub fn clock_state() -> io::Result<ClockState> {
+    sys::clock_state()
 }
 
 /// Turns the kernel's receive stamps (`CLOCK_REALTIME`) into TAI, and notices when a clock was stepped.
@@ -161,7 +164,7 @@ impl StampClock {
     /// Reads the offsets that hold now.
     #[must_use]
     pub fn now() -> Self {
-        let offset = Nanos::from_seconds(i64::from(clock_state().tai_offset_seconds));
+        let offset = Nanos::from_seconds(i64::from(clock_state().unwrap_or_default().tai_offset_seconds));
         let now = both_now();
         let tai_minus_monotonic = Offset::between(now.tai, now.monotonic).span();
         Self {
@@ -184,7 +187,7 @@ impl StampClock {
     }
 }
 
-/// How a measuring thread wants to be run.
+/// CPU, priority and timers of a measuring thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RealTime {
     /// Pin to this CPU.
@@ -236,7 +239,7 @@ impl RealTime {
     /// Applies the wishes to the calling thread, and memory locking to the process.
     ///
     /// # Errors
-    /// The first wish that the system refuses.
+    /// The first request that the system refuses.
     pub fn apply(&self) -> Result<(), RealTimeError> {
         if self.exact_timers {
             sys::no_timer_slack();
@@ -301,6 +304,13 @@ pub fn stop_requested() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_states_the_state_of_its_clock() {
+        let state = clock_state().unwrap();
+        assert!((-1..=100).contains(&state.tai_offset_seconds), "{state:?}");
+        assert!(state.error_max_micros >= 0);
+    }
 
     #[test]
     fn clocks_agree_with_each_other() {

@@ -28,13 +28,20 @@ pub(super) fn sleep_until(clock: i32, nanos: u64) -> bool {
     status == 0
 }
 
-/// TAI − UTC in seconds, and whether the clock is disciplined.
-pub(super) fn clock_state() -> (i32, bool) {
+/// The state of the kernel's clock.
+pub(super) fn clock_state() -> io::Result<super::ClockState> {
     // SAFETY: timex is plain data for which all-zero is valid; zero modes means nothing is set.
     let mut state: libc::timex = unsafe { mem::zeroed() };
     // SAFETY: `state` is a valid, exclusively borrowed timex.
     let status = unsafe { libc::adjtimex(&raw mut state) };
-    (state.tai, status != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0)
+    if status < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(super::ClockState {
+        tai_offset_seconds: state.tai,
+        synchronised: status != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0,
+        error_max_micros: state.maxerror,
+    })
 }
 
 fn checked(status: i32) -> io::Result<()> {

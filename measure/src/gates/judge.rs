@@ -13,7 +13,7 @@
 //! ```
 //! T is the time that the frame occupies the link. A frame that is handed over outside its window is an overrun only if
 //! the worker's CPU was taken away across the close: then its last look at the clock lay inside. An overrun that no gap
-//! explains stays unproven and is counted as that. So does one whose hand-over began too near the close to leave room for what
+//! explains stays unproven and is counted as that. So does an overrun with a hand-over that began too near the close to leave room for what
 //! hand-overs usually take: a guard band that is too short is a fault of the scheduler.
 
 use super::{Window, Windows};
@@ -28,7 +28,7 @@ pub const WIRE_LATE_MAX: Nanos = Nanos::from_micros(10);
 /// What was seen of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its class.
+    /// The traffic class of the frame.
     pub class: TrafficClass,
     /// When the port's system call began.
     pub handed_at: Option<Tai>,
@@ -37,7 +37,7 @@ pub struct Facts {
     /// How long it occupies the link.
     pub on_link: Nanos,
     /// Since when the kernel did nothing but hand this frame over, without a pause, until the far end saw it: the beginning of the
-    /// call, or the frame before it in the same call. `None`: the thread slept meanwhile, or nobody knows.
+    /// call, or the frame before it in the same call. `None`: the thread slept meanwhile, or the trace does not show it.
     pub carried_since: Option<Tai>,
 }
 
@@ -79,7 +79,7 @@ pub struct Figures {
     pub overruns_unproven: u64,
     /// Overruns proven by a hand-over that stood still, no gap of the watchdog's being long enough by itself.
     pub overruns_by_stall: u64,
-    /// Frames whose hand-over nobody saw.
+    /// Frames without a hand-over in the trace.
     pub unseen: u64,
     /// Frames that the far end saw outside their window (and its allowance).
     pub wire_outside: u64,

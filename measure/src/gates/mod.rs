@@ -18,11 +18,36 @@ pub use judge::{Facts, Figures, Judgement, Verdict, WIRE_LATE_MAX, judge, judge_
 
 use ktsn_model::{AdminPort, GateFault, TrafficClass};
 use ktsn_time::{Nanos, Tai};
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU64;
+
+/// The gate schedule of a results document (`parameters.gate_schedule`), which the report draws.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateSchedule {
+    /// TAI, nanoseconds.
+    pub base_time: u64,
+    /// Nanoseconds.
+    pub cycle_time: NonZeroU64,
+    /// The open windows of the classes within one cycle.
+    #[serde(default)]
+    pub windows: Vec<GateWindow>,
+}
+
+/// A span of the cycle in which the gate of a class is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateWindow {
+    /// The traffic class.
+    pub class: u8,
+    /// Nanoseconds after the beginning of the cycle.
+    pub opens_ns: u64,
+    /// Nanoseconds after the beginning of the cycle.
+    pub closes_ns: u64,
+}
 
 /// A span in which a gate is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its first instant.
+    /// The first instant of the window.
     pub opens_at: Tai,
     /// The first instant after it; [`Tai::MAX`] where the gate never closes.
     pub closes_at: Tai,

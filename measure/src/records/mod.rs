@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
-/// Records kept by an observer whose plan has no end (17 minutes at 1 kHz).
+/// Records kept by an observer that has no end in its plan (17 minutes at 1 kHz).
 pub const RECORDS_ENDLESS: usize = 1 << 20;
 /// Most records kept by one observer; further frames are counted as unrecorded.
 pub const RECORDS_MAX: usize = 1 << 24;
@@ -20,6 +20,14 @@ pub const RECORDS_MAX: usize = 1 << 24;
 #[must_use]
 pub fn capacity(count: u64) -> usize {
     if count == 0 { RECORDS_ENDLESS } else { usize::try_from(count).unwrap_or(RECORDS_MAX).min(RECORDS_MAX) }
+}
+
+/// An empty vector with room for the records of `count` frames. Its memory is there already: a page fault in the loop
+/// would be measured as a delay.
+pub(crate) fn prefaulted<T: Clone>(count: u64, blank: T) -> Vec<T> {
+    let mut records = vec![blank; capacity(count)];
+    records.clear();
+    records
 }
 
 /// One frame as the talker saw it.
@@ -33,6 +41,11 @@ pub struct TalkRecord {
     pub returned_at: Tai,
 }
 
+impl TalkRecord {
+    /// A record without a meaning, of octets other than zero.
+    pub(crate) const BLANK: Self = Self { probe: Probe::BLANK, called_at: Tai::MAX, returned_at: Tai::MAX };
+}
+
 /// One frame as the tap or the listener saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivalRecord {
@@ -44,6 +57,11 @@ pub struct ArrivalRecord {
     pub received_at: Option<Tai>,
 }
 
+impl ArrivalRecord {
+    /// A record without a meaning, of octets other than zero.
+    pub(crate) const BLANK: Self = Self { probe: Probe::BLANK, kernel_at: Some(Tai::MAX), received_at: None };
+}
+
 /// One frame with every point of the time line that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -51,7 +69,7 @@ pub struct Record {
     pub sequence: u64,
     /// Transmit time asked for.
     pub tx_time: Tai,
-    /// The port's system call (or ring write) begins; unknown when somebody else hands the frame over.
+    /// The port's system call (or ring write) begins; unknown when ktsnd hands the frame over.
     pub handed_at: Option<Tai>,
     /// Seen by the tap on the receiving host's uplink.
     pub wire_at: Option<Tai>,
@@ -68,7 +86,7 @@ pub struct RunRecords {
     pub path: String,
     /// Octets of payload.
     pub payload_octets: usize,
-    /// The load beside it; none where loads are not told apart.
+    /// The load beside the run; `None` where all runs have the same.
     pub load: Option<String>,
     /// Round, from 1.
     pub round: u32,
@@ -93,8 +111,8 @@ pub struct JoinCounts {
     pub unsent: u64,
 }
 
-/// Joins the three observers. `handed` tells whether the talker's own call is the hand-over to the port.
-/// Of copies the first one counts. A number missing between the talker's frames becomes a record without instants, so
+/// Joins the three observers. `handed` says whether the talker's own call is the hand-over to the port.
+/// The first copy of a frame counts. A number missing between the talker's frames becomes a record without instants, so
 /// that nothing computed from neighbours mistakes the frames around it for neighbours.
 #[must_use]
 pub fn join(
@@ -182,7 +200,7 @@ pub enum RecordsError {
     /// The file.
     #[error("records file: {0}")]
     File(#[from] io::Error),
-    /// Its contents.
+    /// The contents of the file.
     #[error("records file: {0}")]
     Csv(#[from] csv::Error),
     /// A field that is no number.

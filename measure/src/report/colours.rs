@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Colours and line styles of the paths: in: path names. Out: the same look for a path everywhere, in every
-//! report. The hues are the Okabe-Ito set, which people with a colour vision deficiency can tell apart; a dash
-//! says the same once more (solid: sleeps, dashed: spins, dotted: an ordinary process).
+//! report. The hues are the Okabe-Ito set, which people with a colour vision deficiency can distinguish; so does a dash
+//!  (solid: sleeps, dashed: spins, dotted: an ordinary process).
 
 use plotly::common::DashType;
 

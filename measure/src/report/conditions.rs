@@ -4,25 +4,36 @@
 
 use super::escape::{html, shell_word};
 use super::figures::{count, percent};
-use super::model::{Document, Series};
 use super::source::Source;
+use super::tables::{table, words};
 use super::thin::{BINS_PER_DECADE, POINTS_MAX};
+use crate::results::{Document, Series};
+use serde_json::{Map, Value};
 
 fn facts(rows: &[(String, String)]) -> String {
-    let mut body = String::new();
-    for (name, value) in rows {
-        body.push_str(&format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td></tr>\n",
-            html(name),
-            html(value)
-        ));
-    }
-    format!("<div class=\"scroll\"><table class=\"facts\"><tbody>\n{body}</tbody></table></div>")
+    let rows: Vec<_> = rows.iter().map(|(name, value)| vec![words(name), words(value)]).collect();
+    table("facts", &[], &rows)
 }
 
-/// `cpu_model` reads better as `cpu model`.
-fn words(rows: &[(String, String)]) -> Vec<(String, String)> {
-    rows.iter().map(|(name, value)| (name.replace('_', " "), value.clone())).collect()
+/// Any value as one line of text.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_owned(),
+        Value::Bool(truth) => if *truth { "yes" } else { "no" }.to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, value)| format!("{key} {}", plain(value)))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// Names and values of an object's members, in words: `cpu_model` reads better as `cpu model`.
+fn members(members: &Map<String, Value>) -> Vec<(String, String)> {
+    members.iter().map(|(name, value)| (name.replace('_', " "), plain(value))).collect()
 }
 
 /// The environment as a table.
@@ -30,12 +41,12 @@ pub(super) fn environment(document: &Document) -> String {
     if document.environment.is_empty() {
         return "<p>The document does not describe its environment.</p>".to_owned();
     }
-    facts(&words(&document.environment))
+    facts(&members(&document.environment))
 }
 
 /// The clock's state in sentences.
 pub(super) fn clock(document: &Document) -> String {
-    let synchronised = match document.clock_synchronised {
+    let synchronised = match document.environment.get("clock_synchronised").and_then(Value::as_bool) {
         Some(true) => "<b>Synchronised.</b> The kernel says that its clock follows a reference.",
         Some(false) => {
             "<b>Not synchronised.</b> The kernel says that its clock follows no reference. Talker, tap and \
@@ -44,7 +55,7 @@ pub(super) fn clock(document: &Document) -> String {
         }
         None => "The document does not say whether the clock was synchronised.",
     };
-    let offset = match document.tai_offset_seconds {
+    let offset = match document.environment.get("tai_offset_seconds").and_then(Value::as_f64) {
         Some(0.0) => {
             "TAI offset 0 s: nobody has told the kernel the leap seconds, so CLOCK_TAI equals UTC here."
                 .to_owned()
@@ -62,7 +73,7 @@ fn greatest(series: &[Series], field: fn(&Series) -> Option<f64>) -> String {
 
 /// Parameters, and what the measuring rule asks to be recorded.
 pub(super) fn rule(document: &Document) -> String {
-    let mut rows = words(&document.parameters);
+    let mut rows = members(&document.parameters);
     let voided =
         document.summary().iter().filter_map(|series| series.voided_rounds).reduce(u64::saturating_add);
     let voided = voided.map_or_else(|| "not recorded".to_owned(), count);

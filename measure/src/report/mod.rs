@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The report: results as one HTML page that anybody can open, keep and check.
+//! The report: results as one HTML page that needs nothing else.
 //!
 //! In: documents of the schema `ktsn.results/1`, and the raw records where they exist. Out: one self-contained
 //! page: tables that need no script, plots, the measuring conditions, the command that repeats the experiment.
 //! The page never asks the network for anything (a content security policy in it forbids that), statistics are
 //! never computed from thinned points, and no text of a file reaches the page unescaped.
 //!
-//! The report reads the *schema*, not this crate's structs: a document of another version, or of another tool,
-//! renders as well, and a wrong one is refused with the name of its file and field.
+//! A document of an earlier version, or of another program, renders as well: what is absent is shown as absent,
+//! unknown fields are ignored, and a wrong field is refused with its name and its file's.
 //!
 //! ```no_run
 //! use ktsn_measure::report::{self, Source};
@@ -18,16 +18,15 @@
 //! # }
 //! ```
 
+mod canvas;
 mod colours;
 mod conditions;
 mod escape;
 mod figures;
-mod model;
 mod page;
 mod phase;
 mod plots;
 mod published;
-mod read;
 mod samples;
 mod source;
 mod stacks;
@@ -64,14 +63,12 @@ pub enum ReportError {
         source: serde_json::Error,
     },
     /// A field is missing or has a value that the schema `ktsn.results/1` does not know.
-    #[error("{file}: field {field}: {problem}")]
+    #[error("{file}: {source}")]
     Field {
         /// The file.
         file: String,
-        /// The field, as a path (`series[3].latency_ns.p50`).
-        field: String,
-        /// What is wrong with it.
-        problem: String,
+        /// The field, and what is wrong with it.
+        source: crate::results::WrongField,
     },
     /// A file of raw records cannot be used.
     #[error("{file}: {source}")]

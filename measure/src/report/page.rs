@@ -2,9 +2,10 @@
 //! The page: in: sources. Out: one HTML document with its style, its script and plotly.js inside.
 //! It must never name an address that a browser would fetch; its content security policy refuses all of them.
 
+use super::canvas::Drawing;
 use super::colours::Colours;
 use super::escape::html;
-use super::plots::{self, Drawing};
+use super::plots;
 use super::source::Source;
 use super::verdict::{self, Mood};
 use super::{ReportError, conditions, published, stacks, tables};
@@ -29,7 +30,7 @@ const GROUPS: [(&str, &str, &[&str]); 7] = [
 /// Whether a group of plots says something about this document.
 fn applies(source: &Source, anchor: &str) -> bool {
     match anchor {
-        "phase" => source.document.gates.is_some(),
+        "phase" => source.gates.is_some(),
         "published" => !source.document.published.is_empty(),
         "parts" => source.document.series.iter().any(stacks::has_parts),
         _ => true,
@@ -166,7 +167,10 @@ fn head(source: &Source) -> String {
     let counts = verdict::counts(document);
     let counts =
         if counts.is_empty() { String::new() } else { format!("<p>{}.</p>", html(&counts.join("; "))) };
-    let started = document.started_at.as_deref().map_or_else(String::new, |at| format!("Started {at} · "));
+    let started = match document.started_at.as_str() {
+        "" => String::new(),
+        at => format!("Started {at} · "),
+    };
     format!(
         "<h1>Experiment “{}”</h1>\n<p class=\"origin\">{}{}</p>\n\
          <div class=\"verdict {class}\"><p class=\"line\">{}</p>{misses}{counts}</div>\n",
@@ -182,7 +186,7 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
     let document = &source.document;
     let mut content = String::new();
     let summary = document.summary();
-    let has = |series: &&&super::model::Series| source.samples_of(series).is_none();
+    let has = |series: &&&crate::results::Series| source.samples_of(series).is_none();
     let without = summary.iter().filter(has).count();
     if without > 0 {
         let _ = writeln!(

@@ -3,12 +3,13 @@
 //! frames where in the cycle the far end saw them, and the windows of the classes as bands.
 
 use super::ReportError;
+use super::canvas::{Drawing, layout, linear};
 use super::escape::{html, label};
-use super::model::{Gates, Series};
-use super::plots::{Drawing, figure, layout, linear};
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, POINTS_MAX};
+use crate::gates::{GateSchedule, GateWindow};
+use crate::results::Series;
 use plotly::common::{Marker, Mode};
 use plotly::layout::{Annotation, Shape, ShapeLayer, ShapeLine, ShapeType};
 use plotly::{Scatter, Trace};
@@ -19,20 +20,20 @@ const COLOURS: [&str; 8] =
 /// Opacity of a band, two hexadecimal digits.
 const BAND: &str = "2e";
 
-fn colour(class: u64) -> &'static str {
-    COLOURS[usize::try_from(class).unwrap_or(0) % COLOURS.len()]
+fn colour(class: u8) -> &'static str {
+    COLOURS[usize::from(class) % COLOURS.len()]
 }
 
 /// Where in the cycle an instant lies, in nanoseconds. An instant before the base time has a phase as well.
-fn phase(gates: &Gates, at: u64) -> u64 {
+fn phase(gates: &GateSchedule, at: u64) -> u64 {
     let since = i128::from(at) - i128::from(gates.base_time);
-    u64::try_from(since.rem_euclid(i128::from(gates.cycle_time))).unwrap_or(0)
+    u64::try_from(since.rem_euclid(i128::from(gates.cycle_time.get()))).unwrap_or(0)
 }
 
 /// The drawing, where the document has a schedule and samples.
 pub(super) fn drawing(source: &Source) -> Result<Option<Drawing>, ReportError> {
     let document = &source.document;
-    let Some(gates) = &document.gates else { return Ok(None) };
+    let Some(gates) = &source.gates else { return Ok(None) };
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     for series in document.summary() {
         if let Some(samples) = source.samples_of(series) {
@@ -42,7 +43,7 @@ pub(super) fn drawing(source: &Source) -> Result<Option<Drawing>, ReportError> {
     if traces.is_empty() {
         return Ok(None);
     }
-    let cycle = gates.cycle_time as f64 / 1e3;
+    let cycle = gates.cycle_time.get() as f64 / 1e3;
     let y = linear("Phase in the cycle [µs]").range(vec![0.0, cycle]);
     let layout = layout(linear("Time in the rounds [s]"), y).shapes(bands(gates)).annotations(names(gates));
     let caption = format!(
@@ -50,16 +51,10 @@ pub(super) fn drawing(source: &Source) -> Result<Option<Drawing>, ReportError> {
          other; the bands are the windows of the classes, worked out from the list. Thinned to at most \
          {POINTS_MAX} points a trace; least and greatest phases are kept."
     );
-    Ok(Some(Drawing {
-        id: "phase".to_owned(),
-        kind: "phase",
-        title: "Phase in the cycle".to_owned(),
-        caption: html(&caption),
-        figures: vec![(None, figure(traces, layout)?)],
-    }))
+    Drawing::single("phase", "Phase in the cycle", html(&caption), (traces, layout)).map(Some)
 }
 
-fn points(gates: &Gates, name: &str, series: &Series, samples: &Samples) -> Box<dyn Trace> {
+fn points(gates: &GateSchedule, name: &str, series: &Series, samples: &Samples) -> Box<dyn Trace> {
     let mut all = Vec::new();
     let mut start = 0.0;
     for round in &samples.on_wire {
@@ -78,10 +73,10 @@ fn points(gates: &Gates, name: &str, series: &Series, samples: &Samples) -> Box<
 }
 
 /// Each window side by side with those of other classes, so that shared time shows all of its classes.
-fn bands(gates: &Gates) -> Vec<Shape> {
+fn bands(gates: &GateSchedule) -> Vec<Shape> {
     let classes = classes(gates);
     let width = 1.0 / classes.len().max(1) as f64;
-    let band = |&(class, opens, closes): &(u64, u64, u64)| {
+    let band = |&GateWindow { class, opens_ns, closes_ns }: &GateWindow| {
         let place = classes.iter().position(|&other| other == class).unwrap_or(0) as f64;
         Shape::new()
             .shape_type(ShapeType::Rect)
@@ -90,18 +85,18 @@ fn bands(gates: &Gates) -> Vec<Shape> {
             .y_ref("y")
             .x0(place * width)
             .x1((place + 1.0) * width)
-            .y0(opens as f64 / 1e3)
-            .y1(closes as f64 / 1e3)
+            .y0(opens_ns as f64 / 1e3)
+            .y1(closes_ns as f64 / 1e3)
             .fill_color(format!("{}{BAND}", colour(class)))
             .line(ShapeLine::new().width(0.0))
     };
     gates.windows.iter().map(band).collect()
 }
 
-fn names(gates: &Gates) -> Vec<Annotation> {
+fn names(gates: &GateSchedule) -> Vec<Annotation> {
     let classes = classes(gates);
     let width = 1.0 / classes.len().max(1) as f64;
-    let name = |(place, class): (usize, &u64)| {
+    let name = |(place, class): (usize, &u8)| {
         Annotation::new()
             .text(format!("windows of class {class}"))
             .show_arrow(false)
@@ -114,8 +109,8 @@ fn names(gates: &Gates) -> Vec<Annotation> {
     classes.iter().enumerate().map(name).collect()
 }
 
-fn classes(gates: &Gates) -> Vec<u64> {
-    let mut classes: Vec<u64> = gates.windows.iter().map(|window| window.0).collect();
+fn classes(gates: &GateSchedule) -> Vec<u8> {
+    let mut classes: Vec<u8> = gates.windows.iter().map(|window| window.class).collect();
     classes.sort_unstable_by(|a, b| b.cmp(a));
     classes.dedup();
     classes
@@ -174,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_phase_is_never_negative() {
-        let gates = Gates { base_time: 100, cycle_time: 30, windows: Vec::new() };
+        let cycle_time = 30.try_into().unwrap();
+        let gates = GateSchedule { base_time: 100, cycle_time, windows: Vec::new() };
         assert_eq!([phase(&gates, 100), phase(&gates, 135), phase(&gates, 95)], [0, 5, 25]);
     }
 }

@@ -3,50 +3,39 @@
 //! Histograms and boxes are computed here from every sample; the browser only draws. All times are shown in µs.
 
 use super::ReportError;
+use super::canvas::{Drawing, Picture, dotted, figure, layout, linear, logarithmic};
 use super::colours::Colours;
-use super::escape::{html, json_in_script, label};
-use super::model::{Document, Figures, Series};
+use super::escape::{html, label};
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
 use super::{phase, published, stacks};
+use crate::results::{Document, Series};
+use crate::stats::Statistics;
 use plotly::box_plot::BoxPoints;
-use plotly::color::NamedColor;
-use plotly::common::{Anchor, ErrorData, ErrorType, Fill, Line, LineShape, Marker, Mode, Orientation, Title};
-use plotly::configuration::DisplayModeBar;
-use plotly::layout::{Axis, AxisType, BoxMode, HoverMode, Legend, Margin};
-use plotly::{BoxPlot, Configuration, Layout, Plot, Scatter, Trace};
-
-/// One plot of the page: a place, and a figure for each payload (or one for all).
-#[derive(Debug)]
-pub(super) struct Drawing {
-    /// Names the place within its document.
-    pub(super) id: String,
-    /// Which plot it is; one of several loads has a place for each.
-    pub(super) kind: &'static str,
-    pub(super) title: String,
-    /// HTML.
-    pub(super) caption: String,
-    /// Payload (`None`: all of them) and the figure's JSON, fit for a script element.
-    pub(super) figures: Vec<(Option<u64>, String)>,
-}
+use plotly::common::{ErrorData, ErrorType, Fill, Line, LineShape, Marker, Mode};
+use plotly::layout::{AxisType, BoxMode};
+use plotly::{BoxPlot, Scatter, Trace};
 
 /// One quantity that is drawn.
 #[derive(Clone, Copy)]
 struct Quantity {
     title: &'static str,
     samples: fn(&Samples) -> &[i64],
-    figures: fn(&Series) -> Option<Figures>,
+    figures: fn(&Series) -> Option<Statistics>,
 }
 
 const LATENCY: Quantity =
-    Quantity { title: "Latency [µs]", samples: |s| &s.latency, figures: |s| s.latency };
+    Quantity { title: "Latency [µs]", samples: |s| &s.latency, figures: |s| s.latency_ns };
 const WIRE_OFFSET: Quantity =
-    Quantity { title: "Wire offset [µs]", samples: |s| &s.wire_offset, figures: |s| s.wire_offset };
+    Quantity { title: "Wire offset [µs]", samples: |s| &s.wire_offset, figures: |s| s.wire_offset_ns };
 const JITTER: Quantity =
-    Quantity { title: "|Jitter| at the listener [µs]", samples: |s| &s.jitter, figures: |s| s.jitter };
-const WIRE_JITTER: Quantity =
-    Quantity { title: "|Jitter| on the wire [µs]", samples: |s| &s.wire_jitter, figures: |s| s.wire_jitter };
+    Quantity { title: "|Jitter| at the listener [µs]", samples: |s| &s.jitter, figures: |s| s.jitter_ns };
+const WIRE_JITTER: Quantity = Quantity {
+    title: "|Jitter| on the wire [µs]",
+    samples: |s| &s.wire_jitter,
+    figures: |s| s.wire_jitter_ns,
+};
 
 /// A row of the document with its samples, its name and its look.
 struct Row<'a> {
@@ -85,38 +74,6 @@ fn shown(nanos: f64) -> f64 {
     (nanos.max(FLOOR_NS) / 1000.0 * 1e4).round() / 1e4
 }
 
-pub(super) fn linear(title: &str) -> Axis {
-    Axis::new().title(Title::with_text(title)).zero_line(false).auto_margin(true)
-}
-
-fn logarithmic(title: &str) -> Axis {
-    linear(title).type_(AxisType::Log).exponent_format(plotly::common::ExponentFormat::None)
-}
-
-pub(super) fn layout(x: Axis, y: Axis) -> Layout {
-    Layout::new()
-        .x_axis(x)
-        .y_axis(y)
-        .auto_size(true)
-        .height(440)
-        .margin(Margin::new().top(48).right(12).bottom(48).left(60))
-        .paper_background_color(NamedColor::Transparent)
-        .plot_background_color(NamedColor::Transparent)
-        .hover_mode(HoverMode::Closest)
-        .show_legend(true)
-        .legend(Legend::new().orientation(Orientation::Horizontal).x(0.0).y(1.02).y_anchor(Anchor::Bottom))
-}
-
-pub(super) fn figure(traces: Vec<Box<dyn Trace>>, layout: Layout) -> Result<String, ReportError> {
-    let mut plot = Plot::new();
-    plot.add_traces(traces);
-    plot.set_layout(layout);
-    plot.set_configuration(
-        Configuration::new().responsive(true).display_logo(false).display_mode_bar(DisplayModeBar::Hover),
-    );
-    Ok(json_in_script(&serde_json::to_string(&plot)?))
-}
-
 /// All plots of a document that its series allow: each kind for each load, those of a kind side by side.
 pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
     let mut drawings: Vec<Drawing> = phase::drawing(source)?.into_iter().collect();
@@ -138,7 +95,7 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
 
 fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
     let rows = rows(source, load, colours);
-    let mut payloads: Vec<u64> = rows.iter().map(|row| row.series.payload_octets).collect();
+    let mut payloads: Vec<usize> = rows.iter().map(|row| row.series.payload_octets).collect();
     payloads.sort_unstable();
     payloads.dedup();
     let mut drawings = Vec::new();
@@ -153,22 +110,22 @@ fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec
         }
         Ok::<_, ReportError>(figures)
     };
-    let mut push = |kind: &'static str, title: &str, caption: String, figures: Vec<(Option<u64>, String)>| {
+    let mut push = |kind: &'static str,
+                    title: &str,
+                    caption: String,
+                    figures: Vec<(Option<usize>, String)>| {
         if !figures.is_empty() {
             drawings.push(Drawing { id: kind.to_owned(), kind, title: title.to_owned(), caption, figures });
         }
     };
     let below = |quantity| floor_note(&rows, quantity);
     let caption = |text: &str, quantity| format!("{}{}", html(text), below(quantity));
-    let (cdf, jitter) = (CDF_CAPTION, JITTER_CAPTION);
-    push(
-        "cdf-latency",
-        "Distribution of latency",
-        caption(cdf, LATENCY),
-        each(&|r| distribution(r, LATENCY))?,
-    );
-    let text = caption(cdf, WIRE_OFFSET);
-    push("cdf-wire-offset", "Distribution of wire offset", text, each(&|r| distribution(r, WIRE_OFFSET))?);
+    for (kind, title, quantity) in [
+        ("cdf-latency", "Distribution of latency", LATENCY),
+        ("cdf-wire-offset", "Distribution of wire offset", WIRE_OFFSET),
+    ] {
+        push(kind, title, caption(CDF_CAPTION, quantity), each(&|r| distribution(r, quantity))?);
+    }
     push(
         "parts",
         "Parts of the latency",
@@ -177,20 +134,21 @@ fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec
     );
     push("cpu", "CPU", html(stacks::CPU_CAPTION), each(&|r| stacks::cpu(&series_of(r)))?);
     let boxes_text = boxes_caption(&rows);
-    let all = |quantity| Ok::<_, ReportError>(vec![(None, boxes(&rows, &payloads, quantity)?)]);
-    let some = |quantity: Quantity| rows.iter().any(|row| (quantity.figures)(row.series).is_some());
-    if some(LATENCY) {
-        push("box-latency", "Latency by path and payload", caption(boxes_text, LATENCY), all(LATENCY)?);
+    for (kind, title, quantity) in [
+        ("box-latency", "Latency by path and payload", LATENCY),
+        ("box-wire-offset", "Wire offset by path and payload", WIRE_OFFSET),
+    ] {
+        if rows.iter().any(|row| (quantity.figures)(row.series).is_some()) {
+            let figures = vec![(None, boxes(&rows, &payloads, quantity)?)];
+            push(kind, title, caption(boxes_text, quantity), figures);
+        }
     }
-    if some(WIRE_OFFSET) {
-        let caption = caption(boxes_text, WIRE_OFFSET);
-        push("box-wire-offset", "Wire offset by path and payload", caption, all(WIRE_OFFSET)?);
+    for (kind, title, quantity) in [
+        ("histogram-jitter", "Jitter histogram, at the listener", JITTER),
+        ("histogram-wire-jitter", "Jitter histogram, on the wire", WIRE_JITTER),
+    ] {
+        push(kind, title, caption(JITTER_CAPTION, quantity), each(&|r| histogram(r, quantity))?);
     }
-    let (at_listener, on_wire) = (caption(jitter, JITTER), caption(jitter, WIRE_JITTER));
-    let title = "Jitter histogram, at the listener";
-    push("histogram-jitter", title, at_listener, each(&|r| histogram(r, JITTER))?);
-    let title = "Jitter histogram, on the wire";
-    push("histogram-wire-jitter", title, on_wire, each(&|r| histogram(r, WIRE_JITTER))?);
     let time = format!(
         "The rounds of each path one after the other (they were measured interleaved), parted by dotted lines. \
          Thinned to at most {POINTS_MAX} points a trace; least and greatest frames are kept."
@@ -233,8 +191,6 @@ fn floor_note(rows: &[Row<'_>], quantity: Quantity) -> String {
     format!(" {below} frames below {} µs are drawn there.", FLOOR_NS / 1000.0)
 }
 
-pub(super) type Picture = Option<(Vec<Box<dyn Trace>>, Layout)>;
-
 fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     for row in rows {
@@ -259,7 +215,7 @@ fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
 }
 
 /// Points of a distribution of which only percentiles are known.
-fn percentiles(figures: Figures) -> Vec<(f64, f64)> {
+fn percentiles(figures: Statistics) -> Vec<(f64, f64)> {
     let known = [
         (figures.min, 0.0),
         (figures.p50, 0.5),
@@ -268,15 +224,15 @@ fn percentiles(figures: Figures) -> Vec<(f64, f64)> {
         (figures.p99_9, 0.999),
         (figures.max, 1.0),
     ];
-    known.into_iter().filter_map(|(value, share)| Some((value?, share))).collect()
+    known.into_iter().map(|(value, share)| (value as f64, share)).collect()
 }
 
-fn category(payload: u64) -> String {
+fn category(payload: usize) -> String {
     format!("{payload} B")
 }
 
 /// One trace per path, one box per payload.
-fn boxes(rows: &[Row<'_>], payloads: &[u64], quantity: Quantity) -> Result<String, ReportError> {
+fn boxes(rows: &[Row<'_>], payloads: &[usize], quantity: Quantity) -> Result<String, ReportError> {
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     let mut seen = std::collections::BTreeSet::new();
@@ -317,14 +273,14 @@ fn box_trace(rows: &[&Row<'_>], quantity: Quantity) -> Option<Box<dyn Trace>> {
     Some(Box::new(trace))
 }
 
-/// What the stored statistics tell of rows without samples: the median, with a bar from the least to p99.
+/// The stored statistics of rows without samples: the median, with a bar from the least to p99.
 fn range_trace(rows: &[&Row<'_>], quantity: Quantity) -> Option<Box<dyn Trace>> {
     let known = |row: &&&Row<'_>| row.values(quantity).is_none();
     let figures = |row: &&Row<'_>| -> Option<(String, f64, f64, f64)> {
         let figures = (quantity.figures)(row.series)?;
-        let median = shown(figures.p50?);
-        let below = median - figures.min.map_or(median, shown);
-        let above = figures.p99.map_or(median, shown) - median;
+        let median = shown(figures.p50 as f64);
+        let below = median - shown(figures.min as f64);
+        let above = shown(figures.p99 as f64) - median;
         Some((category(row.series.payload_octets), median, below.max(0.0), above.max(0.0)))
     };
     let without: Vec<_> = rows.iter().filter(known).filter_map(figures).collect();
@@ -406,27 +362,14 @@ fn over_time(rows: &[&Row<'_>]) -> Picture {
     }
     let x = linear("Time in the path's rounds [s]");
     let borders = starts[1..starts.len() - 1].iter().map(|&at| {
-        plotly::layout::Shape::new()
-            .shape_type(plotly::layout::ShapeType::Line)
-            .x_ref("x")
-            .y_ref("paper")
-            .x0(at)
-            .x1(at)
-            .y0(0.0)
-            .y1(1.0)
-            .line(
-                plotly::layout::ShapeLine::new()
-                    .color("#888888")
-                    .width(1.0)
-                    .dash(plotly::common::DashType::Dot),
-            )
+        dotted(plotly::layout::Shape::new().x_ref("x").y_ref("paper").x0(at).x1(at).y0(0.0).y1(1.0))
     });
     let layout = layout(x, logarithmic(LATENCY.title)).shapes(borders.collect());
     Some((traces, layout))
 }
 
 /// Which of the page's payloads is shown first: 64 octets, the size that the bars are set for, if it was measured.
-pub(super) fn first_payload(document: &Document) -> Option<u64> {
+pub(super) fn first_payload(document: &Document) -> Option<usize> {
     let payloads = document.payloads();
     payloads.iter().copied().find(|&payload| payload == 64).or_else(|| payloads.first().copied())
 }

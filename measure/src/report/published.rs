@@ -4,16 +4,17 @@
 //! the machines differ.
 
 use super::ReportError;
+use super::canvas::{Drawing, dotted, layout, linear};
 use super::colours::Colours;
 use super::escape::{html, label};
 use super::figures::{micros, significant};
-use super::model::{Document, Published, Series};
-use super::plots::{Drawing, figure, layout, linear};
 use super::source::Source;
+use super::tables::{self, words};
 use super::thin;
 use super::verdict::metric;
-use plotly::common::{DashType, Line, Marker, MarkerSymbol, Mode};
-use plotly::layout::{AxisType, BarMode, Shape, ShapeLine, ShapeType};
+use crate::results::{Document, Ours, Published, Series};
+use plotly::common::{Line, Marker, MarkerSymbol, Mode};
+use plotly::layout::{AxisType, BarMode, Shape};
 use plotly::{Bar, Scatter, Trace};
 
 /// The published points, on every background.
@@ -33,34 +34,37 @@ fn pair(of: &str, to: Option<&str>) -> String {
 
 /// The table with the sources; empty without any.
 pub(super) fn table(document: &Document) -> String {
-    let mut rows = String::new();
+    let mut rows = Vec::new();
     let mut sources: Vec<&str> = Vec::new();
     for entry in &document.published {
         if !sources.contains(&entry.source.as_str()) {
             sources.push(&entry.source);
         }
-        let own = |(of, to, figure): &(String, Option<String>, f64)| {
-            format!("{} {}", html(&pair(of, to.as_deref())), value(entry, *figure))
+        let own = |ours: &Ours| {
+            format!("{} {}", html(&pair(&ours.of, ours.to.as_deref())), value(entry, ours.value))
         };
         let ours: Vec<String> = entry.ours.iter().map(own).collect();
         let ours = if ours.is_empty() { "not measured".to_owned() } else { ours.join("; ") };
-        let payload = entry.payload_octets.map_or_else(|| "all".to_owned(), |octets| octets.to_string());
-        rows.push_str(&format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{payload}</td><td class=\"text\">{}</td><td>{}</td>\
-             <td class=\"text\">{ours}</td></tr>\n",
-            html(&entry.figure),
-            html(&metric(&entry.metric)),
-            html(&pair(&entry.of, entry.to.as_deref())),
-            value(entry, entry.value),
-        ));
+        rows.push(vec![
+            words(&entry.figure),
+            words(&metric(&entry.metric)),
+            ("", entry.payload_octets.map_or_else(|| "all".to_owned(), |octets| octets.to_string())),
+            words(&pair(&entry.of, entry.to.as_deref())),
+            ("", value(entry, entry.value)),
+            ("text", ours),
+        ]);
     }
     let sources: String =
         sources.iter().map(|source| format!("<p class=\"note\">Source: {}.</p>", html(source))).collect();
-    format!(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Published in</th><th scope=\"col\" class=\"text\">Metric</th>\
-         <th scope=\"col\">Payload, B</th><th scope=\"col\" class=\"text\">Of</th><th scope=\"col\">Published</th>\
-         <th scope=\"col\" class=\"text\">Here, without a load</th></tr></thead><tbody>\n{rows}</tbody></table></div>{sources}"
-    )
+    let heads = [
+        ("", "Published in"),
+        ("text", "Metric"),
+        ("", "Payload, B"),
+        ("text", "Of"),
+        ("", "Published"),
+        ("text", "Here, without a load"),
+    ];
+    tables::table("", &heads, &rows) + &sources
 }
 
 /// The two figures; none without published ones.
@@ -79,7 +83,7 @@ fn ours<'a>(source: &'a Source, quantity: &str) -> Vec<&'a Series> {
     let of_quantity = document.published.iter().filter(|entry| entry.metric.starts_with(quantity));
     let paths: Vec<&str> = of_quantity
         .flat_map(|entry| &entry.ours)
-        .flat_map(|(of, to, _)| [Some(of), to.as_ref()])
+        .flat_map(|ours| [Some(&ours.of), ours.to.as_ref()])
         .flatten()
         .map(String::as_str)
         .collect();
@@ -89,21 +93,21 @@ fn ours<'a>(source: &'a Source, quantity: &str) -> Vec<&'a Series> {
 }
 
 fn points<'a>(document: &'a Document, quantity: &'a str) -> impl Iterator<Item = (&'a Published, f64)> {
-    let wanted = move |entry: &&Published| entry.to.is_none() && entry.metric.starts_with(quantity);
+    let is_point = move |entry: &&Published| entry.to.is_none() && entry.metric.starts_with(quantity);
     let rank = |entry: &Published| match entry.metric.rsplit('.').next()? {
         "p50" => Some(50.0),
         "p90" => Some(90.0),
         "p99" => Some(99.0),
         _ => None,
     };
-    document.published.iter().filter(wanted).filter_map(move |entry| Some((entry, rank(entry)?)))
+    document.published.iter().filter(is_point).filter_map(move |entry| Some((entry, rank(entry)?)))
 }
 
 /// Median latency by payload.
 fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportError> {
     let document = &source.document;
     let series = ours(source, "latency_ns");
-    let category = |octets: u64| format!("{octets} B");
+    let category = |octets: usize| format!("{octets} B");
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     let mut paths: Vec<&str> = series.iter().map(|entry| entry.path.as_str()).collect();
     paths.dedup();
@@ -111,8 +115,9 @@ fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, Report
     paths.retain(|path| seen.insert(*path));
     for path in paths {
         let known = series.iter().filter(|entry| entry.path == path);
-        let known =
-            known.filter_map(|entry| Some((category(entry.payload_octets), entry.latency?.p50? / 1000.0)));
+        let known = known.filter_map(|entry| {
+            Some((category(entry.payload_octets), entry.latency_ns?.p50 as f64 / 1000.0))
+        });
         let (x, y): (Vec<String>, Vec<f64>) = known.unzip();
         let bar = Bar::new(x, y).name(label(path)).marker(Marker::new().color(colours.look(path).colour));
         traces.push(bar.hover_template("%{x}: %{y:.1f} µs"));
@@ -140,13 +145,7 @@ fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, Report
     let layout = layout(x, linear("Latency p50 [µs]")).bar_mode(BarMode::Group);
     let caption = "Median latency by payload, without a load, as Fig. 3a of the publication. Stars: the published medians of its \
                    tsn-cni, on its machines.";
-    Ok(Some(Drawing {
-        id: "published-medians".to_owned(),
-        kind: "published-medians",
-        title: "Medians".to_owned(),
-        caption: html(caption),
-        figures: vec![(None, figure(traces, layout)?)],
-    }))
+    Drawing::single("published-medians", "Medians", html(caption), (traces, layout)).map(Some)
 }
 
 fn star() -> Marker {
@@ -208,10 +207,8 @@ fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportErro
         let text = format!("{}: %{{x}} µs", label(&name));
         traces.push(mark.name(label(&name)).show_legend(false).hover_template(text));
     }
-    let levels = [90.0, 99.0].map(|at| {
-        let line = ShapeLine::new().color("#888888").width(1.0).dash(DashType::Dot);
-        Shape::new().shape_type(ShapeType::Line).x_ref("paper").x0(0.0).x1(1.0).y0(at).y1(at).line(line)
-    });
+    let level = |at| dotted(Shape::new().x_ref("paper").x0(0.0).x1(1.0).y0(at).y1(at));
+    let levels = [90.0, 99.0].map(level);
     let x = linear("Latency [µs]").range(vec![0.0, right * 1.02]);
     let layout = layout(x, linear("Frames [%]").range(vec![0.0, 101.0])).shapes(levels.to_vec());
     let caption = format!(
@@ -223,13 +220,8 @@ fn cdf(source: &Source, colours: &Colours) -> Result<Option<Drawing>, ReportErro
             format!("; beyond it, at its edge: {}", beyond.join(", "))
         }
     );
-    Ok(Some(Drawing {
-        id: "published-cdf".to_owned(),
-        kind: "published-cdf",
-        title: format!("Distribution at {payload} B"),
-        caption: html(&caption),
-        figures: vec![(None, figure(traces, layout)?)],
-    }))
+    let title = format!("Distribution at {payload} B");
+    Drawing::single("published-cdf", title, html(&caption), (traces, layout)).map(Some)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use ktsn_time::Tai;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     pub(super) path: String,
-    pub(super) payload_octets: u64,
-    /// None: the records do not tell loads apart.
+    pub(super) payload_octets: usize,
+    /// `None`: the records do not name a load.
     pub(super) load: Option<String>,
     /// `received_at − tx_time`, ascending, nanoseconds.
     pub(super) latency: Vec<i64>,
@@ -36,7 +36,7 @@ impl Samples {
         let wire: Point = if wire_by_listener { |record| record.kernel_at } else { |record| record.wire_at };
         let mut groups: Vec<Self> = Vec::new();
         for run in runs {
-            let payload_octets = run.payload_octets as u64;
+            let payload_octets = run.payload_octets;
             let same =
                 |g: &Self| g.path == run.path && g.payload_octets == payload_octets && g.load == run.load;
             let index = groups.iter().position(same).unwrap_or_else(|| {

@@ -2,10 +2,11 @@
 //! One document with what belongs to it: in: a JSON file and the records beside it, or both from memory.
 //! Out: a [`Source`]. Names from the document never become file names: the directory is listed and matched.
 
-use super::model::{Document, Series};
+use super::ReportError;
 use super::samples::Samples;
-use super::{ReportError, read};
+use crate::gates::GateSchedule;
 use crate::records::{self, RunRecords};
+use crate::results::{Document, Series, WrongField, typed};
 use serde::Serialize;
 use serde_json::Value;
 use std::io;
@@ -16,11 +17,13 @@ use std::path::{Path, PathBuf};
 pub struct Source {
     pub(super) label: String,
     pub(super) document: Document,
+    /// The gate schedule that the frames are held against (`parameters.gate_schedule`).
+    pub(super) gates: Option<GateSchedule>,
     pub(super) samples: Vec<Samples>,
 }
 
 impl Source {
-    /// A document in memory with its raw records (none: the plots show what the statistics tell).
+    /// A document in memory with its raw records (none: the plots show the statistics).
     /// `label` names it in messages and on the page; usually that is the file it is stored in.
     ///
     /// # Errors
@@ -48,16 +51,15 @@ impl Source {
     }
 
     fn build(label: &str, value: &Value, runs: &[RunRecords]) -> Result<Self, ReportError> {
-        let document = read::document(value).map_err(|wrong| ReportError::Field {
-            file: label.to_owned(),
-            field: wrong.field,
-            problem: wrong.problem,
-        })?;
+        let wrong = |source: WrongField| ReportError::Field { file: label.to_owned(), source };
+        let document = Document::from_value(value).map_err(wrong)?;
+        let gates = document.parameters.get("gate_schedule");
+        let gates = gates.map(|gates| typed(gates, "parameters.gate_schedule")).transpose().map_err(wrong)?;
         let samples = Samples::group(runs, document.wire_by_listener());
-        Ok(Self { label: label.to_owned(), document, samples })
+        Ok(Self { label: label.to_owned(), document, gates, samples })
     }
 
-    /// The raw samples of a series. Where several loads were measured, records that do not name theirs are nobody's.
+    /// The raw samples of a series. Where several loads were measured, records that do not name theirs belong to no series.
     pub(super) fn samples_of(&self, series: &Series) -> Option<&Samples> {
         let with_loads = self.document.has_loads();
         self.samples.iter().find(|samples| {
@@ -86,8 +88,7 @@ fn records_in(directory: &Path, document: &Document) -> Result<Vec<RunRecords>, 
         let stem = format!("{}-{}{ending}", series.path, series.payload_octets);
         for file in files.iter().filter(|file| belongs(file, &stem)) {
             let wrong = |source| ReportError::Records { file: file.display().to_string(), source };
-            let payload = usize::try_from(series.payload_octets).unwrap_or(usize::MAX);
-            let of_file = records::load_runs(file, &series.path, payload).map_err(wrong)?;
+            let of_file = records::load_runs(file, &series.path, series.payload_octets).map_err(wrong)?;
             runs.extend(of_file.into_iter().map(|run| RunRecords { load: load.cloned(), ..run }));
         }
     }

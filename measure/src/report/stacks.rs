@@ -2,8 +2,9 @@
 //! What a latency and a CPU consist of. In: the rows of one payload and load. Out: stacked bars, one a path. They show
 //! medians as the tables have them; medians of parts need not add up to the median of the whole.
 
-use super::model::{Figures, Series};
-use super::plots::{Picture, layout, linear};
+use super::canvas::{Picture, layout, linear};
+use crate::results::Series;
+use crate::stats::Statistics;
 use plotly::common::{Marker, Orientation};
 use plotly::layout::{AxisType, BarMode};
 use plotly::{Bar, Trace};
@@ -18,9 +19,11 @@ pub(super) const CPU_CAPTION: &str = "Of one core, medians of the rounds. Soft i
 type Part = (&'static str, &'static str, fn(&Series) -> Option<f64>);
 
 const PARTS: [Part; 3] = [
-    ("to the wire", "#0072b2", |s| p50(s.wire_offset).map(micros)),
-    ("receiving node", "#e69f00", |s| Some(micros((p50(s.before_wake_up)? - p50(s.wire_offset)?).max(0.0)))),
-    ("listener's wake-up", "#b8bec9", |s| p50(s.wake_up).map(micros)),
+    ("to the wire", "#0072b2", |s| p50(s.wire_offset_ns).map(micros)),
+    ("receiving node", "#e69f00", |s| {
+        Some(micros((p50(s.before_wake_up_ns)? - p50(s.wire_offset_ns)?).max(0.0)))
+    }),
+    ("listener's wake-up", "#b8bec9", |s| p50(s.wake_up_ns).map(micros)),
 ];
 
 const CPU: [Part; 4] = [
@@ -30,8 +33,8 @@ const CPU: [Part; 4] = [
     ("listener", "#b8bec9", |s| s.listener_cpu_ratio.map(percent)),
 ];
 
-fn p50(figures: Option<Figures>) -> Option<f64> {
-    figures?.p50
+fn p50(statistics: Option<Statistics>) -> Option<f64> {
+    Some(statistics?.p50 as f64)
 }
 
 fn micros(nanos: f64) -> f64 {
@@ -44,7 +47,7 @@ fn percent(ratio: f64) -> f64 {
 
 /// Whether there is a latency to be parted.
 pub(super) fn has_parts(series: &Series) -> bool {
-    series.before_wake_up.is_some()
+    series.before_wake_up_ns.is_some()
 }
 
 /// Latencies in their parts.
@@ -79,16 +82,16 @@ fn stacked(rows: &[(&str, &Series)], parts: &[Part], title: &str) -> Picture {
 mod tests {
     use super::*;
 
-    fn figures(p50: f64) -> Option<Figures> {
-        Some(Figures { p50: Some(p50), ..Figures::default() })
+    fn figures(p50: i64) -> Option<Statistics> {
+        Some(Statistics { p50, ..Statistics::default() })
     }
 
     #[test]
     fn a_latency_has_three_parts_and_none_is_negative() {
         let series = Series {
-            wire_offset: figures(8_000.0),
-            before_wake_up: figures(7_000.0),
-            wake_up: figures(25_000.0),
+            wire_offset_ns: figures(8_000),
+            before_wake_up_ns: figures(7_000),
+            wake_up_ns: figures(25_000),
             ..Series::default()
         };
         let shares: Vec<Option<f64>> = PARTS.iter().map(|part| (part.2)(&series)).collect();

@@ -5,24 +5,20 @@
 use super::colours::Colours;
 use super::escape::html;
 use super::figures::{count, maybe_count, micros, percent, significant};
-use super::model::{Document, Figures, Series};
 use super::verdict::{figure, metric, pair};
+use crate::results::{Check, CheckOutcome, Comparison, Document, Micro, Round, Series};
 
-type Cell = fn(&Series) -> String;
+type CellOf = fn(&Series) -> String;
 
 /// A column: the name of its group, its own, its meaning, its cell.
 struct Column {
     group: &'static str,
     name: &'static str,
     meaning: &'static str,
-    cell: Cell,
+    cell: CellOf,
 }
 
-fn of(figures: Option<Figures>, pick: fn(&Figures) -> Option<f64>) -> Option<f64> {
-    figures.as_ref().and_then(pick)
-}
-
-const fn column(group: &'static str, name: &'static str, meaning: &'static str, cell: Cell) -> Column {
+const fn column(group: &'static str, name: &'static str, meaning: &'static str, cell: CellOf) -> Column {
     Column { group, name, meaning, cell }
 }
 
@@ -33,7 +29,7 @@ macro_rules! micros_of {
     };
     ($group:literal, $quantity:ident . $percentile:ident, $decimals:literal, $meaning:literal) => {
         column(concat!($group, ", µs"), stringify!($percentile), $meaning, |s| {
-            micros(of(s.$quantity, |f| f.$percentile), $decimals)
+            micros(s.$quantity.map(|statistics| statistics.$percentile as f64), $decimals)
         })
     };
 }
@@ -49,37 +45,37 @@ const COLUMNS: [Column; 32] = [
     }),
     micros_of!(
         "Transmit error",
-        transmit_error.p50,
+        transmit_error_ns.p50,
         3,
         "Hand-over to the port minus requested transmit time."
     ),
-    micros_of!("Transmit error", transmit_error.p90, 3),
+    micros_of!("Transmit error", transmit_error_ns.p90, 3),
     micros_of!(
         "Wire offset",
-        wire_offset.p50,
+        wire_offset_ns.p50,
         2,
         "Seen by a tap on the receiving host's uplink minus requested time."
     ),
-    micros_of!("Wire offset", wire_offset.p90, 2),
-    micros_of!("Wire offset", wire_offset.p99, 2),
+    micros_of!("Wire offset", wire_offset_ns.p90, 2),
+    micros_of!("Wire offset", wire_offset_ns.p99, 2),
     micros_of!(
         "Wire jitter",
-        wire_jitter.p50,
+        wire_jitter_ns.p50,
         2,
         "How far the distance of two neighbours on the wire is from the period."
     ),
-    micros_of!("Latency", latency.p50, 2, "Received by the listening program minus requested time."),
-    micros_of!("Latency", latency.p90, 2),
-    micros_of!("Latency", latency.p99, 2),
-    micros_of!("Jitter", jitter.p50, 2, "The same distance in the listening program."),
+    micros_of!("Latency", latency_ns.p50, 2, "Received by the listening program minus requested time."),
+    micros_of!("Latency", latency_ns.p90, 2),
+    micros_of!("Latency", latency_ns.p99, 2),
+    micros_of!("Jitter", jitter_ns.p50, 2, "The same distance in the listening program."),
     micros_of!(
         "Before wake-up",
-        before_wake_up.p50,
+        before_wake_up_ns.p50,
         2,
         "The listener's kernel stamp minus requested time: the latency without the wake-up."
     ),
-    micros_of!("Wake-up", wake_up.p50, 2, "From the listener's kernel stamp to the program."),
-    micros_of!("Wake-up", wake_up.p90, 2),
+    micros_of!("Wake-up", wake_up_ns.p50, 2, "From the listener's kernel stamp to the program."),
+    micros_of!("Wake-up", wake_up_ns.p90, 2),
     column("Window", "outside", "Handed over while the gate of the class was closed.", |s| {
         maybe_count(s.outside_window)
     }),
@@ -94,11 +90,11 @@ const COLUMNS: [Column; 32] = [
     ),
     micros_of!(
         "After opening",
-        after_opening.p50,
+        after_opening_ns.p50,
         2,
         "Hand-over to the port minus the opening of the window."
     ),
-    micros_of!("After opening", after_opening.p90, 2),
+    micros_of!("After opening", after_opening_ns.p90, 2),
     column("Late", "> 1 µs, %", "Frames handed to the port more than 1 µs late.", |s| {
         percent(s.late_over_1us_ratio, 1)
     }),
@@ -202,7 +198,7 @@ pub(super) fn rounds(document: &Document, colours: &Colours) -> String {
     let mut rows = String::new();
     let columns = columns(&document.series.iter().collect::<Vec<_>>());
     for entry in &document.series {
-        let super::model::Round::Number(number) = entry.round else { continue };
+        let Round::Number(number) = entry.round else { continue };
         rows.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{number}</td>{}</tr>\n",
             swatch(colours, &entry.path, &document.name_without_round(entry)),
@@ -223,8 +219,19 @@ pub(super) fn rounds(document: &Document, colours: &Colours) -> String {
 /// Which way each path took, where the document says so; empty if it never does.
 pub(super) fn ways(document: &Document, colours: &Colours) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for entry in document.summary().into_iter().filter(|entry| !entry.way.is_empty()) {
-        let words: Vec<String> = entry.way.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    for entry in document.summary() {
+        let class = entry.class.map(|class| class.to_string());
+        let modes = [
+            ("class", &class),
+            ("egress", &entry.egress),
+            ("overlay", &entry.overlay),
+            ("ingress", &entry.ingress),
+        ];
+        let words = modes.into_iter().filter_map(|(key, mode)| Some(format!("{key} {}", mode.as_ref()?)));
+        let words: Vec<String> = words.collect();
+        if words.is_empty() {
+            continue;
+        }
         let path = swatch(colours, &entry.path, &document.name_without_load(entry));
         let line = format!("<li>{path}: {}</li>", html(&words.join(", ")));
         if !lines.contains(&line) {
@@ -254,115 +261,121 @@ pub(super) fn meanings(document: &Document) -> String {
     format!("<details><summary>What the columns mean</summary><dl>{list}</dl></details>")
 }
 
-/// Comparisons with their bars; empty without any.
-pub(super) fn comparisons(document: &Document) -> String {
-    let mut rows = String::new();
-    for comparison in &document.comparisons {
-        let (class, word) = match comparison.holds {
-            Some(true) => ("good", "✓ held"),
-            Some(false) => ("bad", "✗ missed"),
-            None => ("", "reported"),
-        };
-        let bar = comparison
-            .bar
-            .map_or_else(|| "–".to_owned(), |bar| format!("≤ {}", figure(comparison, Some(bar))));
-        let payload = comparison.payload_octets.map_or_else(|| "–".to_owned(), |octets| octets.to_string());
-        rows.push_str(&format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{payload}</td><td class=\"text\">{}</td>\
-             <td>{}</td><td>{bar}</td><td class=\"text {class}\">{word}</td></tr>\n",
-            html(&metric(&comparison.metric)),
-            html(&pair(comparison)),
-            html(comparison.load.as_deref().unwrap_or("–")),
-            figure(comparison, comparison.ratio),
-        ));
+/// A cell: its class (empty: a figure) and its HTML.
+pub(super) type Cell = (&'static str, String);
+
+/// A cell of text.
+pub(super) fn words(text: &str) -> Cell {
+    ("text", html(text))
+}
+
+/// A table of this class (empty: none), with the names of the rows in its first column; empty without rows. A head is its class and
+/// its name.
+pub(super) fn table(class: &str, heads: &[(&str, &str)], rows: &[Vec<Cell>]) -> String {
+    let attribute =
+        |class: &str| if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+    let head = |(class, name): &(&str, &str)| format!("<th scope=\"col\"{}>{name}</th>", attribute(class));
+    let heads: String = heads.iter().map(head).collect();
+    let mut body = String::new();
+    for row in rows {
+        body.push_str("<tr>");
+        for (index, (class, cell)) in row.iter().enumerate() {
+            body.push_str(&match index {
+                0 => format!("<th scope=\"row\">{cell}</th>"),
+                _ => format!("<td{}>{cell}</td>", attribute(class)),
+            });
+        }
+        body.push_str("</tr>\n");
     }
     if rows.is_empty() {
-        return rows;
+        return String::new();
     }
-    format!(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Metric</th><th scope=\"col\" class=\"text\">Paths</th>\
-         <th scope=\"col\">Payload, B</th><th scope=\"col\" class=\"text\">Load</th><th scope=\"col\">Ratio or figure</th>\
-         <th scope=\"col\">Bar</th><th scope=\"col\" class=\"text\">Verdict</th></tr></thead><tbody>\n{rows}</tbody></table></div>"
-    )
+    let thead = if heads.is_empty() { heads } else { format!("<thead><tr>{heads}</tr></thead>") };
+    format!("<div class=\"scroll\"><table{}>{thead}<tbody>\n{body}</tbody></table></div>", attribute(class))
+}
+
+fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), shown)
+}
+
+/// Comparisons with their bars; empty without any.
+pub(super) fn comparisons(document: &Document) -> String {
+    let row = |comparison: &Comparison| {
+        let (class, word) = match comparison.holds {
+            Some(true) => ("text good", "✓ held"),
+            Some(false) => ("text bad", "✗ missed"),
+            None => ("text ", "reported"),
+        };
+        vec![
+            words(&metric(&comparison.metric)),
+            words(&pair(comparison)),
+            ("", or_dash(comparison.payload_octets, |octets| octets.to_string())),
+            words(comparison.load.as_deref().unwrap_or("–")),
+            ("", figure(comparison, comparison.ratio)),
+            ("", or_dash(comparison.bar, |bar| format!("≤ {}", figure(comparison, Some(bar))))),
+            (class, word.to_owned()),
+        ]
+    };
+    let heads = [
+        ("", "Metric"),
+        ("text", "Paths"),
+        ("", "Payload, B"),
+        ("text", "Load"),
+        ("", "Ratio or figure"),
+        ("", "Bar"),
+        ("text", "Verdict"),
+    ];
+    table("", &heads, &document.comparisons.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Micro-benchmarks; empty without any.
 pub(super) fn micro(document: &Document) -> String {
-    let mut rows = String::new();
-    for micro in &document.micro {
-        let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), significant);
-        rows.push_str(&format!(
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>\n",
-            html(&micro.name),
-            figure(micro.p50),
-            figure(micro.p90),
-            html(&micro.unit),
-            maybe_count(micro.samples),
-        ));
-    }
-    if rows.is_empty() {
-        return rows;
-    }
-    format!(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Benchmark</th><th scope=\"col\">p50</th>\
-         <th scope=\"col\">p90</th><th scope=\"col\" class=\"text\">Unit</th><th scope=\"col\">Samples</th></tr></thead>\
-         <tbody>\n{rows}</tbody></table></div>"
-    )
+    let row = |micro: &Micro| {
+        vec![
+            words(&micro.name),
+            ("", or_dash((!micro.p50.is_nan()).then_some(micro.p50), significant)),
+            ("", or_dash(micro.p90, significant)),
+            words(&micro.unit),
+            ("", or_dash((micro.samples > 0).then_some(micro.samples), count)),
+        ]
+    };
+    let heads = [("", "Benchmark"), ("", "p50"), ("", "p90"), ("text", "Unit"), ("", "Samples")];
+    table("", &heads, &document.micro.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Checks; empty without any.
 pub(super) fn checks(document: &Document) -> String {
-    let mut rows = String::new();
-    for check in &document.checks {
-        let class = match check.outcome.as_str() {
-            "passed" => "good",
-            "failed" => "bad",
-            _ => "",
+    let row = |check: &Check| {
+        let (class, word) = match check.outcome {
+            CheckOutcome::Passed => ("text good", "passed"),
+            CheckOutcome::Failed => ("text bad", "failed"),
+            CheckOutcome::Skipped => ("text ", "skipped"),
         };
-        rows.push_str(&format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"text {class}\">{}</td><td class=\"text\">{}</td></tr>\n",
-            html(&check.name),
-            html(&check.outcome),
-            html(check.reason.as_deref().unwrap_or("–")),
-        ));
-    }
-    if rows.is_empty() {
-        return rows;
-    }
-    format!(
-        "<div class=\"scroll\"><table class=\"words\"><thead><tr><th scope=\"col\">Check</th><th scope=\"col\" class=\"text\">Outcome</th>\
-         <th scope=\"col\" class=\"text\">Reason</th></tr></thead><tbody>\n{rows}</tbody></table></div>"
-    )
+        let reason = words(check.reason.as_deref().unwrap_or("–"));
+        vec![words(&check.name), (class, word.to_owned()), reason]
+    };
+    let heads = [("", "Check"), ("text", "Outcome"), ("text", "Reason")];
+    table("words", &heads, &document.checks.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Frames that were dropped, bypassed, overrun, doubled or out of order, by reason; empty when there are none.
 pub(super) fn reasons(document: &Document) -> String {
-    let mut rows = String::new();
+    let mut rows = Vec::new();
     for entry in document.summary() {
-        let mut all: Vec<(String, u64)> = Vec::new();
-        all.extend(entry.dropped.iter().map(|(reason, value)| (format!("dropped: {reason}"), *value)));
-        all.extend(
-            entry.bypassed.iter().map(|(reason, value)| (format!("passed to the kernel: {reason}"), *value)),
-        );
+        let dropped = entry.dropped.iter().map(|(reason, value)| (format!("dropped: {reason}"), *value));
+        let passed = entry.bypassed.iter();
+        let passed = passed.map(|(reason, value)| (format!("passed to the kernel: {reason}"), *value));
         let named =
             [("overrun", entry.overrun), ("duplicated", entry.duplicates), ("reordered", entry.reordered)];
-        all.extend(named.iter().filter_map(|(name, value)| Some(((*name).to_owned(), (*value)?))));
-        for (reason, value) in all.into_iter().filter(|(_, value)| *value > 0) {
-            rows.push_str(&format!(
-                "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>\n",
-                html(&document.name(entry)),
-                entry.payload_octets,
-                html(&reason),
-                count(value),
-            ));
+        let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        for (reason, value) in dropped.chain(passed).chain(named).filter(|(_, value)| *value > 0) {
+            let payload = entry.payload_octets.to_string();
+            rows.push(vec![words(&document.name(entry)), ("", payload), words(&reason), ("", count(value))]);
         }
     }
-    if rows.is_empty() {
-        return rows;
+    let heads = [("", "Path"), ("", "Payload, B"), ("text", "Reason"), ("", "Frames")];
+    match table("", &heads, &rows) {
+        empty if empty.is_empty() => empty,
+        table => format!("<details open><summary>Frames by reason</summary>{table}</details>"),
     }
-    format!(
-        "<details open><summary>Frames by reason</summary><div class=\"scroll\"><table><thead><tr>\
-         <th scope=\"col\">Path</th><th scope=\"col\">Payload, B</th><th scope=\"col\" class=\"text\">Reason</th>\
-         <th scope=\"col\">Frames</th></tr></thead><tbody>\n{rows}</tbody></table></div></details>"
-    )
 }

@@ -3,7 +3,7 @@
 //! the figures beside it. A missed bar is never hidden behind those that hold.
 
 use super::figures::{count, ratio, significant};
-use super::model::{Comparison, Document};
+use crate::results::{CheckOutcome, Comparison, Document, Series};
 
 /// How the verdict looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,8 @@ fn plural(number: usize, one: &str, many: &str) -> String {
 pub(super) fn verdict(document: &Document) -> Verdict {
     let judged: Vec<&Comparison> = document.comparisons.iter().filter(|c| c.holds.is_some()).collect();
     let missed: Vec<&&Comparison> = judged.iter().filter(|c| c.holds == Some(false)).collect();
-    let failed: Vec<_> = document.checks.iter().filter(|check| check.outcome == "failed").collect();
+    let failed: Vec<_> =
+        document.checks.iter().filter(|check| check.outcome == CheckOutcome::Failed).collect();
     let mut misses: Vec<String> = missed.iter().map(|comparison| miss(comparison)).collect();
     misses.extend(failed.iter().map(|check| {
         let reason = check.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -93,7 +94,7 @@ pub(super) fn verdict(document: &Document) -> Verdict {
     }
     let checks = document.checks.len();
     if checks > 0 {
-        let skipped = document.checks.iter().filter(|check| check.outcome == "skipped").count();
+        let skipped = document.checks.iter().filter(|check| check.outcome == CheckOutcome::Skipped).count();
         let skips = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
         let passed = plural(checks - failed.len() - skipped, "check passed", "checks passed");
         parts.push(format!("{passed}, {} failed{skips}", failed.len()));
@@ -119,7 +120,7 @@ pub(super) fn counts(document: &Document) -> Vec<String> {
     if let (Some(sent), Some(received)) = (sent, received) {
         sentences.push(format!("{} of {} frames sent were received", count(received), count(sent)));
     }
-    type Field = fn(&super::model::Series) -> Option<u64>;
+    type Field = fn(&Series) -> Option<u64>;
     let fields: [(&str, Field); 4] = [
         ("lost", |s| s.lost),
         ("early", |s| s.early),
@@ -145,8 +146,8 @@ pub(super) fn counts(document: &Document) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Check, Series};
     use super::*;
+    use crate::results::Check;
 
     fn comparison(holds: Option<bool>) -> Comparison {
         Comparison {
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(verdict(&Document::default()).mood, Mood::Neutral);
         let document = Document { comparisons: vec![comparison(None)], ..Document::default() };
         assert_eq!(verdict(&document).mood, Mood::Neutral);
-        let check = Check { name: "x".into(), outcome: "failed".into(), reason: Some("y".into()) };
+        let check = Check { name: "x".into(), outcome: CheckOutcome::Failed, reason: Some("y".into()) };
         let document = Document {
             checks: vec![check],
             comparisons: vec![comparison(Some(true))],

@@ -3,16 +3,20 @@
 //!
 //! In: series, comparisons, micro-benchmarks and checks, or a file that holds them. Out: JSON exactly as
 //! `docs/results-schema.md` names it; what is absent is left out, never written as zero.
-//! A file is replaced whole or not at all, and nothing in here computes a figure from frames: that is [`crate::series`].
+//! A file is replaced whole or not at all, and nothing in here computes a figure from frames: that is the module `series`.
 
-mod merge;
+mod names;
+mod read;
 mod round;
 mod series;
 
+pub use read::WrongField;
+pub(crate) use read::typed;
 pub use round::Round;
 pub use series::Series;
 
 use crate::environment::Environment;
+use crate::stats::Statistics;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -24,18 +28,21 @@ use std::time::SystemTime;
 pub const SCHEMA: &str = "ktsn.results/1";
 
 /// One experiment's results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// Always [`SCHEMA`].
     pub schema: String,
     /// The experiment's name (`container`, …).
     pub experiment: String,
-    /// When it began, RFC 3339 in UTC.
+    /// When it began, RFC 3339 in UTC; empty where that was not recorded.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub started_at: String,
     /// The command that repeats it.
+    #[serde(default)]
     pub command: Vec<String>,
-    /// Where it ran.
-    pub environment: Environment,
+    /// Where it ran: the fields of [`Environment`], and whatever else another program adds.
+    #[serde(default)]
+    pub environment: Map<String, Value>,
     /// What it was asked to do (`period_ns`, `frames`, …).
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
@@ -65,7 +72,7 @@ pub struct Published {
     pub figure: String,
     /// Which figure, by our name for it (`latency_ns.p50`), in the unit of that name.
     pub metric: String,
-    /// Of which payload; absent: of all that were measured.
+    /// The payload that the figure is of; absent: all that were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_octets: Option<usize>,
     /// What it is of, in the publication's words.
@@ -99,13 +106,38 @@ pub struct Micro {
     pub name: String,
     /// Unit of the figures (`ns`, `frames/s`).
     pub unit: String,
-    /// Median.
+    /// Median; not a number where the document of another program does not state it.
+    #[serde(default = "unstated", skip_serializing_if = "is_unstated")]
     pub p50: f64,
     /// 90th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90: Option<f64>,
-    /// How many samples.
+    /// How many samples; 0 where the document of another program does not state it.
+    #[serde(default)]
     pub samples: u64,
+}
+
+fn unstated() -> f64 {
+    f64::NAN
+}
+
+fn is_unstated(figure: &f64) -> bool {
+    figure.is_nan()
+}
+
+impl Micro {
+    /// A single figure.
+    #[must_use]
+    pub fn figure(name: &str, unit: &str, value: f64, samples: u64) -> Self {
+        Self { name: name.to_owned(), unit: unit.to_owned(), p50: value, p90: None, samples }
+    }
+
+    /// A distribution of nanoseconds.
+    #[must_use]
+    pub fn distribution(name: &str, statistics: &Statistics, samples: u64) -> Self {
+        let p90 = Some(statistics.p90 as f64);
+        Self { p90, ..Self::figure(name, "ns", statistics.p50 as f64, samples) }
+    }
 }
 
 /// How a check ended.
@@ -132,12 +164,33 @@ pub struct Check {
     pub reason: Option<String>,
 }
 
+impl Check {
+    /// A check that passed if it `holds`.
+    #[must_use]
+    pub fn of(name: impl Into<String>, holds: bool, reason: Option<String>) -> Self {
+        let outcome = if holds { CheckOutcome::Passed } else { CheckOutcome::Failed };
+        Self { name: name.into(), outcome, reason }
+    }
+
+    /// A check that passed unless there is a `fault`.
+    #[must_use]
+    pub fn unless(name: impl Into<String>, fault: Option<String>) -> Self {
+        Self::of(name, fault.is_none(), fault)
+    }
+
+    /// A check that could not be tried.
+    #[must_use]
+    pub fn skipped(name: impl Into<String>, reason: String) -> Self {
+        Self { name: name.into(), outcome: CheckOutcome::Skipped, reason: Some(reason) }
+    }
+}
+
 /// One path's figure set against another path's, or (without `to`) against a fixed bar.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Which figure (`wire_offset_ns.p50`).
     pub metric: String,
-    /// Of which payload.
+    /// The payload of both paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_octets: Option<usize>,
     /// Under which load.
@@ -159,6 +212,22 @@ pub struct Comparison {
     pub holds: Option<bool>,
 }
 
+impl Comparison {
+    /// A ratio, or without `to` a figure, held against `bar`.
+    #[must_use]
+    pub fn held(metric: &str, of: &str, to: Option<&str>, ratio: Option<f64>, bar: f64) -> Self {
+        Self {
+            metric: metric.to_owned(),
+            of: of.to_owned(),
+            to: to.map(str::to_owned),
+            ratio,
+            bar: Some(bar),
+            holds: Some(ratio.is_some_and(|ratio| ratio <= bar)),
+            ..Self::default()
+        }
+    }
+}
+
 /// What to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -176,7 +245,7 @@ pub struct Question<'a> {
     pub bar: Option<f64>,
 }
 
-/// Why a document cannot be read or written.
+/// Why a document cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     /// The file.
@@ -187,34 +256,26 @@ pub enum ResultsError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Its contents.
+    /// A value that JSON cannot hold.
     #[error("results file {path}: {source}", path = path.display())]
     Json {
-        /// Which.
+        /// Which file.
         path: PathBuf,
-        /// Field and place.
+        /// Why.
         source: serde_json::Error,
-    },
-    /// Another schema.
-    #[error("results file {path}: schema is {found:?}, expected {SCHEMA:?}", path = path.display())]
-    Schema {
-        /// Which.
-        path: PathBuf,
-        /// What it says.
-        found: String,
     },
 }
 
 impl Document {
-    /// An empty document of an experiment that starts now.
+    /// An empty document of an experiment that starts now, on this machine.
     #[must_use]
-    pub fn new(experiment: &str, command: Vec<String>, environment: Environment) -> Self {
+    pub fn new(experiment: &str, command: Vec<String>) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
             experiment: experiment.to_owned(),
             started_at: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command,
-            environment,
+            environment: object(&Environment::read()),
             parameters: Map::new(),
             series: Vec::new(),
             micro: Vec::new(),
@@ -229,6 +290,41 @@ impl Document {
         let all = Series::merged(&rounds);
         self.series.extend(rounds);
         self.series.extend(all);
+    }
+
+    /// Adds all rounds of several series: those of one path, payload, load and class stand together, in the order in
+    /// which they appear first, each followed by its `"all"` entry.
+    pub fn add_series(&mut self, rounds: impl IntoIterator<Item = Series>) {
+        let mut groups: Vec<Vec<Series>> = Vec::new();
+        for round in rounds {
+            let is_same = |group: &&mut Vec<Series>| group[0].is_round_of_same(&round);
+            match groups.iter_mut().find(is_same) {
+                Some(group) => group.push(round),
+                None => groups.push(vec![round]),
+            }
+        }
+        groups.into_iter().for_each(|group| self.add_rounds(group));
+    }
+
+    /// Replaces the parameters by the members of a JSON object.
+    pub fn set_parameters(&mut self, parameters: &Value) {
+        self.parameters = object(parameters);
+    }
+
+    /// The median of the micro-benchmark with this name.
+    #[must_use]
+    pub fn micro_p50(&self, name: &str) -> Option<f64> {
+        self.micro.iter().find(|micro| micro.name == name).map(|micro| micro.p50)
+    }
+
+    /// Adds the comparison of the micro-benchmark `of` with `to`, or (without `to`) with the bar itself. A figure that
+    /// is missing holds no bar.
+    pub fn compare_micro(&mut self, of: &str, to: Option<&str>, bar: f64) {
+        let ratio = match to {
+            None => self.micro_p50(of),
+            Some(to) => self.micro_p50(of).zip(self.micro_p50(to)).map(|(of, to)| of / to),
+        };
+        self.comparisons.push(Comparison::held("p50", of, to, ratio.filter(|ratio| ratio.is_finite()), bar));
     }
 
     /// The `"all"` entry of a path, payload and load.
@@ -266,30 +362,20 @@ impl Document {
         comparison
     }
 
-    /// Reads a document.
-    ///
-    /// # Errors
-    /// The file, its JSON (with field and place), or another schema.
-    pub fn load(path: &Path) -> Result<Self, ResultsError> {
-        let named = |source| ResultsError::File { path: path.to_owned(), source };
-        let json = |source| ResultsError::Json { path: path.to_owned(), source };
-        let value: Value =
-            serde_json::from_str(&std::fs::read_to_string(path).map_err(named)?).map_err(json)?;
-        match value.get("schema").and_then(Value::as_str) {
-            Some(SCHEMA) => serde_json::from_value(value).map_err(json),
-            found => {
-                let found = found.unwrap_or("absent").to_owned();
-                Err(ResultsError::Schema { path: path.to_owned(), found })
-            }
-        }
-    }
-
     /// Writes the document; a reader sees the old file or the new one, never a part.
     ///
     /// # Errors
     /// The file cannot be written; the old one is then untouched.
     pub fn save(&self, path: &Path) -> Result<(), ResultsError> {
         save_json(self, path)
+    }
+}
+
+/// The members of a value that serialises as an object.
+fn object(value: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(members)) => members,
+        _ => Map::new(),
     }
 }
 

@@ -100,7 +100,7 @@ impl Udp {
     /// Sends with a transmit time (`sendmsg` with `SCM_TXTIME`).
     ///
     /// # Errors
-    /// As [`Udp::send`].
+    /// The error that [`Udp::send`] returns.
     pub fn send_at(&self, payload: &[u8], tx_time: TxTime) -> io::Result<usize> {
         sys::send_at(self.fd.as_raw_fd(), payload, nanos_of(tx_time))
     }
@@ -108,7 +108,7 @@ impl Udp {
     /// Sends now, as [`Udp::send`], by `sendmsg`.
     ///
     /// # Errors
-    /// As [`Udp::send`].
+    /// The error that [`Udp::send`] returns.
     pub fn send_message(&self, payload: &[u8]) -> io::Result<usize> {
         sys::send_message(self.fd.as_raw_fd(), payload)
     }
@@ -117,7 +117,7 @@ impl Udp {
     /// took, and how long the call alone lasted.
     ///
     /// # Errors
-    /// As [`Udp::send`], of the first datagram.
+    /// The error of the first datagram, as [`Udp::send`] returns it.
     pub fn send_burst(
         &self,
         burst: &mut Burst,

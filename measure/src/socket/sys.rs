@@ -29,7 +29,7 @@ pub(super) fn socket(peer: SocketAddr) -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers only.
     let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     checked(fd)?;
-    // SAFETY: `fd` was just made and nobody else owns it.
+    // SAFETY: `fd` was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -95,7 +95,7 @@ pub(super) fn send(fd: RawFd, payload: &[u8]) -> io::Result<usize> {
     octets(unsafe { libc::sendto(fd, payload.as_ptr().cast(), payload.len(), 0, std::ptr::null(), 0) })
 }
 
-/// Room for one control message of 16 octets, aligned as `cmsghdr` wants it.
+/// Room for one control message of 16 octets, aligned as `cmsghdr` needs it.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -187,7 +187,7 @@ impl Burst {
 
 pub(super) fn send_burst(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let count = u32::try_from(messages.len()).map_err(io::Error::other)?;
-    // SAFETY: the headers were made by `Burst::with`, whose buffers outlive this call; the kernel writes msg_len only.
+    // SAFETY: the headers were made by `Burst::with`; its buffers outlive this call; the kernel writes msg_len only.
     let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, 0) };
     octets(sent as isize)
 }

@@ -38,7 +38,7 @@ impl Tap {
         // Protocol 0: nothing is delivered before bind names the device, so no frame of another one comes in.
         // SAFETY: socket takes integers only.
         let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: `fd` was just made and nobody else owns it.
+        // SAFETY: `fd` was just made and has no other owner.
         let tap = Self(unsafe { OwnedFd::from_raw_fd(fd) });
         tap.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         tap.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;

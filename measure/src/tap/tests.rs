@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use ktsn_time::Tai;
 use ktsn_wire::template::Ends;
 use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, Outer, TemplateRepr, Vni};
 use proptest::prelude::*;

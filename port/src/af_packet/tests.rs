@@ -26,7 +26,7 @@ impl Wire for Script {
     }
 }
 
-fn engine(answers: Vec<Errno>, carrier: bool) -> Engine<Script> {
+fn engine(answers: Vec<Errno>, carrier: bool) -> AfPacket<Script> {
     let capabilities = Capabilities {
         adapter: "script",
         ifindex: 1,
@@ -34,10 +34,9 @@ fn engine(answers: Vec<Errno>, carrier: bool) -> Engine<Script> {
         mtu_octets: 1500,
         frame_octets_max: 1518,
         stage_count: 4,
-        launch_time: false,
     };
     let wire = Script { answers, carrier, ..Script::default() };
-    Engine::new(wire, Stages::new(4).unwrap(), 1536, capabilities)
+    AfPacket::new(wire, Stages::new(4).unwrap(), 1536, capabilities)
 }
 
 #[test]
@@ -62,13 +61,4 @@ fn each_errno_has_its_word_and_frees_the_buffer() {
         assert_eq!(engine.commit(stage), Ok(()), "the next one goes out");
         assert_eq!(engine.wire.sent, [vec![8; 61]]);
     }
-}
-
-#[test]
-fn a_batch_goes_on_after_an_error() {
-    let mut engine = engine(vec![Errno::NOBUFS], true);
-    let stages: Vec<_> = (0..3).map(|n| engine.stage_copy(&[n; 60]).unwrap()).collect();
-    let report = engine.commit_many(&stages);
-    assert_eq!(report, BatchReport { taken_count: 2, failed_count: 1, error: Some(SendError::Dropped) });
-    assert_eq!(engine.wire.sent, [vec![1; 60], vec![2; 60]]);
 }

@@ -124,7 +124,7 @@ pub(super) struct CompletionRing {
 }
 
 impl CompletionRing {
-    /// As [`TxRing::new`].
+    /// Takes over a ring with any indices. `None` when the layout does not fit the mapping.
     pub(super) fn new(memory: RingMemory, layout: Layout) -> Option<Self> {
         if !layout.fits(&memory, COMPLETION_OCTETS) {
             return None;

@@ -128,7 +128,7 @@ impl FrameMemory {
         if !self.inside(offset, octets) {
             return None;
         }
-        // SAFETY: inside the mapping, initialised by the kernel's zeroing, and written by nobody while `self`
+        // SAFETY: inside the mapping, initialised by the kernel's zeroing, and not written while `self`
         // is borrowed (the kernel only reads).
         Some(unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().add(offset), octets) })
     }

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::SendError;
+use crate::traits::{Capabilities, Port, StageId};
 
 const STAGE_COUNT: u16 = 8;
 const TX_COUNT: u32 = 16;
@@ -192,9 +194,7 @@ fn engine(start: u32, lazy: bool) -> (Engine<Simulated>, Rc<RefCell<Kernel>>) {
             mtu_octets: 1500,
             frame_octets_max: 1518,
             stage_count: STAGE_COUNT,
-            launch_time: false,
         },
-        pending_count: 0,
         is_one_remembered: false,
     };
     (engine, kernel)
@@ -260,10 +260,11 @@ fn an_unseen_descriptor_is_taken_back_and_never_leaves() {
         let stage = engine.stage_copy(&[1; 60]).unwrap();
         assert_eq!(engine.commit(stage), Err(word));
         assert_eq!(engine.occupancy().free, 8);
-        let stages: Vec<_> = (0..3).map(|n| engine.stage_copy(&[n; 64]).unwrap()).collect();
-        kernel.borrow_mut().moods.push_back(Mood::Unseen(errno));
-        let report = engine.commit_many(&stages);
-        assert_eq!(report, BatchReport { taken_count: 0, failed_count: 3, error: Some(word) });
+        for n in 0..3 {
+            kernel.borrow_mut().moods.push_back(Mood::Unseen(errno));
+            let stage = engine.stage_copy(&[n; 64]).unwrap();
+            assert_eq!(engine.commit(stage), Err(word));
+        }
         let stage = engine.stage_copy(&[2; 61]).unwrap();
         assert_eq!(engine.commit(stage), Ok(()));
         assert_eq!(kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>(), [61]);
@@ -275,12 +276,13 @@ fn an_unseen_descriptor_is_taken_back_and_never_leaves() {
 fn a_dropped_frame_is_an_error_and_the_rest_goes_out() {
     for lazy in [false, true] {
         let (mut engine, kernel) = engine(u32::MAX - 1, lazy);
-        kernel.borrow_mut().moods.extend([Mood::DropAfter(0), Mood::DropAfter(1), Mood::Well]);
+        kernel.borrow_mut().moods.extend([Mood::DropAfter(0), Mood::DropAfter(1), Mood::DropAfter(0)]);
         let stages: Vec<_> = (0..5).map(|n| engine.stage_copy(&[n; 60]).unwrap()).collect();
-        let report = engine.commit_many(&stages);
-        assert_eq!(report, BatchReport { taken_count: 3, failed_count: 2, error: Some(SendError::Dropped) });
+        let results: Vec<_> = stages.into_iter().map(|stage| engine.commit(stage)).collect();
+        let dropped = Err(SendError::Dropped);
+        assert_eq!(results, [dropped, Ok(()), dropped, Ok(()), Ok(())]);
         assert_eq!((kernel.borrow().wire.len(), kernel.borrow().dropped.len()), (3, 2));
-        assert_eq!((engine.reap(), engine.pending_count), (5, 0));
+        assert_eq!((engine.reap(), engine.counters().committed_count), (5, 3));
         kernel.borrow_mut().state = LinkState::Down;
         kernel.borrow_mut().moods.push_back(Mood::DropAfter(0));
         let stage = engine.stage_copy(&[9; 60]).unwrap();
@@ -301,8 +303,7 @@ fn a_lone_frame_that_the_kernel_leaves_is_given_back_and_never_leaves_later() {
         for octets in [60, 61] {
             let stage = engine.stage_copy(&vec![1; octets]).unwrap();
             assert_eq!(engine.commit(stage), Err(word));
-            assert_eq!((engine.counters().deferred_count, engine.occupancy().free), (0, 8));
-            assert_eq!((engine.reap(), engine.pending_count), (0, 0));
+            assert_eq!((engine.reap(), engine.occupancy().free), (0, 8));
         }
         // Another one takes its place in the ring: the kernel knows that there is one, and reads what lies there now.
         let stages = [62, 63].map(|octets| engine.stage_copy(&vec![2; octets]).unwrap());
@@ -316,34 +317,15 @@ fn a_lone_frame_that_the_kernel_leaves_is_given_back_and_never_leaves_later() {
 }
 
 #[test]
-fn a_deferred_frame_goes_out_at_a_reap_before_anything_newer() {
-    for errno in [Errno::AGAIN, Errno::NOBUFS] {
-        let (mut engine, kernel) = engine(3, true);
-        kernel.borrow_mut().moods.push_back(Mood::StopAfter(0, errno));
-        let batch = [60, 61].map(|octets| engine.stage_copy(&vec![1; octets]).unwrap());
-        assert_eq!(engine.commit_many(&batch).taken_count, 2);
-        assert_eq!((engine.counters().deferred_count, engine.occupancy().in_flight), (2, 2));
-        assert!(kernel.borrow().wire.is_empty());
-        kernel.borrow_mut().moods.push_back(Mood::StopAfter(0, errno));
-        let second = engine.stage_copy(&[2; 62]).unwrap();
-        assert_eq!(engine.commit(second), Ok(()), "queued behind them");
-        assert_eq!(engine.reap(), 3);
-        let sent = kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>();
-        assert_eq!(sent, [60, 61, 62]);
-    }
-}
-
-#[test]
 fn a_kernel_that_says_yes_and_takes_nothing_is_noticed() {
     let (mut engine, kernel) = engine(0, false);
     kernel.borrow_mut().moods.extend([Mood::Idle, Mood::Idle]);
     let stage = engine.stage_copy(&[1; 60]).unwrap();
     assert_eq!(engine.commit(stage), Err(SendError::Busy));
-    let stages = [61, 62].map(|octets| engine.stage_copy(&vec![1; octets]).unwrap());
-    assert_eq!(engine.commit_many(&stages).taken_count, 2);
-    assert_eq!((engine.counters().deferred_count, engine.pending_count), (2, 2));
-    assert_eq!((engine.reap(), engine.pending_count), (2, 0));
-    assert_eq!(kernel.borrow().wire.len(), 2);
+    let stages = [61, 62].map(|octets| engine.stage_copy(&vec![2; octets]).unwrap());
+    assert_eq!(stages.map(|stage| engine.commit(stage)), [Err(SendError::Busy), Ok(())]);
+    assert_eq!((engine.reap(), engine.occupancy().free), (1, 8));
+    assert_eq!(kernel.borrow().wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>(), [62]);
 }
 
 #[test]
@@ -365,17 +347,6 @@ fn warming_up_looks_at_an_empty_ring_only() {
     assert_eq!(engine.counters().stray_completion_count, 0);
 }
 
-#[test]
-fn a_batch_over_the_kick_budget_is_kicked_on() {
-    let (mut engine, kernel) = engine(u32::MAX - 20, false);
-    // The simulated ports are small: 40 queued frames are claimed, so one more kick is allowed.
-    engine.pending_count = 32;
-    kernel.borrow_mut().moods.push_back(Mood::StopAfter(5, Errno::AGAIN));
-    let stages: Vec<_> = (0..8).map(|n| engine.stage_copy(&[n; 60]).unwrap()).collect();
-    assert_eq!(engine.commit_many(&stages).taken_count, 8);
-    assert_eq!((kernel.borrow().wire.len(), engine.counters().deferred_count), (8, 0));
-}
-
 fn mood() -> impl Strategy<Value = Mood> {
     prop_oneof![
         4 => Just(Mood::Well),
@@ -391,8 +362,8 @@ fn mood() -> impl Strategy<Value = Mood> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Any answers to any calls: each committed frame reaches the wire at most once, in the order of the
-    /// commits; what was refused, abandoned or only staged never does; the books agree with the kernel's.
+    /// Any answers to any calls: each committed frame reaches the wire once, in the order of the commits. A frame that
+    /// was refused, abandoned or only staged never does. The port's counters agree with the kernel's.
     #[test]
     fn frames_are_conserved_whatever_the_kernel_answers(
         start in prop_oneof![Just(0_u32), (u32::MAX - 40)..=u32::MAX, any::<u32>()],
@@ -419,18 +390,10 @@ proptest! {
                     let octets = engine.staged_frame(stage).unwrap().len() as u32;
                     match engine.commit(stage) {
                         Ok(()) => committed.push(octets),
-                        Err(_) => { failed += 1; committed.push(octets); }
+                        Err(_) => failed += 1,
                     }
                 }
-                7 => {
-                    let octets = |stage: &StageId| engine.staged_frame(*stage).unwrap().len() as u32;
-                    committed.extend(staged.iter().map(octets));
-                    let report = engine.commit_many(&staged);
-                    prop_assert_eq!(report.taken_count + report.failed_count, staged.len());
-                    failed += report.failed_count;
-                    staged.clear();
-                }
-                8 if !staged.is_empty() => engine.abandon(staged.remove(0)),
+                7..=8 if !staged.is_empty() => engine.abandon(staged.remove(0)),
                 9..=10 => {
                     let before = kernel.borrow().wire.len();
                     engine.warm_up();
@@ -444,14 +407,10 @@ proptest! {
         kernel.borrow_mut().moods.clear();
         engine.reap();
         let (wire, counters) = (&kernel.borrow().wire, engine.counters());
-        // The wire's order is a subsequence of the commits' order, without repeats.
-        let mut left = committed.iter();
-        for (_, octets) in wire {
-            prop_assert!(left.any(|sent| sent == octets), "{} out of order or twice", octets);
-        }
+        prop_assert_eq!(wire.iter().map(|(_, octets)| *octets).collect::<Vec<_>>(), committed);
         prop_assert_eq!(engine.occupancy().in_flight, 0);
         prop_assert_eq!(counters.failed_count as usize, failed);
-        prop_assert_eq!(wire.len() as u64, counters.committed_count - counters.deferred_dropped_count);
+        prop_assert_eq!(wire.len() as u64, counters.committed_count);
         prop_assert_eq!(wire.len() + kernel.borrow().dropped.len(), counters.completed_count as usize);
         prop_assert_eq!(counters.stray_completion_count, 0);
     }

@@ -14,8 +14,8 @@ type Frames = Arc<Mutex<Vec<u8>>>;
 
 fn observer() -> (Seen, Observer) {
     let seen = Seen::default();
-    let told = seen.clone();
-    (seen, Box::new(move |left| told.lock().unwrap().push(left)))
+    let observed = seen.clone();
+    (seen, Box::new(move |left| observed.lock().unwrap().push(left)))
 }
 
 /// The first octet of each frame that the port gets.

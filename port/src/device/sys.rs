@@ -102,7 +102,7 @@ pub(super) fn state(socket: BorrowedFd<'_>, ifindex: u32) -> Result<bool, Errno>
     if flags & libc::IFF_UP == 0 {
         return Ok(false);
     }
-    // IFF_RUNNING follows the carrier with a delay; ethtool tells it at once where the driver offers it.
+    // IFF_RUNNING follows the carrier with a delay; ethtool says it at once where the driver offers it.
     let mut carrier = EthtoolValue { cmd: ETHTOOL_GLINK, data: 0 };
     request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut carrier).cast();
     match ask(socket, libc::SIOCETHTOOL, &mut request) {

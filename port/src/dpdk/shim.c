@@ -3,7 +3,6 @@
  * for. Out: 0 or a negative Linux error number, unless said otherwise. Nothing is decided here. */
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -12,13 +11,11 @@
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
-#include <rte_mbuf_dyn.h>
 
 /* What sys.rs wants to know of a device; the same structure is there. */
 struct ktsn_dpdk_info {
 	uint16_t mtu;
 	uint16_t descriptors;
-	uint8_t send_on_timestamp;
 	uint8_t mac[6];
 };
 
@@ -33,7 +30,7 @@ const char *ktsn_dpdk_directory(void)
 	return rte_eal_get_runtime_dir();
 }
 
-/* Plugs the device in, where it is not yet, and tells its port. */
+/* Plugs the device in, where it is not yet, and returns its port. */
 int ktsn_dpdk_attach(const char *devargs, const char *name, uint16_t *port)
 {
 	int status = rte_dev_probe(devargs);
@@ -69,22 +66,19 @@ int ktsn_dpdk_info(uint16_t port, uint16_t wanted, struct ktsn_dpdk_info *out)
 	if (status < 0)
 		return status;
 	memcpy(out->mac, mac.addr_bytes, sizeof(out->mac));
-	out->send_on_timestamp = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_SEND_ON_TIMESTAMP) != 0;
 	out->descriptors = wanted;
-	/* Before it is configured nobody minds the count of receive descriptors. */
+	/* Before the device is configured the count of receive descriptors has no meaning. */
 	(void)rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive, &out->descriptors);
 	return 0;
 }
 
-/* One transmit queue, and `receivers` receive queues (0 or 1) that nobody reads. */
-int ktsn_dpdk_start(uint16_t port, uint16_t descriptors, int on_timestamp, uint16_t receivers, void *pool)
+/* One transmit queue, and `receivers` receive queues (0 or 1) that are never read. */
+int ktsn_dpdk_start(uint16_t port, uint16_t descriptors, uint16_t receivers, void *pool)
 {
 	struct rte_eth_conf conf;
 	int status;
 
 	memset(&conf, 0, sizeof(conf));
-	if (on_timestamp)
-		conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_SEND_ON_TIMESTAMP;
 	status = rte_eth_dev_configure(port, receivers, 1, &conf);
 	if (status == 0)
 		status = rte_eth_tx_queue_setup(port, 0, descriptors, (unsigned int)rte_eth_dev_socket_id(port), NULL);
@@ -100,16 +94,6 @@ int ktsn_dpdk_link_up(uint16_t port)
 	struct rte_eth_link link;
 
 	return rte_eth_link_get_nowait(port, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
-}
-
-int ktsn_dpdk_launch_register(size_t *offset, uint64_t *flag)
-{
-	int field;
-
-	if (rte_mbuf_dyn_tx_timestamp_register(&field, flag) < 0)
-		return -rte_errno;
-	*offset = (size_t)field;
-	return 0;
 }
 
 /* NULL and *status: it can't be had. */
@@ -142,15 +126,13 @@ void ktsn_dpdk_buffer_free(void *buffer)
 	rte_pktmbuf_free(buffer);
 }
 
-/* Sends `length` octets, at `launch` by the device's clock if `flag` is set. 1: the device has the buffer; 0: it stays here. */
-int ktsn_dpdk_send(uint16_t port, void *buffer, uint16_t length, size_t offset, uint64_t flag, uint64_t launch)
+/* Sends `length` octets. 1: the device has the buffer; 0: it stays here. */
+int ktsn_dpdk_send(uint16_t port, void *buffer, uint16_t length)
 {
 	struct rte_mbuf *frame = buffer;
 
 	frame->data_len = length;
 	frame->pkt_len = length;
-	frame->ol_flags = flag;
-	if (flag != 0)
-		*RTE_MBUF_DYNFIELD(frame, offset, uint64_t *) = launch;
+	frame->ol_flags = 0;
 	return rte_eth_tx_burst(port, 0, &frame, 1) == 1;
 }

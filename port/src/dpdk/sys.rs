@@ -8,13 +8,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
-/// As in shim.c.
+/// `struct ktsn_dpdk_info` of shim.c.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Info {
     pub(super) mtu: u16,
     pub(super) descriptors: u16,
-    pub(super) send_on_timestamp: u8,
     pub(super) mac: [u8; 6],
 }
 
@@ -25,28 +24,14 @@ unsafe extern "C" {
     fn ktsn_dpdk_attach(devargs: *const c_char, name: *const c_char, port: *mut u16) -> c_int;
     fn ktsn_dpdk_detach(port: u16);
     fn ktsn_dpdk_info(port: u16, wanted: u16, out: *mut Info) -> c_int;
-    fn ktsn_dpdk_start(
-        port: u16,
-        descriptors: u16,
-        on_timestamp: c_int,
-        receivers: u16,
-        pool: *mut c_void,
-    ) -> c_int;
+    fn ktsn_dpdk_start(port: u16, descriptors: u16, receivers: u16, pool: *mut c_void) -> c_int;
     fn ktsn_dpdk_link_up(port: u16) -> c_int;
-    fn ktsn_dpdk_launch_register(offset: *mut usize, flag: *mut u64) -> c_int;
     fn ktsn_dpdk_pool_new(name: *const c_char, count: c_uint, octets: u16, status: *mut c_int)
     -> *mut c_void;
     fn ktsn_dpdk_pool_free(pool: *mut c_void);
     fn ktsn_dpdk_buffer_new(pool: *mut c_void, octets: *mut *mut u8) -> *mut c_void;
     fn ktsn_dpdk_buffer_free(buffer: *mut c_void);
-    fn ktsn_dpdk_send(
-        port: u16,
-        buffer: *mut c_void,
-        length: u16,
-        offset: usize,
-        flag: u64,
-        launch: u64,
-    ) -> c_int;
+    fn ktsn_dpdk_send(port: u16, buffer: *mut c_void, length: u16) -> c_int;
 }
 
 /// 0 or the error number.
@@ -70,29 +55,6 @@ pub(super) fn directory() -> PathBuf {
     // SAFETY: once the environment is up this is a string of DPDK's own with a NUL at its end, and stays as it is.
     let name = unsafe { CStr::from_ptr(ktsn_dpdk_directory()) };
     PathBuf::from(OsStr::from_bytes(name.to_bytes()))
-}
-
-/// The dynamic field of a launch time: where in a buffer it lies, and the flag that says it counts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LaunchField {
-    offset: usize,
-    flag: u64,
-}
-
-impl LaunchField {
-    /// Registers it; a second time gives the same.
-    pub(super) fn register() -> Result<Self, i32> {
-        let mut field = Self { offset: 0, flag: 0 };
-        // SAFETY: both pointers are to live fields of the right types; DPDK writes them and forgets them.
-        answer(unsafe { ktsn_dpdk_launch_register(&raw mut field.offset, &raw mut field.flag) })?;
-        Ok(field)
-    }
-
-    /// Whether it is one bit beyond those that a plain frame has, at a place for 64 bits.
-    #[cfg(test)]
-    pub(super) fn is_of_its_own(&self) -> bool {
-        self.flag.count_ones() == 1 && self.offset.is_multiple_of(8) && self.offset > 0
-    }
 }
 
 /// An attached device. Dropping it stops it and gives it back.
@@ -124,7 +86,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // SAFETY: the port is this value's own since `new`, and nobody sends on it any more.
+        // SAFETY: the port is this value's own since `new`, and no thread sends on it any more.
         unsafe { ktsn_dpdk_detach(self.0) }
     }
 }
@@ -181,13 +143,10 @@ impl Lane {
         let pool = unsafe { ktsn_dpdk_pool_new(name.as_ptr(), count, slot_octets, &raw mut status) };
         let Some(pool) = NonNull::new(pool).map(Pool) else { return Err(-status) };
         let start = |receivers| {
-            let on_timestamp = c_int::from(info.send_on_timestamp);
             // SAFETY: the device is attached, the pool lives as long as the device does (the lane's order of fields).
-            answer(unsafe {
-                ktsn_dpdk_start(device.0, info.descriptors, on_timestamp, receivers, pool.0.as_ptr())
-            })
+            answer(unsafe { ktsn_dpdk_start(device.0, info.descriptors, receivers, pool.0.as_ptr()) })
         };
-        // Nothing is received here; a driver that insists gets a queue that nobody reads.
+        // Nothing is received here; a driver that insists gets a queue that is never read.
         if reads || start(0).is_err() {
             start(1)?;
         }
@@ -224,17 +183,14 @@ impl Lane {
         Some(unsafe { std::slice::from_raw_parts(slot.octets.as_ptr(), octets) })
     }
 
-    /// Sends the frame of slot `index`, at `launch` where a field for that is given. `false`: the device took none, the slot keeps it.
-    pub(super) fn send(&mut self, index: usize, octets: usize, launch: Option<(LaunchField, u64)>) -> bool {
+    /// Sends the frame of slot `index`. `false`: the device took no frame, the slot keeps it.
+    pub(super) fn send(&mut self, index: usize, octets: usize) -> bool {
         let Some(slot) = self.slots.get_mut(index) else { return false };
         let (Some(Slot { buffer, .. }), Ok(length)) = (*slot, u16::try_from(octets)) else { return false };
-        let (field, at) = launch.unwrap_or((LaunchField { offset: 0, flag: 0 }, 0));
         // SAFETY: the device is started, the buffer is this slot's alone and at least `slot_octets` ≥ `length` long (checked here);
         // a taken buffer belongs to the device, so the slot forgets it at once.
         let taken = length <= self.slot_octets
-            && unsafe {
-                ktsn_dpdk_send(self.device.0, buffer.as_ptr(), length, field.offset, field.flag, at) != 0
-            };
+            && unsafe { ktsn_dpdk_send(self.device.0, buffer.as_ptr(), length) != 0 };
         if taken {
             *slot = None;
         }

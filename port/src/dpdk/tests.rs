@@ -29,26 +29,3 @@ fn a_virtual_device_needs_no_huge_pages_and_touches_no_bus() {
         assert!(has(&words, "--no-telemetry"));
     }
 }
-
-/// The dynamic field of a launch time, as far as it shows without a card that has it: registered once, one flag that is no other's,
-/// an aligned place, and a frame that carries it is taken by a driver that does not look at it.
-#[test]
-fn a_launch_time_has_a_field_and_a_flag_of_its_own() {
-    let options = Options { stage_count: 4, ..Options::default() };
-    let mut port = Dpdk::open(None, "net_null7", &options).unwrap();
-    assert!(!port.capabilities().launch_time, "net_null says it cannot");
-    let field = sys::LaunchField::register().unwrap();
-    assert_eq!(
-        format!("{field:?}"),
-        format!("{:?}", sys::LaunchField::register().unwrap()),
-        "the same again"
-    );
-    assert!(field.is_of_its_own(), "{field:?}");
-    let stage = port.stage_copy(&[7; 60]).unwrap();
-    assert_eq!(port.commit_at(stage, 5), Err(SendError::Os { errno: libc::EOPNOTSUPP }));
-    port.launch = Some(field);
-    let stage = port.stage_copy(&[7; 60]).unwrap();
-    assert_eq!(port.commit_at(stage, 5), Ok(()));
-    assert_eq!((port.counters().committed_count, port.counters().failed_count), (1, 1));
-    assert_eq!(port.occupancy().free, 4);
-}

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two network namespaces joined by a veth pair, and a receiver at the far end.
 //!
-//! In: nothing but the right to make namespaces. Out: frames as they arrived, in order, with the kernel's stamp.
+//! In: nothing but the right to make namespaces. Out: frames as they arrived, in order.
 //! Names carry the process id and a counter; everything is removed when the value is dropped.
-#![allow(dead_code, reason = "the tests and the example each use a part")]
-
-#[allow(unsafe_code)]
-pub(crate) mod sys;
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -16,10 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ktsn_port::{Device, OpenError, in_namespace};
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// IEEE 802 local experimental EtherType 1: nobody else sends it.
+/// IEEE 802 local experimental EtherType 1: no other program sends it.
 pub(crate) const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// The near device, which ports are opened on.
 pub(crate) const NEAR: &str = "near0";
@@ -89,7 +87,7 @@ impl Bed {
         ip_succeeds(&format!("-n {} link show {FAR}", self.far))
     }
 
-    /// Removes the near namespace's name; it lives on as long as somebody holds it.
+    /// Removes the near namespace's name; it lives on as long as a process holds it.
     pub(crate) fn delete_near(&self) {
         ip(&format!("netns del {}", self.near));
     }
@@ -147,17 +145,20 @@ impl Receiver {
         let all = NonZeroU32::new(u32::from((libc::ETH_P_ALL as u16).to_be())).map(Protocol::from_raw);
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, all).unwrap();
         sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20).unwrap();
-        sys::ask_for_stamps(&socket);
         Self { socket }
     }
 
-    /// The next frame within `patience` and the kernel's stamp of it in CLOCK_REALTIME nanoseconds.
-    pub(crate) fn next_stamped(&self, buffer: &mut [u8], patience: Duration) -> Option<(usize, u64)> {
+    /// The octets of the next frame within `patience`.
+    fn next(&self, buffer: &mut [u8], patience: Duration) -> Option<usize> {
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(patience)).unwrap();
         loop {
-            sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(patience)).unwrap();
-            let (octets, stamp) = sys::receive_stamped(&self.socket, buffer)?;
+            let octets = match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((octets, _)) => octets,
+                Err(Errno::AGAIN | Errno::INTR) => return None,
+                Err(error) => panic!("recv: {error}"),
+            };
             if buffer[12..14] == ETHERTYPE || buffer[12..14] == [8, 0] || buffer[12..14] == [0x81, 0] {
-                return Some((octets, stamp));
+                return Some(octets);
             }
         }
     }
@@ -167,7 +168,7 @@ impl Receiver {
         let mut buffer = vec![0; 65_536];
         let mut frames = Vec::new();
         let patience = |count| if count < expected { PATIENCE } else { A_LITTLE };
-        while let Some((octets, _)) = self.next_stamped(&mut buffer, patience(frames.len())) {
+        while let Some(octets) = self.next(&mut buffer, patience(frames.len())) {
             frames.push(buffer[..octets].to_vec());
         }
         frames

@@ -119,7 +119,7 @@ fn a_frame_goes_where_its_station_is() {
 #[test]
 fn what_is_left_to_the_kernel_leaves_by_the_interface() {
     let segment = segment(&["192.168.0.4"], true, &["192.168.0.2", "192.168.0.4"]);
-    let segment = segment.leaving(vec!["10.0.0.64/26".parse().unwrap()]).unwrap();
+    let segment = segment.with_left_to_kernel(vec!["10.0.0.64/26".parse().unwrap()]).unwrap();
     let listed = segment.clone().naming(vec![PEER], true).unwrap();
     for tables in [tables(segment), tables(listed)] {
         let to = |last| left(&tables, &frame(PEER, &[&[8, 0][..], &v4([10, 0, 0, last])].concat())).unwrap();
@@ -133,7 +133,7 @@ fn what_is_left_to_the_kernel_leaves_by_the_interface() {
 fn what_network_policies_forbid_does_not_leave_by_the_uplink() {
     let segment = segment(&["192.168.0.4"], true, &["192.168.0.2", "192.168.0.4"]);
     let segment = segment.permitting(Some(&["10.0.0.64/26".parse().unwrap()])).unwrap();
-    let left_to = segment.clone().leaving(vec!["10.0.0.0/24".parse().unwrap()]).unwrap();
+    let left_to = segment.clone().with_left_to_kernel(vec!["10.0.0.0/24".parse().unwrap()]).unwrap();
     let to = |last| frame(PEER, &[&[8, 0][..], &v4([10, 0, 0, last])].concat());
     let forbidden = Err(Refusal::Drop(DropReason::NetworkPolicy, None));
     let tables = tables(segment);

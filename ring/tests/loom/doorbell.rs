@@ -15,7 +15,7 @@ use crate::{layout, push, take};
 fn doorbell(fences: bool) {
     model(None, move || {
         let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
-        algorithm::look_at(&*arena, 10, 10, 2);
+        algorithm::promise_poll_by(&*arena, 10, 10, 2);
         let producer = {
             let arena = Arc::clone(&arena);
             thread::spawn(move || {
@@ -23,7 +23,7 @@ fn doorbell(fences: bool) {
                 algorithm::bell(&*arena, ClockId::Tai, 50, 10).is_some()
             })
         };
-        algorithm::look_at(&*arena, 100, 100, 4);
+        algorithm::promise_poll_by(&*arena, 100, 100, 4);
         let sleeps = algorithm::sleep_check(&*arena);
         let rings = producer.join().expect("the producer ends");
         assert!(!sleeps || rings, "asleep, and nobody rings");
@@ -47,7 +47,7 @@ fn doorbells(fences: bool, step: u32) {
     model(Some(2), move || {
         let arena = Arc::new(if fences { Arena::new(&layout()) } else { Arena::without_fences(&layout()) });
         let queue = Arc::new(loom::sync::atomic::AtomicU32::new(0));
-        algorithm::look_at(&*arena, 10, 10, 2);
+        algorithm::promise_poll_by(&*arena, 10, 10, 2);
         let producers: Vec<_> = (0..2)
             .map(|producer| {
                 let (arena, queue) = (Arc::clone(&arena), Arc::clone(&queue));
@@ -63,11 +63,11 @@ fn doorbells(fences: bool, step: u32) {
             .collect();
         let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
         let mut turn = 4;
-        algorithm::look_at(&*arena, 100, 100, turn);
+        algorithm::promise_poll_by(&*arena, 100, 100, turn);
         while !algorithm::sleep_check(&*arena) || queue.swap(0, AcqRel) != 0 {
             take(&*arena, &mut intake, &mut values);
             turn += step;
-            algorithm::look_at(&*arena, 100, 100, turn);
+            algorithm::promise_poll_by(&*arena, 100, 100, turn);
         }
         for producer in producers {
             producer.join().expect("the producer ends");

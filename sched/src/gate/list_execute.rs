@@ -16,21 +16,19 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use ktsn_model::{GateControlEntry, GateStates, TrafficClass};
-
-/// A span without end.
-pub(crate) const ENDLESS: u64 = u64::MAX;
+use ktsn_time::Span;
 
 /// `[begin, end)` as offsets into a cycle. Where cycles repeat, a span that is open at their seam ends in the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) begin: u64,
-    pub(crate) end: u64,
+pub(crate) struct Opening {
+    pub(crate) begin: Span,
+    pub(crate) end: Span,
 }
 
-impl Span {
+impl Opening {
     /// What is left of it at `offset`, which lies inside.
-    pub(crate) fn rest(self, offset: u64) -> u64 {
-        if self.end == ENDLESS { ENDLESS } else { self.end - offset }
+    pub(crate) fn rest(self, offset: Span) -> Span {
+        if self.end == Span::ENDLESS { Span::ENDLESS } else { self.end - offset }
     }
 }
 
@@ -38,14 +36,14 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
     /// Time until it does.
-    pub(crate) after: u64,
-    /// How long the gate stays open from there on, or less where that is certain; `ENDLESS` if it never closes.
-    pub(crate) rest: u64,
+    pub(crate) after: Span,
+    /// How long the gate stays open from there on, or less where that is certain; `Span::ENDLESS` if it never closes.
+    pub(crate) rest: Span,
 }
 
 impl Fit {
-    /// The same, seen from `span` before.
-    pub(crate) fn later(self, span: u64) -> Self {
+    /// The same place, seen from an instant `span` before.
+    pub(crate) fn later(self, span: Span) -> Self {
         Self { after: self.after.saturating_add(span), ..self }
     }
 }
@@ -53,39 +51,39 @@ impl Fit {
 /// The open spans of one class.
 #[derive(Debug)]
 struct Windows {
-    spans: Box<[Span]>,
+    spans: Box<[Opening]>,
     /// How long the gate is open before each span begins, in one cycle; one more for the whole cycle.
-    opened: Box<[u64]>,
+    opened: Box<[Span]>,
     /// Maxima of the lengths as an implicit tree; leaf `i` is node `lengths.len() / 2 + i`.
-    lengths: Box<[u64]>,
+    lengths: Box<[Span]>,
     /// For how long span 0 has been open when a cycle follows another one.
-    lead: u64,
+    lead: Span,
 }
 
 impl Windows {
-    fn new(mut spans: Vec<Span>, cycle_time: Option<u64>) -> Self {
-        let mut sum = 0u64;
-        let mut opened: Vec<u64> = Vec::with_capacity(spans.len() + 1);
+    fn new(mut spans: Vec<Opening>, cycle_time: Option<Span>) -> Self {
+        let mut sum = Span::ZERO;
+        let mut opened: Vec<Span> = Vec::with_capacity(spans.len() + 1);
         for span in &spans {
             opened.push(sum);
             sum = sum.saturating_add(span.rest(span.begin));
         }
         opened.push(sum);
-        let mut lead = 0;
+        let mut lead = Span::ZERO;
         if let (Some(cycle_time), [first, rest @ ..]) = (cycle_time, spans.as_mut_slice())
-            && first.begin == 0
+            && first.begin == Span::ZERO
         {
             match rest.last_mut() {
                 Some(last) if last.end == cycle_time => {
                     lead = cycle_time - last.begin;
                     last.end = cycle_time + first.end;
                 }
-                None if first.end == cycle_time => (first.end, lead) = (ENDLESS, ENDLESS),
+                None if first.end == cycle_time => (first.end, lead) = (Span::ENDLESS, Span::ENDLESS),
                 _ => {}
             }
         }
         let leaves = spans.len().max(1).next_power_of_two();
-        let mut lengths = alloc::vec![0; 2 * leaves];
+        let mut lengths = alloc::vec![Span::ZERO; 2 * leaves];
         for (index, span) in spans.iter().enumerate() {
             lengths[leaves + index] = span.rest(span.begin);
         }
@@ -96,7 +94,7 @@ impl Windows {
     }
 
     /// Index of the first span from index `from` on whose length is at least `need` (more than 0).
-    fn first_of(&self, from: usize, need: u64) -> Option<usize> {
+    fn first_of(&self, from: usize, need: Span) -> Option<usize> {
         let leaves = self.lengths.len() / 2;
         if from >= self.spans.len() || self.lengths[1] < need {
             return None;
@@ -121,22 +119,22 @@ impl Windows {
 #[derive(Debug)]
 pub(crate) struct Timetable {
     /// Offset of each entry; the first is 0.
-    begins: Box<[u64]>,
+    begins: Box<[Span]>,
     states: Box<[GateStates]>,
     /// Per entry and class: the first span that ends after the entry's begin.
     spans_from: Box<[[u16; TrafficClass::COUNT]]>,
     classes: [Windows; TrafficClass::COUNT],
-    cycle_time: Option<u64>,
+    cycle_time: Option<Span>,
 }
 
 impl Timetable {
     /// Compile `entries` (at least one, at most 2^16 − 2, intervals above 0), repeated with `cycle_time` (above 0), or executed once with
     /// the last entry held for ever.
-    pub(crate) fn new(entries: &[GateControlEntry], cycle_time: Option<u64>) -> Self {
-        let end = cycle_time.unwrap_or(ENDLESS);
+    pub(crate) fn new(entries: &[GateControlEntry], cycle_time: Option<Span>) -> Self {
+        let end = cycle_time.unwrap_or(Span::ENDLESS);
         let mut begins = Vec::with_capacity(entries.len());
         let mut states = Vec::with_capacity(entries.len());
-        let mut begin = 0u64;
+        let mut begin = Span::ZERO;
         for entry in entries {
             // What lies beyond the cycle's end is cut off.
             if begin >= end {
@@ -144,11 +142,11 @@ impl Timetable {
             }
             begins.push(begin);
             states.push(entry.states);
-            begin = begin.saturating_add(entry.interval.get().max(0).unsigned_abs());
+            begin = begin.saturating_add(Span::not_negative(entry.interval));
         }
         let mut spans_from = alloc::vec![[0u16; TrafficClass::COUNT]; begins.len()];
         let classes = core::array::from_fn(|class| {
-            let mut spans: Vec<Span> = Vec::new();
+            let mut spans: Vec<Opening> = Vec::new();
             for (index, &begin) in begins.iter().enumerate() {
                 // A closed entry lies before the span to come, which has this index.
                 spans_from[index][class] = spans.len() as u16;
@@ -161,7 +159,7 @@ impl Timetable {
                         last.end = entry_end;
                         spans_from[index][class] -= 1;
                     }
-                    _ => spans.push(Span { begin, end: entry_end }),
+                    _ => spans.push(Opening { begin, end: entry_end }),
                 }
             }
             Windows::new(spans, cycle_time)
@@ -176,7 +174,7 @@ impl Timetable {
     }
 
     /// The entry that holds at `offset`, tried first at `hint`.
-    pub(crate) fn entry_at(&self, offset: u64, hint: usize) -> usize {
+    pub(crate) fn entry_at(&self, offset: Span, hint: usize) -> usize {
         let is_hit = self.begins.get(hint).is_some_and(|&begin| begin <= offset)
             && self.begins.get(hint + 1).is_none_or(|&next| offset < next);
         if is_hit { hint } else { self.begins.partition_point(|&begin| begin <= offset) - 1 }
@@ -187,25 +185,25 @@ impl Timetable {
     }
 
     /// The open span of `class` that holds at `offset`, which lies in `entry`.
-    pub(crate) fn span_at(&self, entry: usize, class: usize, offset: u64) -> Option<Span> {
+    pub(crate) fn span_at(&self, entry: usize, class: usize, offset: Span) -> Option<Opening> {
         let index = self.spans_from[entry][class];
         self.classes[class].spans.get(usize::from(index)).filter(|span| span.begin <= offset).copied()
     }
 
     /// For how long the span that begins a cycle has been open when a cycle precedes it.
-    pub(crate) fn lead(&self, class: usize) -> u64 {
+    pub(crate) fn lead(&self, class: usize) -> Span {
         self.classes[class].lead
     }
 
     /// For how long the gate is open from the begin of a cycle on.
-    pub(crate) fn leading(&self, class: usize) -> u64 {
-        self.span_at(0, class, 0).map_or(0, |span| span.end)
+    pub(crate) fn leading(&self, class: usize) -> Span {
+        self.span_at(0, class, Span::ZERO).map_or(Span::ZERO, |span| span.end)
     }
 
     /// The first offset from `offset` on, which lies in `entry`, at which the gate is open for `need` (above 0) or longer. Where
     /// cycles repeat it may lie in the next one; `None` if there is none at all.
     #[inline]
-    pub(crate) fn first_fit(&self, entry: usize, class: usize, offset: u64, need: u64) -> Option<Fit> {
+    pub(crate) fn first_fit(&self, entry: usize, class: usize, offset: Span, need: Span) -> Option<Fit> {
         let windows = &self.classes[class];
         let index = usize::from(self.spans_from[entry][class]);
         if let Some(span) = windows.spans.get(index) {
@@ -216,7 +214,7 @@ impl Timetable {
             }
         }
         let (index, cycles) = match windows.first_of(index + 1, need) {
-            Some(index) => (index, 0),
+            Some(index) => (index, Span::ZERO),
             // Of a span that crosses the seam, the part behind it is never long enough where the whole was not.
             None => (windows.first_of(0, need)?, self.cycle_time?),
         };
@@ -225,20 +223,20 @@ impl Timetable {
     }
 
     /// For how long the gate is open from the begin of a cycle to `offset`.
-    pub(crate) fn opened(&self, class: usize, offset: u64) -> u64 {
+    pub(crate) fn opened(&self, class: usize, offset: Span) -> Span {
         let windows = &self.classes[class];
         let index = usize::from(self.spans_from[self.entry_at(offset, 0)][class]);
-        let inside = windows.spans.get(index).map_or(0, |span| offset.saturating_sub(span.begin));
+        let inside = windows.spans.get(index).map_or(Span::ZERO, |span| offset.saturating_sub(span.begin));
         windows.opened[index] + inside
     }
 
     /// For how long the gate is open in the whole list.
-    pub(crate) fn opened_in_all(&self, class: usize) -> u64 {
-        self.classes[class].opened.last().copied().unwrap_or(0)
+    pub(crate) fn opened_in_all(&self, class: usize) -> Span {
+        self.classes[class].opened.last().copied().unwrap_or_default()
     }
 
     /// The offset at which the gate has been open for `amount` (above 0) since the begin of a cycle.
-    pub(crate) fn when_opened(&self, class: usize, amount: u64) -> Option<u64> {
+    pub(crate) fn when_opened(&self, class: usize, amount: Span) -> Option<Span> {
         let windows = &self.classes[class];
         let index = windows.opened.partition_point(|&opened| opened < amount) - 1;
         Some(windows.spans.get(index)?.begin.saturating_add(amount - windows.opened[index]))

@@ -22,12 +22,13 @@ mod open_time;
 mod position;
 mod program;
 
-pub(crate) use list_execute::{ENDLESS, Fit};
+pub(crate) use list_execute::Fit;
 pub(crate) use position::Position;
 pub use program::GateProgram;
 
 use alloc::boxed::Box;
 use ktsn_model::{AdminPort, GateStates};
+use ktsn_time::Tai;
 use position::{Hint, Region};
 
 /// The program in force.
@@ -35,19 +36,19 @@ use position::{Hint, Region};
 struct Oper {
     program: Box<GateProgram>,
     /// Its ConfigChangeTime: when it took over.
-    start: u64,
+    start: Tai,
     /// OperBaseTime: its cycles count from here. It lies before `start` where TAI has passed it already, which shows
     /// after a step back.
-    first: u64,
+    first: Tai,
 }
 
 /// A change to come.
 #[derive(Debug)]
 struct Pending {
     program: Box<GateProgram>,
-    change_at: u64,
+    change_at: Tai,
     /// The start of oper's last cycle, where that sees the change.
-    last_cycle_start: Option<u64>,
+    last_cycle_start: Option<Tai>,
 }
 
 /// The three state machines of a port, and the programs they run.
@@ -55,7 +56,7 @@ struct Pending {
 pub(crate) struct Gates {
     oper: Option<Oper>,
     pending: Option<Pending>,
-    /// Programs that nobody has taken yet. Never more than one while a change is pending, so there is always room for the one
+    /// Replaced programs that were not taken yet. Never more than one while a change is pending, so there is always room for the program
     /// that the change replaces.
     retired: [Option<Box<GateProgram>>; 2],
     config_change_error: u64,
@@ -65,15 +66,15 @@ pub(crate) struct Gates {
 }
 
 impl Gates {
-    /// Configure `program` at `now`. Gives back the displaced pending program, or else one of two retired ones.
-    pub(crate) fn set_admin(&mut self, program: Box<GateProgram>, now: u64) -> Option<Box<GateProgram>> {
+    /// Configures `program` at `now`. Returns the displaced pending program, or else one of two retired ones.
+    pub(crate) fn set_admin(&mut self, program: Box<GateProgram>, now: Tai) -> Option<Box<GateProgram>> {
         self.advance(now);
         let displaced = match self.pending.take() {
             Some(pending) => Some(pending.program),
             None if self.retired.iter().all(Option::is_some) => self.take_retired(),
             None => None,
         };
-        let base_time = program.admin().base_time.as_nanos();
+        let base_time = program.admin().base_time;
         let change_at = program
             .lists()
             .map_or(now, |lists| list_config::config_change_time(base_time, lists.cycle_time, now));
@@ -91,13 +92,13 @@ impl Gates {
         displaced
     }
 
-    /// Let a change that is due at `now` take place; whether one did.
-    pub(crate) fn advance(&mut self, now: u64) -> bool {
+    /// Lets a change that is due at `now` take place. Returns whether one did.
+    pub(crate) fn advance(&mut self, now: Tai) -> bool {
         if self.pending.as_ref().is_none_or(|pending| now < pending.change_at) {
             return false;
         }
         let Some(Pending { program, change_at, .. }) = self.pending.take() else { return false };
-        let first = program.admin().base_time.as_nanos().min(change_at);
+        let first = program.admin().base_time.min(change_at);
         if let Some(replaced) = self.oper.replace(Oper { program, start: change_at, first })
             && let Some(place) = self.retired.iter_mut().find(|place| place.is_none())
         {
@@ -118,12 +119,12 @@ impl Gates {
     }
 
     /// When the pending change takes place.
-    pub(crate) fn pending_change_at(&self) -> Option<u64> {
+    pub(crate) fn pending_change_at(&self) -> Option<Tai> {
         Some(self.pending.as_ref()?.change_at)
     }
 
     /// ConfigChangeTime of oper: when it took over.
-    pub(crate) fn oper_start(&self) -> Option<u64> {
+    pub(crate) fn oper_start(&self) -> Option<Tai> {
         Some(self.oper.as_ref()?.start)
     }
 
@@ -146,23 +147,23 @@ impl Gates {
     }
 
     /// When the cycle that holds at `position` started.
-    pub(crate) fn current_cycle_start(&self, position: &Position) -> Option<u64> {
+    pub(crate) fn current_cycle_start(&self, position: &Position) -> Option<Tai> {
         match position.region {
-            Region::Cycle { offset, .. } | Region::Last { offset, .. } => Some(position.now - offset),
+            Region::Cycle { offset, .. } | Region::Last { offset, .. } => Some(position.now.before(offset)),
             Region::Constant | Region::Before { .. } => None,
         }
     }
 
     /// Where `now` lies. The current instant is looked up fastest, and only once.
     #[inline]
-    pub(crate) fn position(&mut self, now: u64) -> Position {
+    pub(crate) fn position(&mut self, now: Tai) -> Position {
         match self.here {
             Some(here) if here.now == now => here,
             _ => self.arrive(now),
         }
     }
 
-    fn arrive(&mut self, now: u64) -> Position {
+    fn arrive(&mut self, now: Tai) -> Position {
         let mut hint = self.hint;
         let position = self.locate(now, &mut hint);
         (self.hint, self.here) = (hint, Some(position));
@@ -170,7 +171,7 @@ impl Gates {
     }
 
     /// Where an instant other than the current one lies.
-    pub(crate) fn position_of(&self, at: u64) -> Position {
+    pub(crate) fn position_of(&self, at: Tai) -> Position {
         self.locate(at, &mut Hint::default())
     }
 }

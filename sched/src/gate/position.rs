@@ -3,55 +3,56 @@
 //!
 //! A window is a maximal span in which the gate of a class is open; a pending change ends it.
 
-use super::list_execute::{ENDLESS, Fit};
+use super::list_execute::Fit;
 use super::program::Lists;
 use super::{Gates, Oper, cycle_timer};
+use ktsn_time::{Span, Tai};
 
-/// What rules at an instant.
+/// The part of the gates' time in which an instant lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Region {
     /// No list: nothing configured, gates disabled, or an empty list.
     Constant,
     /// Oper's base time comes in `to_start`.
-    Before { to_start: u64 },
+    Before { to_start: Span },
     /// At `offset` in a cycle, in `entry` of the repeated list.
-    Cycle { offset: u64, entry: usize },
+    Cycle { offset: Span, entry: usize },
     /// At `offset` in the last cycle before a change, in `entry` of the list that is executed once.
-    Last { offset: u64, entry: usize },
+    Last { offset: Span, entry: usize },
 }
 
 /// Where an instant lies. Good until a program changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    pub(super) now: u64,
+    pub(super) now: Tai,
     pub(super) region: Region,
     /// Time until the pending change; `ENDLESS` if there is none.
-    to_change: u64,
+    to_change: Span,
     /// Time until the start of oper's last cycle; `ENDLESS` if no cycle to come is the last one.
-    to_last: u64,
+    to_last: Span,
 }
 
 impl Position {
     /// Time until the pending change; `ENDLESS` if there is none.
-    pub(crate) fn to_change(self) -> u64 {
+    pub(crate) fn to_change(self) -> Span {
         self.to_change
     }
 
     /// Time until the start of the last cycle; `ENDLESS` if no cycle to come is the last one.
-    pub(super) fn to_last(self) -> u64 {
+    pub(super) fn to_last(self) -> Span {
         self.to_last
     }
 
     /// The start of the last cycle, as time after the first one's, which comes in `to_start`.
-    pub(super) fn last_after(self, to_start: u64) -> u64 {
-        if self.to_last == ENDLESS { ENDLESS } else { self.to_last.saturating_sub(to_start) }
+    pub(super) fn last_after(self, to_start: Span) -> Span {
+        if self.to_last == Span::ENDLESS { Span::ENDLESS } else { self.to_last.saturating_sub(to_start) }
     }
 }
 
 /// Where the current instant was found last time: the search begins there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hint {
-    cycle_start: u64,
+    cycle_start: Tai,
     entry: usize,
 }
 
@@ -59,40 +60,41 @@ pub(super) struct Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remaining {
     /// When it opened; not before oper's start. 0 if it has no beginning.
-    pub(crate) opens_at: u64,
+    pub(crate) opens_at: Tai,
     /// How long it goes on; `ENDLESS` if it has no end.
-    pub(crate) rest: u64,
+    pub(crate) rest: Span,
 }
 
 impl Gates {
-    pub(super) fn locate(&self, now: u64, hint: &mut Hint) -> Position {
-        let (mut to_change, mut last_cycle_start) = (ENDLESS, None);
+    pub(super) fn locate(&self, now: Tai, hint: &mut Hint) -> Position {
+        let (mut to_change, mut last_cycle_start) = (Span::ENDLESS, None);
         if let Some(pending) = &self.pending {
-            to_change = pending.change_at.saturating_sub(now);
+            to_change = pending.change_at.span_since(now);
             last_cycle_start = pending.last_cycle_start;
         }
-        let mut to_last = ENDLESS;
+        let mut to_last = Span::ENDLESS;
         let region = match &self.oper {
             Some(Oper { program, first, .. }) if let Some(lists) = program.lists() => {
                 if let Some(last) = last_cycle_start
                     && last > now
                 {
-                    to_last = last - now;
+                    to_last = last.span_since(now);
                 }
                 match last_cycle_start {
-                    _ if now < *first => Region::Before { to_start: *first - now },
+                    _ if now < *first => Region::Before { to_start: first.span_since(now) },
                     Some(last) if last <= now => {
-                        Region::Last { offset: now - last, entry: lists.last.entry_at(now - last, 0) }
+                        let offset = now.span_since(last);
+                        Region::Last { offset, entry: lists.last.entry_at(offset, 0) }
                     }
                     _ => {
                         let is_hit = hint.cycle_start >= *first
                             && now
-                                .checked_sub(hint.cycle_start)
+                                .checked_span_since(hint.cycle_start)
                                 .is_some_and(|offset| offset < lists.cycle_time);
                         if !is_hit {
                             hint.cycle_start = cycle_timer::cycle_start(*first, lists.cycle_time, now);
                         }
-                        let offset = now - hint.cycle_start;
+                        let offset = now.span_since(hint.cycle_start);
                         hint.entry = lists.cycle.entry_at(offset, hint.entry);
                         Region::Cycle { offset, entry: hint.entry }
                     }
@@ -106,11 +108,11 @@ impl Gates {
     /// The window of `class` that holds at `position`; `None` while its gate is closed.
     pub(crate) fn window(&self, position: &Position, class: usize) -> Option<Remaining> {
         let Some(oper) = &self.oper else {
-            return Some(Remaining { opens_at: 0, rest: position.to_change });
+            return Some(Remaining { opens_at: Tai::ZERO, rest: position.to_change });
         };
         let constant = oper.program.is_open_initially(class);
         let Some(lists) = oper.program.lists() else {
-            let opens_at = if position.now < oper.start { 0 } else { oper.start };
+            let opens_at = if position.now < oper.start { Tai::ZERO } else { oper.start };
             return constant.then_some(Remaining { opens_at, rest: position.to_change });
         };
         let (open_for, rest) = match position.region {
@@ -118,13 +120,13 @@ impl Gates {
             Region::Before { to_start } => {
                 let leading = lists.leading(class, position.last_after(to_start));
                 let rest = constant.then(|| to_start.saturating_add(leading))?;
-                return Some(Remaining { opens_at: 0, rest: rest.min(position.to_change) });
+                return Some(Remaining { opens_at: Tai::ZERO, rest: rest.min(position.to_change) });
             }
             Region::Cycle { offset, entry } => {
                 let span = lists.cycle.span_at(entry, class, offset)?;
-                let lead = if span.begin == 0 { lists.cycle.lead(class) } else { 0 };
+                let lead = if span.begin == Span::ZERO { lists.cycle.lead(class) } else { Span::ZERO };
                 let rest = match (span.rest(offset), position.to_last) {
-                    (ENDLESS, to_last) if to_last != ENDLESS => {
+                    (Span::ENDLESS, to_last) if to_last != Span::ENDLESS => {
                         to_last.saturating_add(lists.last.leading(class))
                     }
                     (rest, _) => rest,
@@ -133,7 +135,7 @@ impl Gates {
             }
             Region::Last { offset, entry } => {
                 let span = lists.last.span_at(entry, class, offset)?;
-                let lead = if span.begin == 0 { lists.cycle.lead(class) } else { 0 };
+                let lead = if span.begin == Span::ZERO { lists.cycle.lead(class) } else { Span::ZERO };
                 ((offset - span.begin).saturating_add(lead), span.rest(offset))
             }
         };
@@ -143,9 +145,9 @@ impl Gates {
 
     /// The first instant that is at least `from` after `position` and from which the gate of `class` stays open for `need`
     /// (above 0) within one window. `None` if there is none, now or after the pending change.
-    pub(crate) fn next_fit(&self, position: &Position, class: usize, from: u64, need: u64) -> Option<Fit> {
+    pub(crate) fn next_fit(&self, position: &Position, class: usize, from: Span, need: Span) -> Option<Fit> {
         let found = match &self.oper {
-            None => Some(Fit { after: from, rest: ENDLESS }),
+            None => Some(Fit { after: from, rest: Span::ENDLESS }),
             Some(oper) => oper.next_fit(position, class, from, need),
         };
         let Some(pending) = &self.pending else { return found };
@@ -157,8 +159,10 @@ impl Gates {
         }
         let from = from.max(to_change) - to_change;
         let fit = match pending.program.lists() {
-            None => pending.program.is_open_initially(class).then_some(Fit { after: from, rest: ENDLESS }),
-            Some(lists) => lists.next_fit(0, 0, class, from, need, ENDLESS),
+            None => {
+                pending.program.is_open_initially(class).then_some(Fit { after: from, rest: Span::ENDLESS })
+            }
+            Some(lists) => lists.next_fit(Span::ZERO, 0, class, from, need, Span::ENDLESS),
         };
         fit.map(|fit| fit.later(to_change))
     }
@@ -166,23 +170,23 @@ impl Gates {
 
 impl Oper {
     /// When the window opened that has been open at `now` for `open_for`, counted as if cycles had no beginning.
-    fn opened_at(&self, now: u64, open_for: u64, is_open_initially: bool) -> u64 {
-        let opened_at = now.saturating_sub(open_for);
+    fn opened_at(&self, now: Tai, open_for: Span, is_open_initially: bool) -> Tai {
+        let opened_at = now.before(open_for);
         if now >= self.start {
             opened_at.max(self.start)
         } else if opened_at > self.first {
             opened_at
         } else if is_open_initially {
-            0
+            Tai::ZERO
         } else {
             self.first
         }
     }
 
-    fn next_fit(&self, position: &Position, class: usize, mut from: u64, need: u64) -> Option<Fit> {
+    fn next_fit(&self, position: &Position, class: usize, mut from: Span, need: Span) -> Option<Fit> {
         let is_open = self.program.is_open_initially(class);
         let Some(lists) = self.program.lists() else {
-            return is_open.then_some(Fit { after: from, rest: ENDLESS });
+            return is_open.then_some(Fit { after: from, rest: Span::ENDLESS });
         };
         match position.region {
             Region::Constant => None,
@@ -195,7 +199,7 @@ impl Oper {
                     }
                     from = to_start;
                 }
-                let fit = lists.next_fit(0, 0, class, from - to_start, need, to_last)?;
+                let fit = lists.next_fit(Span::ZERO, 0, class, from - to_start, need, to_last)?;
                 Some(fit.later(to_start))
             }
             Region::Cycle { offset, entry } => {
@@ -208,35 +212,36 @@ impl Oper {
 
 impl Lists {
     /// For how long the gate is open from the start of the first cycle on, if the last one starts `to_last` later.
-    fn leading(&self, class: usize, to_last: u64) -> u64 {
+    fn leading(&self, class: usize, to_last: Span) -> Span {
         match self.cycle.leading(class) {
-            _ if to_last == 0 => self.last.leading(class),
-            ENDLESS if to_last != ENDLESS => to_last.saturating_add(self.last.leading(class)),
+            _ if to_last == Span::ZERO => self.last.leading(class),
+            Span::ENDLESS if to_last != Span::ENDLESS => to_last.saturating_add(self.last.leading(class)),
             leading => leading,
         }
     }
 
-    /// As [`Gates::next_fit`], from `offset` in a cycle, in `entry`; the last cycle starts `to_last` later.
+    /// The first fit of `need`, at least `from` after `offset` in a cycle, which lies in `entry`; the last cycle starts `to_last` later.
     #[inline]
     fn next_fit(
         &self,
-        offset: u64,
+        offset: Span,
         entry: usize,
         class: usize,
-        from: u64,
-        need: u64,
-        to_last: u64,
+        from: Span,
+        need: Span,
+        to_last: Span,
     ) -> Option<Fit> {
-        if from < to_last || to_last == ENDLESS {
-            let (there, entry) = if from == 0 { (offset, entry) } else { self.later(offset, entry, from) };
+        if from < to_last || to_last == Span::ENDLESS {
+            let (there, entry) =
+                if from == Span::ZERO { (offset, entry) } else { self.later(offset, entry, from) };
             let fit = self.cycle.first_fit(entry, class, there, need).map(|fit| fit.later(from));
-            if to_last == ENDLESS {
+            if to_last == Span::ENDLESS {
                 return fit;
             }
             if let Some(fit) = fit.filter(|fit| fit.after < to_last) {
                 // A gate that no cycle closes may be closed in the last one's extension.
                 let rest = match fit.rest {
-                    ENDLESS => (to_last - fit.after).saturating_add(self.last.leading(class)),
+                    Span::ENDLESS => (to_last - fit.after).saturating_add(self.last.leading(class)),
                     rest => rest,
                 };
                 if rest >= need {
@@ -244,20 +249,23 @@ impl Lists {
                 }
             }
         }
-        Some(self.next_fit_in_last(0, class, from.max(to_last) - to_last, need)?.later(to_last))
+        Some(self.next_fit_in_last(Span::ZERO, class, from.max(to_last) - to_last, need)?.later(to_last))
     }
 
     /// Offset and entry `from` after `offset` in `entry`.
-    fn later(&self, offset: u64, entry: usize, from: u64) -> (u64, usize) {
+    fn later(&self, offset: Span, entry: usize, from: Span) -> (Span, usize) {
         let there = match offset.checked_add(from) {
             Some(there) if there < self.cycle_time => there,
             Some(there) => there % self.cycle_time,
-            None => ((u128::from(offset) + u128::from(from)) % u128::from(self.cycle_time)) as u64,
+            None => {
+                let there = u128::from(offset.as_nanos()) + u128::from(from.as_nanos());
+                Span::from_wide(there % u128::from(self.cycle_time.as_nanos()))
+            }
         };
         (there, self.cycle.entry_at(there, entry))
     }
 
-    fn next_fit_in_last(&self, offset: u64, class: usize, from: u64, need: u64) -> Option<Fit> {
+    fn next_fit_in_last(&self, offset: Span, class: usize, from: Span, need: Span) -> Option<Fit> {
         let at = offset.saturating_add(from);
         Some(self.last.first_fit(self.last.entry_at(at, 0), class, at, need)?.later(from))
     }

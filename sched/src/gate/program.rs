@@ -5,9 +5,9 @@
 
 use super::list_execute::Timetable;
 use ktsn_model::{AdminPort, GateFault};
-use ktsn_time::Nanos;
+use ktsn_time::{Nanos, Span};
 
-/// Gate parameters that a port can run (802.1Q-2022 clauses 8.6.8.4, 8.6.9), compiled by whoever may allocate.
+/// Gate parameters that a port can run (802.1Q-2022 clauses 8.6.8.4, 8.6.9), compiled where allocating is allowed.
 ///
 /// # Examples
 /// ```
@@ -37,11 +37,11 @@ pub struct GateProgram {
     lists: Option<Lists>,
 }
 
-/// What an enabled program with entries executes.
+/// The lists that an enabled program with entries executes.
 #[derive(Debug)]
 pub(super) struct Lists {
-    pub(super) cycle_time: u64,
-    pub(super) extension: u64,
+    pub(super) cycle_time: Span,
+    pub(super) extension: Span,
     /// The list as it is repeated.
     pub(super) cycle: Timetable,
     /// The list in the last cycle before a change: what it holds beyond the cycle time counts, and its last entry has no end.
@@ -78,10 +78,10 @@ impl GateProgram {
             return fault(leaf, Some(index), interval, "more than 0 ns", "802.1Q-2022 8.6.9.4");
         }
         let lists = (admin.gate_enabled && !entries.is_empty()).then(|| {
-            let cycle_time = cycle.get().unsigned_abs();
+            let cycle_time = Span::not_negative(cycle);
             Lists {
                 cycle_time,
-                extension: extension.get().unsigned_abs(),
+                extension: Span::not_negative(extension),
                 cycle: Timetable::new(entries, Some(cycle_time)),
                 last: Timetable::new(entries, None),
             }

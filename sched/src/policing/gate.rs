@@ -3,31 +3,32 @@
 //! 8.6.9 as for a port.
 //!
 //! In: a compiled list, and frames with their instants of TAI. Out: whether a frame passes, and the priority it goes on with.
-//! Never: reads a clock, allocates or frees; a program that a change replaced is kept for whoever may free it.
+//! Never: reads a clock, allocates or frees; a program that a change replaced is kept until the caller takes it.
 
 use super::config::{PolicingFault, StreamGate, StreamGateEntry, StreamGateState};
 use crate::gate::{cycle_timer, list_config};
 use alloc::boxed::Box;
 use ktsn_model::Priority;
+use ktsn_time::{Span, Tai};
 
-/// Parameters of a stream gate, compiled by whoever may allocate.
+/// Parameters of a stream gate, compiled where allocating is allowed.
 #[derive(Clone, Debug)]
 pub struct StreamGateProgram {
     admin: StreamGate,
     /// Offset into the cycle at which each entry ends.
-    ends: Box<[u64]>,
+    ends: Box<[Span]>,
 }
 
 impl StreamGateProgram {
     /// Compile `admin`.
     ///
     /// # Errors
-    /// As [`StreamGate::check`].
+    /// The first fault that [`StreamGate::check`] finds.
     pub fn new(admin: &StreamGate) -> Result<Self, PolicingFault> {
         admin.check()?;
-        let mut end = 0u64;
+        let mut end = Span::ZERO;
         let ends = admin.control_list.iter().map(|entry| {
-            end = end.saturating_add(entry.interval.get().unsigned_abs());
+            end = end.saturating_add(Span::not_negative(entry.interval));
             end
         });
         Ok(Self { ends: ends.collect(), admin: admin.clone() })
@@ -43,12 +44,12 @@ impl StreamGateProgram {
         self.admin.gate_enabled && !self.ends.is_empty()
     }
 
-    fn cycle_time(&self) -> u64 {
-        self.admin.cycle_time.get().unsigned_abs()
+    fn cycle_time(&self) -> Span {
+        Span::not_negative(self.admin.cycle_time)
     }
 
     /// The entry at `offset`; the last one holds on beyond its end.
-    fn entry_at(&self, offset: u64) -> usize {
+    fn entry_at(&self, offset: Span) -> usize {
         self.ends.partition_point(|&end| end <= offset).min(self.ends.len() - 1)
     }
 }
@@ -56,18 +57,18 @@ impl StreamGateProgram {
 #[derive(Debug)]
 struct Pending {
     program: Box<StreamGateProgram>,
-    change_at: u64,
-    last_cycle_start: Option<u64>,
+    change_at: Tai,
+    last_cycle_start: Option<Tai>,
 }
 
-/// What holds at an instant.
+/// The state of the gate at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holding {
     state: StreamGateState,
     ipv: Option<Priority>,
     octet_max: Option<u32>,
     /// Start of the cycle and index of the entry; `None` outside of cycles.
-    interval: Option<(u64, usize)>,
+    interval: Option<(Tai, usize)>,
 }
 
 /// A stream gate in operation.
@@ -75,13 +76,13 @@ struct Holding {
 pub(super) struct Gate {
     oper: Box<StreamGateProgram>,
     /// The start of oper's first cycle.
-    start: u64,
+    start: Tai,
     pending: Option<Pending>,
     /// Empty while a change is pending, so there is room for what the change replaces.
     retired: Option<Box<StreamGateProgram>>,
     config_change_error: u64,
     /// The interval that `octets_left` belongs to.
-    interval: Option<(u64, usize)>,
+    interval: Option<(Tai, usize)>,
     octets_left: u32,
     closed_due_to_invalid_rx: bool,
     closed_due_to_octets_exceeded: bool,
@@ -91,7 +92,7 @@ impl Gate {
     /// In force from its base time on, however long ago that was.
     pub(super) fn new(program: Box<StreamGateProgram>) -> Self {
         Self {
-            start: program.admin.base_time.as_nanos(),
+            start: program.admin.base_time,
             oper: program,
             pending: None,
             retired: None,
@@ -107,11 +108,11 @@ impl Gate {
     pub(super) fn set(
         &mut self,
         program: Box<StreamGateProgram>,
-        now: u64,
+        now: Tai,
     ) -> Option<Box<StreamGateProgram>> {
         self.advance(now);
         let displaced = self.pending.take().map(|pending| pending.program).or_else(|| self.retired.take());
-        let base_time = program.admin.base_time.as_nanos();
+        let base_time = program.admin.base_time;
         let mut change_at = now;
         if program.has_cycles() {
             change_at = list_config::config_change_time(base_time, program.cycle_time(), now);
@@ -121,7 +122,7 @@ impl Gate {
         }
         let last_cycle_start = if self.oper.has_cycles() {
             let (cycle_time, extension) = (self.oper.cycle_time(), self.oper.admin.cycle_time_extension);
-            let extension = extension.get().unsigned_abs();
+            let extension = Span::not_negative(extension);
             cycle_timer::last_cycle_start(self.start, cycle_time, extension, now, change_at)
         } else {
             None
@@ -140,7 +141,7 @@ impl Gate {
     }
 
     /// The change takes place, for good.
-    fn advance(&mut self, now: u64) {
+    fn advance(&mut self, now: Tai) {
         if let Some(Pending { program, change_at, .. }) = self.pending.take_if(|p| p.change_at <= now) {
             self.retired = Some(core::mem::replace(&mut self.oper, program));
             self.start = change_at;
@@ -148,7 +149,7 @@ impl Gate {
         }
     }
 
-    fn holding(&self, now: u64) -> Holding {
+    fn holding(&self, now: Tai) -> Holding {
         let StreamGate { gate_state, ipv, control_list, .. } = &self.oper.admin;
         if !self.oper.has_cycles() || now < self.start {
             return Holding { state: *gate_state, ipv: *ipv, octet_max: None, interval: None };
@@ -157,13 +158,13 @@ impl Gate {
         let cycle_start = last
             .filter(|&last| last <= now)
             .unwrap_or_else(|| cycle_timer::cycle_start(self.start, self.oper.cycle_time(), now));
-        let index = self.oper.entry_at(now - cycle_start);
+        let index = self.oper.entry_at(now.span_since(cycle_start));
         let StreamGateEntry { state, ipv, interval_octet_max, .. } = control_list[index];
         Holding { state, ipv, octet_max: interval_octet_max, interval: Some((cycle_start, index)) }
     }
 
     /// Whether a frame with `sdu_octets` passes at `now`, and with which priority it goes on.
-    pub(super) fn judge(&mut self, priority: Priority, sdu_octets: u32, now: u64) -> Option<Priority> {
+    pub(super) fn judge(&mut self, priority: Priority, sdu_octets: u32, now: Tai) -> Option<Priority> {
         self.advance(now);
         let holding = self.holding(now);
         if holding.interval != self.interval {

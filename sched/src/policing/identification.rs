@@ -2,7 +2,7 @@
 //! Stream identification (802.1CB-2017 clauses 6.4 and 6.7): which stream a frame belongs to.
 //!
 //! In: a table, and of each frame its attachment, addresses and ports. Out: the stream handle of the first entry that matches.
-//! Never: allocates when asked. A look-up visits at most [`StreamIdentification::ENTRIES_MAX`] entries; whoever sends many
+//! Never: allocates when asked. A look-up visits at most [`StreamIdentification::ENTRIES_MAX`] entries; a sender of many
 //! frames with the same addresses asks once and remembers.
 
 use super::config::{OWN_LIMIT, PolicingFault, StreamHandle, fault};

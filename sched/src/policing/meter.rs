@@ -10,7 +10,7 @@
 //! rounded. A rate times a span, both up to 2^64, fits into 128 bits, and buckets are at most 2^32 octets.
 
 use super::config::FlowMeter;
-use ktsn_time::Monotonic;
+use ktsn_time::{Monotonic, Span};
 
 /// Tokens for an octet.
 const OCTET: u128 = 8_000_000_000;
@@ -29,10 +29,11 @@ impl Bucket {
         Self { rate, size, tokens: size }
     }
 
-    /// What `nanos` and `more` tokens bring, and what overflows.
-    fn fill(&mut self, nanos: u64, more: u128) -> u128 {
-        let sum =
-            (u128::from(self.rate) * u128::from(nanos)).saturating_add(more).saturating_add(self.tokens);
+    /// Adds the tokens of `span` and `more`. Returns the tokens that overflow.
+    fn fill(&mut self, span: Span, more: u128) -> u128 {
+        let sum = (u128::from(self.rate) * u128::from(span.as_nanos()))
+            .saturating_add(more)
+            .saturating_add(self.tokens);
         self.tokens = sum.min(self.size);
         sum - self.tokens
     }
@@ -68,10 +69,10 @@ impl Meter {
 
     /// Whether a frame that comes at `now` passes. An instant before the last one counts as that.
     pub(super) fn judge(&mut self, wire_octets: u32, now: Monotonic) -> bool {
-        let nanos = now.as_nanos().saturating_sub(self.last.as_nanos());
+        let span = now.span_since(self.last);
         self.last = now.max(self.last);
-        let overflow = self.committed.fill(nanos, 0);
-        self.excess.fill(nanos, if self.config.coupling_flag { overflow } else { 0 });
+        let overflow = self.committed.fill(span, 0);
+        self.excess.fill(span, if self.config.coupling_flag { overflow } else { 0 });
         if self.all_frames_red {
             return false;
         }

@@ -161,7 +161,7 @@ impl Police {
         }
     }
 
-    /// The same by the filter that [`Police::filter_of`] gave.
+    /// Judges a frame by `filter`, an index that [`Police::filter_of`] returned.
     pub fn judge_by(
         &mut self,
         filter: usize,
@@ -183,7 +183,7 @@ impl Police {
         counters.passing_sdu += 1;
         let mut onward = priority;
         if let Some(gate) = config.stream_gate {
-            let Some(priority) = self.gates[gate].judge(priority, sdu_octets, now.tai.as_nanos()) else {
+            let Some(priority) = self.gates[gate].judge(priority, sdu_octets, now.tai) else {
                 counters.not_passing_frames += 1;
                 return POLICED;
             };
@@ -232,7 +232,7 @@ impl Police {
         }
     }
 
-    /// Configure stream gate `gate` anew at `now`, by the rules of list config (8.6.9.3): it changes at its ConfigChangeTime. Gives back
+    /// Configures stream gate `gate` at `now`, by the rules of list config (8.6.9.3): it changes at its ConfigChangeTime. Gives back
     /// a program that can be freed elsewhere: `program` itself where there is no such gate.
     pub fn set_stream_gate(
         &mut self,
@@ -241,7 +241,7 @@ impl Police {
         now: Now,
     ) -> Option<Box<StreamGateProgram>> {
         match self.gates.get_mut(gate) {
-            Some(gate) => gate.set(program, now.tai.as_nanos()),
+            Some(gate) => gate.set(program, now.tai),
             None => Some(program),
         }
     }

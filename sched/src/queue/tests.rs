@@ -49,7 +49,7 @@ const TENANTS: usize = 3;
 /// Class 0, on the clock of `queue`.
 fn push(queues: &mut Queues, queue: usize, due: u64, tenant: u32, by_arrival: bool) -> bool {
     let marks = if queue == TAI { ON_TAI } else { 0 };
-    let mut node = Node { due, on_time: true, marks, ..NO_NODE };
+    let mut node = Node { due: Instant(due), on_time: true, marks, ..NO_NODE };
     node.place(0, by_arrival);
     queues.insert(node, &Frame { tenant, ..Frame::empty() })
 }
@@ -74,14 +74,14 @@ proptest! {
                 }
                 8..10 => {
                     let first = queues.first(queue).map(|(node, _)| (node.due, node.arrival));
-                    queues.see(at(due));
+                    queues.forget_turns_if_clock_stepped(at(due));
                     let first = queues.first(queue).map(|(node, _)| (node.due, node.arrival)).filter(|_| first.is_some());
                     prop_assert_eq!(queues.pop(queue, at(due)).map(|(node, _)| (node.due, node.arrival)), first);
                 }
                 10 => {
                     if let Some((node, frame)) = queues.pop(queue, at(due)) {
                         let again =
-                            Node { on_time: due < 20, due: node.due + u64::from(due >= 20), children: [NIL; 2], ..node };
+                            Node { on_time: due < 20, due: Instant(node.due.0 + u64::from(due >= 20)), children: [NIL; 2], ..node };
                         let is_in = queues.put_back(again, &frame);
                         prop_assert!(is_in);
                         check_all(&queues);

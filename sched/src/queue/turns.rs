@@ -4,22 +4,22 @@
 //! In: the first frame of each tenant's class, and which tenant was served when. Out: per class and clock, the tenant whose turn it is.
 //! Never: delays a frame; a turn only orders those that are due.
 //!
-//! A tenant stands at the later of two instants: when its first frame is due, and when it was last served. Who has stood longest is
-//! next. So a tenant with thousands of frames for one instant stands behind the others after each of them.
+//! A tenant stands at the later of two instants: when its first frame is due, and when it was last served. The tenant that has stood
+//! longest is next. So a tenant with thousands of frames for one instant stands behind the others after each of these frames.
 //!
 //! ```text
 //!   lane    one tenant in one class: a heap of frames per clock, and its last turn
 //!   stand   a lane's place in the queue of a class and clock, an array heap that knows where each lane is
 //! ```
 
-use super::{CLOCKS, NIL, Node, QUEUES};
+use super::{CLOCKS, Instant, NIL, Node, QUEUES};
 use alloc::vec::Vec;
 use core::array;
 use ktsn_model::TrafficClass;
 
 /// No place in a queue.
 const NOWHERE: u32 = u32::MAX;
-/// Numbers of turns are greater than those of arrivals: of two that stand since one instant, who was not served goes first.
+/// Numbers of turns are greater than those of arrivals: of two tenants that stand since one instant, the one that was not served goes first.
 const FIRST_TURN: u64 = 1 << 63;
 /// More tenants than that share places.
 const TENANTS_MAX: usize = 1 << 16;
@@ -27,7 +27,7 @@ const TENANTS_MAX: usize = 1 << 16;
 /// When a lane was last served, on each clock, and the number of that turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Served {
-    at: [u64; CLOCKS],
+    at: [Instant; CLOCKS],
     turn: u64,
 }
 
@@ -41,27 +41,27 @@ struct Lane {
     served: Served,
 }
 
-const NEVER: Served = Served { at: [0; CLOCKS], turn: 0 };
+const NEVER: Served = Served { at: [Instant::ZERO; CLOCKS], turn: 0 };
 const EMPTY: Lane = Lane { roots: [NIL; CLOCKS], places: [NOWHERE; CLOCKS], served: NEVER };
 
-/// A lane in the queue of a class and clock, with what is asked of its first frame most often.
+/// A lane in the queue of a class and clock, with the properties of its first frame that are used most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stand {
     /// Since when it stands.
-    pub(super) at: u64,
+    pub(super) at: Instant,
     /// The arrival of its first frame, or the number of its last turn.
     pub(super) tie: u64,
-    pub(super) due: u64,
+    pub(super) due: Instant,
     pub(super) root: u32,
     pub(super) lane: u32,
 }
 
-const NOBODY: Stand = Stand { at: 0, tie: 0, due: 0, root: NIL, lane: 0 };
+const NO_STAND: Stand = Stand { at: Instant::ZERO, tie: 0, due: Instant::ZERO, root: NIL, lane: 0 };
 const _: () = assert!(size_of::<Stand>() == 32 && size_of::<Lane>() == 40);
 
 impl Stand {
     fn before(&self, other: &Self) -> bool {
-        let key = |stand: &Self| u128::from(stand.at) << 64 | u128::from(stand.tie);
+        let key = |stand: &Self| u128::from(stand.at.0) << 64 | u128::from(stand.tie);
         key(self) < key(other)
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct Turns {
     turn: u64,
     forgotten: u64,
     /// When the last turn was, on each clock.
-    latest: [u64; CLOCKS],
+    latest: [Instant; CLOCKS],
 }
 
 impl Turns {
@@ -89,14 +89,14 @@ impl Turns {
             queues: array::from_fn(|_| Vec::with_capacity(tenants.min(capacity))),
             turn: FIRST_TURN,
             forgotten: FIRST_TURN,
-            latest: [0; CLOCKS],
+            latest: [Instant::ZERO; CLOCKS],
         }
     }
 
     pub(super) fn touch(&mut self) {
         for queue in &mut self.queues {
             let (used, most) = (queue.len(), queue.capacity());
-            queue.resize(most, NOBODY);
+            queue.resize(most, NO_STAND);
             queue.truncate(used);
         }
     }
@@ -116,13 +116,13 @@ impl Turns {
         self.lanes[lane].roots[heap] = root;
     }
 
-    /// Who is next in `queue`.
+    /// The lane that is next in `queue`.
     pub(super) fn first(&self, queue: usize) -> Option<&Stand> {
         self.queues[queue].first()
     }
 
     /// `lane` has its turn `now`; gives back when it had the one before. It has to be settled afterwards.
-    pub(super) fn serve(&mut self, lane: usize, now: [u64; CLOCKS]) -> Served {
+    pub(super) fn serve(&mut self, lane: usize, now: [Instant; CLOCKS]) -> Served {
         self.turn += 1;
         self.latest = now;
         core::mem::replace(&mut self.lanes[lane].served, Served { at: now, turn: self.turn })
@@ -134,14 +134,14 @@ impl Turns {
     }
 
     /// Whether a clock shows an instant before the last turn.
-    pub(super) fn is_before(&self, now: [u64; CLOCKS]) -> bool {
+    pub(super) fn is_before(&self, now: [Instant; CLOCKS]) -> bool {
         now[0] < self.latest[0] || now[1] < self.latest[1]
     }
 
     /// From now on as if no turn had been. O(n) for n lanes with frames.
     #[cold]
     pub(super) fn forget(&mut self, nodes: &[Node]) {
-        (self.forgotten, self.latest) = (self.turn, [0; CLOCKS]);
+        (self.forgotten, self.latest) = (self.turn, [Instant::ZERO; CLOCKS]);
         for queue in 0..QUEUES {
             for place in 0..self.queues[queue].len() {
                 let stand = &mut self.queues[queue][place];

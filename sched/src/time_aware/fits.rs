@@ -12,18 +12,19 @@
 
 use crate::gate::Fit;
 use ktsn_model::TrafficClass;
+use ktsn_time::{Span, Tai};
 
 /// An answer, in instants of TAI. It is as good at every instant it covers, whatever steps the clock has made.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     wire_octets: u32,
-    asked_at: u64,
-    begin: u64,
-    latest: u64,
+    asked_at: Tai,
+    begin: Tai,
+    latest: Tai,
 }
 
 /// Covers no instant.
-const NOTHING: Known = Known { wire_octets: 0, asked_at: u64::MAX, begin: 0, latest: 0 };
+const NOTHING: Known = Known { wire_octets: 0, asked_at: Tai::MAX, begin: Tai::ZERO, latest: Tai::ZERO };
 
 /// What is known of each class.
 #[derive(Debug)]
@@ -40,17 +41,17 @@ impl Fits {
     }
 
     /// Time from `at` until `wire_octets` fit into a window of `class`, if that is known.
-    pub(super) fn after(&self, class: usize, wire_octets: u32, at: u64) -> Option<u64> {
+    pub(super) fn after(&self, class: usize, wire_octets: u32, at: Tai) -> Option<Span> {
         let known = &self.0[class];
         let is_covered = known.wire_octets == wire_octets && known.asked_at <= at && at <= known.latest;
-        is_covered.then(|| known.begin.saturating_sub(at))
+        is_covered.then(|| known.begin.span_since(at))
     }
 
     /// Asked at `at`, `wire_octets` that need `need` were found to fit as `fit` says.
-    pub(super) fn learn(&mut self, class: usize, wire_octets: u32, at: u64, fit: Fit, need: u64) {
-        self.0[class] = match at.checked_add(fit.after) {
+    pub(super) fn learn(&mut self, class: usize, wire_octets: u32, at: Tai, fit: Fit, need: Span) {
+        self.0[class] = match at.checked_after(fit.after) {
             Some(begin) => {
-                let latest = begin.saturating_add(fit.rest - need);
+                let latest = begin.after(fit.rest - need);
                 Known { wire_octets, asked_at: at, begin, latest }
             }
             None => NOTHING,

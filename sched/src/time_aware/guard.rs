@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which class was held back for a frame on time of a higher one, and whether it has waited for that.
+//! The class that was held back for a frame on time of a higher class, and whether such a frame has left since.
 //!
-//! In: what is held back, what is chosen. Out: whether a class may be held back now. Once is enough: the span of a hand-over is an upper
-//! bound, and a higher class whose frames come closer together than that would stop the lower ones, with the link mostly free.
+//! In: the classes that are held back or chosen. Out: whether a class may be held back now. A class is held back once at a time: the span
+//! of a hand-over is an upper bound. A higher class with frames closer together than that would stop the lower classes, although the link
+//! is mostly free.
 
 /// The guard of a port.
 #[derive(Debug, Default)]

@@ -7,25 +7,25 @@
 //!   hand-over ── H ──► start on the wire ──── T ────► busy_until        the next hand-over: busy_until − H
 //! ```
 
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_time::{Monotonic, Nanos, Span};
 
 /// Nanoseconds that one octet takes at 1 bit/s.
 const OCTET_NANOS: u64 = 8_000_000_000;
 
 /// A hand-over that takes longer than this is not waited out for a frame of a higher class.
-const GUARD_MAX: u64 = 20_000;
+const GUARD_MAX: Span = Span::from_nanos(20_000);
 
 /// The link as its frames see it.
 #[derive(Debug)]
 pub(super) struct Link {
     speed: Option<Speed>,
-    hand_over: u64,
-    busy_until: u128,
+    hand_over: Span,
+    busy_until: WireInstant,
 }
 
 impl Link {
     pub(super) fn new(link_speed: Option<u64>, hand_over: Nanos) -> Self {
-        let mut link = Self { speed: None, hand_over: 0, busy_until: 0 };
+        let mut link = Self { speed: None, hand_over: Span::ZERO, busy_until: WireInstant::default() };
         link.set_speed(link_speed);
         link.set_hand_over(hand_over);
         link
@@ -34,56 +34,69 @@ impl Link {
     pub(super) fn set_speed(&mut self, link_speed: Option<u64>) {
         self.speed = link_speed.filter(|&speed| speed > 0).map(Speed::new);
         if self.speed.is_none() {
-            self.busy_until = 0;
+            self.busy_until = WireInstant::default();
         }
     }
 
     pub(super) fn set_hand_over(&mut self, hand_over: Nanos) {
-        self.hand_over = hand_over.get().max(0).unsigned_abs();
+        self.hand_over = Span::not_negative(hand_over);
     }
 
-    /// How long before a frame on time no hand-over of a lower class begins.
-    pub(super) fn guard(&self) -> u64 {
+    /// The span before a frame on time in which no hand-over of a lower class begins. This is not the guard band of a gate.
+    pub(super) fn hand_over_span(&self) -> Span {
         self.hand_over.min(GUARD_MAX)
     }
 
     /// How long `wire_octets` occupy the link.
-    pub(super) fn transmission_time(&self, wire_octets: u32) -> u64 {
-        self.speed.as_ref().map_or(0, |speed| speed.nanos(wire_octets))
+    pub(super) fn transmission_time(&self, wire_octets: u32) -> Span {
+        self.speed.as_ref().map_or(Span::ZERO, |speed| speed.span(wire_octets))
     }
 
     /// How much of a window a hand-over needs in front of it: latency and transmission, and never nothing, so that nothing is handed over in
     /// the instant in which a gate closes.
-    pub(super) fn need(&self, wire_octets: u32) -> u64 {
-        self.hand_over.saturating_add(self.transmission_time(wire_octets)).max(1)
+    pub(super) fn need(&self, wire_octets: u32) -> Span {
+        self.hand_over.saturating_add(self.transmission_time(wire_octets)).max(Span::from_nanos(1))
+    }
+
+    /// When a frame that is handed over at `at` starts on the wire if the link is free.
+    fn start(&self, at: Monotonic) -> WireInstant {
+        WireInstant(at.as_nanos().into()).after(self.hand_over)
     }
 
     /// How long until a frame may be handed over.
-    pub(super) fn wait(&self, now: Monotonic) -> u64 {
-        let start = u128::from(now.as_nanos()) + u128::from(self.hand_over);
-        u64::try_from(self.busy_until.saturating_sub(start)).unwrap_or(u64::MAX)
+    pub(super) fn wait(&self, now: Monotonic) -> Span {
+        Span::from_wide(self.busy_until.0.saturating_sub(self.start(now).0))
     }
 
     /// A frame is handed over at `now`.
     pub(super) fn transmit(&mut self, now: Monotonic, wire_octets: u32) {
         if self.speed.is_some() {
-            let start = (u128::from(now.as_nanos()) + u128::from(self.hand_over)).max(self.busy_until);
-            self.busy_until = start + u128::from(self.transmission_time(wire_octets));
+            self.busy_until = self.busy_until.max(self.start(now)).after(self.transmission_time(wire_octets));
         }
     }
 
     /// The frame that was transmitted last is handed over at `at` only.
     pub(super) fn handed_over(&mut self, at: Monotonic, wire_octets: u32) {
         if self.speed.is_some() {
-            let start = u128::from(at.as_nanos()) + u128::from(self.hand_over);
-            self.busy_until = self.busy_until.max(start + u128::from(self.transmission_time(wire_octets)));
+            let end = self.start(at).after(self.transmission_time(wire_octets));
+            self.busy_until = self.busy_until.max(end);
         }
     }
 }
 
+/// An instant on the wire: nanoseconds of MONOTONIC, wide enough for frames at the end of the clock's range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct WireInstant(u128);
+
+impl WireInstant {
+    fn after(self, span: Span) -> Self {
+        Self(self.0 + u128::from(span.as_nanos()))
+    }
+}
+
 impl super::TimeAware {
-    /// A frame that was decided on is handed over at `at`: where the machine stalled between the two, the link is occupied for
-    /// longer than the decision reckoned with, and what follows must not be decided by the older instant.
+    /// The chosen frame is handed over at `at`. If the machine stalled after the decision, the link is occupied for longer than the
+    /// decision assumed, and the next decision must know that.
     pub fn handed_over(&mut self, at: Monotonic, wire_octets: u32) {
         self.link.handed_over(at, wire_octets);
     }
@@ -113,15 +126,15 @@ impl Speed {
         Self { numerator, denominator, reciprocal: (1u128 << 64).div_ceil(denominator.into()), octets_max }
     }
 
-    /// `⌈octets · numerator / denominator⌉`, held at 2^64 − 1.
-    fn nanos(&self, wire_octets: u32) -> u64 {
+    /// `⌈octets · numerator / denominator⌉`, at most 2^64 − 1.
+    fn span(&self, wire_octets: u32) -> Span {
         let octets = u64::from(wire_octets);
         if octets <= self.octets_max {
             let dividend = octets * self.numerator + (self.denominator - 1);
-            return ((u128::from(dividend) * self.reciprocal) >> 64) as u64;
+            return Span::from_nanos(((u128::from(dividend) * self.reciprocal) >> 64) as u64);
         }
         let nanos = (u128::from(octets) * u128::from(self.numerator)).div_ceil(self.denominator.into());
-        u64::try_from(nanos).unwrap_or(u64::MAX)
+        Span::from_wide(nanos)
     }
 }
 
@@ -130,9 +143,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn expected(octets: u32, speed: u64) -> u64 {
+    fn span(nanos: u64) -> Span {
+        Span::from_nanos(nanos)
+    }
+
+    fn expected(octets: u32, speed: u64) -> Span {
         let nanos = (u128::from(octets) * u128::from(OCTET_NANOS)).div_ceil(speed.into());
-        u64::try_from(nanos).unwrap_or(u64::MAX)
+        Span::from_wide(nanos)
     }
 
     proptest! {
@@ -154,12 +171,15 @@ mod tests {
     fn a_frame_occupies_the_link_from_its_start_on_the_wire() {
         let at = Monotonic::from_nanos;
         let mut link = Link::new(Some(1_000_000_000), Nanos::new(50));
-        assert_eq!((link.need(125), link.wait(at(0))), (1_050, 0));
+        assert_eq!((link.need(125), link.wait(at(0))), (span(1_050), span(0)));
         link.transmit(at(100), 125);
         // On the wire from 150 to 1,150: the next may be handed over at 1,100.
-        assert_eq!((link.wait(at(100)), link.wait(at(1_099)), link.wait(at(1_100))), (1_000, 1, 0));
+        assert_eq!(
+            (link.wait(at(100)), link.wait(at(1_099)), link.wait(at(1_100))),
+            (span(1_000), span(1), span(0))
+        );
         link.set_hand_over(Nanos::new(-1));
-        assert_eq!((link.wait(at(1_100)), link.need(0)), (50, 1));
+        assert_eq!((link.wait(at(1_100)), link.need(0)), (span(50), span(1)));
     }
 
     #[test]
@@ -168,13 +188,13 @@ mod tests {
         let mut link = Link::new(Some(1_000_000_000), Nanos::new(50));
         link.transmit(at(100), 125);
         link.handed_over(at(100), 125);
-        assert_eq!(link.wait(at(100)), 1_000);
+        assert_eq!(link.wait(at(100)), span(1_000));
         link.handed_over(at(13_000), 125);
-        assert_eq!(link.wait(at(13_000)), 1_000);
+        assert_eq!(link.wait(at(13_000)), span(1_000));
         // A frame that was decided on while the link was busy keeps its place behind the other.
         link.transmit(at(13_500), 125);
         link.handed_over(at(13_500), 125);
-        assert_eq!(link.wait(at(14_000)), 1_000);
+        assert_eq!(link.wait(at(14_000)), span(1_000));
     }
 
     #[test]
@@ -182,10 +202,10 @@ mod tests {
         for speed in [None, Some(0)] {
             let mut link = Link::new(Some(1), Nanos::MAX);
             link.transmit(Monotonic::MAX, u32::MAX);
-            assert_eq!(link.wait(Monotonic::MAX), u64::MAX);
+            assert_eq!(link.wait(Monotonic::MAX), Span::ENDLESS);
             link.set_speed(speed);
             link.transmit(Monotonic::ZERO, u32::MAX);
-            assert_eq!((link.wait(Monotonic::ZERO), link.transmission_time(u32::MAX)), (0, 0));
+            assert_eq!((link.wait(Monotonic::ZERO), link.transmission_time(u32::MAX)), (span(0), span(0)));
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a port's time-aware transmission selection is made from.
+//! Options of a port's transmission selection, and its presets.
 
+use crate::credit::CreditOptions;
 use ktsn_model::TrafficClass;
 use ktsn_time::Nanos;
 
@@ -21,10 +22,7 @@ pub enum Shaper {
     #[default]
     StrictPriority,
     /// Clause 8.6.8.2: a frame leaves while credit is not negative.
-    CreditBased {
-        /// `idleSlope` in bit/s: what is gained while frames wait and the gate is open.
-        idle_slope: u64,
-    },
+    CreditBased(CreditOptions),
 }
 
 /// One class of a port.
@@ -38,18 +36,68 @@ pub struct ClassOptions {
     pub shaper: Shaper,
 }
 
-/// What [`TimeAware`](crate::TimeAware) is made from.
+/// Options of [`TimeAware`](crate::TimeAware). The constructors are its presets; each field can be changed afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeAwareOptions {
-    /// How many frames may be queued (at most 2^32 − 1).
+    /// How many frames may be queued (at most 2^32 − 1), about 110 octets each.
     pub capacity: usize,
-    /// How many attachments take turns within a class (at most 65,536), about 800 octets each; one from there on shares the turns of
-    /// another: attachment n has those of n modulo this number.
+    /// How many attachments take turns within a class (at most 65,536), about 800 octets each. Attachment n takes the turns of
+    /// n modulo this number.
     pub tenants: usize,
     /// The link's speed in bit/s. `None` (or 0): unknown, frames take no time and the link is always free.
     pub link_speed: Option<u64>,
     /// From the hand-over to the port to the start on the wire; below 0 counts as 0.
     pub hand_over: Nanos,
+    /// Whether the port can run a gate program. `false`: gate programs are refused and the hand-over latency stays as it is here, so
+    /// with a latency of 0 no class is held back for another.
+    pub has_gates: bool,
     /// The classes, class 0 first.
     pub classes: [ClassOptions; TrafficClass::COUNT],
+}
+
+impl TimeAwareOptions {
+    /// Gates (8.6.8.4): every gate is open until a program is set. No link speed, no hand-over latency, every class in TxTime order.
+    #[must_use]
+    pub const fn gates(capacity: usize, tenants: usize) -> Self {
+        const CLASS: ClassOptions =
+            ClassOptions { order: Order::TxTime, queue_max_sdu: None, shaper: Shaper::StrictPriority };
+        Self {
+            capacity,
+            tenants,
+            link_speed: None,
+            hand_over: Nanos::ZERO,
+            has_gates: true,
+            classes: [CLASS; TrafficClass::COUNT],
+        }
+    }
+
+    /// The earliest TxTime of the highest class, without gates: what an etf or fq child under a strict-priority parent does.
+    #[must_use]
+    pub const fn tx_time(capacity: usize, tenants: usize) -> Self {
+        Self { has_gates: false, ..Self::gates(capacity, tenants) }
+    }
+
+    /// The highest class in order of arrival, without gates (8.6.8.1). A frame with a distant TxTime holds up the later frames of its
+    /// own attachment and class, and no others.
+    #[must_use]
+    pub fn strict_priority(capacity: usize, tenants: usize) -> Self {
+        let fifo = ClassOptions { order: Order::Fifo, ..ClassOptions::default() };
+        Self { classes: [fifo; TrafficClass::COUNT], ..Self::tx_time(capacity, tenants) }
+    }
+
+    /// Strict priority where a class with `credits` leaves only while its credit is not negative (8.6.8.2).
+    #[must_use]
+    pub fn credit_based(
+        capacity: usize,
+        tenants: usize,
+        link_speed: Option<u64>,
+        credits: [Option<CreditOptions>; TrafficClass::COUNT],
+    ) -> Self {
+        let class = |credit: Option<CreditOptions>| ClassOptions {
+            order: Order::Fifo,
+            queue_max_sdu: None,
+            shaper: credit.map_or(Shaper::StrictPriority, Shaper::CreditBased),
+        };
+        Self { link_speed, classes: credits.map(class), ..Self::tx_time(capacity, tenants) }
+    }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What there is to see of a port's gates (802.1Q-2022 clause 12.29).
+//! The state of a port's gates (802.1Q-2022 clause 12.29).
 
 use ktsn_model::{AdminPort, GateStates, TrafficClass};
 use ktsn_time::Tai;

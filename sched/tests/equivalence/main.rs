@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time-aware selection that has no program, no link speed, hand-overs that take no time and classes in TxTime order decides exactly as earliest
-//! TxTime first does, whatever the clocks do. The worlds are those of the selection tests. And it never allocates.
+//! A port with gates and no program decides as one without gates, if no link speed is set, hand-overs take no time and the classes are in
+//! TxTime order. That holds whatever the clocks do. The worlds are those of the selection tests. And nothing allocates.
 
 // What this test does not use of the shared worlds is used there.
 #[allow(dead_code)]
@@ -15,7 +15,7 @@ mod sys;
 mod world;
 
 use events::{Event, advance, begin, event, step_tai};
-use ktsn_sched::{ClassOptions, EarliestTxTime, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{ClassOptions, Strategy as _, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use proptest::prelude::*;
 
@@ -30,8 +30,14 @@ proptest! {
         events in prop::collection::vec(event(), 0..120),
     ) {
         let classes = [ClassOptions::default(); 8];
-        let options = TimeAwareOptions { capacity, tenants: 4, link_speed: None, hand_over: Nanos::new(hand_over), classes };
-        let (mut ours, mut theirs) = (TimeAware::new(options), EarliestTxTime::new(capacity, 4));
+        let options = TimeAwareOptions {
+hand_over: Nanos::new(hand_over),
+classes,
+..TimeAwareOptions::gates(capacity, 4)
+};
+        let (mut ours, mut theirs) = (TimeAware::new(options), TimeAware::new(TimeAwareOptions::tx_time(capacity, 4)));
+        // Without gates frames are not paced, whatever speed is set.
+        theirs.set_link_speed(Some(1_000));
         let mut at = begin;
         for (id, event) in events.iter().enumerate() {
             match event {

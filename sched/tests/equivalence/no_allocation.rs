@@ -5,7 +5,8 @@ use crate::sys;
 use crate::world::{class, frame, now};
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
 use ktsn_sched::{
-    ClassOptions, Decision, Frame, GateProgram, Order, Shaper, Strategy, TimeAware, TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Order, Shaper, Strategy, TimeAware,
+    TimeAwareOptions,
 };
 use ktsn_time::{Nanos, Tai};
 
@@ -36,11 +37,10 @@ fn program(seed: u64, base_time: u64) -> Box<GateProgram> {
 fn nothing_allocates_after_new_whatever_changes() {
     let mut classes = [ClassOptions::default(); 8];
     let mut s = TimeAware::new(TimeAwareOptions {
-        capacity: CAPACITY,
-        tenants: 4,
         link_speed: Some(10_000_000_000),
         hand_over: Nanos::new(3),
         classes,
+        ..TimeAwareOptions::gates(CAPACITY, 4)
     });
     let mut programs: Vec<_> = (1..40u64).map(|seed| program(seed, seed * 5_000 + 700)).collect();
     let mut freed_elsewhere = Vec::with_capacity(programs.len());
@@ -50,7 +50,7 @@ fn nothing_allocates_after_new_whatever_changes() {
     for round in 1..40u64 {
         let start = round * 5_000;
         classes[(round % 8) as usize].order = if round % 3 == 0 { Order::Fifo } else { Order::TxTime };
-        classes[(round % 5) as usize].shaper = Shaper::CreditBased { idle_slope: 2_000_000_000 };
+        classes[(round % 5) as usize].shaper = Shaper::CreditBased(CreditOptions::new(2_000_000_000));
         s.set_classes(classes);
         freed_elsewhere.extend(programs.pop().and_then(|program| s.set_admin(program, now(start, start))));
         for id in 0..CAPACITY as u64 + 20 {

@@ -3,11 +3,11 @@
 //! worlds must have shown to count.
 
 use crate::cases::{self, fixed};
-use crate::engine::{engine, time_aware};
+use crate::engine::engine;
 use crate::port::{ClassSetup, Port, Setup, now};
-use crate::world::{BEGIN, Event, FAST, List, Sent, What, any_world, begin, run};
+use crate::world::{BEGIN, FAST, List, Sent, What, any_world, begin, run};
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_sched::{Decision, EarliestTxTime, Frame, Strategy as _, Window};
+use ktsn_sched::{Decision, Frame, Window};
 use ktsn_time::{Nanos, Now, Tai, TxTime};
 use proptest::prelude::*;
 
@@ -186,34 +186,6 @@ fn clause_8_6_8_4_wire_time_is_rounded_up() {
         port.offer(frame(2, 3, octets, begin()), begin()).unwrap();
         let free = TxTime::Monotonic(begin().monotonic).saturating_add(Nanos::new(duration as i64));
         prop_assert_eq!(wakes(port.decide(begin())), free);
-        Ok(())
-    });
-}
-
-/// Without a program, a link speed, a hand-over that takes time, or limits it decides as `EarliestTxTime` does.
-#[test]
-fn without_gates_it_is_earliest_tx_time() {
-    cases::check(10, any_world(), |mut world| {
-        world.setup.link_speed = None;
-        world.setup.hand_over = 0;
-        world.setup.classes = [ClassSetup::default(); 8];
-        let (mut gated, mut plain) = (time_aware(&world.setup), EarliestTxTime::new(world.setup.capacity, 4));
-        let mut at = begin();
-        for (id, event) in world.events.iter().enumerate() {
-            match event {
-                Event::Offer(sent) => {
-                    let frame = sent.frame(id as u64, at);
-                    let ours = ktsn_sched::Strategy::offer(&mut gated, frame, at);
-                    prop_assert_eq!(ours, plain.offer(frame, at));
-                }
-                Event::Decide | Event::DecideAll => {
-                    prop_assert_eq!(ktsn_sched::Strategy::decide(&mut gated, at), plain.decide(at));
-                }
-                Event::Advance(span) => crate::world::advance(&mut at, *span),
-                Event::StepTai(span) => crate::world::step_tai(&mut at, *span),
-                _ => {}
-            }
-        }
         Ok(())
     });
 }

@@ -4,7 +4,8 @@
 use crate::port::{ClassSetup, Order, Port, Setup, Status, TENANTS};
 use ktsn_model::AdminPort;
 use ktsn_sched::{
-    ClassOptions, Decision, Frame, GateProgram, Refused, Shaper, Strategy, TimeAware, TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Refused, Shaper, Strategy, TimeAware,
+    TimeAwareOptions,
 };
 use ktsn_time::{Nanos, Now};
 
@@ -17,18 +18,17 @@ fn options(class: ClassSetup) -> ClassOptions {
         queue_max_sdu: class.queue_max_sdu,
         shaper: match class.idle_slope {
             None => Shaper::StrictPriority,
-            Some(idle_slope) => Shaper::CreditBased { idle_slope },
+            Some(idle_slope) => Shaper::CreditBased(CreditOptions::new(idle_slope)),
         },
     }
 }
 
 pub(crate) fn time_aware(setup: &Setup) -> TimeAware {
     TimeAware::new(TimeAwareOptions {
-        capacity: setup.capacity,
-        tenants: TENANTS as usize,
         link_speed: setup.link_speed,
         hand_over: Nanos::new(setup.hand_over as i64),
         classes: setup.classes.map(options),
+        ..TimeAwareOptions::gates(setup.capacity, TENANTS as usize)
     })
 }
 

@@ -9,7 +9,8 @@ use ktsn_sched::policing::{
     Police, PolicingConfig, StreamFilter, StreamGate, StreamGateEntry, StreamGateProgram, StreamGateState,
 };
 use ktsn_sched::{
-    ClassOptions, Decision, Frame, FrameId, GateProgram, Shaper, Strategy as _, TimeAware, TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, FrameId, GateProgram, Shaper, Strategy as _, TimeAware,
+    TimeAwareOptions,
 };
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use proptest::prelude::*;
@@ -112,14 +113,13 @@ proptest! {
         calls in prop::collection::vec((call(), instant(), instant()), 1..24),
     ) {
         let shaper =
-            if is_shaped { Shaper::CreditBased { idle_slope: 1_000_000 } } else { Shaper::StrictPriority };
+            if is_shaped { Shaper::CreditBased(CreditOptions::new(1_000_000)) } else { Shaper::StrictPriority };
         let mut gates = TimeAware::new(TimeAwareOptions {
-            capacity: 64,
-            tenants: 4,
-            link_speed: Some(1_000_000_000),
-            hand_over: Nanos::new(500),
-            classes: [ClassOptions { shaper, ..ClassOptions::default() }; TrafficClass::COUNT],
-        });
+link_speed: Some(1_000_000_000),
+hand_over: Nanos::new(500),
+classes: [ClassOptions { shaper, ..ClassOptions::default() }; TrafficClass::COUNT],
+..TimeAwareOptions::gates(64, 4)
+});
         for (id, (call, tai, monotonic)) in calls.iter().enumerate() {
             let now = Now { tai: Tai::from_nanos(*tai), monotonic: Monotonic::from_nanos(*monotonic) };
             match call {

@@ -5,7 +5,7 @@
 use crate::{at, metered};
 use ktsn_model::{DropReason, LatePolicy, Priority, TrafficClass};
 use ktsn_sched::policing::{FlowMeter, Judged};
-use ktsn_sched::{CreditBased, CreditBasedOptions, Decision, Frame, FrameId, Strategy as _};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, TxTime};
 use proptest::prelude::*;
 
@@ -38,9 +38,8 @@ fn delays(
     gather_at: Option<u64>,
 ) -> Vec<u64> {
     let mut police = metered(meter);
-    let options =
-        CreditBasedOptions { capacity: 10_000, tenants: 1, link_speed: Some(LINK), classes: [None; 8] };
-    let mut link = CreditBased::new(options);
+    let options = TimeAwareOptions::credit_based(10_000, 1, Some(LINK), [None; 8]);
+    let mut link = TimeAware::new(options);
     let mut arrivals: Vec<(u64, Frame)> = Vec::new();
     for (&due, id) in victims.iter().zip(0..) {
         arrivals.push((due, frame(id, VICTIM, victim_class, 84, None, due)));

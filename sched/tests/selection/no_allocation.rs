@@ -3,7 +3,7 @@
 
 use crate::flood::flood;
 use crate::sys;
-use ktsn_sched::EarliestTxTime;
+use ktsn_sched::{TimeAware, TimeAwareOptions};
 use std::hint::black_box;
 
 #[test]
@@ -15,5 +15,5 @@ fn the_counter_counts() {
 
 #[test]
 fn nothing_allocates_after_new() {
-    flood(&mut EarliestTxTime::new(512, 4), 40, 7);
+    flood(&mut TimeAware::new(TimeAwareOptions::tx_time(512, 4)), 40, 7);
 }

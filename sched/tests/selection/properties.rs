@@ -6,7 +6,7 @@ use crate::events::{Asks, Event, Sent, advance, begin, event, forward_event, sen
 use crate::reference::Reference;
 use crate::world::{self, decide_all, has_come, now};
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_sched::{Decision, EarliestTxTime, Frame, Strategy as _};
+use ktsn_sched::{Decision, Frame, Strategy as _, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ fn run(
     events: &[Event],
     mut seen: impl FnMut(Now, &Decision, &HashMap<u64, Frame>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
-    let mut selection = EarliestTxTime::new(capacity, 4);
+    let mut selection = TimeAware::new(TimeAwareOptions::tx_time(capacity, 4));
     let mut queued: HashMap<u64, Frame> = HashMap::new();
     let mut at = begin;
     for (id, event) in events.iter().enumerate() {
@@ -57,7 +57,7 @@ proptest! {
         capacity in 0usize..24,
         events in prop::collection::vec(event(), 0..120),
     ) {
-        let (mut selection, mut reference) = (EarliestTxTime::new(capacity, 4), Reference::new(capacity, 4));
+        let (mut selection, mut reference) = (TimeAware::new(TimeAwareOptions::tx_time(capacity, 4)), Reference::new(capacity, 4));
         let mut at = begin;
         for (id, event) in events.iter().enumerate() {
             match event {
@@ -94,7 +94,7 @@ proptest! {
     /// offered = refused + transmitted + dropped + removed + still queued, each frame once and unchanged.
     #[test]
     fn conservation(begin in begin(), capacity in 0usize..24, events in prop::collection::vec(event(), 0..120)) {
-        let mut selection = EarliestTxTime::new(capacity, 4);
+        let mut selection = TimeAware::new(TimeAwareOptions::tx_time(capacity, 4));
         let (mut at, mut offered, mut gone) = (begin, HashMap::new(), HashMap::new());
         let leave = |gone: &mut HashMap<u64, Frame>, frame: Frame| {
             prop_assert!(gone.insert(frame.id.0, frame).is_none(), "twice: {frame:?}");
@@ -196,7 +196,7 @@ proptest! {
         ahead in 0u64..1_000,
         spans in prop::collection::vec((0u64..20, any::<bool>()), 0..200),
     ) {
-        let mut selection = EarliestTxTime::new(spans.len(), 4);
+        let mut selection = TimeAware::new(TimeAwareOptions::tx_time(spans.len(), 4));
         for (id, (span, on_tai)) in spans.iter().enumerate() {
             let at = 50 + span + if *on_tai { ahead } else { 0 };
             let frame = world::frame(id as u64, Some(tx_time(at, *on_tai)));
@@ -214,7 +214,7 @@ proptest! {
         offers in prop::collection::vec(sent(), 0..24),
     ) {
         let begin = now(40, 40 + ahead);
-        let (mut polled, mut jumped) = (EarliestTxTime::new(24, 4), EarliestTxTime::new(24, 4));
+        let (mut polled, mut jumped) = (TimeAware::new(TimeAwareOptions::tx_time(24, 4)), TimeAware::new(TimeAwareOptions::tx_time(24, 4)));
         for (id, sent) in offers.iter().enumerate() {
             let sent = Sent { horizon: sent.horizon.clamp(0, 40), ..sent.clone() };
             let frame = sent.frame(id as u64, begin);
@@ -273,7 +273,7 @@ proptest! {
             pushed_at: Monotonic::from_nanos(frame.pushed_at.as_nanos() + shift_monotonic),
             ..frame
         };
-        let (mut here, mut there) = (EarliestTxTime::new(16, 4), EarliestTxTime::new(16, 4));
+        let (mut here, mut there) = (TimeAware::new(TimeAwareOptions::tx_time(16, 4)), TimeAware::new(TimeAwareOptions::tx_time(16, 4)));
         let mut at = begin;
         for (id, event) in events.iter().enumerate() {
             match event {
@@ -320,14 +320,14 @@ proptest! {
         pauses in prop::collection::vec(1u64..8, 1..20),
     ) {
         let begin = now(100, 130);
-        let mut plain = EarliestTxTime::new(kept.len(), 4);
+        let mut plain = TimeAware::new(TimeAwareOptions::tx_time(kept.len(), 4));
         for (id, sent) in kept.iter().enumerate() {
             let frame = Frame { late: LatePolicy::Send, horizon: Nanos::MAX, ..sent.frame(id as u64, begin) };
             let fits = plain.offer(frame, begin).is_ok();
             // Frames with a fault of their own leave a gap; an ordinary one fills it.
             prop_assert!(fits || plain.offer(world::frame(id as u64, None), begin).is_ok());
         }
-        let mut flooded = EarliestTxTime::new(kept.len(), 4);
+        let mut flooded = TimeAware::new(TimeAwareOptions::tx_time(kept.len(), 4));
         for (id, sent) in kept.iter().enumerate() {
             let frame = Frame { late: LatePolicy::Send, horizon: Nanos::MAX, ..sent.frame(id as u64, begin) };
             if flooded.offer(frame, begin).is_err() {

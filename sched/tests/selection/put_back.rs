@@ -3,21 +3,15 @@
 
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
 use ktsn_model::LatePolicy;
-use ktsn_sched::{
-    ClassOptions, CreditBased, CreditBasedOptions, Decision, EarliestTxTime, Frame, FrameId, Order, Strategy,
-    StrictPriority, TimeAware, TimeAwareOptions,
-};
+use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 
 const ROOM: usize = 16;
 
 fn time_aware(order: Order) -> Box<dyn Strategy> {
     Box::new(TimeAware::new(TimeAwareOptions {
-        capacity: ROOM,
-        tenants: 4,
-        link_speed: None,
-        hand_over: Nanos::ZERO,
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
+        ..TimeAwareOptions::gates(ROOM, 4)
     }))
 }
 
@@ -25,14 +19,9 @@ fn strategies() -> [Box<dyn Strategy>; 5] {
     [
         time_aware(Order::Fifo),
         time_aware(Order::TxTime),
-        Box::new(EarliestTxTime::new(ROOM, 4)),
-        Box::new(StrictPriority::new(ROOM, 4)),
-        Box::new(CreditBased::new(CreditBasedOptions {
-            capacity: ROOM,
-            tenants: 4,
-            link_speed: None,
-            classes: [None; 8],
-        })),
+        Box::new(TimeAware::new(TimeAwareOptions::tx_time(ROOM, 4))),
+        Box::new(TimeAware::new(TimeAwareOptions::strict_priority(ROOM, 4))),
+        Box::new(TimeAware::new(TimeAwareOptions::credit_based(ROOM, 4, None, [None; 8]))),
     ]
 }
 

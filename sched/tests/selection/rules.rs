@@ -3,7 +3,7 @@
 
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_sched::{Decision, EarliestTxTime, Frame, FrameId, Refused, Strategy};
+use ktsn_sched::{Decision, Frame, FrameId, Refused, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, TxTime};
 
 /// TAI is 1,000 ahead of MONOTONIC in these tests unless it steps.
@@ -19,7 +19,7 @@ fn refusal(frame: Frame, reason: DropReason) -> Result<(), Refused> {
 
 #[test]
 fn a_future_frame_waits_and_leaves_at_its_txtime() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let f = pushed(1, tai(AHEAD + 50), 10);
     assert_eq!(s.offer(f, now(20, AHEAD + 20)), Ok(()));
     assert_eq!(s.decide(now(49, AHEAD + 49)), Decision::WakeAt { at: tai(AHEAD + 50), next: FrameId(1) });
@@ -32,7 +32,7 @@ fn a_future_frame_waits_and_leaves_at_its_txtime() {
 
 #[test]
 fn late_by_clock_is_dropped_on_tai_and_sent_at_once_on_monotonic() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let at = now(20, AHEAD + 20);
     let on_tai = pushed(1, tai(AHEAD + 9), 10);
     assert_eq!(s.offer(on_tai, at), refusal(on_tai, DropReason::Missed));
@@ -47,7 +47,7 @@ fn late_by_clock_is_dropped_on_tai_and_sent_at_once_on_monotonic() {
 
 #[test]
 fn a_txtime_equal_to_pushed_at_is_on_time_on_both_clocks() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let at = now(20, AHEAD + 20);
     for (id, tx_time) in [(1, tai(AHEAD + 10)), (2, mono(10))] {
         let f = Frame { late: LatePolicy::Drop, ..pushed(id, tx_time, 10) };
@@ -63,7 +63,7 @@ fn a_txtime_equal_to_pushed_at_is_on_time_on_both_clocks() {
 fn the_policies_drop_and_send_hold_for_both_clocks() {
     let at = now(20, AHEAD + 20);
     for tx_time in [tai(AHEAD + 9), mono(9)] {
-        let mut s = EarliestTxTime::new(4, 4);
+        let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
         let dropped = Frame { late: LatePolicy::Drop, ..pushed(1, tx_time, 10) };
         assert_eq!(s.offer(dropped, at), refusal(dropped, DropReason::Missed));
         // An overrun limit of zero does not touch a late frame, however long it waits.
@@ -80,7 +80,7 @@ fn the_policies_drop_and_send_hold_for_both_clocks() {
 fn zero_is_invalid_on_tai_and_no_transmit_time_on_monotonic() {
     let at = now(20, AHEAD + 20);
     for late in [LatePolicy::ByClock, LatePolicy::Drop, LatePolicy::Send] {
-        let mut s = EarliestTxTime::new(4, 4);
+        let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
         let on_tai = Frame { late, ..pushed(1, tai(0), 10) };
         assert_eq!(s.offer(on_tai, at), refusal(on_tai, DropReason::InvalidTime));
         let on_mono = Frame { late, ..pushed(2, mono(0), 10) };
@@ -94,7 +94,7 @@ fn zero_is_invalid_on_tai_and_no_transmit_time_on_monotonic() {
 
 #[test]
 fn pushed_at_in_the_future_counts_as_now() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let at = now(20, AHEAD + 20);
     // By its own word it was sent at 90 for 30: a lie, and not late.
     let lying = pushed(1, tai(AHEAD + 30), 90);
@@ -107,7 +107,7 @@ fn pushed_at_in_the_future_counts_as_now() {
 
 #[test]
 fn pushed_at_in_the_far_past_only_makes_its_own_frame_an_overrun() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let at = now(5_000, AHEAD + 5_000);
     let lying = Frame { overrun_limit: Nanos::new(100), ..pushed(1, tai(AHEAD + 10), 0) };
     assert_eq!(s.offer(lying, at), Ok(()));
@@ -116,7 +116,7 @@ fn pushed_at_in_the_far_past_only_makes_its_own_frame_an_overrun() {
 
 #[test]
 fn the_horizon_is_inclusive() {
-    let mut s = EarliestTxTime::new(4, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
     let at = now(20, AHEAD + 20);
     for (id, tx_time, beyond) in [(1, tai(AHEAD + 30), tai(AHEAD + 31)), (2, mono(30), mono(31))] {
         let far = Frame { horizon: Nanos::new(10), ..pushed(id, tx_time, 10) };
@@ -142,7 +142,7 @@ fn overrun_is_sent_up_to_the_limit_and_dropped_beyond() {
         (on_monotonic, LatePolicy::Drop, true),
     ] {
         for later in [100, 101] {
-            let mut s = EarliestTxTime::new(4, 4);
+            let mut s = TimeAware::new(TimeAwareOptions::tx_time(4, 4));
             let f = Frame { late, overrun_limit: Nanos::new(100), ..pushed(1, tx_time, 10) };
             assert_eq!(s.offer(f, now(20, AHEAD + 20)), Ok(()));
             let expected = if later > 100 && is_limited {
@@ -158,7 +158,7 @@ fn overrun_is_sent_up_to_the_limit_and_dropped_beyond() {
 
 #[test]
 fn late_and_untimed_frames_leave_in_order_of_sending_then_arrival_before_future_ones() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     for f in [
         pushed(1, mono(21), 10),
         pushed(2, mono(9), 10),
@@ -183,7 +183,7 @@ fn a_stream_keeps_its_order_through_a_stall_of_program_and_worker() {
                 overrun_limit: limit,
                 ..pushed(id, tx_time, at)
             };
-            let mut s = EarliestTxTime::new(8, 4);
+            let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
             let stream = [
                 sent(1, clock(1_000), 1_950), // late
                 sent(2, clock(1_960), 1_960), // on time
@@ -203,7 +203,7 @@ fn a_stream_keeps_its_order_through_a_stall_of_program_and_worker() {
 /// Who claims to have sent long ago gains what a TxTime in the past gains, and no more.
 #[test]
 fn what_a_senders_word_gains_it_is_bounded_by_the_overrun_limit() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     let honest = Frame { overrun_limit: Nanos::new(100), ..pushed(1, mono(1_899), 1_890) };
     let claims = [(2, Some(mono(5)), 6), (3, None, 0)].map(|(id, tx_time, at)| Frame {
         late: LatePolicy::Send,
@@ -219,7 +219,7 @@ fn what_a_senders_word_gains_it_is_bounded_by_the_overrun_limit() {
 
 #[test]
 fn a_higher_class_goes_first_once_it_is_due_and_not_before() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     for (id, at, of_class) in [(1, 30, 0), (2, 40, 7), (3, 25, 3)] {
         let f = Frame { class: class(of_class), ..pushed(id, mono(at), 10) };
         assert_eq!(s.offer(f, now(20, 0)), Ok(()));
@@ -233,7 +233,7 @@ fn a_higher_class_goes_first_once_it_is_due_and_not_before() {
 
 #[test]
 fn wake_at_names_the_frame_that_will_be_chosen_among_equals() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     let at = now(20, AHEAD + 20);
     for (id, tx_time, of_class) in [(1, mono(30), 0), (2, mono(30), 7), (3, tai(AHEAD + 30), 7)] {
         assert_eq!(s.offer(Frame { class: class(of_class), ..pushed(id, tx_time, 10) }, at), Ok(()));
@@ -244,7 +244,7 @@ fn wake_at_names_the_frame_that_will_be_chosen_among_equals() {
 
 #[test]
 fn a_step_of_tai_is_seen_by_the_next_decision() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     let at = now(20, AHEAD + 20);
     let limited = Frame { overrun_limit: Nanos::new(500), ..pushed(1, tai(AHEAD + 60), 10) };
     assert_eq!(s.offer(limited, at), Ok(()));
@@ -262,7 +262,7 @@ fn a_step_of_tai_is_seen_by_the_next_decision() {
 
 #[test]
 fn a_late_tai_frame_is_not_early_after_a_step_back() {
-    let mut s = EarliestTxTime::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(8, 4));
     let f = Frame { late: LatePolicy::Send, ..pushed(1, tai(AHEAD + 5), 10) };
     assert_eq!(s.offer(f, now(20, AHEAD + 20)), Ok(()));
     // It waits until the instant of its sending comes round again, which is after its TxTime.
@@ -272,7 +272,7 @@ fn a_late_tai_frame_is_not_early_after_a_step_back() {
 
 #[test]
 fn a_full_queue_refuses_and_disturbs_nothing() {
-    let mut s = EarliestTxTime::new(2, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(2, 4));
     let at = now(20, 0);
     for f in [pushed(1, mono(30), 10), pushed(2, mono(40), 10)] {
         assert_eq!(s.offer(f, at), Ok(()));
@@ -291,7 +291,7 @@ fn a_full_queue_refuses_and_disturbs_nothing() {
 
 #[test]
 fn a_queue_without_room_refuses_everything() {
-    let mut s = EarliestTxTime::new(0, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(0, 4));
     let f = frame(1, None);
     assert_eq!(s.offer(f, now(1, 1)), refusal(f, DropReason::QueueFull));
     assert_eq!(s.decide(now(1, 1)), Decision::Idle);
@@ -299,7 +299,7 @@ fn a_queue_without_room_refuses_everything() {
 
 #[test]
 fn remove_takes_what_is_named_and_keeps_the_order_of_the_rest() {
-    let mut s = EarliestTxTime::new(64, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::tx_time(64, 4));
     for id in 0..64 {
         let f = Frame { tenant: (id % 3) as u32, ..pushed(id, mono(1_000 - id * 7), 10) };
         assert_eq!(s.offer(f, now(20, 0)), Ok(()));
@@ -323,6 +323,6 @@ fn remove_takes_what_is_named_and_keeps_the_order_of_the_rest() {
 #[test]
 fn a_refusal_reads_as_a_sentence() {
     let f = frame(1, Some(tai(0)));
-    let refused = EarliestTxTime::new(1, 4).offer(f, now(1, 1)).unwrap_err();
+    let refused = TimeAware::new(TimeAwareOptions::tx_time(1, 4)).offer(f, now(1, 1)).unwrap_err();
     assert_eq!(refused.to_string(), "refused: invalid_time");
 }

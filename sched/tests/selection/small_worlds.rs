@@ -5,7 +5,7 @@ use crate::reference::Reference;
 use crate::sequences::sequences;
 use crate::world::{class, mono, now, tai};
 use ktsn_model::LatePolicy;
-use ktsn_sched::{Decision, EarliestTxTime, Frame, Strategy};
+use ktsn_sched::{Decision, Frame, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 /// Instants of the small clocks; frames arrive at 2, so that 0 and 1 are past and 3 and 4 to come.
@@ -34,13 +34,16 @@ fn frames(policies: &[LatePolicy]) -> Vec<Frame> {
 }
 
 struct Pair {
-    ours: EarliestTxTime,
+    ours: TimeAware,
     reference: Reference,
 }
 
 impl Pair {
     fn new(capacity: usize) -> Self {
-        Self { ours: EarliestTxTime::new(capacity, 4), reference: Reference::new(capacity, 4) }
+        Self {
+            ours: TimeAware::new(TimeAwareOptions::tx_time(capacity, 4)),
+            reference: Reference::new(capacity, 4),
+        }
     }
     fn offer(&mut self, frame: Frame, now: Now) {
         assert_eq!(self.ours.offer(frame, now), self.reference.offer(frame, now));

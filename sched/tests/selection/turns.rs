@@ -6,10 +6,7 @@ use crate::events::{self, Event, advance, begin, step_tai};
 use crate::reference::Reference;
 use crate::sequences::sequences;
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
-use ktsn_sched::{
-    ClassOptions, Decision, EarliestTxTime, Frame, FrameId, Order, Strategy, StrictPriority, TimeAware,
-    TimeAwareOptions,
-};
+use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, Strategy, TimeAware, TimeAwareOptions};
 use ktsn_time::{Nanos, Now, TxTime};
 use proptest::prelude::{
     Just, Strategy as Draw, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -19,20 +16,23 @@ use std::collections::HashMap;
 
 fn time_aware(order: Order, capacity: usize, tenants: usize) -> Box<dyn Strategy> {
     Box::new(TimeAware::new(TimeAwareOptions {
-        capacity,
-        tenants,
-        link_speed: None,
-        hand_over: Nanos::ZERO,
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
+        ..TimeAwareOptions::gates(capacity, tenants)
     }))
 }
 
 /// Strategies in TxTime order within an attachment, and those in order of arrival.
 fn strategies(by_arrival: bool, capacity: usize, tenants: usize) -> [Box<dyn Strategy>; 2] {
     if by_arrival {
-        [Box::new(StrictPriority::new(capacity, tenants)), time_aware(Order::Fifo, capacity, tenants)]
+        [
+            Box::new(TimeAware::new(TimeAwareOptions::strict_priority(capacity, tenants))),
+            time_aware(Order::Fifo, capacity, tenants),
+        ]
     } else {
-        [Box::new(EarliestTxTime::new(capacity, tenants)), time_aware(Order::TxTime, capacity, tenants)]
+        [
+            Box::new(TimeAware::new(TimeAwareOptions::tx_time(capacity, tenants))),
+            time_aware(Order::TxTime, capacity, tenants),
+        ]
     }
 }
 

@@ -6,24 +6,24 @@ use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, transmitted};
 use ktsn_sched::{
-    CreditBased, CreditBasedOptions, CreditOptions, Decision, Frame, FrameId, Strategy as _, StrictPriority,
+    CreditOptions, Decision, Frame, FrameId, Shaper, Strategy as _, TimeAware, TimeAwareOptions,
 };
 use ktsn_time::{Nanos, Now, TxTime};
 use proptest::prelude::*;
 
 const GBIT: u64 = 1_000_000_000;
 
-fn options(link_speed: Option<u64>, shaped: &[(u8, CreditOptions)]) -> CreditBasedOptions {
+fn options(link_speed: Option<u64>, shaped: &[(u8, CreditOptions)]) -> TimeAwareOptions {
     let mut classes = [None; 8];
     for &(class, credit) in shaped {
         classes[usize::from(class)] = Some(credit);
     }
-    CreditBasedOptions { capacity: 64, tenants: 4, link_speed, classes }
+    TimeAwareOptions::credit_based(64, 4, link_speed, classes)
 }
 
 #[test]
 fn clause_8_6_8_2_a_class_in_debt_lets_others_pass_and_returns_in_time() {
-    let mut s = CreditBased::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 10))]));
+    let mut s = TimeAware::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 10))]));
     for (id, value) in [(0, 6), (1, 6), (2, 0)] {
         let f = Frame { class: class(value), wire_octets: 125, ..frame(id, None) };
         s.offer(f, now(1_000, 1_000)).unwrap();
@@ -39,7 +39,7 @@ fn clause_8_6_8_2_a_class_in_debt_lets_others_pass_and_returns_in_time() {
 
 #[test]
 fn waiting_for_a_distant_txtime_saves_up_nothing() {
-    let mut s = CreditBased::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
+    let mut s = TimeAware::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
     for id in 0..2 {
         let f = Frame { class: class(6), wire_octets: 125, ..frame(id, Some(mono(1_000_000))) };
         s.offer(f, now(1_000, 1_000)).unwrap();
@@ -51,7 +51,7 @@ fn waiting_for_a_distant_txtime_saves_up_nothing() {
 
 #[test]
 fn clause_8_6_8_2_credit_saved_up_during_interference_is_a_burst_afterwards() {
-    let mut s = CreditBased::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
+    let mut s = TimeAware::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
     s.offer(Frame { wire_octets: 500, ..frame(0, None) }, now(0, 0)).unwrap();
     assert_eq!(transmitted(&[s.decide(now(0, 0))]), [0]);
     for id in 1..6 {
@@ -61,12 +61,12 @@ fn clause_8_6_8_2_credit_saved_up_during_interference_is_a_burst_afterwards() {
     for (id, at) in [(1, 4_000), (2, 5_000), (3, 6_000), (4, 7_000), (5, 8_000)] {
         assert_eq!(transmitted(&[s.decide(now(at, at))]), [id]);
     }
-    assert_eq!(s.credit(class(6)).map(|credit| credit.bits()), Some(-500));
+    assert_eq!(s.credit(class(6), now(8_000, 8_000)).map(|credit| credit.bits()), Some(-500));
 }
 
 #[test]
 fn removal_counts_as_of_the_last_offer() {
-    let mut s = CreditBased::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
+    let mut s = TimeAware::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
     let of_six = |id, tx_time| Frame { class: class(6), wire_octets: 125, ..frame(id, tx_time) };
     s.offer(Frame { class: class(7), wire_octets: 500, ..frame(0, None) }, now(10_000, 0)).unwrap();
     assert_eq!(transmitted(&[s.decide(now(10_000, 0))]), [0]);
@@ -76,7 +76,7 @@ fn removal_counts_as_of_the_last_offer() {
     s.offer(frame(3, None), now(13_000, 3_000)).unwrap();
     s.remove(&mut |f| f.tenant == 1, &mut |_| ());
     assert_eq!(transmitted(&[s.decide(now(14_000, 4_000))]), [2]);
-    assert_eq!(s.credit(class(6)).map(|credit| credit.bits()), Some(2_000 - 500));
+    assert_eq!(s.credit(class(6), now(14_000, 4_000)).map(|credit| credit.bits()), Some(2_000 - 500));
 }
 
 /// Small worlds: frames of few octets, slow links, so that everything happens within some hundred nanoseconds.
@@ -88,7 +88,7 @@ fn small(sent: &Sent, id: u64, at: Now) -> Frame {
     Frame { wire_octets: (id % 7) as u32, ..frame }
 }
 
-fn shaped() -> impl Strategy<Value = CreditBasedOptions> {
+fn shaped() -> impl Strategy<Value = TimeAwareOptions> {
     let limit = || prop::option::weighted(0.3, 0u64..40);
     let credit = (GBIT / 8..8 * GBIT, limit(), limit())
         .prop_map(|(idle_slope, hi_credit, lo_credit)| CreditOptions { idle_slope, hi_credit, lo_credit });
@@ -102,12 +102,20 @@ fn shaped() -> impl Strategy<Value = CreditBasedOptions> {
         for credit in classes.iter_mut().flatten() {
             credit.idle_slope = credit.idle_slope.min(link_speed.unwrap_or(u64::MAX));
         }
-        CreditBasedOptions { capacity: 24, tenants: 4, link_speed, classes }
+        TimeAwareOptions::credit_based(24, 4, link_speed, classes)
+    })
+}
+
+/// The credits of the classes, for the reference.
+fn credits(options: &TimeAwareOptions) -> [Option<CreditOptions>; 8] {
+    options.classes.map(|class| match class.shaper {
+        Shaper::CreditBased(credit) => Some(credit),
+        Shaper::StrictPriority => None,
     })
 }
 
 /// Everything that is decided at one instant is the same on both sides, and with a quiet link so are the credits.
-fn settle(ours: &mut CreditBased, theirs: &mut Reference, at: Now) -> Result<(), TestCaseError> {
+fn settle(ours: &mut TimeAware, theirs: &mut Reference, at: Now) -> Result<(), TestCaseError> {
     loop {
         let decision = ours.decide(at);
         prop_assert_eq!(decision, theirs.decide());
@@ -116,7 +124,7 @@ fn settle(ours: &mut CreditBased, theirs: &mut Reference, at: Now) -> Result<(),
         }
     }
     for value in (0..8).filter(|_| !theirs.is_on_wire()) {
-        let credit = ours.credit(class(value)).map(|credit| i128::from(credit.bits()));
+        let credit = ours.credit(class(value), at).map(|credit| i128::from(credit.bits()));
         prop_assert_eq!(credit, theirs.credit(value), "class {}", value);
     }
     Ok(())
@@ -132,8 +140,8 @@ proptest! {
         events in prop::collection::vec(event(), 0..120),
     ) {
         let mut at = now(begin.0, begin.1);
-        let mut ours = CreditBased::new(options);
-        let mut theirs = Reference::new(options.capacity, options.link_speed, options.classes, at);
+        let mut ours = TimeAware::new(options);
+        let mut theirs = Reference::new(options.capacity, options.link_speed, credits(&options), at);
         let mut told = now(0, 0);
         for (id, event) in events.iter().enumerate() {
             match event {
@@ -182,27 +190,6 @@ proptest! {
         settle(&mut ours, &mut theirs, at)?;
     }
 
-    #[test]
-    fn without_credits_and_link_it_is_strict_priority(events in prop::collection::vec(event(), 0..120)) {
-        let (mut at, mut credit, mut strict) =
-            (now(1_000, 2_000), CreditBased::new(options(None, &[])), StrictPriority::new(64, 4));
-        for (id, event) in events.iter().enumerate() {
-            match event {
-                Event::Offer(sent) => {
-                    let frame = sent.frame(id as u64, at);
-                    prop_assert_eq!(credit.offer(frame, at), strict.offer(frame, at));
-                }
-                Event::Decide => prop_assert_eq!(credit.decide(at), strict.decide(at)),
-                Event::Remove { tenant } => {
-                    credit.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-                    strict.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-                }
-                Event::Advance(span) => advance(&mut at, *span),
-                Event::StepTai(span) => step_tai(&mut at, *span),
-            }
-        }
-    }
-
     /// Of a class that floods, no span of time carries more than idleSlope gives plus hiCredit plus one frame, and a class that always
     /// waits gets its share: never less than idleSlope gives, but for what interference holds back.
     #[test]
@@ -212,7 +199,7 @@ proptest! {
         others in prop::collection::vec((0u64..100_000, 64u32..1_600, prop::sample::select(vec![0u8, 7])), 0..20),
     ) {
         let credit = CreditOptions::with_limits(slope, GBIT, 1_600, octets);
-        let mut s = CreditBased::new(options(Some(GBIT), &[(5, CreditOptions { lo_credit: None, ..credit })]));
+        let mut s = TimeAware::new(options(Some(GBIT), &[(5, CreditOptions { lo_credit: None, ..credit })]));
         let hi_credit = i128::from(credit.hi_credit.unwrap_or(0));
         let mut others = others;
         others.sort_unstable();
@@ -258,7 +245,7 @@ proptest! {
 
     #[test]
     fn never_early_and_conserved(options in shaped(), events in prop::collection::vec(event(), 0..120)) {
-        let (mut s, mut at, mut queued) = (CreditBased::new(options), now(1_000, 5_000), Vec::<Frame>::new());
+        let (mut s, mut at, mut queued) = (TimeAware::new(options), now(1_000, 5_000), Vec::<Frame>::new());
         for (id, event) in events.iter().enumerate() {
             match event {
                 Event::Offer(sent) => {
@@ -289,7 +276,7 @@ proptest! {
         frames in prop::collection::vec((0u8..8, 0u32..8, prop::option::of(0u64..200)), 0..20),
     ) {
         let run = |jump: bool| {
-            let (mut s, mut at, mut sent) = (CreditBased::new(options), 1_000u64, Vec::new());
+            let (mut s, mut at, mut sent) = (TimeAware::new(options), 1_000u64, Vec::new());
             for (id, &(value, wire_octets, ahead)) in frames.iter().enumerate() {
                 let tx_time = ahead.map(|ahead| mono(at + ahead));
                 let f = Frame { class: class(value), wire_octets, ..frame(id as u64, tx_time) };

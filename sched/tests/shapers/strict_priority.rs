@@ -5,13 +5,13 @@ use crate::events::{Event, advance, begin, event, forward_event, step_tai};
 use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, tai, transmitted};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, StrictPriority};
+use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use proptest::prelude::*;
 
 #[test]
 fn clause_8_6_8_1_highest_class_first_whatever_the_order_of_arrival() {
-    let mut s = StrictPriority::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::strict_priority(8, 4));
     for (id, value) in [(0, 0), (1, 7), (2, 3), (3, 7), (4, 0)] {
         s.offer(Frame { class: class(value), ..frame(id, None) }, now(5, 5)).unwrap();
     }
@@ -20,7 +20,7 @@ fn clause_8_6_8_1_highest_class_first_whatever_the_order_of_arrival() {
 
 #[test]
 fn first_in_first_out_although_the_second_is_due_first() {
-    let mut s = StrictPriority::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::strict_priority(8, 4));
     s.offer(frame(0, Some(mono(100))), now(10, 10)).unwrap();
     s.offer(frame(1, Some(mono(50))), now(10, 10)).unwrap();
     assert_eq!(s.decide(now(60, 60)), Decision::WakeAt { at: mono(100), next: FrameId(0) });
@@ -29,7 +29,7 @@ fn first_in_first_out_although_the_second_is_due_first() {
 
 #[test]
 fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
-    let mut s = StrictPriority::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::strict_priority(8, 4));
     s.offer(Frame { class: class(7), ..frame(0, Some(tai(100))) }, now(10, 10)).unwrap();
     s.offer(frame(1, None), now(10, 10)).unwrap();
     let wake = Decision::WakeAt { at: tai(100), next: FrameId(0) };
@@ -39,7 +39,7 @@ fn a_class_that_waits_for_its_txtime_does_not_hold_up_another() {
 
 #[test]
 fn kept_waiting_beyond_its_limit_by_its_own_class_is_an_overrun() {
-    let mut s = StrictPriority::new(8, 4);
+    let mut s = TimeAware::new(TimeAwareOptions::strict_priority(8, 4));
     let limit = Nanos::new(20);
     s.offer(frame(0, Some(tai(100))), now(10, 10)).unwrap();
     s.offer(Frame { overrun_limit: limit, ..frame(1, Some(tai(79))) }, now(10, 10)).unwrap();
@@ -67,7 +67,7 @@ proptest! {
         events in prop::collection::vec(event(), 0..120),
     ) {
         let mut at = begin;
-        let (mut ours, mut theirs) = (StrictPriority::new(capacity, 4), Reference::new(capacity, None, [None; 8], at));
+        let (mut ours, mut theirs) = (TimeAware::new(TimeAwareOptions::strict_priority(capacity, 4)), Reference::new(capacity, None, [None; 8], at));
         for (id, event) in events.iter().enumerate() {
             match event {
                 Event::Offer(sent) => {
@@ -95,7 +95,7 @@ proptest! {
         begin in begin(),
         events in prop::collection::vec(forward_event(), 0..120),
     ) {
-        let (mut s, mut at) = (StrictPriority::new(64, 4), begin);
+        let (mut s, mut at) = (TimeAware::new(TimeAwareOptions::strict_priority(64, 4)), begin);
         let mut queued: Vec<Frame> = Vec::new();
         for (id, event) in events.iter().enumerate() {
             match event {

@@ -1,41 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leaves of the tree: typed values, or a fault that says what was expected.
+//! Leaves of the tree: typed values, or a fault that says what was expected. A fault never stops the reading.
+
+use std::cell::RefCell;
+use std::fmt::Display;
 
 use crate::fault::{Fault, Position, shown};
 use crate::tree::{Kind, Node};
 use crate::units::NumberError;
 
-/// Whose rule it is when no clause says so.
+/// The rule that a fault names where no clause applies.
 pub(super) const FORMAT: &str = "KTSN schedule format";
 
-/// Collects faults and goes on.
-#[derive(Default)]
-pub(super) struct Reader {
-    pub(super) faults: Vec<Fault>,
+/// The faults that were found so far.
+pub(super) type Found = RefCell<Vec<Fault>>;
+
+/// A value of the text and its path.
+pub(super) struct Leaf<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: String,
+    found: &'a Found,
 }
 
 /// The fields of one mapping.
 pub(super) struct Fields<'a> {
-    pub(super) path: String,
-    pub(super) at: Position,
-    found: Vec<(&'static str, &'a Node)>,
+    mapping: Leaf<'a>,
+    fields: Vec<(&'static str, &'a Node)>,
 }
 
-impl<'a> Fields<'a> {
-    /// The value of a field and its path.
-    pub(super) fn get(&self, leaf: &str) -> Option<(&'a Node, String)> {
-        let (_, node) = self.found.iter().find(|(known, _)| *known == leaf)?;
-        Some((node, join(&self.path, leaf)))
-    }
-}
-
-/// What a number may be.
+/// The numbers that a leaf takes.
 pub(super) struct Number {
-    pub(super) parse: fn(&str) -> Result<i128, NumberError>,
-    pub(super) min: i128,
-    pub(super) max: i128,
+    parse: fn(&str) -> Result<i128, NumberError>,
+    min: i128,
+    max: i128,
     pub(super) expected: &'static str,
     pub(super) rule: &'static str,
+}
+
+impl Number {
+    /// A number from `min` to `max`, as `parse` reads it.
+    pub(super) const fn new(
+        parse: fn(&str) -> Result<i128, NumberError>,
+        min: i128,
+        max: i128,
+        expected: &'static str,
+        rule: &'static str,
+    ) -> Self {
+        Self { parse, min, max, expected, rule }
+    }
 }
 
 pub(super) fn join(path: &str, leaf: &str) -> String {
@@ -48,104 +59,120 @@ pub(super) fn without_module(word: &str) -> &str {
     MODULES.iter().find_map(|module| word.strip_prefix(module)).unwrap_or(word)
 }
 
-impl Reader {
-    pub(super) fn fault(
-        &mut self,
+impl<'a> Leaf<'a> {
+    /// The text as a whole.
+    pub(super) fn root(node: &'a Node, found: &'a Found) -> Self {
+        Self { node, path: String::new(), found }
+    }
+
+    /// The same value, named by another path in faults.
+    pub(super) fn at_path(&self, path: String) -> Self {
+        Self { node: self.node, path, found: self.found }
+    }
+
+    pub(super) fn fault_at(
+        &self,
         at: Position,
         path: &str,
-        value: impl std::fmt::Display,
+        value: impl Display,
         expected: impl Into<String>,
         rule: &'static str,
     ) {
-        self.faults.push(Fault::new(at, path, value, expected, rule));
+        self.found.borrow_mut().push(Fault::new(at, path, value, expected, rule));
+    }
+
+    /// A fault in this value, which is repeated as `value`.
+    pub(super) fn fault(&self, value: impl Display, expected: impl Into<String>, rule: &'static str) {
+        self.fault_at(self.node.at, &self.path, value, expected, rule);
+    }
+
+    /// The whole value is not what was expected.
+    pub(super) fn wrong<T>(&self, expected: impl Into<String>, rule: &'static str) -> Option<T> {
+        self.fault(self.node.shown(), expected, rule);
+        None
+    }
+
+    pub(super) fn is_mapping(&self) -> bool {
+        matches!(self.node.kind, Kind::Map(_))
+    }
+
+    /// The text of a scalar that `read` understands.
+    pub(super) fn word<T>(
+        &self,
+        read: impl FnOnce(&str) -> Option<T>,
+        expected: impl Into<String>,
+        rule: &'static str,
+    ) -> Option<T> {
+        match &self.node.kind {
+            Kind::Scalar { text, .. } => read(text),
+            _ => None,
+        }
+        .or_else(|| self.wrong(expected, rule))
     }
 
     /// The fields of a mapping; unknown and repeated ones are faults.
-    pub(super) fn fields<'a>(
-        &mut self,
-        node: &'a Node,
-        path: &str,
-        known: &[&'static str],
-    ) -> Option<Fields<'a>> {
-        let Kind::Map(pairs) = &node.kind else {
-            let expected = format!("a mapping with {}", known.join(", "));
-            self.fault(node.at, path, node.shown(), expected, FORMAT);
-            return None;
+    pub(super) fn fields(self, known: &[&'static str]) -> Option<Fields<'a>> {
+        let Kind::Map(pairs) = &self.node.kind else {
+            return self.wrong(format!("a mapping with {}", known.join(", ")), FORMAT);
         };
-        let mut fields = Fields { path: path.to_owned(), at: node.at, found: Vec::new() };
+        let mut fields: Vec<(&'static str, &'a Node)> = Vec::new();
         for (key, value) in pairs {
             let word = without_module(&key.text);
             match known.iter().find(|leaf| **leaf == word) {
                 None => {
-                    let expected = unknown(word, known);
-                    self.fault(key.at, &join(path, &shown(word)), "an unknown leaf", expected, FORMAT);
+                    let path = join(&self.path, &shown(word));
+                    self.fault_at(key.at, &path, "an unknown leaf", unknown(word, known), FORMAT);
                 }
-                Some(leaf) if fields.found.iter().any(|(seen, _)| seen == leaf) => {
-                    self.fault(key.at, &join(path, leaf), "the leaf again", "each leaf once", FORMAT);
+                Some(leaf) if fields.iter().any(|(seen, _)| seen == leaf) => {
+                    self.fault_at(
+                        key.at,
+                        &join(&self.path, leaf),
+                        "the leaf again",
+                        "each leaf once",
+                        FORMAT,
+                    );
                 }
-                Some(leaf) => fields.found.push((leaf, value)),
+                Some(leaf) => fields.push((leaf, value)),
             }
         }
-        Some(fields)
+        Some(Fields { mapping: self, fields })
     }
 
-    /// The field, or a fault that it is missing.
-    pub(super) fn required<'a>(
-        &mut self,
-        fields: &Fields<'a>,
-        leaf: &'static str,
-        expected: &str,
-        rule: &'static str,
-    ) -> Option<(&'a Node, String)> {
-        let found = fields.get(leaf);
-        if found.is_none() {
-            self.fault(fields.at, &join(&fields.path, leaf), "nothing", expected, rule);
-        }
-        found
-    }
-
-    pub(super) fn number(&mut self, node: &Node, path: &str, number: &Number) -> Option<i128> {
-        let Kind::Scalar { text, .. } = &node.kind else {
-            self.fault(node.at, path, node.shown(), number.expected, number.rule);
-            return None;
+    /// A number, in the type that holds its range.
+    pub(super) fn number<T: TryFrom<i128>>(&self, number: &Number) -> Option<T> {
+        let Kind::Scalar { text, .. } = &self.node.kind else {
+            return self.wrong(number.expected, number.rule);
         };
-        match (number.parse)(text) {
-            Ok(value) if value >= number.min && value <= number.max => Some(value),
+        let why = match (number.parse)(text) {
+            Ok(value) if value >= number.min && value <= number.max => return T::try_from(value).ok(),
             Ok(_) => {
-                self.fault(node.at, path, text, number.expected, number.rule);
-                None
+                self.fault(text, number.expected, number.rule);
+                return None;
             }
-            Err(error) => {
-                // After the shortened value, so that it is seen.
-                let why = match error {
-                    NumberError::NotANumber => "",
-                    NumberError::TooLarge => " (too large for any number here)",
-                    NumberError::NotWhole => " (not a whole number of the smallest unit)",
-                };
-                let mut fault = Fault::new(node.at, path, node.shown(), number.expected, number.rule);
-                fault.value.push_str(why);
-                self.faults.push(fault);
-                None
-            }
-        }
+            Err(NumberError::NotANumber) => "",
+            Err(NumberError::TooLarge) => " (too large for any number here)",
+            Err(NumberError::NotWhole) => " (not a whole number of the smallest unit)",
+        };
+        let mut fault = Fault::new(self.node.at, &self.path, self.node.shown(), number.expected, number.rule);
+        // After the shortened value, so that it is seen.
+        fault.value.push_str(why);
+        self.found.borrow_mut().push(fault);
+        None
     }
 
-    pub(super) fn flag(&mut self, node: &Node, path: &str, rule: &'static str) -> Option<bool> {
-        match &node.kind {
+    pub(super) fn flag(&self, rule: &'static str) -> Option<bool> {
+        match &self.node.kind {
             Kind::Scalar { text, is_plain: true } if text == "true" => Some(true),
             Kind::Scalar { text, is_plain: true } if text == "false" => Some(false),
-            _ => {
-                self.fault(node.at, path, node.shown(), "true or false", rule);
-                None
-            }
+            _ => self.wrong("true or false", rule),
         }
     }
 
     /// Text of one line for people.
-    pub(super) fn text(&mut self, node: &Node, path: &str, chars_max: usize) -> Option<String> {
-        if let Kind::Scalar { text, is_plain } = &node.kind {
+    pub(super) fn text(&self, chars_max: usize) -> Option<String> {
+        if let Kind::Scalar { text, is_plain } = &self.node.kind {
             let is_other = *is_plain
-                && (node.is_nothing()
+                && (self.node.is_nothing()
                     || matches!(text.as_str(), "true" | "false")
                     || text.parse::<f64>().is_ok()
                     || crate::units::integer(text).is_ok());
@@ -155,20 +182,69 @@ impl Reader {
                 return Some(text.to_owned());
             }
         }
-        let expected = format!("text of 1 to {chars_max} characters without line breaks");
-        self.fault(node.at, path, node.shown(), expected, FORMAT);
-        None
+        self.wrong(format!("text of 1 to {chars_max} characters without line breaks"), FORMAT)
     }
 
-    /// The items of a list.
-    pub(super) fn list<'a>(&mut self, node: &'a Node, path: &str, of: &str) -> Option<&'a [Node]> {
-        match &node.kind {
-            Kind::List(items) => Some(items),
-            _ => {
-                self.fault(node.at, path, node.shown(), format!("a list of {of}"), FORMAT);
-                None
-            }
+    /// The items of a list of `what`.
+    pub(super) fn items(&self, what: &str) -> Option<Vec<Leaf<'a>>> {
+        let Kind::List(items) = &self.node.kind else {
+            return self.wrong(format!("a list of {what}"), FORMAT);
+        };
+        let leaf = |(index, node)| Leaf { node, path: format!("{}[{index}]", self.path), found: self.found };
+        Some(items.iter().enumerate().map(leaf).collect())
+    }
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn get(&self, leaf: &str) -> Option<Leaf<'a>> {
+        let (_, node) = self.fields.iter().find(|(known, _)| *known == leaf)?;
+        Some(Leaf { node, path: join(&self.mapping.path, leaf), found: self.mapping.found })
+    }
+
+    /// The field, or a fault that it is missing.
+    pub(super) fn required(&self, leaf: &str, expected: &str, rule: &'static str) -> Option<Leaf<'a>> {
+        let found = self.get(leaf);
+        if found.is_none() {
+            let Leaf { node, path, .. } = &self.mapping;
+            self.mapping.fault_at(node.at, &join(path, leaf), "nothing", expected, rule);
         }
+        found
+    }
+
+    /// A number, if the field is there.
+    pub(super) fn number<T: TryFrom<i128>>(&self, leaf: &str, number: &Number) -> Option<T> {
+        self.get(leaf)?.number(number)
+    }
+
+    /// A number; a missing field is a fault.
+    pub(super) fn required_number<T: TryFrom<i128>>(&self, leaf: &str, number: &Number) -> Option<T> {
+        self.required(leaf, number.expected, number.rule)?.number(number)
+    }
+
+    /// Text for people, if the field is there.
+    pub(super) fn text(&self, leaf: &str, chars_max: usize) -> Option<String> {
+        self.get(leaf)?.text(chars_max)
+    }
+
+    /// Where the field stands, or the mapping where it is missing.
+    pub(super) fn place(&self, leaf: &str) -> Position {
+        self.get(leaf).map_or(self.mapping.node.at, |leaf| leaf.node.at)
+    }
+
+    /// Adds faults that were found elsewhere.
+    pub(super) fn extend(&self, faults: Vec<Fault>) {
+        self.mapping.found.borrow_mut().extend(faults);
+    }
+
+    /// A fault in a field, which may be missing.
+    pub(super) fn fault(
+        &self,
+        leaf: &str,
+        value: impl Display,
+        expected: impl Into<String>,
+        rule: &'static str,
+    ) {
+        self.mapping.fault_at(self.place(leaf), &join(&self.mapping.path, leaf), value, expected, rule);
     }
 }
 

@@ -11,9 +11,9 @@ use ktsn_time::Nanos;
 use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX};
 use crate::schedule::{Schedule, Taprio};
-use crate::tree::{self, Kind, Node};
+use crate::tree::{self, Node};
 use crate::{taprio, units};
-use leaf::{FORMAT, Fields, Number, Reader, join};
+use leaf::{FORMAT, Fields, Found, Leaf, Number};
 
 pub(crate) use gates::{admin_faults, sum};
 
@@ -33,29 +33,12 @@ const LEAVES: &[&str] = &[
 /// Those of them that a command's comments say.
 const ABOUT_LEAVES: &[&str] = &["name", "description", "link-speed", "mtu", "hand-over", "class-names"];
 
-const LINK_SPEED: Number = Number {
-    parse: units::speed,
-    min: 1_000,
-    max: 10_000_000_000_000,
-    expected: "a link speed from 1k to 10T, in bit/s or like 1G",
-    rule: FORMAT,
-};
-const MTU: Number =
-    Number { parse: units::integer, min: 1, max: 65_535, expected: "1 to 65535 octets", rule: FORMAT };
-const HAND_OVER: Number = Number {
-    parse: units::span,
-    min: 0,
-    max: 10_000_000_000,
-    expected: "a span from 0 to 10 s, in ns or like 20us",
-    rule: FORMAT,
-};
-const CLASS: Number = Number {
-    parse: units::integer,
-    min: 0,
-    max: 7,
-    expected: "a traffic class, 0 to 7",
-    rule: "802.1Q-2022 8.6.6",
-};
+const LINK_SPEED_EXPECTED: &str = "a link speed from 1k to 10T, in bit/s or like 1G";
+const LINK_SPEED: Number = Number::new(units::speed, 1_000, 10_000_000_000_000, LINK_SPEED_EXPECTED, FORMAT);
+const MTU: Number = Number::new(units::integer, 1, 65_535, "1 to 65535 octets", FORMAT);
+const HAND_OVER_EXPECTED: &str = "a span from 0 to 10 s, in ns or like 20us";
+const HAND_OVER: Number = Number::new(units::span, 0, 10_000_000_000, HAND_OVER_EXPECTED, FORMAT);
+const CLASS: Number = Number::new(units::integer, 0, 7, "a traffic class, 0 to 7", "802.1Q-2022 8.6.6");
 
 /// Reads YAML.
 pub(crate) fn yaml(text: &str) -> Result<Schedule, Vec<Fault>> {
@@ -88,183 +71,100 @@ pub(crate) fn about(text: &str, schedule: &mut Schedule) -> Vec<Fault> {
         Ok(root) => root,
         Err(fault) => return vec![fault],
     };
-    let mut reader = Reader::default();
-    if let Some(fields) = reader.fields(&root, "", ABOUT_LEAVES) {
-        reader.about(&fields, schedule);
+    let found = Found::default();
+    if let Some(fields) = Leaf::root(&root, &found).fields(ABOUT_LEAVES) {
+        read_about(&fields, schedule);
     }
-    reader.faults
+    found.take()
 }
 
 fn schedule(root: &Node) -> Result<Schedule, Vec<Fault>> {
-    let mut reader = Reader::default();
+    let found = Found::default();
     let mut schedule = Schedule::default();
-    if let Some(fields) = reader.fields(root, "", LEAVES) {
-        reader.about(&fields, &mut schedule);
+    if let Some(fields) = Leaf::root(root, &found).fields(LEAVES) {
+        read_about(&fields, &mut schedule);
+        schedule.priority_map = fields.get("priority-map").and_then(|leaf| priority_map(&leaf));
         let expected = "the mapping of the gate parameters";
-        if let Some((node, path)) =
-            reader.required(&fields, "gate-parameter-table", expected, "802.1Q-2022 12.29.1")
-        {
-            reader.gate_parameter_table(node, &path, &mut schedule);
+        if let Some(table) = fields.required("gate-parameter-table", expected, "802.1Q-2022 12.29.1") {
+            gates::gate_parameter_table(table, &mut schedule);
         }
-        if let Some((node, path)) = fields.get("taprio") {
-            schedule.taprio = reader.taprio(node, &path);
-        }
+        schedule.taprio = fields.get("taprio").and_then(read_taprio);
     }
-    if reader.faults.is_empty() { Ok(schedule) } else { Err(reader.faults) }
+    let faults = found.take();
+    if faults.is_empty() { Ok(schedule) } else { Err(faults) }
 }
 
-impl Reader {
-    /// What people say about the schedule.
-    fn about(&mut self, fields: &Fields<'_>, schedule: &mut Schedule) {
-        if let Some((node, path)) = fields.get("name") {
-            schedule.name = self.text(node, &path, NAME_CHARS_MAX);
-        }
-        if let Some((node, path)) = fields.get("description") {
-            schedule.description = self.text(node, &path, DESCRIPTION_CHARS_MAX);
-        }
-        if let Some((node, path)) = fields.get("link-speed") {
-            schedule.link_speed = self.number(node, &path, &LINK_SPEED).map(|bits| bits as u64);
-        }
-        if let Some((node, path)) = fields.get("mtu") {
-            schedule.mtu = self.number(node, &path, &MTU).map(|octets| octets as u32);
-        }
-        if let Some((node, path)) = fields.get("hand-over") {
-            schedule.hand_over = self.number(node, &path, &HAND_OVER).map(|span| Nanos::new(span as i64));
-        }
-        if let Some((node, path)) = fields.get("priority-map") {
-            schedule.priority_map = self.priority_map(node, &path);
-        }
-        if let Some((node, path)) = fields.get("class-names") {
-            self.class_names(node, &path, schedule);
-        }
-    }
-
-    fn priority_map(&mut self, node: &Node, path: &str) -> Option<PriorityMap> {
-        let items = self.list(node, path, "16 traffic classes, one a priority")?;
-        if items.len() != 16 {
-            let expected = "16 traffic classes, one a priority from 0 to 15";
-            self.fault(node.at, path, items.len(), expected, FORMAT);
-        }
-        let mut classes = [0; 16];
-        let mut is_whole = items.len() == 16;
-        for (index, item) in items.iter().enumerate().take(16) {
-            match self.number(item, &format!("{path}[{index}]"), &CLASS) {
-                Some(class) => classes[index] = class as u8,
-                None => is_whole = false,
-            }
-        }
-        if is_whole { PriorityMap::new(classes).ok() } else { None }
-    }
-
-    fn class_names(&mut self, node: &Node, path: &str, schedule: &mut Schedule) {
+/// What people say about the schedule.
+fn read_about(fields: &Fields<'_>, schedule: &mut Schedule) {
+    schedule.name = fields.text("name", NAME_CHARS_MAX);
+    schedule.description = fields.text("description", DESCRIPTION_CHARS_MAX);
+    schedule.link_speed = fields.number("link-speed", &LINK_SPEED);
+    schedule.mtu = fields.number("mtu", &MTU);
+    schedule.hand_over = fields.number("hand-over", &HAND_OVER).map(Nanos::new);
+    if let Some(names) = fields.get("class-names") {
         const CLASSES: [&str; TrafficClass::COUNT] = ["0", "1", "2", "3", "4", "5", "6", "7"];
-        let Some(fields) = self.fields(node, path, &CLASSES) else { return };
-        for (name, class) in schedule.class_names.iter_mut().zip(CLASSES) {
-            if let Some((node, path)) = fields.get(class) {
-                *name = self.text(node, &path, NAME_CHARS_MAX);
-            }
-        }
+        let Some(names) = names.fields(&CLASSES) else { return };
+        schedule.class_names = CLASSES.map(|class| names.text(class, NAME_CHARS_MAX));
     }
+}
 
-    /// What only a `tc` command says.
-    fn taprio(&mut self, node: &Node, path: &str) -> Option<Taprio> {
-        const LEAVES: &[&str] =
-            &["device", "parent", "handle", "num-tc", "queues", "clockid", "flags", "txtime-delay", "fp"];
-        let fields = self.fields(node, path, LEAVES)?;
-        let mut taprio = Taprio {
-            device: self.word(&fields, "device"),
-            handle: self.word(&fields, "handle"),
-            num_tc: None,
-            queues: Vec::new(),
-            is_clock_named: false,
-            ..Taprio::default()
-        };
-        if let Some(parent) = self.word(&fields, "parent") {
-            taprio.parent = parent;
-        }
-        if let Some((node, path)) = fields.get("num-tc") {
-            taprio.num_tc = self.number(node, &path, &taprio::NUM_TC_LEAF.into()).map(|count| count as u8);
-        }
-        if let Some((node, path)) = fields.get("queues") {
-            let items = self.list(node, &path, "queue ranges like 1@0").unwrap_or_default();
-            for (index, item) in items.iter().enumerate() {
-                taprio.queues.extend(self.queues(item, &format!("{path}[{index}]")));
-            }
-        }
-        if let Some((node, path)) = fields.get("clockid") {
-            taprio.is_clock_named = true;
-            if !matches!(&node.kind, Kind::Scalar { text, .. } if text == taprio::CLOCK) {
-                self.fault(node.at, &path, node.shown(), taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
-            }
-        }
-        if let Some((node, path)) = fields.get("flags") {
-            taprio.flags = self.number(node, &path, &taprio::FLAGS_LEAF.into()).map(|flags| flags as u32);
-        }
-        if let Some((node, path)) = fields.get("txtime-delay") {
-            let delay = self.number(node, &path, &taprio::TXTIME_DELAY_LEAF.into());
-            taprio.txtime_delay = delay.map(|delay| delay as u32);
-        }
-        if let Some((node, path)) = fields.get("fp") {
-            let items = self.list(node, &path, "E or P, one a class").unwrap_or_default();
-            for (index, item) in items.iter().enumerate() {
-                match &item.kind {
-                    Kind::Scalar { text, .. } if text == "E" || text == "P" => {
-                        taprio.is_preemptible.push(text == "P");
-                    }
-                    _ => {
-                        self.fault(
-                            item.at,
-                            &format!("{path}[{index}]"),
-                            item.shown(),
-                            "E or P",
-                            taprio::RULE,
-                        );
-                    }
-                }
-            }
-        }
-        self.taprio_rules(&fields, &taprio);
-        Some(taprio)
+fn priority_map(leaf: &Leaf<'_>) -> Option<PriorityMap> {
+    let items = leaf.items("16 traffic classes, one a priority")?;
+    if items.len() != 16 {
+        leaf.fault(items.len(), "16 traffic classes, one a priority from 0 to 15", FORMAT);
     }
+    let classes: Vec<Option<u8>> = items.iter().take(16).map(|item| item.number(&CLASS)).collect();
+    let classes: Vec<u8> = classes.into_iter().collect::<Option<_>>()?;
+    if items.len() == 16 { PriorityMap::new(classes.try_into().ok()?).ok() } else { None }
+}
 
-    /// The rules that a command is held to as well.
-    fn taprio_rules(&mut self, fields: &Fields<'_>, taprio: &Taprio) {
-        let is_unreadable = |leaf: &str, is_read: bool| fields.get(leaf).is_some() && !is_read;
-        let known = taprio::Known {
-            num_tc: !is_unreadable("num-tc", taprio.num_tc.is_some()),
-            flags: !is_unreadable("flags", taprio.flags.is_some()),
-        };
-        for (leaf, value, expected) in taprio::contradictions(taprio, known) {
-            let at = fields.get(leaf).map_or(fields.at, |(node, _)| node.at);
-            self.fault(at, &join(&fields.path, leaf), value, expected, taprio::RULE);
-        }
+/// What only a `tc` command says.
+fn read_taprio(leaf: Leaf<'_>) -> Option<Taprio> {
+    const LEAVES: &[&str] =
+        &["device", "parent", "handle", "num-tc", "queues", "clockid", "flags", "txtime-delay", "fp"];
+    let fields = leaf.fields(LEAVES)?;
+    let word = |name| {
+        let word = |text: &str| taprio::is_word(text).then(|| text.to_owned());
+        fields.get(name)?.word(word, taprio::WORD_EXPECTED, taprio::RULE)
+    };
+    let items = |name, what| fields.get(name).and_then(|leaf: Leaf<'_>| leaf.items(what)).unwrap_or_default();
+    let clock = fields.get("clockid");
+    if let Some(clock) = &clock {
+        let is_clock = |text: &str| (text == taprio::CLOCK).then_some(());
+        clock.word(is_clock, taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
     }
-
-    fn queues(&mut self, node: &Node, path: &str) -> Option<(u16, u16)> {
-        let range = match &node.kind {
-            Kind::Scalar { text, .. } => taprio::queue_range(text),
-            _ => None,
-        };
-        if range.is_none() {
-            self.fault(node.at, path, node.shown(), taprio::QUEUES_EXPECTED, taprio::RULE);
-        }
-        range
+    let preemptible = |text: &str| matches!(text, "E" | "P").then_some(text == "P");
+    let read = Taprio {
+        device: word("device"),
+        parent: word("parent").unwrap_or_else(|| Taprio::default().parent),
+        handle: word("handle"),
+        num_tc: fields.number("num-tc", &taprio::NUM_TC_LEAF.into()),
+        queues: items("queues", "queue ranges like 1@0")
+            .iter()
+            .filter_map(|item| item.word(taprio::queue_range, taprio::QUEUES_EXPECTED, taprio::RULE))
+            .collect(),
+        is_clock_named: clock.is_some(),
+        flags: fields.number("flags", &taprio::FLAGS_LEAF.into()),
+        txtime_delay: fields.number("txtime-delay", &taprio::TXTIME_DELAY_LEAF.into()),
+        is_preemptible: items("fp", "E or P, one a class")
+            .iter()
+            .filter_map(|item| item.word(preemptible, "E or P", taprio::RULE))
+            .collect(),
+    };
+    // The rules that a command is held to as well; a value that could not be read contradicts nothing.
+    let is_known = |name, is_read| fields.get(name).is_none() || is_read;
+    let known = taprio::Known {
+        num_tc: is_known("num-tc", read.num_tc.is_some()),
+        flags: is_known("flags", read.flags.is_some()),
+    };
+    for (name, value, expected) in taprio::contradictions(&read, known) {
+        fields.fault(name, value, expected, taprio::RULE);
     }
-
-    fn word(&mut self, fields: &Fields<'_>, leaf: &'static str) -> Option<String> {
-        let (node, path) = fields.get(leaf)?;
-        match &node.kind {
-            Kind::Scalar { text, .. } if taprio::is_word(text) => Some(text.clone()),
-            _ => {
-                self.fault(node.at, &path, node.shown(), taprio::WORD_EXPECTED, taprio::RULE);
-                None
-            }
-        }
-    }
+    Some(read)
 }
 
 impl From<taprio::NumberLeaf> for Number {
     fn from(leaf: taprio::NumberLeaf) -> Self {
-        Self { parse: units::span, min: leaf.min, max: leaf.max, expected: leaf.expected, rule: taprio::RULE }
+        Self::new(units::span, leaf.min, leaf.max, leaf.expected, taprio::RULE)
     }
 }

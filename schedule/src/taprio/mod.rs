@@ -16,7 +16,7 @@ use crate::schedule::Taprio;
 pub(crate) use read::read;
 pub(crate) use write::write;
 
-/// Whose rules these are.
+/// The name of these rules.
 pub(crate) const RULE: &str = "tc-taprio(8)";
 /// The clock of a gate schedule.
 pub(crate) const CLOCK: &str = "CLOCK_TAI";
@@ -24,7 +24,7 @@ pub(crate) const CLOCK_EXPECTED: &str = "CLOCK_TAI: gate schedules run on TAI";
 pub(crate) const CLOCK_RULE: &str = "802.1Q-2022 8.6.9.4";
 pub(crate) const QUEUES_EXPECTED: &str = "COUNT@OFFSET, COUNT from 1";
 pub(crate) const WORD_EXPECTED: &str = "one word that a shell takes as it is";
-/// Before what KTSN says in a comment.
+/// Begins a comment with a leaf of KTSN.
 const COMMENT: &str = "# ktsn ";
 
 /// A number of a command and its range.
@@ -68,7 +68,7 @@ pub(crate) fn queue_range(text: &str) -> Option<(u16, u16)> {
     (is_digits(count) && is_digits(offset) && range.0 > 0).then_some(range)
 }
 
-/// What could be read; a contradiction with something else would be none.
+/// The leaves that could be read: a leaf that could not contradicts nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) num_tc: bool,

@@ -163,7 +163,7 @@ impl<'a> Command<'a> {
         self.fault(self.last.at, "", "the command's end", "taprio", RULE);
     }
 
-    /// A word that begins no option, with those after it: they are told together.
+    /// A word that begins no option, with those after it: they are reported together.
     fn unknown(&mut self, word: Word<'a>, known: &[&str]) {
         let mut words = word.text.to_owned();
         while let Some(next) = self.peek().filter(|next| !known.contains(&next.text)) {

@@ -19,8 +19,7 @@ const GUARD_BAND_MAX: u64 = 64 * US;
 pub fn error_bound(world: &World) -> u64 {
     let machine = world.plan.machine;
     let one = machine.stage + machine.commit + 8 * machine.read;
-    let paced =
-        if world.plan.select == Select::TimeAware { world.link.span(FRAME_MAX_WIRE_OCTETS) } else { 0 };
+    let paced = if world.plan.select == Select::Gates { world.link.span(FRAME_MAX_WIRE_OCTETS) } else { 0 };
     let metered = world.tenants.iter().filter_map(|tenant| tenant.plan.meter);
     // What a meter lets through at once, and what it lets through while that leaves.
     let burst =

@@ -95,6 +95,9 @@ class Stream:
 class Cases:
     """Each public method of a class built on this one is a case; its first line says what must hold."""
 
+    # Whether spans of time are held against bars; counts always are.
+    judges_times = True
+
     def __init__(self, ktsn, programs, listener):
         self.ktsn, self.cluster, self.programs, self.listener = ktsn, ktsn.cluster, programs, listener
 

@@ -12,7 +12,6 @@ from .cases import PERIOD, Cases, Stream, expect
 from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
 from .space import until
-from .stalls import Stalls
 
 
 class Faults(Cases):
@@ -23,20 +22,20 @@ class Faults(Cases):
         self.rebooted = None
 
     def daemon_killed(self):
-        """ktsnd killed: traffic resumes within a second, and no pod is restarted."""
+        """ktsnd killed: traffic resumes, within a second where times are judged, and no pod is restarted."""
         before = self.ktsn.restarts()
         stream = Stream(self.ktsn, 4)
         time.sleep(1)
-        # What was under way while the machine stood still waits for its next turn.
-        with Stalls() as stalls:
-            kill(self.ktsn.daemon(self.cluster.nodes[0]))
-            lost, gap = stream.end()
-        most = 1.0 + 2 * stalls.lost
+        kill(self.ktsn.daemon(self.cluster.nodes[0]))
+        lost, gap = stream.end()
         print(f"       longest gap {gap:.3f} s, {lost} of {stream.frames} frames lost", flush=True)
-        expect(gap <= most, f"traffic stood still for {gap:.2f} s, the machine itself for {stalls.lost:.2f} s")
-        expect(lost * PERIOD <= most, f"{lost} frames lost: more than a second of them")
+        if self.judges_times:
+            expect(gap <= 1, f"traffic stood still for {gap:.2f} s")
+            expect(lost * PERIOD <= 1, f"{lost} frames lost: more than a second of them")
         expect(self.ktsn.restarts() == before, f"restarted: {set(self.ktsn.restarts().items()) - set(before.items())}")
         self.ktsn.wait_ready()
+        lost, _ = Stream(self.ktsn, 1).end()
+        expect(lost == 0, f"{lost} frames lost after ktsnd was ready again")
         return gap
 
     def agent_restarted(self):

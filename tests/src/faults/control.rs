@@ -10,11 +10,23 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use ktsn_proto::v1::node_client::NodeClient;
-use ktsn_proto::v1::{self, Attachment, AttachmentStatistics, HealthReply, ListReply};
+use ktsn_proto::v1::{self, AttachmentStatistics, HealthReply, ListReply};
+use serde_json::Value;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// An attachment with other values for some of its keys.
+///
+/// # Panics
+/// When one of the two is no JSON object.
+#[must_use]
+pub fn with(mut attachment: Value, changes: &Value) -> Value {
+    let fields = attachment.as_object_mut().expect("an object");
+    fields.extend(changes.as_object().expect("an object").clone());
+    attachment
+}
 
 /// A connection to one daemon.
 pub struct Control {
@@ -43,12 +55,13 @@ impl Control {
         Ok(Self { runtime, client })
     }
 
-    /// Attaches; whether it was attached already.
+    /// Attaches; whether it was attached already. The attachment is a JSON object.
     ///
     /// # Errors
     /// The daemon's.
-    pub fn attach(&mut self, attachment: Attachment) -> Result<bool, Status> {
-        let request = v1::AttachRequest { attachment: Some(attachment) };
+    #[expect(clippy::needless_pass_by_value, reason = "tests pass what they have just made")]
+    pub fn attach(&mut self, attachment: Value) -> Result<bool, Status> {
+        let request = v1::AttachRequest { attachment: attachment.to_string() };
         Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
     }
 
@@ -57,7 +70,7 @@ impl Control {
     /// # Errors
     /// The daemon's.
     pub fn attach_nothing(&mut self) -> Result<bool, Status> {
-        let request = v1::AttachRequest { attachment: None };
+        let request = v1::AttachRequest { attachment: String::new() };
         Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
     }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use ktsn_proto::v1::{self, VxlanPeer};
+use serde_json::json;
 
 use super::bed::{Bed, PODS_B, UPLINK, path, script};
 
@@ -73,24 +73,12 @@ impl Crowd {
 
     /// A pod's attachment, its frames to pod B by VXLAN.
     #[must_use]
-    pub fn attachment(&self, index: usize) -> v1::Attachment {
-        let peer = VxlanPeer {
-            prefix: PODS_B.to_owned(),
-            vtep: "192.168.50.2".to_owned(),
-            mac: "02:00:00:00:01:02".to_owned(),
-        };
-        v1::Attachment {
-            name: format!("crowd-{index}"),
-            netns: path(&self.names[index]),
-            interface: "eth0".to_owned(),
-            uplink: UPLINK.to_owned(),
-            vxlan: Some(v1::Vxlan {
-                local: "192.168.50.1".to_owned(),
-                peers: vec![peer],
-                ..v1::Vxlan::default()
-            }),
-            ..v1::Attachment::default()
-        }
+    pub fn attachment(&self, index: usize) -> serde_json::Value {
+        let peer = json!({ "prefix": PODS_B, "vtep": "192.168.50.2", "mac": "02:00:00:00:01:02" });
+        json!({
+            "name": format!("crowd-{index}"), "netns": path(&self.names[index]), "interface": "eth0",
+            "uplink": UPLINK, "overlay": { "vxlan": { "local": "192.168.50.1", "peers": [peer] } },
+        })
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) mod ear;
 pub mod frames;
 pub mod raw;
 pub mod second;
-pub mod stalls;
 pub mod talker;
 pub mod tap;
 
@@ -21,7 +20,6 @@ pub(crate) mod sys;
 
 pub use bed::Bed;
 pub use daemon::{Attachment, Daemon};
-pub use stalls::Stalls;
 pub use tap::Tap;
 
 use std::time::{Duration, Instant};

@@ -67,8 +67,8 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Promises as a busy worker does: nobody rings for a frame that is due later than that, and nobody waits for it once it is
-    /// dead, or was held up for as long as a send waits.
+    /// Promises as a busy worker does, 2 ms ahead: a program rings only for frames with an earlier TxTime, and does not wait for a peer
+    /// that is later than it promised.
     #[must_use]
     pub fn prompt() -> Self {
         Self { promise: Duration::from_millis(2), ..Self::default() }

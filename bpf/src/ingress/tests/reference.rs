@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the short way in has to do, written once more from the RFCs with `base/wire`'s parsers: VXLAN (RFC 7348), IPv4 (RFC 791,
+//! What the ingress fast path has to do, written once more from the RFCs with `base/wire`'s parsers: VXLAN (RFC 7348), IPv4 (RFC 791,
 //! 1812), IPv6 (RFC 8200), UDP (RFC 768), ECN in tunnels (RFC 6040).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -58,7 +58,7 @@ pub(super) const TARGETS: [(Target, Delivery); 9] = [
     (target(0x00ff_ffff, LOCAL_V4, v4(9)), Delivery { slot: 4, ..BRIDGED }),
 ];
 
-/// Who may send: (VNI, local end, remote end). The segment 7 knows fewer than the network 1.
+/// The tunnel ends that may send: (VNI, local end, remote end). The segment 7 knows fewer than the network 1.
 pub(super) const ENDS: [(u32, IpAddr, IpAddr); 6] = [
     (1, LOCAL_V4, underlay_v4(2)),
     (1, LOCAL_V4, underlay_v4(3)),
@@ -170,7 +170,7 @@ pub(super) fn expected(given: &Given) -> Expected {
     })
 }
 
-/// The outer packet, the inner frame, and whose it is.
+/// The outer packet, the inner frame, and its attachment.
 fn reach(given: &Given) -> Option<(Plain<'_>, &[u8], Delivery)> {
     let ethernet = EthernetFrame::new(&given.frame).ok()?;
     if ethernet.destination() != MacAddress(UPLINK) {
@@ -180,7 +180,7 @@ fn reach(given: &Given) -> Option<(Plain<'_>, &[u8], Delivery)> {
     if is_odd(outer.source) || outer.source == outer.destination {
         return None;
     }
-    // RFC 7348 5: I is set; what is reserved is zero unless somebody gave it a meaning that we do not know.
+    // RFC 7348 5: I is set; what is reserved is zero unless a later standard gives it a meaning.
     let (header, inner) = outer.datagram.payload().split_first_chunk::<8>()?;
     if [header[0], header[1], header[2], header[3], header[7]] != [8, 0, 0, 0, 0] {
         return None;

@@ -7,36 +7,37 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ktsn_lab::container::{Path, Plan};
+use ktsn_lab::container::{self, Load, Path, Plan, bars};
 use ktsn_time::Nanos;
 
-use super::{ContainerArgs, KeepArgs, paths, seconds};
+use super::args::{ModeArgs, ResultArgs, TimeArgs};
+use super::carry_out;
 
 /// A pod's program without libktsn, served by kernel capture; one under libktsn stands beside it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  ktsn bench capture --seconds 10 --json out/bench/capture.json\n\n\
                         capture.lead is how much earlier a captured program has to send, beside ktsnd's spin margin.")]
 pub(super) struct CaptureArgs {
-    /// Seconds of traffic per path, all rounds together.
-    #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = seconds)]
-    seconds: f64,
-    /// Rounds.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
     #[command(flatten)]
-    keep: KeepArgs,
+    time: TimeArgs,
+    #[command(flatten)]
+    results: ResultArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
 }
 
-/// Measures and tells.
+/// Measures both paths.
 pub(super) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
-    let container = ContainerArgs {
-        seconds: args.seconds,
-        rounds: args.rounds,
-        payload: vec![64],
-        period: Nanos::from_millis(1),
-        path: vec![Path::Ktsn, Path::KtsnCapture],
-        keep: args.keep.clone(),
+    let period = Nanos::from_millis(1);
+    let plan = Plan {
+        experiment: "capture",
+        paths: vec![Path::Ktsn, Path::KtsnCapture],
+        payloads: vec![bars::PAYLOAD_OCTETS],
+        loads: vec![Load::Idle],
+        rounds: args.time.rounds,
+        frames: args.time.periods(period),
+        period,
+        setup: args.mode.setup()?,
     };
-    let plan = Plan { experiment: "capture", ..container.plan()? };
-    paths(&container, &plan)
+    carry_out(&args.results, plan.runs(), bars::violations, |watch| container::run(&plan, watch))
 }

@@ -1,35 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ktsn bench gates`: three classes behind real gates, held against windows that nobody but the list decides.
+//! `ktsn bench gates`: three classes behind real gates, held against windows that follow from the gate control list alone.
 //!
 //! In: for how long, in how many rounds. Out: tables, `ktsn.results/1`, raw records, the report with a plot of the phase
 //! in the cycle. Exit status 1 when a frame was outside its window, early, lost, doubled or out of order.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::ProgressBar;
-use ktsn_lab::Tools;
-use ktsn_lab::gates::{self, Outcome, Plan, traffic::CYCLE_TIME};
-use ktsn_measure::table;
+use ktsn_lab::gates::{self, Plan, traffic::CYCLE_TIME};
 
-use super::{KeepArgs, LOCK, command, save, seconds, tell, writable};
-use crate::output;
+use super::args::{ModeArgs, ResultArgs, TimeArgs};
+use super::carry_out;
 
 /// Three classes behind gates: is every frame handed over, and seen, inside its window?
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Example:\n  ktsn bench gates --seconds 10 --json out/bench/gates.json --report gates.html"
+    after_help = "Example:\n  ktsn bench gates --seconds 10 --json out/bench/gates.json --report gates.html",
+    mut_arg("seconds", |arg| arg.default_value("10").help("Seconds of traffic, all rounds together"))
 )]
 pub(super) struct GatesArgs {
-    /// Seconds, shared by the rounds.
-    #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = seconds)]
-    seconds: f64,
-    /// Rounds.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
     #[command(flatten)]
-    keep: KeepArgs,
+    time: TimeArgs,
+    #[command(flatten)]
+    results: ResultArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Give the daemon no schedule: what the judge says of a port without gates.
     #[arg(long)]
     ungated: bool,
@@ -40,38 +35,20 @@ pub(super) struct GatesArgs {
 
 impl GatesArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
-        let cycles = self.seconds * 1e9 / CYCLE_TIME.get() as f64 / f64::from(self.rounds);
         Ok(Plan {
-            rounds: self.rounds,
-            cycles: cycles.ceil() as u64,
+            rounds: self.time.rounds,
+            cycles: self.time.periods(CYCLE_TIME),
             gated: !self.ungated,
             watchdog: !self.no_watchdog,
-            tools: Tools::beside(&std::env::current_exe()?),
-            lock: PathBuf::from(LOCK),
-            command: command(),
-            functional: self.keep.functional,
+            setup: self.mode.setup()?,
         })
     }
 }
 
-/// Measures and tells.
+/// Measures the classes.
 pub(super) fn run(args: &GatesArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    for file in [&args.keep.results.json, &args.keep.results.report].into_iter().flatten() {
-        writable(file)?;
-    }
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    let outcome = gates::run(&plan, &mut |what| bar.set_message(what.to_owned()));
-    bar.finish_and_clear();
-    let Outcome { document, runs } = outcome?;
-    let mut text = table::document(&document);
-    let saved = args.keep.results.saved("gates");
-    for line in save(&saved, &document, &runs)? {
-        text.push_str(&format!("{line}\n"));
-    }
-    output::write(&text)?;
-    Ok(tell(&document, &gates::violations(&document), args.keep.results.strict_bars))
+    carry_out(&args.results, 0, gates::violations, |watch| gates::run(&plan, watch))
 }
 
 #[cfg(test)]

@@ -5,16 +5,14 @@
 //! In: which paths, payloads and loads, for how long. Out: a progress bar, tables, `ktsn.results/1`, raw records, the report
 //! with the published figures beside ours. Exit status 1 when a frame of KTSN was lost, early, duplicated or reordered.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ktsn_lab::Tools;
 use ktsn_lab::container::{self, Load, Path};
 use ktsn_lab::overlay::{self, ATTACHMENTS, Plan};
-use ktsn_time::Nanos;
 
-use super::{KeepArgs, LOCK, command, frames, seconds, span, tell, told};
+use super::args::{ModeArgs, ResultArgs, TrafficArgs};
+use super::carry_out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,20 +28,10 @@ Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered,
 
 /// Every way from pod to pod, idle and loaded; and one ktsnd with 200 attachments.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("seconds", |arg| arg.default_value("3")))]
 pub(super) struct OverlayArgs {
-    /// Seconds of traffic per path, payload and load, all rounds together.
-    #[arg(long, default_value_t = 3.0, value_name = "S", value_parser = seconds)]
-    seconds: f64,
-    /// Rounds.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Octets of payload.
-    #[arg(long, default_value = "64,256,1024", value_delimiter = ',', value_name = "OCTETS,…")]
-    payload: Vec<usize>,
-    /// Distance of two transmit times.
-    #[arg(long, default_value = "1ms", value_parser = span)]
-    period: Nanos,
+    #[command(flatten)]
+    traffic: TrafficArgs,
     /// Paths: flannel, flannel-spin, flannel-other, ktsn, ktsn-short, bare, bare-spin [default: all of them].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
@@ -54,7 +42,9 @@ pub(super) struct OverlayArgs {
     #[arg(long, default_value_t = ATTACHMENTS, value_name = "N")]
     attachments: usize,
     #[command(flatten)]
-    keep: KeepArgs,
+    results: ResultArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
 }
 
 impl OverlayArgs {
@@ -62,26 +52,21 @@ impl OverlayArgs {
         let paths = container::Plan {
             experiment: "overlay",
             paths: if self.path.is_empty() { Path::OVERLAY.to_vec() } else { self.path.clone() },
-            payloads: self.payload.clone(),
+            payloads: self.traffic.payload.clone(),
             loads: self.load.clone(),
-            rounds: self.rounds,
-            frames: frames(self.seconds, self.period, self.rounds),
-            period: self.period,
-            tools: Tools::beside(&std::env::current_exe()?),
-            lock: Some(PathBuf::from(LOCK)),
-            command: command(),
-            functional: self.keep.functional,
+            rounds: self.traffic.time.rounds,
+            frames: self.traffic.frames(),
+            period: self.traffic.period,
+            setup: self.mode.setup()?,
         };
         Ok(Plan { paths, attachments: self.attachments })
     }
 }
 
-/// Measures and tells.
+/// Measures the paths and the many attachments.
 pub(super) fn run(args: &OverlayArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    let saved = args.keep.results.saved(plan.paths.experiment);
-    let document = told(&saved, plan.paths.runs(), |watch| overlay::run(&plan, watch))?;
-    Ok(tell(&document, &overlay::bars::violations(&document), args.keep.results.strict_bars))
+    carry_out(&args.results, plan.paths.runs(), overlay::bars::violations, |watch| overlay::run(&plan, watch))
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ktsn_lab::Tools;
 use ktsn_lab::sched::{self, Plan};
 
-use super::{LOCK, command, measured, tell};
+use super::args::{FigureArgs, timed};
+use super::carry_out;
 
 /// What a decision of the transmission selection costs; and its property suite.
 #[derive(Args, Clone, Debug)]
@@ -27,24 +27,13 @@ pub(super) struct SchedArgs {
     /// Where the sources are.
     #[arg(long, default_value = ".", value_name = "DIR")]
     workspace: PathBuf,
-    /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Exit with status 1 when a bar is missed, too.
-    #[arg(long)]
-    strict_bars: bool,
+    #[command(flatten)]
+    figures: FigureArgs,
 }
 
-/// Measures and tells.
+/// Measures decisions and runs the property suite.
 pub(super) fn run(args: &SchedArgs) -> anyhow::Result<ExitCode> {
-    let plan = Plan {
-        turns: args.turns,
-        cases: args.cases,
-        workspace: args.workspace.clone(),
-        tools: Tools::beside(&std::env::current_exe()?),
-        lock: PathBuf::from(LOCK),
-        command: command(),
-    };
-    let document = measured(args.json.as_deref(), |progress| sched::run(&plan, progress))?;
-    Ok(tell(&document, &sched::violations(&document), args.strict_bars))
+    let plan =
+        Plan { turns: args.turns, cases: args.cases, workspace: args.workspace.clone(), setup: timed()? };
+    carry_out(&(&args.figures).into(), 0, sched::violations, |watch| sched::run(&plan, watch))
 }

@@ -64,9 +64,9 @@ pub(super) fn run(args: &ApplyArgs) -> ExitCode {
     let mut request = request(&args.port, schedule.as_ref());
     request.check_only = args.check_only;
     let (what, status) = match ask(args, request) {
-        Ok(state) => match output::write(&status::text_of(&[state])) {
+        Ok(state) => match output::show(&status::text_of(&[state])) {
             Ok(_) => return ExitCode::SUCCESS,
-            Err(error) => (format!("standard output: {error}; write to another place"), 1),
+            Err(what) => (what, 1),
         },
         Err(ControlError::Refused(_, refused)) if refused.code() == tonic::Code::InvalidArgument => {
             (refused.message().to_owned(), 2)

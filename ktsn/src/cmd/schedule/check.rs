@@ -35,13 +35,7 @@ pub(super) struct CheckArgs {
 
 /// Checks and says what was found.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
-    let schedule = match args.input.load() {
-        Ok(schedule) => schedule,
-        Err(faults) => {
-            eprintln!("{faults}");
-            return 2.into();
-        }
-    };
+    let Some(schedule) = args.input.load() else { return 2.into() };
     let analysis = analyse(&schedule, &args.input.link.of(&schedule));
     for warning in &analysis.warnings {
         eprintln!("{}: warning: {warning}", args.input.name());
@@ -49,13 +43,8 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
     if args.strict && !analysis.warnings.is_empty() {
         return 2.into();
     }
-    match output::write(&format!("{}: {}\n", args.input.name(), summary(&schedule, &analysis))) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ktsn schedule check: {error}");
-            1.into()
-        }
-    }
+    let text = format!("{}: {}\n", args.input.name(), summary(&schedule, &analysis));
+    output::finish("schedule check", output::write(&text).map(drop))
 }
 
 /// The schedule in one line.

@@ -51,13 +51,7 @@ pub(super) fn run(args: &ConvertArgs) -> ExitCode {
             return 2.into();
         }
     };
-    match output::write(&text) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ktsn schedule convert: {error}");
-            1.into()
-        }
-    }
+    output::finish("schedule convert", output::write(&text).map(drop))
 }
 
 fn convert(args: &ConvertArgs) -> Result<String, String> {

@@ -41,13 +41,7 @@ pub(super) struct ShowArgs {
 
 /// Draws.
 pub(super) fn run(args: &ShowArgs) -> ExitCode {
-    let schedule = match args.input.load() {
-        Ok(schedule) => schedule,
-        Err(faults) => {
-            eprintln!("{faults}");
-            return 2.into();
-        }
-    };
+    let Some(schedule) = args.input.load() else { return 2.into() };
     let link = args.input.link.of(&schedule);
     let analysis = analyse(&schedule, &link);
     for warning in &analysis.warnings {
@@ -67,13 +61,7 @@ pub(super) fn run(args: &ShowArgs) -> ExitCode {
             .map(|()| eprintln!("ktsn schedule show: wrote {}", file.display()))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display()))),
     };
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ktsn schedule show: {error}");
-            1.into()
-        }
-    }
+    output::finish("schedule show", written)
 }
 
 /// The terminal's width, else what `COLUMNS` says.

@@ -13,7 +13,7 @@ use ktsn_schedule::units;
 use serde_json::{Value, json};
 
 use crate::control::{self, ControlError};
-use crate::output::{self, columns, span};
+use crate::output::{self, span, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,15 +48,9 @@ pub(super) fn directory(flag: Option<&Path>) -> Result<PathBuf, ControlError> {
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     let done = ask(args).map_err(|error| error.to_string()).and_then(|ports| {
         let text = if args.json { format!("{:#}\n", json_of(&ports)) } else { text_of(&ports) };
-        output::write(&text).map_err(|error| format!("standard output: {error}; write to another place"))
+        output::show(&text).map(drop)
     });
-    match done {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(what) => {
-            eprintln!("ktsn schedule status: {what}");
-            1.into()
-        }
-    }
+    output::finish("schedule status", done)
 }
 
 fn ask(args: &StatusArgs) -> Result<Vec<v1::ScheduleState>, ControlError> {
@@ -130,20 +124,21 @@ fn put_port(text: &mut String, state: &v1::ScheduleState) {
         speed => format!("{}bit/s", units::show_speed(speed)),
     };
     put!(text, "  link {speed}, hand-over {}", span(state.hand_over_ns));
-    let rows: Vec<Vec<String>> = (0..8)
-        .rev()
-        .map(|class| {
-            let limit = state.queue_max_sdu.iter().find(|row| row.traffic_class == class);
-            let at = |counters: &[u64]| counters.get(class as usize).copied().unwrap_or(0).to_string();
-            vec![
-                class.to_string(),
-                at(&state.frames),
-                at(&state.transmission_overrun),
-                limit.map_or("-".to_owned(), |row| row.queue_max_sdu.to_string()),
-            ]
-        })
-        .collect();
-    text.push_str(&columns(&["class", "frames", "transmission overrun", "max SDU"], &rows));
+    let counter = |counters: &[u64], class: u32| counters.get(class as usize).copied().unwrap_or(0);
+    let rows = (0..8).rev().map(|class| {
+        let limit = state.queue_max_sdu.iter().find(|row| row.traffic_class == class);
+        let counts = [counter(&state.frames, class), counter(&state.transmission_overrun, class)];
+        (class, counts, limit.map(|row| row.queue_max_sdu))
+    });
+    text.push_str(&table(
+        rows,
+        &[
+            ("class", |(class, ..)| class.to_string()),
+            ("frames", |(_, [frames, _], _)| frames.to_string()),
+            ("transmission overrun", |(_, [_, overrun], _)| overrun.to_string()),
+            ("max SDU", |(.., limit)| limit.map_or("-".to_owned(), |octets| octets.to_string())),
+        ],
+    ));
 }
 
 fn parameters(gates: &v1::GateParameters) -> String {

@@ -10,7 +10,7 @@ const SHOWN_MAX: usize = 8;
 pub(super) fn text(states: &[v1::AttachmentState]) -> String {
     let mut text = String::new();
     for state in states.iter().filter(|state| !state.withheld.is_empty()) {
-        let name = state.attachment.as_ref().map_or("-", |attachment| attachment.name.as_str());
+        let name = state.name.as_str();
         let shown = state.withheld.iter().take(SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = match state.withheld.len().saturating_sub(SHOWN_MAX) {
             0 => String::new(),
@@ -27,8 +27,7 @@ mod tests {
 
     #[test]
     fn withheld_addresses_are_named_and_counted() {
-        let named = v1::Attachment { name: "pod-a".to_owned(), ..Default::default() };
-        let mut state = v1::AttachmentState { attachment: Some(named), ..Default::default() };
+        let mut state = v1::AttachmentState { name: "pod-a".to_owned(), ..Default::default() };
         assert_eq!(text(std::slice::from_ref(&state)), "");
         state.withheld = vec!["10.0.0.9".to_owned()];
         assert_eq!(

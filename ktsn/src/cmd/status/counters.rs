@@ -7,48 +7,27 @@ use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use super::{deferred, ingress, or_dash, put_table, reasons, sum};
-use crate::output::span;
+use super::{deferred, ingress, reasons, sum};
+use crate::output::{or_dash, span, table};
 
 pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
     let _ = writeln!(text, "\nFrames");
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .map(|of| {
-            [
-                of.taken,
-                of.sent,
-                of.sent_octets,
-                of.late,
-                of.overrun,
-                of.waited,
-                sum(&of.dropped),
-                sum(&of.bypassed),
-                of.ring_full,
-                of.doorbells,
-            ]
-            .iter()
-            .map(u64::to_string)
-            .fold(vec![of.name.clone()], |mut row, cell| {
-                row.push(cell);
-                row
-            })
-        })
-        .collect();
-    let head = [
-        "attachment",
-        "taken",
-        "sent",
-        "octets",
-        "late",
-        "overrun",
-        "waited",
-        "dropped",
-        "bypassed",
-        "ring full",
-        "doorbells",
-    ];
-    put_table(text, &head, &rows);
+    text.push_str(&table(
+        attachments,
+        &[
+            ("attachment", |of| of.name.clone()),
+            ("taken", |of| of.taken.to_string()),
+            ("sent", |of| of.sent.to_string()),
+            ("octets", |of| of.sent_octets.to_string()),
+            ("late", |of| of.late.to_string()),
+            ("overrun", |of| of.overrun.to_string()),
+            ("waited", |of| of.waited.to_string()),
+            ("dropped", |of| sum(&of.dropped).to_string()),
+            ("bypassed", |of| sum(&of.bypassed).to_string()),
+            ("ring full", |of| of.ring_full.to_string()),
+            ("doorbells", |of| of.doorbells.to_string()),
+        ],
+    ));
     for of in attachments.iter().filter(|of| !of.clients_refused.is_empty()) {
         let mut reasons: Vec<_> =
             of.clients_refused.iter().map(|(why, count)| format!("{why} {count}")).collect();
@@ -56,23 +35,28 @@ pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
         let _ = writeln!(text, "{}: clients refused: {}", or_dash(&of.name), reasons.join(", "));
     }
     let _ = writeln!(text, "\nTransmit error (handed to the port - TxTime)");
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .map(|of| {
-            let error = of.transmit_error.clone().unwrap_or_default();
-            let shown = |nanos| if error.count == 0 { "-".to_owned() } else { span(nanos) };
-            let mut row = vec![of.name.clone(), error.count.to_string()];
-            row.extend([error.p50, error.p90, error.p99, error.max].map(shown));
-            row
-        })
-        .collect();
-    put_table(text, &["attachment", "frames", "p50", "p90", "p99", "max"], &rows);
+    let errors = attachments.iter().map(|of| (of, of.transmit_error.clone().unwrap_or_default()));
+    text.push_str(&table(
+        errors,
+        &[
+            ("attachment", |(of, _)| of.name.clone()),
+            ("frames", |(_, error)| error.count.to_string()),
+            ("p50", |(_, error)| error_span(error, error.p50)),
+            ("p90", |(_, error)| error_span(error, error.p90)),
+            ("p99", |(_, error)| error_span(error, error.p99)),
+            ("max", |(_, error)| error_span(error, error.max)),
+        ],
+    ));
     for of in attachments {
         let drops = DropReason::ALL.iter().map(|reason| reason.word());
         let _ = writeln!(text, "\n{}: dropped: {}", of.name, reasons(&of.dropped, drops));
         let passes = BypassReason::ALL.iter().map(|reason| reason.word());
         let _ = writeln!(text, "{}: passed to the kernel: {}", of.name, reasons(&of.bypassed, passes));
     }
+}
+
+fn error_span(error: &v1::Histogram, nanos: u64) -> String {
+    if error.count == 0 { "-".to_owned() } else { span(nanos) }
 }
 
 pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {

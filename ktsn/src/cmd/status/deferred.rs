@@ -5,29 +5,27 @@
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use crate::output::{columns, span};
+use crate::output::{span, titled};
 
 /// One row for each attachment that is deferred, or was; empty when there is none.
 pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .filter(|of| of.deferral.is_some() || of.deferred + of.deferred_failed > 0)
-        .map(|of| {
-            let (since, longest) = match &of.deferral {
-                Some(now) => (span(now.for_ns), span(now.longest_hand_over_ns)),
-                None => ("not now".to_owned(), "-".to_owned()),
-            };
-            vec![of.name.clone(), since, longest, of.deferred.to_string(), of.deferred_failed.to_string()]
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let head = ["attachment", "for", "longest hand-over", "frames", "failed"];
-    format!("\nDeferred (frames leave by an ordinary thread, not on time)\n{}", columns(&head, &rows))
+    let ever = attachments.iter().filter(|of| of.deferral.is_some() || of.deferred + of.deferred_failed > 0);
+    titled(
+        "Deferred (frames leave by an ordinary thread, not on time)",
+        ever,
+        &[
+            ("attachment", |of| of.name.clone()),
+            ("for", |of| of.deferral.as_ref().map_or("not now".to_owned(), |now| span(now.for_ns))),
+            ("longest hand-over", |of| {
+                of.deferral.as_ref().map_or("-".to_owned(), |now| span(now.longest_hand_over_ns))
+            }),
+            ("frames", |of| of.deferred.to_string()),
+            ("failed", |of| of.deferred_failed.to_string()),
+        ],
+    )
 }
 
-/// The same as JSON; null where frames leave by the worker.
+/// The deferral as JSON; null where frames leave by the worker.
 pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
     of.deferral.as_ref().map_or(
         Value::Null,

@@ -1,37 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in in `ktsn status`: what came by it, and what was left to the kernel and why.
+//! The ingress fast path in `ktsn status`: what came by it, and what was left to the kernel and why.
 
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use crate::output::columns;
+use crate::output::{or_dash, titled};
 
 /// One row for each attachment with `ingress = "short"`; empty when there is none.
 pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
-    let rows: Vec<Vec<String>> = attachments
-        .iter()
-        .filter_map(|of| {
-            let ingress = of.ingress.as_ref()?;
-            let mut left: Vec<_> = ingress.left.iter().collect();
-            left.sort();
-            let left: Vec<String> = left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-            let left = if left.is_empty() { "-".to_owned() } else { left.join(", ") };
-            let now = if ingress.idle.is_empty() { "taking".to_owned() } else { ingress.idle.clone() };
-            let counts = [ingress.taken, ingress.taken_octets, ingress.failed, ingress.reattached];
-            let mut row = vec![of.name.clone()];
-            row.extend(counts.iter().map(u64::to_string));
-            row.extend([left, now]);
-            Some(row)
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let head = ["attachment", "taken", "octets", "failed", "reattached", "left to the kernel", "now"];
-    format!("\nShort way in\n{}", columns(&head, &rows))
+    let short = attachments.iter().filter_map(|of| Some((of.name.as_str(), of.ingress.as_ref()?)));
+    titled(
+        "Ingress fast path",
+        short,
+        &[
+            ("attachment", |(name, _)| (*name).to_owned()),
+            ("taken", |(_, ingress)| ingress.taken.to_string()),
+            ("octets", |(_, ingress)| ingress.taken_octets.to_string()),
+            ("failed", |(_, ingress)| ingress.failed.to_string()),
+            ("reattached", |(_, ingress)| ingress.reattached.to_string()),
+            ("left to the kernel", |(_, ingress)| {
+                let mut left: Vec<_> = ingress.left.iter().collect();
+                left.sort();
+                let left: Vec<String> =
+                    left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+                or_dash(&left.join(", "))
+            }),
+            (
+                "now",
+                |(_, ingress)| {
+                    if ingress.idle.is_empty() { "taking".to_owned() } else { ingress.idle.clone() }
+                },
+            ),
+        ],
+    )
 }
 
-/// The same as JSON; null where ingress is the kernel's.
+/// The ingress as JSON; null where ingress is the kernel's.
 pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
     of.ingress.as_ref().map_or(Value::Null, |ingress| {
         json!({

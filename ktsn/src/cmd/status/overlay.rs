@@ -6,52 +6,39 @@
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use crate::output::columns;
+use crate::output::{or_dash, table, titled};
 
 /// An attachment's name with its peers.
 pub(super) type Peers = Vec<(String, Vec<v1::PeerState>)>;
 
 fn named(states: &[v1::AttachmentState]) -> impl Iterator<Item = (&str, &v1::OverlayState)> {
     states.iter().filter_map(|state| {
-        let name = state.attachment.as_ref().map_or("-", |attachment| attachment.name.as_str());
+        let name = state.name.as_str();
         Some((name, state.overlay.as_ref()?))
     })
 }
 
 /// Overlays of all attachments and what is wrong with them; empty when there are none.
 pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> String {
-    let rows: Vec<Vec<String>> = named(states)
-        .map(|(name, overlay)| {
-            vec![
-                name.to_owned(),
-                overlay.device.clone(),
-                known(overlay.vni),
-                known(overlay.port),
-                or_dash(&overlay.local),
-                overlay.mac.clone(),
-                counts(overlay),
-                overlay.peers_missing.to_string(),
-                overlay.peers_left.to_string(),
-                overlay.conflicts_count.to_string(),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
+    let mut text = titled(
+        "Overlays",
+        named(states),
+        &[
+            ("attachment", |(name, _)| (*name).to_owned()),
+            ("device", |(_, overlay)| overlay.device.clone()),
+            ("VNI", |(_, overlay)| known(overlay.vni)),
+            ("port", |(_, overlay)| known(overlay.port)),
+            ("local", |(_, overlay)| or_dash(&overlay.local)),
+            ("MAC", |(_, overlay)| overlay.mac.clone()),
+            ("peers", |(_, overlay)| counts(overlay)),
+            ("without tunnel end", |(_, overlay)| overlay.peers_missing.to_string()),
+            ("left to the kernel", |(_, overlay)| overlay.peers_left.to_string()),
+            ("conflicts so far", |(_, overlay)| overlay.conflicts_count.to_string()),
+        ],
+    );
+    if text.is_empty() {
+        return text;
     }
-    let head = [
-        "attachment",
-        "device",
-        "VNI",
-        "port",
-        "local",
-        "MAC",
-        "peers",
-        "without tunnel end",
-        "left to the kernel",
-        "conflicts so far",
-    ];
-    let mut text = format!("\nOverlays\n{}", columns(&head, &rows));
     for (name, overlay) in named(states) {
         if !overlay.fault.is_empty() {
             text.push_str(&format!("{name}: nothing leaves through the tunnel: {}\n", overlay.fault));
@@ -61,24 +48,21 @@ pub(super) fn text(states: &[v1::AttachmentState], peers: Option<&Peers>) -> Str
         }
     }
     for (name, peers) in peers.into_iter().flatten() {
-        let row = |state: &v1::PeerState| {
-            let peer = state.peer.clone().unwrap_or_default();
-            vec![
-                peer.prefix,
-                or_dash(&peer.vtep),
-                or_dash(&peer.mac),
-                state.source.clone(),
-                or_dash(if state.left.is_empty() { &state.missing } else { &state.left }),
-            ]
-        };
-        let rows: Vec<Vec<String>> = peers.iter().map(row).collect();
-        text.push_str(&format!("\nPeers of {name}: {}\n", rows.len()));
-        if !rows.is_empty() {
-            text.push_str(&columns(
-                &["prefix", "tunnel end", "MAC", "source", "what keeps frames from it"],
-                &rows,
-            ));
-        }
+        text.push_str(&format!("\nPeers of {name}: {}\n", peers.len()));
+        let none = v1::VxlanPeer::default();
+        let rows = peers.iter().map(|state| (state.peer.as_ref().unwrap_or(&none), state));
+        text.push_str(&table(
+            rows,
+            &[
+                ("prefix", |(peer, _)| peer.prefix.clone()),
+                ("tunnel end", |(peer, _)| or_dash(&peer.vtep)),
+                ("MAC", |(peer, _)| or_dash(&peer.mac)),
+                ("source", |(_, state)| state.source.clone()),
+                ("what keeps frames from it", |(_, state)| {
+                    or_dash(if state.left.is_empty() { &state.missing } else { &state.left })
+                }),
+            ],
+        ));
     }
     text
 }
@@ -95,11 +79,7 @@ fn known(number: u32) -> String {
     if number == 0 { "-".to_owned() } else { number.to_string() }
 }
 
-fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
-}
-
-/// The same for programs.
+/// An overlay as JSON.
 pub(super) fn json_of(overlay: &v1::OverlayState) -> Value {
     json!({
         "device": overlay.device, "vni": overlay.vni, "port": overlay.port, "local": overlay.local,
@@ -139,12 +119,8 @@ mod tests {
             conflicts_count: 3,
             ..Default::default()
         };
-        let attachment = v1::Attachment { name: "pod/eth0".into(), ..Default::default() };
-        let state = v1::AttachmentState {
-            attachment: Some(attachment),
-            overlay: Some(overlay),
-            ..Default::default()
-        };
+        let state =
+            v1::AttachmentState { name: "pod/eth0".into(), overlay: Some(overlay), ..Default::default() };
         let peer = v1::VxlanPeer { prefix: "10.244.1.0/24".into(), ..Default::default() };
         let missing = "no neighbour entry for 10.244.1.0".to_owned();
         let peer = v1::PeerState { peer: Some(peer), source: "learnt".into(), missing, left: String::new() };

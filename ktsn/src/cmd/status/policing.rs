@@ -4,52 +4,32 @@
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use crate::output::columns;
+use crate::output::{or_dash, titled};
 
 /// The stream filters of all ports; empty when nothing is policed.
 pub(super) fn text(ports: &[v1::PortStatistics]) -> String {
-    let number = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-    let any = |value: Option<u32>| value.map_or_else(|| "any".to_owned(), |value| value.to_string());
-    let mut rows = Vec::new();
-    for port in ports {
-        for filter in &port.stream_filters {
-            let gate_dropped = filter.not_passing_frames_count;
-            rows.push(vec![
-                port.device.clone(),
-                filter.stream_filter_instance_id.to_string(),
-                any(filter.stream_handle),
-                any(filter.priority_spec),
-                number(filter.stream_gate_ref),
-                number(filter.flow_meter_ref),
-                filter.matching_frames_count.to_string(),
-                filter.not_passing_sdu_count.to_string(),
-                gate_dropped.to_string(),
-                filter.red_frames_count.to_string(),
-                or_dash(&tripped(filter).join(" ")),
-            ]);
-        }
-    }
-    if rows.is_empty() {
-        return String::new();
-    }
-    let head = [
-        "port",
-        "filter",
-        "stream",
-        "priority",
-        "gate",
-        "meter",
-        "matching",
-        "too long",
-        "gate closed",
-        "red",
-        "stopped by",
-    ];
-    format!("\nPolicing\n{}", columns(&head, &rows))
+    let filters = ports.iter().flat_map(|port| port.stream_filters.iter().map(move |filter| (port, filter)));
+    titled(
+        "Policing",
+        filters,
+        &[
+            ("port", |(port, _)| port.device.clone()),
+            ("filter", |(_, filter)| filter.stream_filter_instance_id.to_string()),
+            ("stream", |(_, filter)| number(filter.stream_handle, "any")),
+            ("priority", |(_, filter)| number(filter.priority_spec, "any")),
+            ("gate", |(_, filter)| number(filter.stream_gate_ref, "-")),
+            ("meter", |(_, filter)| number(filter.flow_meter_ref, "-")),
+            ("matching", |(_, filter)| filter.matching_frames_count.to_string()),
+            ("too long", |(_, filter)| filter.not_passing_sdu_count.to_string()),
+            ("gate closed", |(_, filter)| filter.not_passing_frames_count.to_string()),
+            ("red", |(_, filter)| filter.red_frames_count.to_string()),
+            ("stopped by", |(_, filter)| or_dash(&tripped(filter).join(" "))),
+        ],
+    )
 }
 
-fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-".into() } else { text.into() }
+fn number(value: Option<u32>, absent: &str) -> String {
+    value.map_or_else(|| absent.to_owned(), |value| value.to_string())
 }
 
 /// The leaves that are true.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 pub(super) fn text(states: &[v1::AttachmentState]) -> String {
     let mut text = String::new();
     for state in states {
-        let name = state.attachment.as_ref().map_or("-", |attachment| attachment.name.as_str());
+        let name = state.name.as_str();
         for rule in &state.rules {
-            let arrival = if rule.is_arrival { "; nothing takes the short way in" } else { "" };
+            let arrival = if rule.is_arrival { "; nothing takes the ingress fast path" } else { "" };
             let shown = u32::try_from(rule.destinations.len()).unwrap_or(u32::MAX);
             let more = match rule.destinations_count.saturating_sub(shown) {
                 0 => String::new(),
@@ -47,12 +47,12 @@ fn policy_text(name: &str, policy: &v1::AttachmentPolicy) -> String {
             some.join(", ")
         )),
     };
-    let ingress = policy.ingress_blocked.then(|| "nothing takes the short way in".to_owned());
+    let ingress = policy.ingress_blocked.then(|| "nothing takes the ingress fast path".to_owned());
     let taken: Vec<String> = egress.into_iter().chain(ingress).collect();
     format!("{name}: {}: {}\n", taken.join("; "), policy.reason)
 }
 
-/// The same as JSON.
+/// Rules and policy as JSON.
 pub(super) fn json_of(state: &v1::AttachmentState) -> Value {
     let rules = state.rules.iter().map(|rule| {
         json!({
@@ -75,8 +75,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_named_with_what_it_takes_away() {
-        let named = v1::Attachment { name: "pod-a".to_owned(), ..Default::default() };
-        let mut state = v1::AttachmentState { attachment: Some(named), ..Default::default() };
+        let mut state = v1::AttachmentState { name: "pod-a".to_owned(), ..Default::default() };
         assert_eq!(text(std::slice::from_ref(&state)), "");
         state.rules = vec![v1::RuleState {
             rule: "-A FORWARD -d 10.244.1.7/32 -j DROP".to_owned(),
@@ -88,7 +87,7 @@ mod tests {
         assert_eq!(
             text(std::slice::from_ref(&state)),
             "\nRules of the node's packet filter, network policies\npod-a: 10.244.1.7/32 and 2 more left to the kernel for a rule; nothing takes \
-             the short way in: -A FORWARD -d 10.244.1.7/32 -j DROP\npod-a: 2 rules about it so far\n"
+             the ingress fast path: -A FORWARD -d 10.244.1.7/32 -j DROP\npod-a: 2 rules about it so far\n"
         );
         assert_eq!(json_of(&state)["now"][0]["destinations_count"], 3);
         assert_eq!(json_of(&state)["count"], 2);
@@ -102,7 +101,7 @@ mod tests {
         assert_eq!(
             text(std::slice::from_ref(&state)),
             "\nRules of the node's packet filter, network policies\npod-a: what leaves by the uplink is dropped as \
-             network_policy; nothing takes the short way in: NetworkPolicy deny-all\n"
+             network_policy; nothing takes the ingress fast path: NetworkPolicy deny-all\n"
         );
         assert_eq!(json_of(&state)["network_policy"]["ingress_blocked"], true);
     }

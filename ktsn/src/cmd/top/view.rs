@@ -2,7 +2,7 @@
 //! What happened between two statistics of a ktsnd.
 //!
 //! In: two replies, how the daemon is, what there is. Out: a [`View`] as table, line or JSON. Rates are frames each second;
-//! percentiles are those of the frames of the interval alone. What counted backwards began anew: then it counted from 0.
+//! percentiles are those of the frames of the interval alone. A counter that went backwards started again from 0.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,9 +11,9 @@ use hdrhistogram::serialization::Deserializer;
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use crate::output::{columns, span};
+use crate::output::{or_dash, span, table};
 
-/// See the module.
+/// What happened within an interval.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// Nanoseconds.
@@ -49,7 +49,7 @@ struct Attachment {
     ring_full: u64,
     dropped: BTreeMap<String, u64>,
     bypassed: BTreeMap<String, u64>,
-    /// By the short way in; `None`: the kernel's.
+    /// By the ingress fast path; `None`: the attachment has none.
     arrived: Option<u64>,
     /// p50, p99 and greatest transmit error, nanoseconds; `None`: nothing with a transmit time was sent.
     error: Option<[u64; 3]>,
@@ -66,7 +66,7 @@ struct Worker {
     bugs: u64,
 }
 
-/// What was counted since; a counter that is lower now began anew.
+/// What was counted since; a counter that is lower now started again.
 fn since(before: u64, after: u64) -> u64 {
     after.checked_sub(before).unwrap_or(after)
 }
@@ -85,7 +85,7 @@ fn errors(before: Option<&v1::Histogram>, after: Option<&v1::Histogram>) -> Opti
         Deserializer::new().deserialize(&mut of.hdr_v2.as_slice()).ok()
     };
     let mut all = decoded(after?)?;
-    // One that began anew cannot be taken off, and need not be.
+    // A histogram that started again cannot be taken off, and need not be.
     if let Some(before) = before.and_then(decoded).filter(|before| before.len() <= all.len()) {
         let _ = all.subtract(&before);
     }
@@ -93,7 +93,7 @@ fn errors(before: Option<&v1::Histogram>, after: Option<&v1::Histogram>) -> Opti
 }
 
 impl View {
-    /// Of the interval between two replies.
+    /// The view of the interval between two replies.
     pub(super) fn between(
         before: &v1::StatisticsReply,
         after: &v1::StatisticsReply,
@@ -145,7 +145,7 @@ impl View {
         }
     }
 
-    /// Of a count, what it is each second; tenths below ten.
+    /// A count as a rate per second; tenths below ten.
     fn rate(&self, count: u64) -> String {
         let tenths = self.tenths(count);
         if tenths == 0 || tenths >= 100 {
@@ -173,73 +173,77 @@ impl View {
         format!("{serving}, clock {clock}{warnings}")
     }
 
-    /// All of it.
+    /// The view as tables.
     pub(super) fn table(&self) -> String {
         let mut text =
             format!("ktsnd {}; {} interval, all rates per second\n", self.state(), span(self.interval));
-        let rows: Vec<Vec<String>> = self.ports.iter().map(|port| self.port_row(port)).collect();
-        let head = ["port", "link", "frames", "overruns", "put back", "hand-over"];
-        put(&mut text, &head, &rows);
-        let rows: Vec<Vec<String>> = self.attachments.iter().map(|of| self.attachment_row(of)).collect();
-        let head = [
-            "attachment",
-            "streams",
-            "taken",
-            "sent",
-            "Mbit",
-            "late",
-            "overrun",
-            "waited",
-            "dropped",
-            "passed",
-            "ring full",
-            "short in",
-            "p50",
-            "p99",
-            "max",
-            "why",
-        ];
-        put(&mut text, &head, &rows);
-        let rows: Vec<Vec<String>> = self.workers.iter().map(|worker| self.worker_row(worker)).collect();
-        put(&mut text, &["worker", "wake-ups", "spins", "margin", "budget spent", "bugs"], &rows);
+        text.push_str(&below(&table(
+            self.ports.iter().map(|port| (self, port)),
+            &[
+                ("port", |(_, port)| port.name.clone()),
+                ("link", |(_, port)| if port.up { "up" } else { "DOWN" }.to_owned()),
+                ("frames", |(view, port)| view.rate(port.frames)),
+                ("overruns", |(view, port)| view.rate(port.overruns)),
+                ("put back", |(view, port)| view.rate(port.put_back)),
+                (
+                    "hand-over",
+                    |(_, port)| {
+                        if port.hand_over == 0 { "-".to_owned() } else { span(port.hand_over) }
+                    },
+                ),
+            ],
+        )));
+        text.push_str(&below(&table(
+            self.attachments.iter().map(|of| (self, of)),
+            &[
+                ("attachment", |(_, of)| of.name.clone()),
+                ("streams", |(_, of)| of.streams.to_string()),
+                ("taken", |(view, of)| view.rate(of.taken)),
+                ("sent", |(view, of)| view.rate(of.sent)),
+                ("Mbit", |(view, of)| view.megabits(of.octets)),
+                ("late", |(view, of)| view.rate(of.late)),
+                ("overrun", |(view, of)| view.rate(of.overrun)),
+                ("waited", |(view, of)| view.rate(of.waited)),
+                ("dropped", |(view, of)| view.rate(of.dropped.values().sum())),
+                ("passed", |(view, of)| view.rate(of.bypassed.values().sum())),
+                ("ring full", |(view, of)| view.rate(of.ring_full)),
+                ("short in", |(view, of)| of.arrived.map_or("-".to_owned(), |count| view.rate(count))),
+                ("p50", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[0]))),
+                ("p99", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[1]))),
+                ("max", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[2]))),
+                ("why", |(view, of)| view.why(of)),
+            ],
+        )));
+        text.push_str(&below(&table(
+            self.workers.iter().map(|worker| (self, worker)),
+            &[
+                ("worker", |(_, worker)| worker.uplink.clone()),
+                ("wake-ups", |(view, worker)| view.rate(worker.wake_ups)),
+                ("spins", |(view, worker)| view.percent(worker.spun)),
+                ("margin", |(_, worker)| span(worker.margin)),
+                ("budget spent", |(view, worker)| view.rate(worker.budget_spent)),
+                ("bugs", |(_, worker)| worker.bugs.to_string()),
+            ],
+        )));
         text
     }
 
-    fn port_row(&self, port: &Port) -> Vec<String> {
-        let link = if port.up { "up" } else { "DOWN" };
-        let counts = [port.frames, port.overruns, port.put_back].map(|count| self.rate(count));
-        let mut row = vec![port.name.clone(), link.to_owned()];
-        row.extend(counts);
-        row.push(if port.hand_over == 0 { "-".to_owned() } else { span(port.hand_over) });
-        row
+    fn megabits(&self, octets: u64) -> String {
+        let bits = u64::try_from(self.tenths(octets.saturating_mul(8)) / 10).unwrap_or(u64::MAX);
+        format!("{}.{:02}", bits / 1_000_000, bits % 1_000_000 / 10_000)
     }
 
-    fn attachment_row(&self, of: &Attachment) -> Vec<String> {
-        let (dropped, bypassed) = (of.dropped.values().sum(), of.bypassed.values().sum());
-        let mut row = vec![of.name.clone(), of.streams.to_string(), self.rate(of.taken), self.rate(of.sent)];
-        let bits = u64::try_from(self.tenths(of.octets.saturating_mul(8)) / 10).unwrap_or(u64::MAX);
-        row.push(format!("{}.{:02}", bits / 1_000_000, bits % 1_000_000 / 10_000));
-        row.extend(
-            [of.late, of.overrun, of.waited, dropped, bypassed, of.ring_full].map(|count| self.rate(count)),
-        );
-        row.push(of.arrived.map_or_else(|| "-".to_owned(), |count| self.rate(count)));
-        row.extend(of.error.map_or_else(|| [(); 3].map(|()| "-".to_owned()), |error| error.map(span)));
-        let why = of.dropped.iter().chain(&of.bypassed);
-        let why: Vec<String> = why.map(|(word, count)| format!("{word} {}", self.rate(*count))).collect();
-        row.push(if why.is_empty() { "-".to_owned() } else { why.join(", ") });
-        row
+    /// A part of the interval.
+    fn percent(&self, nanos: u64) -> String {
+        let permille = u128::from(nanos) * 1000 / u128::from(self.interval);
+        format!("{}.{} %", permille / 10, permille % 10)
     }
 
-    fn worker_row(&self, worker: &Worker) -> Vec<String> {
-        let permille = u128::from(worker.spun) * 1000 / u128::from(self.interval);
-        vec![
-            worker.uplink.clone(),
-            self.rate(worker.wake_ups),
-            format!("{}.{} %", permille / 10, permille % 10),
-            span(worker.margin),
-            self.rate(worker.budget_spent),
-            worker.bugs.to_string(),
-        ]
+    /// The reasons why frames were dropped or passed to the kernel.
+    fn why(&self, of: &Attachment) -> String {
+        let reasons = of.dropped.iter().chain(&of.bypassed);
+        let reasons = reasons.map(|(word, count)| format!("{word} {}", self.rate(*count)));
+        or_dash(&reasons.collect::<Vec<_>>().join(", "))
     }
 
     /// The sums of all attachments.
@@ -294,15 +298,13 @@ impl View {
     }
 }
 
-fn put(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    if !rows.is_empty() {
-        text.push('\n');
-        text.push_str(&columns(head, rows));
-    }
+/// A table below an empty line.
+fn below(table: &str) -> String {
+    if table.is_empty() { String::new() } else { format!("\n{table}") }
 }
 
 fn streams(list: &v1::ListReply, name: &str) -> usize {
-    let is_it = |state: &&v1::AttachmentState| state.attachment.as_ref().is_some_and(|it| it.name == name);
+    let is_it = |state: &&v1::AttachmentState| state.name == name;
     list.attachments.iter().find(is_it).map_or(0, |state| state.clients.iter().map(|c| c.streams.len()).sum())
 }
 

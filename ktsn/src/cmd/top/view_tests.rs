@@ -49,7 +49,7 @@ fn view(before: &v1::StatisticsReply, after: &v1::StatisticsReply) -> View {
     let list = v1::ListReply {
         ports: vec![v1::Port { device: "eth0".to_owned(), up: true, ..Default::default() }],
         attachments: vec![v1::AttachmentState {
-            attachment: Some(v1::Attachment { name: "pod-a".to_owned(), ..Default::default() }),
+            name: "pod-a".to_owned(),
             clients: vec![v1::Client { pid: 1, streams: vec![v1::Stream::default(); 3] }],
             ..Default::default()
         }],

@@ -12,12 +12,12 @@ use super::{health, statistics};
 use crate::cmd::unserved;
 use crate::control;
 
-/// Before the first look.
+/// Before the first question to ktsnd.
 const FIRST: Duration = Duration::from_millis(250);
-/// The longest pause between two looks.
+/// The longest pause between two questions.
 const LAST: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// Whether ktsnd serves the program, until that is known.
 pub(super) struct Watch<'a> {
     run_dir: &'a Path,
     /// The daemon's process number.
@@ -33,7 +33,7 @@ impl<'a> Watch<'a> {
         Self { run_dir, pid, warned, runtime: control::runtime().ok(), pause: FIRST }
     }
 
-    /// How long to wait for the next look; `None`: there is none.
+    /// How long to wait for the next question; `None`: there is none.
     pub(super) fn pause(&self) -> Option<Timespec> {
         self.runtime.as_ref()?;
         let tv_sec = i64::try_from(self.pause.as_secs()).unwrap_or(1);

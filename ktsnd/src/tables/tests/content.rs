@@ -9,6 +9,7 @@ use ktsn_resolve::{Egress, Flow, LinkTable, NextHop, Refusal, Side, Via, resolve
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
+use super::super::AttachmentSpec;
 use super::super::{TablesError, default_uplink, sys};
 use super::place::{INDEX, Place, Seen, ip, ip_batch, ip_json, path_of};
 
@@ -196,22 +197,20 @@ fn the_uplink_is_the_default_routes_device() {
 #[test]
 fn what_is_not_there_is_named() {
     Place::run(async |place, mut seen: Seen| {
-        let refused = async |change: fn(&mut super::super::AttachmentSpec)| {
-            let mut spec = place.spec();
-            change(&mut spec);
-            seen.manager.add(spec).await.expect_err("it is not there").to_string()
+        let refused = async |change: fn(AttachmentSpec) -> AttachmentSpec| {
+            seen.manager.add(change(place.spec())).await.expect_err("it is not there").to_string()
         };
-        let error = refused(|spec| spec.netns = path_of("ktsn-no-such")).await;
+        let error = refused(|spec| spec.changed(|a| a.netns = path_of("ktsn-no-such"))).await;
         assert!(error.contains("ktsn-no-such") && error.contains("No such file"), "{error}");
-        let error = refused(|spec| spec.netns = "/etc/hostname".into()).await;
+        let error = refused(|spec| spec.changed(|a| a.netns = "/etc/hostname".into())).await;
         assert!(error.contains("/etc/hostname") && error.contains("network namespace"), "{error}");
-        let error = refused(|spec| spec.interface = "eth7".to_owned()).await;
+        let error = refused(|spec| AttachmentSpec { interface: "eth7".to_owned(), ..spec }).await;
         assert!(error.starts_with("interface: \"eth7\""), "{error}");
-        let error = refused(|spec| spec.interface = "lo".to_owned()).await;
+        let error = refused(|spec| AttachmentSpec { interface: "lo".to_owned(), ..spec }).await;
         assert!(error.starts_with("interface: \"lo\""), "{error}");
-        let error = refused(|spec| spec.uplink = "up7".to_owned()).await;
+        let error = refused(|spec| AttachmentSpec { uplink: "up7".to_owned(), ..spec }).await;
         assert!(error.starts_with("uplink: \"up7\""), "{error}");
-        let error = refused(|spec| spec.overlay.as_mut().unwrap().device = "flannel.7".to_owned()).await;
+        let error = refused(|spec| spec.with_vxlan(|vxlan| vxlan.device = "flannel.7".to_owned())).await;
         assert!(error.starts_with("overlay.vxlan.device: \"flannel.7\""), "{error}");
         // None of it left anything behind: the pod's namespace goes when its name goes.
         ip(&format!("netns del {}", place.pod));

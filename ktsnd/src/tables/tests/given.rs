@@ -7,7 +7,7 @@ use ktsn_resolve::{AttachmentTables, Delivery};
 
 use super::super::AttachmentSpec;
 use super::place::{Place, Seen, bridge, ip, path_of};
-use crate::config::Given;
+use crate::config::{Given, IngressMode, Overlay};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -57,10 +57,8 @@ fn the_daemons_own_namespace_is_believed() {
     Place::run(async |place, mut seen: Seen| {
         let spec = AttachmentSpec {
             addresses: Given::AtAttachment,
-            netns: path_of(&place.node),
             interface: "up0".to_owned(),
-            overlay: None,
-            ..place.spec()
+            ..place.spec().changed(|a| (a.netns, a.overlay) = (path_of(&place.node), Overlay::None))
         };
         let added = seen.manager.add(spec).await.unwrap();
         assert_eq!(added.addresses, Given::Interface);
@@ -97,7 +95,7 @@ fn the_short_way_in_goes_where_the_node_would_deliver() {
         ip(&format!("-n {node} addr add 10.244.0.0/32 dev flannel.1"));
         ip(&format!("-n {node} link set flannel.1 up"));
         bridge(&format!("-n {node} fdb add 02:00:00:00:f4:03 dev flannel.1 dst 192.168.77.3"));
-        let spec = AttachmentSpec { is_short: true, ..place.spec() };
+        let spec = place.spec().changed(|a| a.ingress = IngressMode::Short);
         let added = seen.manager.add(spec).await.unwrap();
         assert_eq!(added.addresses, Given::Interface);
         let five = address("10.244.0.5");
@@ -140,7 +138,7 @@ fn a_bridge_knows_its_stations() {
         ] {
             ip(&format!("-n {node} {command}"));
         }
-        seen.manager.add(AttachmentSpec { is_short: true, ..place.spec() }).await.unwrap();
+        seen.manager.add(place.spec().changed(|a| a.ingress = IngressMode::Short)).await.unwrap();
         let (five, other) = (address("10.244.0.5"), address("10.244.0.9"));
         seen.until("delivered", |t| t.delivery().is_some_and(|known| known.addresses == [five])).await;
         let neighbour =

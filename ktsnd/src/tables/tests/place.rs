@@ -19,29 +19,25 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::mpsc;
 
 use super::super::{AttachmentSpec, Event, Manager, OverlayState};
-use crate::config::{Vxlan, VxlanPeer};
-use crate::stalls::Stalls;
+use crate::config::{Attachment, AttachmentConfig, Overlay, Vxlan, VxlanPeer};
 
 pub(super) const INDEX: AttachmentIndex = AttachmentIndex(2);
-/// What the issue of a change may take to be seen, but for what the machine stands still meanwhile.
-pub(super) const SOON: Duration = Duration::from_millis(500);
-
 /// How long anything is waited for that comes at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long something takes, but for what the machine stands still meanwhile: what is under way then waits for its next turn.
-pub(super) struct Taken {
-    began: Instant,
-    stalls: Stalls,
-}
-
-impl Taken {
-    pub(super) fn from_now() -> Self {
-        Self { stalls: Stalls::watched(), began: Instant::now() }
+impl AttachmentSpec {
+    /// The specification with a changed attachment.
+    pub(super) fn changed(mut self, change: impl FnOnce(&mut Attachment)) -> Self {
+        change(Arc::make_mut(&mut self.attachment));
+        self
     }
 
-    pub(super) fn so_far(&self) -> Duration {
-        self.began.elapsed().saturating_sub(2 * self.stalls.lost())
+    /// The specification with a changed overlay in routed mode.
+    pub(super) fn with_vxlan(self, change: impl FnOnce(&mut Vxlan)) -> Self {
+        self.changed(|attachment| {
+            let Overlay::Routed(vxlan) = &mut attachment.overlay else { panic!("routed mode") };
+            change(vxlan);
+        })
     }
 }
 
@@ -154,24 +150,23 @@ impl Place {
             device: "flannel.1".to_owned(),
             peers: vec![peer],
         };
+        let config = AttachmentConfig {
+            name: Some("pod".to_owned()),
+            netns: Some(path_of(&self.pod).display().to_string()),
+            interface: Some("eth0".to_owned()),
+            destinations: Some(vec!["10.244.0.0/16".to_owned()]),
+            ..AttachmentConfig::default()
+        };
+        let attachment = Attachment::check("attachment", config).unwrap();
         AttachmentSpec {
             index: INDEX,
-            netns: path_of(&self.pod),
             interface: "eth0".to_owned(),
             interface_port: PortIndex(1),
             uplink: "up0".to_owned(),
             uplink_port: PortIndex(0),
-            overlay: Some(overlay),
-            segment: None,
-            segment_from: None,
-            destinations: Some(vec!["10.244.0.0/16".parse().unwrap()]),
-            named: Vec::new(),
-            ethernet: crate::config::Ethernet::Any,
             addresses: crate::config::Given::Interface,
-            is_short: false,
-            tag: None,
-            allow_policy_bypass: false,
             restriction: Arc::default(),
+            attachment: Arc::new(Attachment { overlay: Overlay::Routed(overlay), ..attachment }),
         }
     }
 
@@ -257,13 +252,12 @@ impl Seen {
         self.latest.as_ref()?.attachment(INDEX)
     }
 
-    /// Waits until the attachment's tables are as wanted; how long that took.
-    pub(super) async fn until(&mut self, what: &str, wanted: impl Fn(&AttachmentTables) -> bool) -> Duration {
-        let taken = Taken::from_now();
+    /// Waits until the attachment's tables are as wanted.
+    pub(super) async fn until(&mut self, what: &str, wanted: impl Fn(&AttachmentTables) -> bool) {
+        let began = Instant::now();
         while !self.attachment().is_some_and(&wanted) {
-            let left = PATIENCE.saturating_sub(taken.began.elapsed());
+            let left = PATIENCE.saturating_sub(began.elapsed());
             assert!(self.next(left).await.is_some(), "{what}: not seen; {:?}", self.attachment());
         }
-        taken.so_far()
     }
 }

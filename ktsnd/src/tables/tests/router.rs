@@ -7,13 +7,16 @@ use ktsn_resolve::{AttachmentTables, Egress, Flow, PortIndex, Refusal, Tables, d
 
 use super::super::AttachmentSpec;
 use super::place::{INDEX, Place, Seen, ip};
+use crate::config::Overlay;
 
 const FAR_POD: &str = "10.244.1.7";
 
 /// The pod on a node without an overlay, whose pods' prefixes are routed from node to node.
 fn spec(place: &Place) -> AttachmentSpec {
-    let destinations = Some(vec!["10.244.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap()]);
-    AttachmentSpec { overlay: None, destinations, ..place.spec() }
+    place.spec().changed(|a| {
+        a.overlay = Overlay::None;
+        a.destinations = vec!["10.244.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap()];
+    })
 }
 
 fn flow(to: &str) -> Flow {

@@ -4,7 +4,6 @@
 use ktsn_model::BypassReason;
 use ktsn_resolve::Refusal;
 
-use super::super::AttachmentSpec;
 use super::learn::{flannel, is_at, join, learning, to};
 use super::place::{Place, Seen, ip};
 
@@ -21,8 +20,8 @@ fn a_rule_counts_for_peers_that_are_learnt_later() {
         flannel(place);
         join(node, 1, "192.168.77.2");
         iptables(node, "-A FORWARD -d 10.244.2.0/24 -p udp --dport 9 -j DROP");
-        let all = Some(vec!["10.244.0.0/16".parse().unwrap()]);
-        seen.manager.add(AttachmentSpec { destinations: all, ..learning(place) }).await.unwrap();
+        let all = vec!["10.244.0.0/16".parse().unwrap()];
+        seen.manager.add(learning(place).changed(|a| a.destinations = all)).await.unwrap();
         seen.until("served", |t| is_at(t, "192.168.77.2", "02:00:00:00:f4:01")).await;
         assert_ne!(to(&seen, "10.244.1.7").err(), Some(LEFT));
         join(node, 2, "192.168.77.3");

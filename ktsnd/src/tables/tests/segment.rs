@@ -6,7 +6,7 @@ use ktsn_resolve::{AttachmentTables, Egress, MemberAt, Overlay, Refusal};
 
 use super::super::AttachmentSpec;
 use super::learn::to;
-use super::place::{Place, SOON, Seen, bridge, ip};
+use super::place::{Place, Seen, bridge, ip};
 use crate::config::SegmentFrom;
 
 const STATION: &str = "02:00:00:00:07:09";
@@ -25,12 +25,10 @@ fn device(place: &Place) {
 
 fn spec(place: &Place) -> AttachmentSpec {
     let from = SegmentFrom { device: "vx7".to_owned(), flood_interface: false };
-    AttachmentSpec {
-        overlay: None,
-        segment_from: Some(from),
-        destinations: Some(vec!["10.244.0.0/24".parse().unwrap()]),
-        ..place.spec()
-    }
+    place.spec().changed(|a| {
+        a.overlay = crate::config::Overlay::BridgedFrom(from);
+        a.destinations = vec!["10.244.0.0/24".parse().unwrap()];
+    })
 }
 
 /// Where a station is, as text.
@@ -74,18 +72,15 @@ fn stations_and_the_flood_list_are_learnt_and_followed() {
 
         // It moves to another node, then onto this one; a tunnel end joins and one leaves.
         bridge(&format!("-n {node} fdb replace {STATION} dev vx7 dst 192.168.77.3 self"));
-        let took = seen.until("moved", |t| at(t, STATION).as_deref() == Some("192.168.77.3")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("moved", |t| at(t, STATION).as_deref() == Some("192.168.77.3")).await;
         bridge(&format!("-n {node} fdb add {STATION} dev pod0 master static"));
-        let took = seen.until("here", |t| at(t, STATION).as_deref() == Some("192.168.77.1")).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("here", |t| at(t, STATION).as_deref() == Some("192.168.77.1")).await;
         let conflict = format!("{STATION} is on this node and at 192.168.77.3; the one here holds");
         assert_eq!(seen.overlay().conflicts, [conflict]);
         bridge(&format!("-n {node} fdb del {STATION} dev pod0 master"));
         bridge(&format!("-n {node} fdb append 00:00:00:00:00:00 dev vx7 dst 192.168.77.4 self"));
         bridge(&format!("-n {node} fdb del 00:00:00:00:00:00 dev vx7 dst 192.168.77.2 self"));
-        let took = seen.until("flood list", |t| flood(t) == ["192.168.77.3", "192.168.77.4"]).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("flood list", |t| flood(t) == ["192.168.77.3", "192.168.77.4"]).await;
         bridge(&format!("-n {node} fdb append 00:00:00:00:00:00 dev vx7 dst 239.1.1.1 via up0 self"));
         bridge(&format!("-n {node} fdb del {STATION} dev vx7 dst 192.168.77.3 self"));
         seen.until("aged out", |t| at(t, STATION).is_none()).await;
@@ -107,9 +102,7 @@ fn while_the_device_is_away_nothing_leaves() {
         assert_eq!(to(&seen, "10.244.0.9").err(), Some(Refusal::Drop(DropReason::NoRoute, None)));
         assert_eq!(seen.overlay().fault.as_deref(), Some("vx7: no such device"));
         device(place);
-        let took =
-            seen.until("back", |t| t.uplink().neighbour(vtep).is_some() && at(t, STATION).is_some()).await;
-        assert!(took <= SOON, "{took:?}");
+        seen.until("back", |t| t.uplink().neighbour(vtep).is_some() && at(t, STATION).is_some()).await;
         assert!(to(&seen, "10.244.0.9").is_ok());
     });
 }

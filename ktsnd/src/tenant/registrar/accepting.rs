@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a connection comes to the registrar.
-//!
-//! In: the listener, or a connection with its caller. Out: a connection that is listened to, or one that is closed at once: its
-//! namespace has too many that have said nothing, or too many that wait to be closed, or its process hangs.
+//! How a connection begins.
+//!  
+//! In: the listener, or a connection with its caller. Out: a connection that the registrar reads, or one that it closes at once:
+//! its namespace has too many connections without Hello, or too many that wait to be closed, or its process is blocked.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::tenant::{socket, sys};
 
 /// Connections of one namespace that have not said Hello yet.
 const STRANGERS_MAX: usize = 64;
-/// The same with those whose Hello is being looked at, or waits for its namespace's turn.
+/// Connections of one namespace without Hello, together with those with a Hello that is examined or waits for its turn.
 const STRANGERS_WAITING_MAX: usize = 512;
-/// Connections that are accepted before those that are there get their turn.
+/// Connections that are accepted before existing ones get their turn.
 const ACCEPTED_A_TURN: usize = 16;
 
 /// The process at the other end of a connection, as the kernel knows it.
@@ -41,10 +41,10 @@ impl<P: Send + 'static> Service<P> {
             let fd = match acceptfrom_with(&self.listener, flags) {
                 Ok((fd, _)) => fd,
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    if self.quiet.may() {
+                    if self.log_limit.allows() {
                         warn!("no descriptors left for further clients; raise the limit of open files");
                     }
-                    // The listener stays ready: don't ask it again and again.
+                    // The listener stays ready: do not poll it again and again.
                     std::thread::sleep(Duration::from_millis(10));
                     return;
                 }
@@ -56,7 +56,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Begins with a connection: it is listened to, or closed.
+    /// Begins a connection: the registrar reads it, or closes it.
     pub(in crate::tenant) fn begin(&mut self, fd: OwnedFd, caller: Caller) {
         let Caller { process, pid, netns_cookie } = caller;
         let number = self.next_number;
@@ -95,7 +95,7 @@ impl<P: Send + 'static> Service<P> {
         self.connections.insert(number, connection);
     }
 
-    /// Whether one more connection of a namespace may wait for its Hello; the one that has been silent longest goes for it.
+    /// Whether one more connection of a namespace may wait for its Hello; the one that has been silent longest makes room for it.
     fn make_room(&mut self, netns_cookie: u64) -> bool {
         let strangers: Vec<u64> =
             self.connections.iter().filter(|(_, c)| c.client.is_none()).map(|(number, _)| *number).collect();

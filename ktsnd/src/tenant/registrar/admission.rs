@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a program becomes a client.
 //!
-//! In: a Hello with what its socket is. Out: a region and a doorbell, or a refusal with its reason. The budgets are asked
-//! before any memory is made. The worker hears of the client when its region is sealed (`looking.rs`), not here.
+//! In: a Hello with the facts of its socket. Out: a region and a doorbell, or a refusal with its reason. Budgets are checked before
+//! any memory is made. The worker gets the client when its region is sealed (`looking.rs`), not here.
 
 use std::os::fd::AsFd;
 
@@ -10,10 +10,10 @@ use ktsn_ring::control::{self, HelloReply, HelloStatus};
 use ktsn_ring::{Consumer, Layout, layout};
 use tracing::{debug, warn};
 
-use super::{Held, Registered, Service};
+use super::{Registered, SealState, Service};
 use crate::limits;
 use crate::stats::count;
-use crate::tenant::answer::{layout_for, memory_of, offer};
+use crate::tenant::answer::{client_tables, layout_for, memory_of};
 use crate::tenant::budget::{RefusedBy, portion};
 use crate::tenant::connection;
 use crate::tenant::directory::{ClientView, Known, Served};
@@ -21,7 +21,7 @@ use crate::tenant::examiner::Unsealed;
 use crate::tenant::following::Round;
 use crate::tenant::socket::SocketFacts;
 use crate::tenant::streams::Streams;
-use crate::worker::{Client, ClientKey, Offer};
+use crate::worker::{Client, ClientKey, ClientTables};
 
 /// The region of a new client of this attachment and of this process.
 fn region_for<P>(
@@ -34,7 +34,7 @@ fn region_for<P>(
         return Ok(Err(RefusedBy::ProcessMax));
     }
     let clients = known.clients.values().filter(|c| c.attachment == served.index).count();
-    if clients >= served.clients_max as usize {
+    if clients >= served.limits.clients_max as usize {
         return Ok(Err(RefusedBy::ClientsMax));
     }
     let available = known.available(served.index);
@@ -64,7 +64,7 @@ impl<P: Send + 'static> Service<P> {
         let pid = connection.pid;
         let abi = layout::ABI as u16;
         if control::select_abi((hello.abi_min, hello.abi_max), (abi, abi)).is_none() {
-            if self.quiet.may() {
+            if self.log_limit.allows() {
                 warn!(
                     min = hello.abi_min,
                     max = hello.abi_max,
@@ -83,9 +83,9 @@ impl<P: Send + 'static> Service<P> {
         let admitted = match region {
             Ok(Err(reason)) => {
                 count(&served.stats.clients_refused[reason as usize]);
-                if self.quiet.may() {
+                if self.log_limit.allows() {
                     let (attachment, reason) = (&served.name, reason.word());
-                    let (clients_max, memory_max) = (served.clients_max, served.memory_max);
+                    let (clients_max, memory_max) = (served.limits.clients_max, served.limits.memory_max);
                     warn!(attachment, reason, pid, clients_max, memory_max, "a client is refused");
                 }
                 return self.reply(number, HelloStatus::ClientsMax);
@@ -96,7 +96,7 @@ impl<P: Send + 'static> Service<P> {
         match admitted {
             Ok(()) => true,
             Err(error) => {
-                if self.quiet.may() {
+                if self.log_limit.allows() {
                     warn!(attachment = served.name, %error, "a client cannot be served");
                 }
                 self.reply(number, HelloStatus::Refused)
@@ -108,16 +108,16 @@ impl<P: Send + 'static> Service<P> {
     fn admit(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
-        let (offer, tables, version) = {
+        let (client_tables, tables, version) = {
             let known = self.directory.lock();
             let tables = known.tables.attachments().get(usize::from(served.index.0)).cloned().flatten();
             let others = known.others(served.netns_cookie, served.index);
-            (Offer { others, ..offer(&known.tables, served.index) }, tables, known.version)
+            (ClientTables { others, ..client_tables(&known.tables, served.index) }, tables, known.version)
         };
-        consumer.set_destinations(&offer.table)?;
-        consumer.set_link(&offer.link);
-        consumer.set_sole_v4(offer.sole_v4);
-        consumer.set_others(&offer.others);
+        consumer.set_destinations(&client_tables.table)?;
+        consumer.set_link(&client_tables.link);
+        consumer.set_sole_v4(client_tables.sole_v4);
+        consumer.set_others(&client_tables.others);
         let key = ClientKey(number);
         let attention = consumer.attention();
         let client =
@@ -135,17 +135,17 @@ impl<P: Send + 'static> Service<P> {
             ending: false,
         };
         self.directory.lock().clients.insert(key, view);
-        self.directory.reach(key, connection.process.as_ref(), served.netns_cookie, attention);
+        self.directory.add_process(key, connection.process.as_ref(), served.netns_cookie, attention);
         served.stats.transmit_error.make_room();
         let written = connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()]);
         connection.client = Some(Registered {
             key,
             attachment: served.index,
             netns_cookie: served.netns_cookie,
-            held: Held::Here(Unsealed { client, memfd }),
+            seal: SealState::Unsealed(Unsealed { client, memfd }),
             worker: served.worker.clone(),
-            offer,
-            is_offer_changed: false,
+            client_tables,
+            are_client_tables_changed: false,
             tables,
             version,
             round: Round::default(),

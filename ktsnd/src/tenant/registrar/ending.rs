@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How connections pause and end.
 //!
-//! In: a connection's number. Out: its client's end to the worker; what was passed on it and not read goes to the
+//! In: a connection's number. Out: its client's end to the worker; descriptors that were passed and not read go to the
 //! examiner. Nothing here waits for a client.
 
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use rustix::event::epoll;
 use tracing::debug;
 
-use super::{Connection, Held, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, Service};
+use super::{Connection, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, SealState, Service};
 use crate::tenant::connection::{Received, is_silent, shut, unwatch, watch};
 use crate::tenant::examiner::{Job, Owner};
 use crate::tenant::socket::facts_without_lock;
 use crate::worker::{Client, Command};
 
 impl<P: Send + 'static> Service<P> {
-    /// A connection is not heard for the rest of its namespace's window, or while the examiner has no room for it.
+    /// Stops reading a connection for the rest of its namespace's window, or while the examiner has no room for it.
     pub(super) fn pause(&mut self, number: u64) {
         if let Some(connection) = self.connections.get_mut(&number)
             && !connection.is_paused
@@ -29,7 +29,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Listens again to paused connections for which there is room, those first that have waited longest.
+    /// Reads paused connections again for which there is room, the longest paused first.
     pub(super) fn listen_again(&mut self) {
         let now = (self.clock.now)();
         self.paces.retain(|_, pace| !pace.is_over(now));
@@ -57,8 +57,8 @@ impl<P: Send + 'static> Service<P> {
         self.paused = paused;
     }
 
-    /// Ends connections that have said nothing for long. One that waits for its namespace's turn has said something, but
-    /// where all threads of that namespace hang it waits in vain.
+    /// Ends connections that have been silent for long. A connection that waits for its namespace's turn is not silent, but where all
+    /// threads of that namespace are blocked it waits in vain.
     pub(super) fn lose_patience(&mut self) {
         let now = (self.clock.now)();
         let silent: Vec<u64> =
@@ -80,7 +80,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Ends a connection without Hello; one whose Hello lies unread is served instead.
+    /// Ends a connection without Hello; a connection with an unread Hello is served instead.
     pub(super) fn end_if_silent(&mut self, number: u64) {
         let Some(connection) = self.connections.get(&number) else { return };
         if is_silent(&connection.fd) {
@@ -91,7 +91,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// The client is over: its worker takes over what is published, then forgets it.
+    /// Ends the client: its worker takes over published frames, then forgets the client.
     pub(super) fn end(&mut self, number: u64) {
         let owner = self.owner_of(number);
         if let Some((connection, client)) = self.part(number) {
@@ -99,8 +99,8 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Ends a connection that passes several descriptors at once, which no message of ours does. What it still holds is closed
-    /// together, not message by message at its namespace's pace: the kernel counts descriptors under way by user id.
+    /// Ends a connection that passes several descriptors at once, which no valid message does. Its remaining descriptors are closed
+    /// together, not message by message at its namespace's pace: the kernel counts descriptors in flight by user id.
     pub(super) fn end_crowded(&mut self, number: u64, message: Received) {
         debug!(number, descriptors = message.descriptors.len(), "several descriptors: connection ends");
         let owner = self.owner_of(number);
@@ -112,7 +112,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Ends the client of a connection; the connection is the caller's to close, and a client that no worker has.
+    /// Ends the client of a connection. The caller closes the connection, and releases a client that no worker has.
     pub(super) fn part(&mut self, number: u64) -> Option<(Connection<P>, Option<Box<Client>>)> {
         let mut connection = self.connections.remove(&number)?;
         unwatch(&self.epoll, &connection.fd);
@@ -121,15 +121,15 @@ impl<P: Send + 'static> Service<P> {
         }
         let mut unsealed = None;
         if let Some(client) = connection.client.take() {
-            // It counts until the worker has sent its last frame, or until its memory is the kernel's again.
+            // It counts until the worker has sent its last frame, or until its memory is released.
             self.directory.ending(client.key);
-            match client.held {
-                Held::Given if client.worker.send(Command::EndClient(client.key)).is_err() => {
+            match client.seal {
+                SealState::WithWorker if client.worker.send(Command::EndClient(client.key)).is_err() => {
                     self.directory.over(client.key);
                 }
-                Held::Given | Held::Away => {}
-                Held::Here(here) => unsealed = Some(here.client),
-                Held::Gone => self.directory.over(client.key),
+                SealState::WithWorker | SealState::BeingSealed => {}
+                SealState::Unsealed(here) => unsealed = Some(here.client),
+                SealState::Failed => self.directory.over(client.key),
             }
             debug!(pid = connection.pid, "client ended");
         }

@@ -26,6 +26,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::accepting::Caller;
 use super::{Clock, Service, connection};
+use crate::config::ClientLimits;
 use crate::limits;
 use crate::tenant::connection::Read;
 use crate::tenant::directory::{Directory, Served};
@@ -120,7 +121,7 @@ pub enum Told {
     /// It is over.
     End(u64),
     /// Something changed for it.
-    Offer(u64),
+    ClientTables(u64),
 }
 
 /// One client as the daemon counts it.
@@ -186,12 +187,14 @@ impl Driver {
             netns_cookie: if index < 2 { netns_cookie } else { FOREIGN_NETNS },
             interface_index: u32::from(index) + 1,
             mtu: 100,
-            slots: limits.slots,
-            octets_max: 1 << 20,
-            clients_max: limits.clients_max,
-            memory_max: limits.memory_max,
-            allow_tai: index != 1,
-            take_from: None,
+            limits: ClientLimits {
+                slots: limits.slots,
+                octets_max: 1 << 20,
+                clients_max: limits.clients_max,
+                memory_max: limits.memory_max,
+                allow_tai: index != 1,
+                take_from: None,
+            },
             stats: Arc::default(),
             worker: worker.clone(),
         };
@@ -335,7 +338,7 @@ impl Driver {
                 Command::Refuse(key, index, status) => Told::Refuse(key.0, index, status.token),
                 Command::Unregister(key, index) => Told::Unregister(key.0, index),
                 Command::EndClient(key) => Told::End(key.0),
-                Command::Offer(key, _) => Told::Offer(key.0),
+                Command::SetClientTables(key, _) => Told::ClientTables(key.0),
                 other => panic!("the registrar says {other:?}"),
             });
         }

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registrar has passed descriptors looked at, and regions sealed.
-//!
+//! Sends passed descriptors to the examiner, and regions to be sealed.
+//!  
 //! In: a message's descriptors, the examiner's answers. Out: facts, and clients for the workers. Nothing here waits for a
-//! client: a connection whose message is with the examiner is read on when the answer is there.
+//! client: a connection with a message at the examiner is read again when the answer is there.
 
 use std::os::fd::OwnedFd;
 
 use tracing::warn;
 
-use super::{Held, Service};
+use super::{SealState, Service};
 use crate::tenant::connection::{Received, unwatch, watch};
 use crate::tenant::examiner::{Answer, Facts, Job, Owner};
 use crate::tenant::socket::facts_without_lock;
 use crate::worker::{Client, ClientKey, Command};
 
-/// What came of looking.
+/// The result of an examination.
 pub(super) enum Looked {
     /// The facts.
     At(Facts),
-    /// The examiner tells them later.
+    /// The examiner answers later.
     Later,
 }
 
 impl<P: Send + 'static> Service<P> {
-    /// Against whom it counts when something takes long that came by such a connection. A program can make as many
-    /// namespaces as it likes: only those that are served count by themselves.
+    /// The owner that jobs of such a connection count against. A program can make any number of namespaces: only those that are
+    /// served have an account of their own.
     pub(super) fn owner(&self, netns_cookie: u64, pid: u32) -> Owner {
         Owner { netns_cookie: if self.is_served(netns_cookie) { netns_cookie } else { 0 }, pid }
     }
 
-    /// The same for a connection.
+    /// The owner that jobs of this connection count against.
     pub(super) fn owner_of(&self, number: u64) -> Owner {
         let (netns_cookie, pid) = self.connections.get(&number).map_or((0, 0), |c| (c.netns_cookie, c.pid));
         self.owner(netns_cookie, pid)
@@ -39,9 +39,9 @@ impl<P: Send + 'static> Service<P> {
         self.directory.lock().served.iter().any(|served| served.netns_cookie == netns_cookie)
     }
 
-    /// What came with a message, one descriptor at most. The first registration of a client has its region sealed: the program has mapped it by
-    /// then. Only UDP sockets of namespaces that are served are asked for what may take as long as a program likes, and it
-    /// counts against the socket's namespace.
+    /// Examines what came with a message, one descriptor at most. The first registration of a client has its region sealed: the program
+    /// has mapped it by then. Only UDP sockets of served namespaces are asked for what may block, and the job counts against the
+    /// socket's namespace.
     pub(super) fn look(&mut self, number: u64, is_register: bool, mut descriptors: Vec<OwnedFd>) -> Looked {
         let mut owner = self.owner_of(number);
         let mut known = None;
@@ -59,8 +59,8 @@ impl<P: Send + 'static> Service<P> {
         let mut unsealed = None;
         if is_register
             && let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut())
-            && matches!(client.held, Held::Here(_))
-            && let Held::Here(here) = std::mem::replace(&mut client.held, Held::Away)
+            && matches!(client.seal, SealState::Unsealed(_))
+            && let SealState::Unsealed(here) = std::mem::replace(&mut client.seal, SealState::BeingSealed)
         {
             owner.netns_cookie = client.netns_cookie;
             unsealed = Some(here);
@@ -72,7 +72,7 @@ impl<P: Send + 'static> Service<P> {
         Looked::Later
     }
 
-    /// A connection waits for the examiner with this message, and what follows it waits in its socket.
+    /// A connection waits for the examiner with this message; what follows stays in its socket.
     pub(super) fn wait_for_facts(&mut self, number: u64, message: Box<Received>) {
         if let Some(connection) = self.connections.get_mut(&number) {
             unwatch(&self.epoll, &connection.fd);
@@ -80,7 +80,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Goes on with the messages whose descriptors were looked at. A process that hangs is not heard any more.
+    /// Goes on with the messages of examined descriptors. A process that is blocked is not read any more.
     pub(super) fn take_answers(&mut self) {
         for (owner, number, answer) in self.examiner.answers() {
             match answer {
@@ -94,7 +94,7 @@ impl<P: Send + 'static> Service<P> {
             }
         }
         for (owner, number) in self.examiner.begins_to_hang() {
-            if self.quiet.may() {
+            if self.log_limit.allows() {
                 warn!(
                     pid = owner.pid,
                     "a program holds up ktsnd (the lock of a socket that it passed, a file that takes long to close, its \
@@ -110,7 +110,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Reads a connection on; with `is_well` false it ends.
+    /// Reads a connection again; with `is_well` false it ends.
     fn go_on(&mut self, number: u64, facts: Facts, is_well: bool) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let Some(message) = connection.message.take() else { return };
@@ -120,7 +120,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// A client comes back from the examiner: its worker attends to it from now on. False where there is none to attend to.
+    /// A client comes back from the examiner: its worker serves it from now on. False where there is no client.
     fn take_sealed(
         &mut self,
         owner: Owner,
@@ -132,20 +132,20 @@ impl<P: Send + 'static> Service<P> {
         let registered = connection.and_then(|c| c.client.as_mut()).filter(|client| client.key == key);
         match (registered, sealed) {
             (Some(registered), Ok(client)) => {
-                registered.held = Held::Given;
+                registered.seal = SealState::WithWorker;
                 if registered.worker.send(Command::AddClient(client)).is_err() {
                     return false;
                 }
-                // What changed meanwhile is said now.
-                if std::mem::take(&mut registered.is_offer_changed) {
-                    let offer = Box::new(registered.offer.clone());
-                    let _ = registered.worker.send(Command::Offer(key, offer));
+                // Reports what changed meanwhile.
+                if std::mem::take(&mut registered.are_client_tables_changed) {
+                    let client_tables = Box::new(registered.client_tables.clone());
+                    let _ = registered.worker.send(Command::SetClientTables(key, client_tables));
                 }
                 true
             }
             (Some(registered), Err(error)) => {
-                registered.held = Held::Gone;
-                if self.quiet.may() {
+                registered.seal = SealState::Failed;
+                if self.log_limit.allows() {
                     warn!(%error, "a client's region cannot be sealed: its connection ends");
                 }
                 false

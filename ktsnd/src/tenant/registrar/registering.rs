@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a socket becomes a stream, and how a stream ends.
 //!
-//! In: Register with what the socket is, ShowPort with what the second socket is, or Unregister. Out: the worker's command, and the stream
-//! in the directory. A stream for which its attachment has no memory left is refused, and so is a socket that is not served: the
-//! program leaves it to the kernel.
+//! In: Register with the facts of its socket, ShowPort with those of the second socket, or Unregister. Out: the worker's command, and
+//! the stream in the directory. A stream for which its attachment has no memory left is refused, and so is a socket that is not
+//! served: the program leaves it to the kernel.
 
 use ktsn_ring::control::{self, TXTIME_DEADLINE_MODE};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 use tracing::warn;
 
-use super::{Held, Service};
+use super::{SealState, Service};
 use crate::limits;
 use crate::stats::count;
 use crate::tenant::answer::{flags_of, judge, link_status_of, status_of};
@@ -28,8 +28,8 @@ impl<P: Send + 'static> Service<P> {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
             return false;
         };
-        // A registration is what has a client sealed, so the worker has it.
-        if register.stream_index >= limits::STREAMS_MAX || !matches!(client.held, Held::Given) {
+        // The client was sealed by a registration, so the worker has it.
+        if register.stream_index >= limits::STREAMS_MAX || !matches!(client.seal, SealState::WithWorker) {
             return false;
         }
         let served = {
@@ -48,8 +48,8 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Answers a ShowPort: the stream has the shown port from now on, or goes on without it where the socket is none that shows a port.
-    /// False ends the connection.
+    /// Answers a ShowPort: the stream gets the shown port, or goes on without it where the socket shows no port. False ends the
+    /// connection.
     pub(super) fn show_port(
         &mut self,
         number: u64,
@@ -60,7 +60,7 @@ impl<P: Send + 'static> Service<P> {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
             return false;
         };
-        if index >= limits::STREAMS_MAX || !matches!(client.held, Held::Given) {
+        if index >= limits::STREAMS_MAX || !matches!(client.seal, SealState::WithWorker) {
             return false;
         }
         let mut known = self.directory.lock();
@@ -94,7 +94,7 @@ impl<P: Send + 'static> Service<P> {
         let mut known = self.directory.lock();
         let status = match facts.link {
             Some(_) => link_status_of(token, flags, &known.tables, served.index),
-            None => status_of(token, flags, &client.offer.table, facts.peer.map(|p| p.ip())),
+            None => status_of(token, flags, &client.client_tables.table, facts.peer.map(|p| p.ip())),
         };
         let info = StreamInfo {
             token,
@@ -107,12 +107,13 @@ impl<P: Send + 'static> Service<P> {
             status,
         };
         let kept = known.keep_stream(client.key, index, info.clone());
-        // The worker may have to give something back first, and what it gives back needs the directory.
+        // The worker may have to return something first, and that needs the directory.
         drop(known);
         if let Err(reason) = kept {
             count(&served.stats.clients_refused[reason as usize]);
-            if self.quiet.may() {
-                let (attachment, reason, memory_max) = (&served.name, reason.word(), served.memory_max);
+            if self.log_limit.allows() {
+                let (attachment, reason, memory_max) =
+                    (&served.name, reason.word(), served.limits.memory_max);
                 warn!(attachment, reason, memory_max, "a socket of a client is refused");
             }
             return self.refuse(number, (index, token), StreamCode::Refused);
@@ -123,7 +124,7 @@ impl<P: Send + 'static> Service<P> {
         client.worker.send(Command::Register(client.key, index, Box::new(info))).is_ok()
     }
 
-    /// A socket does not become a stream. What the stream was before ends with it.
+    /// Refuses a socket as a stream. What the stream was before ends with it.
     fn refuse(&mut self, number: u64, (index, token): (u32, u32), code: StreamCode) -> bool {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
             return false;
@@ -139,7 +140,7 @@ impl<P: Send + 'static> Service<P> {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
             return false;
         };
-        if !matches!(client.held, Held::Given) {
+        if !matches!(client.seal, SealState::WithWorker) {
             return true; // it has registered nothing
         }
         self.directory.end_stream(client.key, index);
@@ -147,13 +148,13 @@ impl<P: Send + 'static> Service<P> {
     }
 }
 
-/// The flag of a socket whose port can be shown in advance: UDP, without a port.
+/// [`stream_flags::TAKES_PORT`] for a UDP socket without a port, else 0.
 fn takes_port(facts: &SocketFacts) -> u16 {
     if facts.udp && facts.local.port() == 0 { stream_flags::TAKES_PORT } else { 0 }
 }
 
-/// A stream under a new token, with the port of the shown socket. Its own socket is UDP on any address without a port and without a peer, as
-/// far as ktsnd knows; the shown one is the same with a port, and is bound to no device. Otherwise the stream stays as it is.
+/// A stream under a new token, with the port of the shown socket. Its own socket is UDP on any address without port and peer, as far
+/// as ktsnd knows; the shown one is equal but for its port, and is bound to no device. Otherwise the stream stays as it is.
 fn with_port(info: &StreamInfo, token: u32, shown: Option<&SocketFacts>) -> StreamInfo {
     let is_any = |address: std::net::SocketAddr| address.ip().is_unspecified();
     let is_shown = info.status.flags & stream_flags::PORT_SHOWN != 0;
@@ -174,7 +175,7 @@ fn with_port(info: &StreamInfo, token: u32, shown: Option<&SocketFacts>) -> Stre
     info
 }
 
-/// Whether a socket's transmit times are deadlines: by the SO_TXTIME that it was granted here, else by the kernel's.
+/// Whether a socket's transmit times are deadlines: by the SO_TXTIME that was granted here, else by the kernel's.
 fn is_deadline(flags: u16, kernels: SockTxtime) -> bool {
     let flags = stream_flags::recalled(flags).map_or(kernels.flags, u32::from);
     flags & u32::from(TXTIME_DEADLINE_MODE) != 0

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registrar follows the tables: what clients are told changes with them.
-//!
-//! In: new tables, or other attachments. Out: offers and streams for the workers, a bounded number in each turn ([`Following`]).
-//! A client of which the tables are the same ones as before costs next to nothing.
+//! The registrar follows the tables: it notifies clients when they change.
+//!  
+//! In: new tables, or other attachments. Out: client tables and streams for the workers, a bounded number in each turn ([`Following`]).
+//! A client with unchanged tables costs next to nothing.
 //!
 //! [`Following`]: crate::tenant::following::Following
 
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
-use super::{Connection, Held, Service};
+use super::{Connection, SealState, Service};
 use crate::limits::STREAMS_MAX;
-use crate::tenant::answer::{link_status_of, offer, status_of};
+use crate::tenant::answer::{client_tables, link_status_of, status_of};
 use crate::tenant::streams::Streams;
-use crate::worker::{Command, Offer, StreamInfo};
+use crate::worker::{ClientTables, Command, StreamInfo};
 
 impl<P: Send + 'static> Service<P> {
     /// Clients of an attachment that is gone are over.
@@ -31,7 +31,7 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// For each attachment the interfaces of its namespace's others, where there are any; asked when that changed.
+    /// For each attachment the other interfaces of its namespace, if any; computed when that changed.
     fn others_if(&self, changed: bool) -> Option<BTreeMap<AttachmentIndex, Vec<u32>>> {
         let known = changed.then(|| self.directory.lock())?;
         let mut namespaces: BTreeMap<u64, Vec<(AttachmentIndex, u32)>> = BTreeMap::new();
@@ -45,8 +45,8 @@ impl<P: Send + 'static> Service<P> {
         Some(shared.flat_map(|all| all.iter().map(|(of, _)| (*of, others(*of, all)))).collect())
     }
 
-    /// Finds the clients for which something changed: the tables of their attachment, or the others of their namespace. They are
-    /// told in [`Self::follow`].
+    /// Finds the clients for which something changed: the tables of their attachment, or the other attachments of their namespace.
+    /// [`Self::follow`] notifies them.
     pub(super) fn follow_tables(&mut self) {
         self.end_unserved();
         let (tables, version) = {
@@ -65,7 +65,7 @@ impl<P: Send + 'static> Service<P> {
             let others =
                 others.as_ref().map(|all| all.get(&client.attachment).map_or(&[][..], Vec::as_slice));
             if is_same(client.tables.as_ref(), tables_of(&tables, client.attachment))
-                && others.is_none_or(|others| others == client.offer.others)
+                && others.is_none_or(|others| others == client.client_tables.others)
             {
                 continue;
             }
@@ -74,8 +74,8 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Tells clients what changed: their destination tables, the limits of their connected streams, the other attachments of their
-    /// namespace. A bounded part of it; the rest in later turns. A namespace pays with its turns.
+    /// Notifies clients of what changed: their destination tables, the limits of their connected streams, the other attachments of their
+    /// namespace. A bounded part in each turn. A namespace pays with its turns.
     pub(super) fn follow(&mut self) {
         while !self.following.is_empty() {
             let now = (self.clock.now)();
@@ -92,8 +92,8 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Tells one client what changed, with `most` looks. Returns how many it took, and whether all is told. Tables that change in
-    /// the midst of it are followed from there on.
+    /// Notifies one client of what changed, with at most `most` looks. Returns how many it took, and whether all is done. Tables that
+    /// change before the end are followed from there on.
     fn follow_client(&mut self, number: u64, most: usize) -> (usize, bool) {
         let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut()) else {
             return (1, true);
@@ -110,13 +110,13 @@ impl<P: Send + 'static> Service<P> {
                 client.tables = own.cloned();
                 client.round.begin(STREAMS_MAX);
             }
-            let offer = Offer { others, ..offer(&tables, client.attachment) };
-            if offer != client.offer {
-                client.offer.clone_from(&offer);
-                if matches!(client.held, Held::Given) {
-                    let _ = client.worker.send(Command::Offer(client.key, Box::new(offer)));
+            let client_tables = ClientTables { others, ..client_tables(&tables, client.attachment) };
+            if client_tables != client.client_tables {
+                client.client_tables.clone_from(&client_tables);
+                if matches!(client.seal, SealState::WithWorker) {
+                    let _ = client.worker.send(Command::SetClientTables(client.key, Box::new(client_tables)));
                 } else {
-                    client.is_offer_changed = true;
+                    client.are_client_tables_changed = true;
                 }
             }
             client.is_followed = !client.round.is_over();
@@ -133,7 +133,7 @@ impl<P: Send + 'static> Service<P> {
             let (token, flags) = (info.token, info.status.flags);
             let status = match info.link {
                 Some(_) => link_status_of(token, flags, &tables, client.attachment),
-                None => status_of(token, flags, &client.offer.table, info.peer.map(|p| p.ip())),
+                None => status_of(token, flags, &client.client_tables.table, info.peer.map(|p| p.ip())),
             };
             if status != info.status {
                 let info = StreamInfo { status, ..info.clone() };
@@ -141,7 +141,7 @@ impl<P: Send + 'static> Service<P> {
                 changed.push((index, info));
             }
         }
-        // The worker may have to give something back first, and what it gives back needs the directory.
+        // The worker may have to return something first, and that needs the directory.
         drop(known);
         for (index, info) in changed {
             let _ = client.worker.send(Command::Register(client.key, index, Box::new(info)));

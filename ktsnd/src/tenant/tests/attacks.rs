@@ -109,8 +109,9 @@ fn messages_keep_their_order_while_a_region_is_sealed() {
 
 impl Running {
     /// Another attachment of the test's own namespace, first of all.
-    fn serve_instead(&self, change: impl Fn(Served<Memory>) -> Served<Memory>) {
-        let served = change(self.directory.lock().served[0].clone());
+    fn serve_instead(&self, change: impl Fn(ClientLimits) -> ClientLimits) {
+        let mut served = self.directory.lock().served[0].clone();
+        served.limits = change(served.limits);
         self.directory.serve(served);
     }
 
@@ -125,7 +126,12 @@ impl Running {
 fn an_attachment_keeps_to_its_memory() {
     let running = start(64);
     let max = 6 << 20;
-    running.serve_instead(|served| Served { slots: 1024, octets_max: 4 << 20, memory_max: max, ..served });
+    running.serve_instead(|limits| ClientLimits {
+        slots: 1024,
+        octets_max: 4 << 20,
+        memory_max: max,
+        ..limits
+    });
     let mut clients = Vec::new();
     let mut sizes = Vec::new();
     while running.refused(RefusedBy::MemoryMax) == 0 {
@@ -155,7 +161,7 @@ fn an_attachment_keeps_to_its_memory() {
 fn streams_count_as_memory() {
     let running = start(64);
     let max = 2 << 20;
-    running.serve_instead(|served| Served { memory_max: max, ..served });
+    running.serve_instead(|limits| ClientLimits { memory_max: max, ..limits });
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = |at: usize| running.directory.clients().remove(at);
     let registered = |at: usize| client(at).streams.iter().count() as u64;
@@ -197,11 +203,11 @@ fn streams_count_as_memory() {
 #[test]
 fn a_process_has_few_connections_and_a_pod_many() {
     let running = start(128);
-    running.serve_instead(|served| Served {
+    running.serve_instead(|limits| ClientLimits {
         slots: 1024,
         octets_max: 4 << 20,
         memory_max: limits::MEMORY_MAX,
-        ..served
+        ..limits
     });
     let clients: Vec<OwnedFd> = (0..limits::CLIENTS_A_PROCESS).map(|_| attach(&running).0).collect();
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::ClientsMax));
@@ -287,7 +293,8 @@ fn the_charts_memory_limit_holds_the_budgets() {
     assert!(containers <= limits::MEMORY_SHARES);
     let running = start(1);
     let known = running.directory.lock();
-    let served = Served { slots: 1024, octets_max: 4 << 20, ..known.served[0].clone() };
+    let mut served = known.served[0].clone();
+    served.limits = ClientLimits { slots: 1024, octets_max: 4 << 20, ..served.limits };
     let least = answer::memory_of(&answer::layout_for(&served, 0).unwrap());
     let share = budget::set_aside(limits::CLIENTS_MEMORY_MAX, containers);
     assert!(4 * least <= share, "four programs in each container: {least} octets each of {share}");

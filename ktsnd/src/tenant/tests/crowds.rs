@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many who hold the registrar up, each within what one may do: who comes in between is served.
+//! Many clients that hold the registrar up, each within its limits: another client is served meanwhile.
 
 use std::io::{BufRead as _, Write as _};
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::stalls::Stalls;
 
 /// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here; or something
 /// else that hangs in being closed: a pipe here.
@@ -32,9 +31,10 @@ for _ in range(int(sys.argv[2])):
 print("ended", flush=True)
 "#;
 
-fn examine_what_is_held(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
+/// Hangs in what is not an ordinary socket until the test is over.
+fn examine_what_is_held<const TEST: usize>(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     if rustix::net::sockopt::socket_broadcast(&fd) != Ok(false) {
-        std::thread::sleep(HELD);
+        hang_until_over::<TEST>();
     }
     examine(fd)
 }
@@ -88,27 +88,26 @@ impl Holders {
 #[test]
 fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
     for what in ["socket", "file"] {
-        let running = start_with(8, examine_what_is_held);
+        IS_OVER[0].store(false, SeqCst);
+        let running = start_with(8, examine_what_is_held::<0>);
+        let _over = Over::<0>;
         let mut holders = Holders::start(&running, 1, 40, what);
-        let began = Instant::now();
         holders.go();
         holders.end();
         assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached), "{what}");
-        assert!(began.elapsed() < HELD * 3 / 4, "{what}: {:?}", began.elapsed());
     }
 }
 
 /// A namespace of one's own that nobody attached is worth nothing: all of them together have one place.
 #[test]
 fn namespaces_that_nobody_attached_hold_up_nobody() {
-    let running = start_with(8, examine_what_is_held);
+    let running = start_with(8, examine_what_is_held::<1>);
+    let _over = Over::<1>;
     let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "file")).collect();
     (1..=10).for_each(|index| running.directory.forget(AttachmentIndex(index)));
-    let began = Instant::now();
     all.iter_mut().for_each(Holders::go);
     all.into_iter().for_each(Holders::end);
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
-    assert!(began.elapsed() < HELD * 3 / 4, "{:?}", began.elapsed());
 }
 
 static SLOW: AtomicUsize = AtomicUsize::new(0);
@@ -141,13 +140,12 @@ fn descriptors_that_are_slow_wait_for_each_other_only() {
 /// More namespaces together than it takes for all closers there are.
 #[test]
 fn ten_namespaces_together_hold_up_nobody_else() {
-    let running = start_with(8, examine_what_is_held);
+    let running = start_with(8, examine_what_is_held::<2>);
+    let _over = Over::<2>;
     let mut all: Vec<Holders> = (1..=10).map(|index| Holders::start(&running, index, 5, "socket")).collect();
-    let began = Instant::now();
     all.iter_mut().for_each(Holders::go);
     all.into_iter().for_each(Holders::end);
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
-    assert!(began.elapsed() < HELD * 9 / 10, "{:?}", began.elapsed());
 }
 
 /// One connection, as libktsn makes it: where the queue of callers is full it tries again a moment later.
@@ -163,6 +161,9 @@ fn call(path: &std::path::Path) -> OwnedFd {
     }
 }
 
+/// Silent connections that were made so far.
+static SILENT: AtomicUsize = AtomicUsize::new(0);
+
 /// More silent connections than are kept, and a new one for each that is ended, as fast as they can be made.
 #[test]
 fn silent_connections_that_come_again_at_once_hold_up_nobody() {
@@ -175,6 +176,7 @@ fn silent_connections_that_come_again_at_once_hold_up_nobody() {
             let fd =
                 socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
             if connect(&fd, &SocketAddrUnix::new(path).unwrap()).is_ok() {
+                SILENT.fetch_add(1, SeqCst);
                 connections.push_back(fd);
             }
             if connections.len() > 100 {
@@ -183,36 +185,29 @@ fn silent_connections_that_come_again_at_once_hold_up_nobody() {
         }
     };
     let attached = || {
-        // They are at it.
-        std::thread::sleep(Duration::from_millis(200));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();
-        [(); 3].map(|()| {
-            let (stalls, began) = (Stalls::watched(), Instant::now());
-            let mut took = Duration::MAX;
-            while took == Duration::MAX && began.elapsed() < PATIENCE {
-                let fd = call(path);
-                let _ = write(&fd, hello.as_slice(), &[udp.as_fd()]);
-                let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-                let most = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
-                let _ = rustix::event::poll(&mut poll, Some(&most));
-                if recv(&fd, &mut [0u8; 64][..], RecvFlags::empty()).is_ok_and(|(count, _)| count > 0) {
-                    took = began.elapsed().saturating_sub(2 * stalls.lost());
-                }
-            }
-            took
-        })
+        let answered = || {
+            let fd = call(path);
+            let _ = write(&fd, hello.as_slice(), &[udp.as_fd()]);
+            let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+            let most = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+            let _ = rustix::event::poll(&mut poll, Some(&most));
+            recv(&fd, &mut [0u8; 64][..], RecvFlags::empty()).is_ok_and(|(count, _)| count > 0)
+        };
+        // The flood has begun.
+        eventually(|| SILENT.load(SeqCst) > 1000);
+        (0..3).for_each(|_| eventually(answered));
     };
-    let took = std::thread::scope(|scope| {
+    let served = std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(silent);
         }
-        let took = scope.spawn(attached).join();
+        let served = scope.spawn(attached).join();
         stop.store(true, SeqCst);
-        took
+        served
     });
-    let took = took.unwrap();
-    assert!(took.iter().all(|took| *took < Duration::from_secs(2)), "{took:?}");
+    served.unwrap();
 }
 
 /// Hello and a registration from a namespace of its own; then it waits for the end of its input.

@@ -20,10 +20,10 @@ fn send(world: &World, app: &App, place: u64, tx_time: u64, text: &[u8]) -> bool
     bell.is_some()
 }
 
-/// How late the frames left whose payload is their transmit time, in nanoseconds.
+/// How late the frames left, in nanoseconds. Their payload is their transmit time.
 fn lateness(world: &World) -> Vec<u64> {
-    let told = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
-    world.sent().iter().filter_map(|(at, _, frame)| Some(at - told(frame)?)).collect()
+    let tx_time = |frame: &[u8]| payload(frame).try_into().ok().map(u64::from_be_bytes);
+    world.sent().iter().filter_map(|(at, _, frame)| Some(at - tx_time(frame)?)).collect()
 }
 
 /// After a silence, a stream with a frame each `period`, always queued ahead; into it a program that was silent for longer
@@ -49,7 +49,7 @@ fn quiet_beside_stream(period: u64) -> u64 {
             if now >= due {
                 assert!(
                     send(&world, &quiet, 1, now + MS, &(now + MS).to_be_bytes()),
-                    "nobody looks: it has to ring"
+                    "a quiet client has to ring"
                 );
                 due = u64::MAX;
             }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Captured frames on virtual clocks: like a client's, from a source that makes its own frames.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_bpf::{Clock, Counted, Taken};
 use ktsn_model::{BypassReason, DropReason, Priority};
@@ -16,50 +14,22 @@ use ktsn_sched::policing::{
 use ktsn_wire::template::Ends;
 use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, dissect};
 
+use super::fake::Fake;
 use super::world::{AHEAD, POD, REMOTE, World, policy, tables};
 use super::{MS, US, payload};
-use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Returned, Source};
+use crate::worker::{AttachmentPolicy, Captured, Command, Policing, Returned};
 
-type Waiting = Arc<Mutex<VecDeque<(Taken, Vec<u8>)>>>;
-
-#[derive(Debug)]
-struct Fake {
-    waiting: Waiting,
-    counters: Arc<[AtomicU64; Counted::ALL.len()]>,
-    descriptor: OwnedFd,
-}
-
-impl Source for Fake {
-    fn is_waiting(&self) -> bool {
-        !self.waiting.lock().unwrap().is_empty()
-    }
-    fn take(&mut self, buffer: &mut [u8]) -> Option<Taken> {
-        let (taken, frame) = self.waiting.lock().unwrap().pop_front()?;
-        buffer[..frame.len()].copy_from_slice(&frame);
-        Some(taken)
-    }
-    fn counters(&self) -> [u64; Counted::ALL.len()] {
-        std::array::from_fn(|which| self.counters[which].load(SeqCst))
-    }
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-struct Pod {
-    waiting: Waiting,
-    counters: Arc<[AtomicU64; Counted::ALL.len()]>,
-}
+/// A pod with captured frames.
+struct Pod(Fake);
 
 impl Pod {
     fn of(world: &mut World, slots: u16) -> Self {
-        let pod = Self { waiting: Arc::default(), counters: Arc::default() };
-        let descriptor = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let source = Fake { waiting: pod.waiting.clone(), counters: pod.counters.clone(), descriptor };
-        let captured = Captured::new(AttachmentIndex(0), Box::new(source), Priority::capped(2), slots, 1450);
+        let ring = Fake::new();
+        let captured =
+            Captured::new(AttachmentIndex(0), Box::new(ring.clone()), Priority::capped(2), slots, 1450);
         world.outbox.send(Command::AddCaptured(Box::new(captured))).unwrap();
         world.worker.apply_commands();
-        pod
+        Self(ring)
     }
 
     /// What the program would have put into the ring.
@@ -92,17 +62,17 @@ impl Pod {
         // As the kernel leaves it where the device is to compute it.
         frame[40..42].copy_from_slice(&[0x12, 0x34]);
         let taken = Taken { tx_time, clock, captured_at, octets, segment_octets };
-        self.waiting.lock().unwrap().push_back((taken, frame));
+        self.0.waiting.lock().unwrap().push_back((taken, frame));
     }
 }
 
-/// Else the program would go on taking frames that nobody reads.
+/// Else the program would go on taking frames that are never read.
 #[test]
-fn a_source_that_cannot_be_waited_for_is_told() {
+fn the_node_learns_of_a_source_that_cannot_be_waited_for() {
     let mut world = World::new(800);
     world.clocks.refuses_watch.store(true, SeqCst);
     let _pod = Pod::of(&mut world, 64);
-    let refused = |told: &Returned<_>| matches!(told, Returned::CaptureRefused(AttachmentIndex(0)));
+    let refused = |back: &Returned<_>| matches!(back, Returned::CaptureRefused(AttachmentIndex(0)));
     assert_eq!(world.returned.try_iter().filter(refused).count(), 1);
 }
 
@@ -140,7 +110,7 @@ fn a_captured_frame_waits_for_its_next_hops_mac_address() {
     let now = world.clocks.at();
     pod.send(Clock::Monotonic, now + 3 * MS, now, b"who has", 0);
     world.run_until(50, |w| w.stats.taken.load(SeqCst) == 1);
-    assert!(world.returned.try_iter().any(|told| matches!(told, Returned::NeighbourWanted(..))));
+    assert!(world.returned.try_iter().any(|back| matches!(back, Returned::NeighbourWanted(..))));
     world.outbox.send(Command::Tables(Arc::new(tables(3, true)))).unwrap();
     world.run_until(50, |w| !w.sent().is_empty());
     let (at, _, frame) = &world.sent()[0];
@@ -182,7 +152,7 @@ fn a_gso_packet_becomes_its_datagrams() {
 
 /// A client's frame that is due does not wait for a burst of captured ones.
 #[test]
-fn a_flood_of_captured_frames_delays_nobody() {
+fn a_flood_of_captured_frames_delays_no_other() {
     let mut world = World::new(800);
     let pod = Pod::of(&mut world, 1024);
     let app = world.client(64);
@@ -222,7 +192,7 @@ fn what_does_not_leave_is_named() {
     pod.send(Clock::Monotonic, now + MS, now, &[0; 1423], 0);
     pod.send(Clock::Monotonic, now + 20_000 * MS, now, b"x", 0);
     let nonsense = Taken { tx_time: 1, clock: Clock::Tai, captured_at: now, octets: 60, segment_octets: 0 };
-    pod.waiting.lock().unwrap().push_back((nonsense, vec![0xff; 60]));
+    pod.0.waiting.lock().unwrap().push_back((nonsense, vec![0xff; 60]));
     world.run_until(20, |_| false);
     let dropped = [DropReason::Missed, DropReason::TooLong, DropReason::BeyondHorizon, DropReason::Bug];
     assert_eq!(dropped.map(|reason| world.dropped(reason)), [1; 4]);
@@ -233,15 +203,15 @@ fn what_does_not_leave_is_named() {
 fn the_programs_counters_become_the_attachments() {
     let mut world = World::new(800);
     let pod = Pod::of(&mut world, 4);
-    pod.counters[Counted::RingFull as usize].store(3, SeqCst);
-    pod.counters[Counted::Fragment as usize].store(4, SeqCst);
-    pod.counters[Counted::OverMtu as usize].store(5, SeqCst);
+    pod.0.counters[Counted::RingFull as usize].store(3, SeqCst);
+    pod.0.counters[Counted::Fragment as usize].store(4, SeqCst);
+    pod.0.counters[Counted::OverMtu as usize].store(5, SeqCst);
     world.clocks.monotonic.fetch_add(300 * MS, SeqCst);
     world.run_until(1, |_| false);
     let stats = world.stats.clone();
     let over_mtu = &stats.bypassed[usize::from(BypassReason::OverMtu.number())];
     assert_eq!((world.dropped(DropReason::QueueFull), over_mtu.load(SeqCst)), (3, 9));
-    pod.counters[Counted::RingFull as usize].store(4, SeqCst);
+    pod.0.counters[Counted::RingFull as usize].store(4, SeqCst);
     world.clocks.monotonic.fetch_add(300 * MS, SeqCst);
     world.run_until(1, |_| false);
     assert_eq!((world.dropped(DropReason::QueueFull), over_mtu.load(SeqCst)), (4, 9));
@@ -259,7 +229,7 @@ fn a_detached_attachments_frames_are_dropped_and_a_draining_worker_sends_them() 
     world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
     world.run_until(10, |_| false);
     assert_eq!((world.dropped(DropReason::Detached), world.sent().len()), (3, 0));
-    assert_eq!(world.worker.captured_count, 0);
+    assert_eq!(world.worker.captures.count(), 0);
 
     let mut world = World::new(800);
     let pod = Pod::of(&mut world, 64);
@@ -273,7 +243,7 @@ fn a_detached_attachments_frames_are_dropped_and_a_draining_worker_sends_them() 
         passes += 1;
         assert!(passes < 100, "it ends");
     }
-    assert_eq!((world.sent().len(), world.worker.captured_count), (3, 0));
+    assert_eq!((world.sent().len(), world.worker.captures.count()), (3, 0));
 }
 
 /// What lies in the ring and finds no room when the attachment goes is counted, each datagram of it.
@@ -286,7 +256,7 @@ fn captured_frames_that_are_lost_at_detach_are_counted() {
         pod.send(Clock::Monotonic, now + 5 * MS, now, &[0; 100], 50);
     }
     world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
-    world.run_until(100, |w| w.worker.captured_count == 0);
+    world.run_until(100, |w| w.worker.captures.count() == 0);
     let drops = [DropReason::Detached, DropReason::QueueFull].map(|reason| world.dropped(reason));
     assert!(drops[0] > 300 && world.sent().is_empty(), "{drops:?}");
     assert_eq!(drops[0] + drops[1], 400);

@@ -87,7 +87,7 @@ fn hold_holds_until_the_clock_is_good_and_lets_others_pass() {
     is_good(&world, true);
     world.run_until(20, |world| world.sent().len() == 3);
     assert_eq!(texts(&world), [b"by MONOTONIC".to_vec(), b"1".to_vec(), b"2".to_vec()]);
-    // That whose time had not come leaves at its time.
+    // The frame that was not due leaves at its time.
     run_past(&mut world, now + 5_000 * MS);
     let sent = world.sent();
     assert!(sent.len() == 4 && sent[3].1 >= tai(now + 5_000 * MS), "{sent:?}");
@@ -191,7 +191,7 @@ proptest! {
         let mut world = patient(policy);
         // No frame may be given up: the steps sleep for up to 75 s in all.
         world.worker.apply_commands();
-        world.worker.attachments[0].as_mut().unwrap().horizon = Nanos::from_seconds(1_000);
+        world.worker.attachments.get_mut(AttachmentIndex(0)).unwrap().horizon = Nanos::from_seconds(1_000);
         let app = world.client(1024);
         let mut pushed = 0u64;
         let mut is_bad = false;

@@ -60,7 +60,7 @@ fn commands_do_not_wait_for_ever() {
 }
 
 /// The machine stalls between the look for which a command was put off and the frame's hand-over: nothing is left to wait for then,
-/// and nobody rings for the command again. At each instant of a pass in turn.
+/// and no doorbell rings for the command again. At each instant of a pass in turn.
 #[test]
 fn a_command_is_not_slept_over() {
     for stalls_after in (20..1_500).step_by(20) {

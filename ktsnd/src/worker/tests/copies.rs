@@ -137,7 +137,7 @@ fn interface(world: &mut World) -> Wire {
         selection: Box::new(World::time_aware(None)),
         policing: None,
         stats: Arc::new(PortStats::default()),
-        is_pods: true,
+        is_pod_interface: true,
     };
     world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
     world.worker.apply_commands();
@@ -211,7 +211,7 @@ fn clause_8_6_8_4_each_copy_needs_its_own_room_in_a_window() {
     assert_eq!(windows.into_values().collect::<Vec<_>>(), [2, 2, 2, 1]);
     assert_eq!(counters(&world), [1, 1, 6, 0]);
     assert_eq!(world.port_stats.transmission_overrun[6].load(SeqCst), 0);
-    assert!(HAND_OVER_AT_START < Nanos::from_micros(64), "what the figures above reckon with");
+    assert!(HAND_OVER_AT_START < Nanos::from_micros(64), "the figures above assume it");
 }
 
 #[test]
@@ -225,13 +225,13 @@ fn an_attachment_that_goes_in_the_middle_leaves_nothing_behind() {
     world.outbox.send(Command::RemoveAttachment(AttachmentIndex(0))).unwrap();
     world.run_until(20, |_| false);
     assert_eq!((world.sent().len(), counters(&world)), (3, [1, 1, 2, 4]));
-    assert_eq!(world.dropped(DropReason::Detached), 0, "it is told as sent: copies of it were");
+    assert_eq!(world.dropped(DropReason::Detached), 0, "it counts as sent: copies of it were");
     assert_eq!(world.worker_stats.bugs.load(SeqCst), 0);
 }
 
 /// Each copy that does not leave is counted once, whether it was queued when its neighbour went or was not yet.
 #[test]
-fn copies_whose_neighbours_go_in_the_middle_are_counted_once() {
+fn copies_that_lose_their_neighbours_in_the_middle_are_counted_once() {
     let (mut world, start) = gated(120);
     let all: Vec<u8> = (2..9).collect();
     set(&mut world, segment(2, &all, &all, false));
@@ -241,7 +241,7 @@ fn copies_whose_neighbours_go_in_the_middle_are_counted_once() {
     set(&mut world, segment(3, &all, &[], false));
     world.run_until(20, |_| false);
     assert_eq!((world.sent().len(), counters(&world)), (3, [1, 1, 2, 4]));
-    assert_eq!(world.dropped(DropReason::NoNeighbour), 0, "it is told as sent: copies of it were");
+    assert_eq!(world.dropped(DropReason::NoNeighbour), 0, "it counts as sent: copies of it were");
 }
 
 proptest! {

@@ -39,7 +39,7 @@ fn change(world: &World, admin: &AdminPort) {
     world.outbox.send(Command::ChangeSchedule(PORT, program)).unwrap();
 }
 
-/// A world with 1 Gbit/s whose class 6 is open from 300 µs to 400 µs of each millisecond, at the start of a cycle; TAI of that.
+/// A world with 1 Gbit/s, where class 6 is open from 300 µs to 400 µs of each millisecond, at the start of a cycle; TAI of that.
 pub(super) fn gated() -> (World, u64) {
     let mut world = World::with(800, World::time_aware(Some(1_000_000_000)));
     let patient = AttachmentPolicy { overrun_limit: Nanos::from_seconds(1), ..policy(&world.stats) };
@@ -77,7 +77,7 @@ fn clause_8_6_8_4_a_gate_that_opens_after_the_tx_time_is_waited_for() {
     let opens = start + 300 * US;
     assert!((opens..opens + 200).contains(&sent[0].1), "{} ns after the gate opened", sent[0].1 - opens);
     assert!(sent[1].1 < opens + 5 * US, "the second follows when the link is free");
-    // The worker was on time: waiting for a gate is nobody's lateness.
+    // The worker was on time: waiting for a gate is not being late.
     assert_eq!(world.stats.transmit_error.snapshot().len(), 2);
     assert!(world.stats.transmit_error.snapshot().min() < 200);
     assert_eq!(world.port_stats.frames[6].load(SeqCst), 2);

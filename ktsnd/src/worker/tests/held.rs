@@ -17,7 +17,7 @@ use crate::stats::PortRefusal;
 use crate::worker::Command;
 
 fn port(world: &mut World) -> &mut Memory {
-    &mut world.worker.ports[0].as_mut().unwrap().port
+    &mut world.worker.ports.get_mut(0).unwrap().port
 }
 
 fn refuse(world: &mut World, error: SendError, times: usize) {
@@ -108,7 +108,7 @@ fn a_port_that_takes_nothing_for_long_costs_the_frame_and_not_the_worker() {
     let now = world.clocks.at();
     assert!(app.push(ClockId::Monotonic, 0, now, b"untimed"));
     let held = run_until_given_up(&mut world, 2) - now;
-    let most = limits::HELD_MAX.get().unsigned_abs();
+    let most = limits::RETRY_MAX.get().unsigned_abs();
     assert!((most..most + MS).contains(&held), "{held}");
     assert!(refused(&world, PortRefusal::Busy) < 60, "{}", refused(&world, PortRefusal::Busy));
     // And the next one leaves.
@@ -135,7 +135,7 @@ fn what_the_device_threw_away_is_not_sent_again() {
 }
 
 #[test]
-fn a_held_frame_whose_window_closes_waits_for_the_next_one_in_front_of_the_others() {
+fn a_frame_in_retry_that_loses_its_window_waits_for_the_next_one_in_front_of_the_others() {
     let (mut world, start) = gated();
     let app = world.client(64);
     let now = world.clocks.at();

@@ -37,7 +37,7 @@ fn with_interface(world: &mut World, app: &App, kind: LinkKind) -> (Wire, Arc<Po
         selection: Box::new(World::time_aware(None)),
         stats: stats.clone(),
         policing: None,
-        is_pods: true,
+        is_pod_interface: true,
     };
     world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
     let info = StreamInfo {
@@ -197,7 +197,7 @@ fn clause_6_4_frames_of_packet_sockets_are_identified_one_by_one() {
         selection: Box::new(World::time_aware(None)),
         stats: Arc::default(),
         policing: Some(Box::new(policing)),
-        is_pods: true,
+        is_pod_interface: true,
     };
     world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
     let matches = StreamMatch::MacVlan { destination: PEER, vlan: None };

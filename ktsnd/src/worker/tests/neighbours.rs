@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frames whose next hop has no MAC address yet.
+//! Frames to a next hop that has no MAC address yet.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{MS, payload};
 use crate::worker::{Command, Policing, Returned};
 
 fn asks(world: &World) -> usize {
-    world.returned.try_iter().filter(|told| matches!(told, Returned::NeighbourWanted(..))).count()
+    world.returned.try_iter().filter(|back| matches!(back, Returned::NeighbourWanted(..))).count()
 }
 
-/// Whoever asks is told once; the frames that wait leave at their times, in order.
+/// The node is asked once; the frames that wait leave at their times, in order.
 #[test]
 fn a_frame_waits_for_its_next_hops_mac_address() {
     let mut world = World::new(800);
@@ -63,7 +63,7 @@ fn each_next_hop_is_asked_for() {
     assert_eq!((world.stats.taken.load(SeqCst), asks(&world)), (6, 3));
 }
 
-/// Nothing leaves late: whose time comes first is dropped, and its slot is free again.
+/// Nothing leaves late: a frame that is due before the address comes is dropped, and its slot is free again.
 #[test]
 fn at_its_time_it_waits_no_more() {
     let mut world = World::new(800);
@@ -85,7 +85,7 @@ fn at_its_time_it_waits_no_more() {
     );
 }
 
-/// Policing may know a stream by that MAC address: it can't judge the frame, so nobody passes by it.
+/// Policing may know a stream by that MAC address: it can't judge the frame, so the frame does not pass.
 #[test]
 fn behind_policing_no_frame_waits() {
     let policing = Policing::new(&PolicingConfig::default()).unwrap();

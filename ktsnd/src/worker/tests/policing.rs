@@ -26,7 +26,7 @@ fn all_of_one(stream: StreamHandle) -> StreamIdentification {
     StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap()
 }
 
-/// A world whose attachment 0 is the stream `HANDLE`.
+/// A world where attachment 0 is the stream `HANDLE`.
 fn world(config: &PolicingConfig) -> (World, Arc<[StreamFilterStats]>) {
     let policing = Policing::new(config).unwrap();
     let filters = policing.stats();
@@ -141,7 +141,7 @@ fn clause_8_6_5_4_a_gate_drops_while_closed_and_moves_frames_to_another_class() 
     assert_eq!((frames(&world), world.dropped(DropReason::Policed)), ([2, 0], 3));
     let seen = filters[0].counters();
     assert_eq!((seen.passing_frames, seen.not_passing_frames), (2, 3));
-    // Class 6 was asked for: who has not been granted it cannot enter by the gate's class either.
+    // Class 6 was asked for: an attachment without it cannot enter by the gate's class either.
     let low = AttachmentPolicy { classes: 1 << 2, streams: all_of_one(HANDLE), ..policy(&world.stats) };
     world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(low))).unwrap();
     into(&world, 100 * US);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Error reports and timestamps: told where asked, in the slot that brought the frame, and only there.
+//! Error reports and timestamps: written where a program asked, in the slot that brought the frame, and only there.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 fn world() -> (World, App, Receiver<Notice>) {
     let mut world = World::new(800);
     let (notifier, notices) = worker_to_thread(64).unwrap();
-    world.worker.notifier = Some(notifier);
+    world.worker.reporter.set_notifier(notifier);
     let app = world.client(64);
     (world, app, notices)
 }
@@ -27,15 +27,15 @@ fn push(app: &App, flags: SlotFlags, clock: ClockId, tx_time: u64, pushed_at: u6
     assert!(app.push_frame(&frame, payload));
 }
 
-fn told(app: &App, notice: &Notice) -> (Completion, SlotHeader) {
-    let (place, completion, header) = app.producer.completion(notice.slot).expect("it is told");
+fn reported(app: &App, notice: &Notice) -> (Completion, SlotHeader) {
+    let (place, completion, header) = app.producer.completion(notice.slot).expect("there is a report");
     assert_eq!(place, Place { slot: notice.slot, sequence: notice.sequence });
     assert_eq!(completion.kinds, notice.kinds);
     (completion, header)
 }
 
 #[test]
-fn a_sent_frame_tells_when() {
+fn a_report_says_when_a_frame_was_sent() {
     let (mut world, app, notices) = world();
     let now = world.clocks.at();
     let flags = SlotFlags::STAMP_SCHED.with(SlotFlags::STAMP_SOFTWARE).with(SlotFlags::REPORT);
@@ -44,7 +44,7 @@ fn a_sent_frame_tells_when() {
     let notice = notices.try_recv().expect("a notice");
     assert_eq!((notice.client, notice.stream, notice.descriptor), (ClientKey(1), 0, 9));
     assert_eq!(notice.kinds, kind::SCHEDULED | kind::SOFTWARE, "there is no error to report");
-    let (completion, header) = told(&app, &notice);
+    let (completion, header) = reported(&app, &notice);
     assert_eq!(completion.outcome, Outcome::Sent);
     // The virtual world's CLOCK_REALTIME is its TAI.
     let due = (now + MS).saturating_add_signed(AHEAD);
@@ -81,13 +81,13 @@ fn drops_for_the_transmit_times_sake_are_reported_and_no_others() {
     push(&app, SlotFlags::REPORT, ClockId::Monotonic, now + 11_000 * MS, now, b"beyond the horizon");
     push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Tai, tai(now - MS), now, b"no stamp: it never left");
     push(&app, SlotFlags::REPORT, ClockId::Monotonic, now, now, b"sent: no error");
-    push(&app, SlotFlags::NONE, ClockId::Tai, tai(now - MS), now, b"nobody asked");
+    push(&app, SlotFlags::NONE, ClockId::Tai, tai(now - MS), now, b"no report");
     world.run_until(10, |w| !w.sent().is_empty());
     let payloads: [&[u8]; 3] = [b"missed", b"invalid", b"beyond the horizon"];
     let outcomes: Vec<_> = notices
         .try_iter()
         .map(|notice| {
-            let (completion, header) = told(&app, &notice);
+            let (completion, header) = reported(&app, &notice);
             assert_eq!(completion.kinds, kind::ERROR);
             assert!(completion.headers_octets == 42, "the report shows the whole frame");
             let payload =
@@ -127,10 +127,10 @@ fn a_program_that_never_reads_goes_on_sending() {
 }
 
 #[test]
-fn a_notifier_that_cannot_follow_holds_nobody() {
+fn a_notifier_that_cannot_follow_holds_up_no_frame() {
     let (mut world, app, notices) = world();
     let (notifier, _full) = worker_to_thread(0).unwrap();
-    world.worker.notifier = Some(notifier);
+    world.worker.reporter.set_notifier(notifier);
     drop(notices);
     let now = world.clocks.at();
     push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
@@ -142,9 +142,9 @@ fn a_notifier_that_cannot_follow_holds_nobody() {
     );
 }
 
-/// A socket that is closed has nobody who reads what is told of it.
+/// A socket that is closed has no reader.
 #[test]
-fn nothing_is_told_of_a_stream_that_is_over() {
+fn a_stream_that_is_over_gets_no_report() {
     let (mut world, app, notices) = world();
     let now = world.clocks.at();
     push(&app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now + MS, now, b"sent after the close");
@@ -166,19 +166,18 @@ fn a_client_has_its_share_of_notices() {
     // The first look after clients is past.
     push(&flood, SlotFlags::NONE, ClockId::Monotonic, world.clocks.at(), world.clocks.at(), b"");
     world.run_until(50, |w| w.sent().len() == 1);
-    let index = world.worker.clients.iter().flatten().position(|c| c.key == ClientKey(1)).unwrap();
     let now = world.clocks.at();
-    let client = world.worker.clients[index].as_mut().unwrap();
-    client.notices = crate::limits::NOTICES_A_SECOND - 1;
-    client.notices_since = ktsn_time::Monotonic::from_nanos(now);
+    let client = world.worker.clients.named(ClientKey(1)).unwrap();
+    let begin = ktsn_time::Monotonic::from_nanos(now);
+    assert!((1..crate::limits::NOTICES_A_SECOND).all(|_| client.count_notice(begin)));
     for app in [&flood, &flood, &flood, &other] {
         push(app, SlotFlags::STAMP_SOFTWARE, ClockId::Monotonic, now, now, b"");
     }
     world.run_until(50, |w| w.sent().len() == 5);
-    let whose: Vec<ClientKey> = notices.try_iter().map(|notice| notice.client).collect();
-    assert_eq!(whose.iter().filter(|key| **key == ClientKey(1)).count(), 1);
-    assert_eq!(whose.len(), 2);
+    let clients: Vec<ClientKey> = notices.try_iter().map(|notice| notice.client).collect();
+    assert_eq!(clients.iter().filter(|key| **key == ClientKey(1)).count(), 1);
+    assert_eq!(clients.len(), 2);
     assert_eq!(world.worker_stats.notices_lost.load(SeqCst), 2);
-    // All are told, and found by looking.
+    // All are reported, and found by looking.
     assert_eq!(world.worker_stats.reports.load(SeqCst), 4);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's interface whose hand-overs take too long: what the frames of others see of it, and what becomes of its own.
+//! A pod's interface with hand-overs that take too long: what the frames of others see of it, and what becomes of its own.
 //!
 //! Clocks are virtual, as in `isolation`. Frames carry their number. A port that returns buffers at a reap stands for one whose
 //! frames leave by another thread.
@@ -33,7 +33,7 @@ struct Bed {
     left: Arc<Mutex<Vec<u32>>>,
     next: u32,
     /// The longest hand-over of the news to the node.
-    told: Option<Nanos>,
+    notified: Option<Nanos>,
     /// Ports that came back.
     back: usize,
 }
@@ -43,14 +43,15 @@ impl Bed {
     fn new(takes: u64) -> Self {
         let (world, innocent, mut apps, stats) = world(1, 64);
         let app = apps.remove(0);
-        let bed = Self { world, innocent, app, stats, left: Arc::default(), next: 0, told: None, back: 0 };
+        let bed =
+            Self { world, innocent, app, stats, left: Arc::default(), next: 0, notified: None, back: 0 };
         let new = NewPort {
             port: bed.port(takes),
             priority_map: ktsn_model::PriorityMap::default(),
             selection: Box::new(World::time_aware(None)),
             policing: None,
             stats: Arc::default(),
-            is_pods: true,
+            is_pod_interface: true,
         };
         bed.world.outbox.send(Command::AddPort(SLOW, new)).unwrap();
         let socket = StreamInfo {
@@ -98,7 +99,7 @@ impl Bed {
             self.world.worker.pass();
             for returned in self.world.returned.try_iter() {
                 match returned {
-                    Returned::PortSlow(SLOW, longest) => self.told = Some(longest),
+                    Returned::PortSlow(SLOW, longest) => self.notified = Some(longest),
                     Returned::Port(SLOW, Some(_)) => self.back += 1,
                     _ => {}
                 }
@@ -125,8 +126,12 @@ impl Bed {
 #[test]
 fn slow_hand_overs_of_a_pods_interface_wait_for_gaps() {
     let mut bed = Bed::new(500 * US);
-    bed.run(50, |bed| bed.told.is_some());
-    assert!((2..5).contains(&bed.sent()) && bed.told >= Some(Nanos::from_micros(500)), "{:?}", bed.told);
+    bed.run(50, |bed| bed.notified.is_some());
+    assert!(
+        (2..5).contains(&bed.sent()) && bed.notified >= Some(Nanos::from_micros(500)),
+        "{:?}",
+        bed.notified
+    );
     let before = bed.late();
     bed.run(200, |_| false);
     let (late, errors) = (bed.late() - before, bed.world.stats.transmit_error.snapshot());
@@ -151,25 +156,25 @@ fn a_thread_that_does_not_run_is_not_charged() {
     bed.run(50, |bed| bed.back == 1);
     let sent = bed.sent();
     bed.run(200, |_| false);
-    assert!(bed.sent() > sent + 100 && bed.told.is_none(), "{} {:?}", bed.sent(), bed.told);
+    assert!(bed.sent() > sent + 100 && bed.notified.is_none(), "{} {:?}", bed.sent(), bed.notified);
 }
 
 /// Just below what one could see in a single hand-over, again and again: the account sees it.
 #[test]
 fn many_hand_overs_a_little_too_long_are_beyond_the_budget_and_short_ones_never() {
     let mut bed = Bed::new(99 * US);
-    bed.run(50, |bed| bed.told.is_some());
-    assert!(bed.sent() < 10 && bed.told.is_some(), "{}", bed.sent());
+    bed.run(50, |bed| bed.notified.is_some());
+    assert!(bed.sent() < 10 && bed.notified.is_some(), "{}", bed.sent());
     let mut bed = Bed::new(15 * US);
     bed.run(200, |_| false);
-    assert!(bed.sent() > 2_000 && bed.told.is_none(), "{} {:?}", bed.sent(), bed.told);
+    assert!(bed.sent() > 2_000 && bed.notified.is_none(), "{} {:?}", bed.sent(), bed.notified);
 }
 
-/// The port is replaced by one whose frames leave elsewhere, and later back by one of the worker's own.
+/// The port is replaced by one with frames that leave elsewhere, and later back by one of the worker's own.
 #[test]
 fn a_replaced_port_makes_nothing_late_and_loses_and_reorders_no_frame() {
     let mut bed = Bed::new(500 * US);
-    bed.run(50, |bed| bed.told.is_some());
+    bed.run(50, |bed| bed.notified.is_some());
     let mut deferred = bed.port(0);
     // Slower than the pod sends: a frame for each second try.
     deferred.set_completion(Completion::AtReap { at_most: 1 });
@@ -181,10 +186,10 @@ fn a_replaced_port_makes_nothing_late_and_loses_and_reorders_no_frame() {
     assert!(bed.sent() > sent + 500, "{}", bed.sent());
     assert_eq!(bed.late(), late);
     let at = ktsn_time::Monotonic::from_nanos(bed.world.clocks.at());
-    assert!(bed.world.worker.ports[1].as_ref().is_some_and(|state| !state.slow.is_slow(at)));
+    assert!(bed.world.worker.ports.get(1).is_some_and(|state| !state.budget.is_slow(at)));
 
     // Back, while frames are on their way: they leave first.
-    let state = bed.world.worker.ports[1].as_mut().unwrap();
+    let state = bed.world.worker.ports.get_mut(1).unwrap();
     assert!(state.port.occupancy().in_flight > 1);
     state.port.set_completion(Completion::AtReap { at_most: 0 });
     let direct = bed.port(US);
@@ -192,7 +197,7 @@ fn a_replaced_port_makes_nothing_late_and_loses_and_reorders_no_frame() {
     let sent = bed.sent();
     bed.run(5, |_| false);
     assert!(bed.back == 1 && bed.sent() < sent + 16, "the thread has not given back what it has");
-    let state = bed.world.worker.ports[1].as_mut().unwrap();
+    let state = bed.world.worker.ports.get_mut(1).unwrap();
     state.port.set_completion(Completion::AtReap { at_most: 1 });
     bed.run(50, |bed| bed.back == 2);
     assert_eq!(bed.back, 2);
@@ -201,8 +206,7 @@ fn a_replaced_port_makes_nothing_late_and_loses_and_reorders_no_frame() {
 
     let left = bed.left.lock().unwrap().clone();
     assert!(left.is_sorted_by(|one, next| one < next), "once each, in order");
-    let on_the_way =
-        64 + bed.world.worker.ports[1].as_ref().map_or(0, |state| usize::from(state.held.is_some()));
+    let on_the_way = 64 + bed.world.worker.ports.get(1).map_or(0, |state| usize::from(state.retry.is_some()));
     let ends = left.len() + bed.dropped() as usize;
     assert!(ends <= bed.next as usize && ends + on_the_way >= bed.next as usize, "{ends} of {}", bed.next);
     assert_eq!(bed.stats.sent.load(SeqCst), left.len() as u64);
@@ -234,7 +238,7 @@ fn a_busy_interface_costs_a_frame_of_the_uplink_one_hand_over() {
     let mut bed = Bed::new(19 * US);
     bed.run(200, |_| false);
     let errors = bed.world.stats.transmit_error.snapshot();
-    assert!(bed.told.is_none() && bed.sent() > 2_000, "{} left by the interface", bed.sent());
+    assert!(bed.notified.is_none() && bed.sent() > 2_000, "{} left by the interface", bed.sent());
     assert!(
         errors.len() > 190 && errors.max() < 40 * US,
         "{} frames, {} ns late",

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use ktsn_model::{LatePolicy, PriorityMap};
+use ktsn_model::{DropReason, LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
@@ -17,13 +17,14 @@ use ktsn_ring::{
     SlotFlags, StreamCode, StreamStatus,
 };
 use ktsn_sched::policing::StreamIdentification;
-use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
+use ktsn_sched::{TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni};
 use rustix::io::Errno;
 
 use super::super::*;
 use crate::config::SpinMargin;
+use crate::limits;
 use crate::queue::Receiver;
 use crate::stats::{AttachmentStats, PortStats};
 
@@ -35,7 +36,7 @@ pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 5);
 pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 7);
 
 #[derive(Clone, Default)]
-pub(super) struct Clocks {
+pub(in crate::worker) struct Clocks {
     pub monotonic: Arc<AtomicU64>,
     pub tai_ahead: Arc<AtomicI64>,
     /// How late the next timed wake-ups are.
@@ -110,7 +111,7 @@ impl Environment for Clocks {
         Tai::from_nanos(self.tai_now())
     }
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
-        self.news(usize::MAX, woken);
+        self.read_doorbells(usize::MAX, woken);
         woken.timed_out = woken.doorbells.is_empty();
         if woken.timed_out {
             let until = until.as_nanos() + self.lateness.load(SeqCst);
@@ -130,7 +131,7 @@ impl Environment for Clocks {
     fn rest(&mut self, until: Monotonic) {
         self.monotonic.fetch_max(until.as_nanos(), SeqCst);
     }
-    fn news(&mut self, most: usize, woken: &mut Woken) {
+    fn read_doorbells(&mut self, most: usize, woken: &mut Woken) {
         woken.clear();
         let mut ringing = self.ringing.lock().unwrap();
         let most = ringing.len().min(most);
@@ -160,7 +161,7 @@ pub(super) struct World {
     next_client: u64,
 }
 
-pub(super) struct App {
+pub(in crate::worker) struct App {
     pub producer: Producer,
     pub key: ClientKey,
     mapping: ClientMapping,
@@ -191,12 +192,12 @@ pub(super) fn tables(generation: u64, with_neighbour: bool) -> Tables {
     tables_of(generation, with_neighbour, 1)
 }
 
-/// The same for so many attachments.
+/// Tables for so many attachments.
 pub(super) fn tables_of(generation: u64, with_neighbour: bool, count: usize) -> Tables {
     Tables::new(generation, (0..count).map(|_| Some(attachment_tables(with_neighbour))).collect()).unwrap()
 }
 
-/// The same with another address of the pod's interface.
+/// Tables with another address of the pod's interface.
 pub(super) fn tables_with_interface_mac(generation: u64, mac: [u8; 6]) -> Tables {
     let mut attachment = attachment(true);
     attachment.interface = link(1, mac[5], POD, 1450, Vec::new(), POD);
@@ -243,7 +244,7 @@ pub(super) fn attachment(with_neighbour: bool) -> Attachment {
     }
 }
 
-pub(super) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
+pub(in crate::worker) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {
     AttachmentPolicy {
         classes: 0xff,
         late: LatePolicy::ByClock,
@@ -261,26 +262,24 @@ impl World {
         Self::with(permille, Self::time_aware(None))
     }
 
-    pub(super) fn time_aware(link_speed: Option<u64>) -> Selection {
+    pub(super) fn time_aware(link_speed: Option<u64>) -> TimeAware {
         Self::time_aware_for(4096, link_speed)
     }
 
-    pub(super) fn time_aware_for(capacity: usize, link_speed: Option<u64>) -> Selection {
-        Selection::TimeAware(TimeAware::new(TimeAwareOptions {
-            capacity,
-            tenants: limits::ATTACHMENTS_MAX,
+    pub(super) fn time_aware_for(capacity: usize, link_speed: Option<u64>) -> TimeAware {
+        TimeAware::new(TimeAwareOptions {
             link_speed,
             hand_over: HAND_OVER_AT_START,
-            classes: [ClassOptions::default(); 8],
-        }))
+            ..TimeAwareOptions::gates(capacity, limits::ATTACHMENTS_MAX)
+        })
     }
 
-    pub(super) fn with(permille: u32, selection: Selection) -> Self {
+    pub(super) fn with(permille: u32, selection: TimeAware) -> Self {
         Self::policed(permille, selection, None)
     }
 
     /// With policing in front of the port.
-    pub(super) fn policed(permille: u32, selection: Selection, policing: Option<Policing>) -> Self {
+    pub(super) fn policed(permille: u32, selection: TimeAware, policing: Option<Policing>) -> Self {
         let clocks = Clocks::default();
         clocks.monotonic.store(1_000_000_000, SeqCst);
         clocks.tai_ahead.store(AHEAD, SeqCst);
@@ -315,7 +314,7 @@ impl World {
             selection: Box::new(selection),
             policing: policing.map(Box::new),
             stats: port_stats.clone(),
-            is_pods: false,
+            is_pod_interface: false,
         };
         outbox.send(Command::AddPort(PortIndex(0), new)).unwrap();
         outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(policy(&stats)))).unwrap();
@@ -354,13 +353,7 @@ impl World {
         let producer = *mapping.producer();
         let key = ClientKey(self.next_client);
         self.next_client += 1;
-        let (ours, theirs) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (ours, theirs) = App::doorbell();
         let client = Client::new(key, attachment, consumer, ours, layout.slots_count(), layout.payload_max());
         self.outbox.send(Command::AddClient(Box::new(client))).unwrap();
         let status = StreamStatus { token: 7, code: StreamCode::Registered, ..StreamStatus::default() };
@@ -397,7 +390,18 @@ impl World {
 }
 
 impl App {
-    pub(super) fn frame(clock: ClockId, tx_time: u64, pushed_at: u64) -> SlotFrame {
+    /// Both ends of a doorbell: the worker's and the program's.
+    pub(in crate::worker) fn doorbell() -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap()
+    }
+
+    pub(in crate::worker) fn frame(clock: ClockId, tx_time: u64, pushed_at: u64) -> SlotFrame {
         SlotFrame {
             stream_index: 0,
             token: 7,

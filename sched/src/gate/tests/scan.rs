@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every answer against one that was found by going through the nanoseconds one at a time.
 
-use super::{Gates, port, program};
-use crate::gate::ENDLESS;
+use super::{ENDLESS, Gates, port, program};
 use alloc::vec::Vec;
 use ktsn_model::{AdminPort, GateStates};
 use proptest::prelude::*;

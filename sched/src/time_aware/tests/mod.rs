@@ -11,6 +11,7 @@ use crate::frame::FrameId;
 use crate::gate::tests::program;
 use alloc::vec::Vec;
 use ktsn_model::{AdminPort, GateStates, LatePolicy};
+use ktsn_time::Monotonic;
 
 /// MONOTONIC is this far behind TAI.
 const BEHIND: u64 = 37_000;
@@ -57,7 +58,12 @@ fn port(base_time: u64, cycle_time: i64, entries: &[(u8, i64)]) -> AdminPort {
 
 fn selection(link_speed: Option<u64>, hand_over: i64, class: ClassOptions) -> TimeAware {
     let hand_over = Nanos::new(hand_over);
-    TimeAware::new(TimeAwareOptions { capacity: 64, tenants: 4, link_speed, hand_over, classes: [class; 8] })
+    TimeAware::new(TimeAwareOptions {
+        link_speed,
+        hand_over,
+        classes: [class; 8],
+        ..TimeAwareOptions::gates(64, 4)
+    })
 }
 
 /// Class 7 alone in the first 20 µs of a 100 µs cycle, the others after that; cycles begin at 100 µs. 1 Gbit/s, H = 500 ns.

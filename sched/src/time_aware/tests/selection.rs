@@ -234,13 +234,7 @@ fn a_deadline_frame_leaves_at_once_and_never_after_its_tx_time() {
 
 #[test]
 fn a_full_queue_refuses_and_removal_gives_back() {
-    let mut s = TimeAware::new(TimeAwareOptions {
-        capacity: 1,
-        tenants: 4,
-        link_speed: None,
-        hand_over: Nanos::ZERO,
-        classes: [ClassOptions::default(); 8],
-    });
+    let mut s = TimeAware::new(TimeAwareOptions::gates(1, 4));
     let f = frame(1, 0, None);
     assert_eq!(s.offer(f, at(100_000)), Ok(()));
     assert_eq!(s.offer(f, at(100_000)), Err(Refused { frame: f, reason: DropReason::QueueFull }));

@@ -2,12 +2,13 @@
 //! Credit under gates.
 
 use super::*;
+use crate::CreditOptions;
 
 /// Class 5 with a quarter of 1 Gbit/s; no hand-over latency.
 fn shaped() -> TimeAware {
     let mut s = selection(GIGABIT, 0, ClassOptions::default());
     let mut classes = [ClassOptions::default(); 8];
-    classes[5].shaper = Shaper::CreditBased { idle_slope: 250_000_000 };
+    classes[5].shaper = Shaper::CreditBased(CreditOptions::new(250_000_000));
     s.set_classes(classes);
     s
 }

@@ -8,7 +8,7 @@ use ktsn_ring::control::{Hello, Register};
 use ktsn_ring::layout::ABI;
 
 use super::*;
-use crate::tenant::answer::{offer, status_of};
+use crate::tenant::answer::{client_tables, status_of};
 use crate::tenant::following::LOOKS_OF_ONE;
 use crate::tenant::pace::WINDOW;
 use crate::worker::StreamInfo;
@@ -119,7 +119,7 @@ fn tables_that_change_again_are_followed_to_their_end() {
         }
         assert!(driver.is_calm());
         let known = driver.directory.lock();
-        let table = offer(&known.tables, AttachmentIndex(0)).table;
+        let table = client_tables(&known.tables, AttachmentIndex(0)).table;
         let expected = |info: &StreamInfo| {
             status_of(info.token, info.status.flags, &table, info.peer.map(|peer| peer.ip()))
         };

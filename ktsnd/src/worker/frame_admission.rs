@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one way from a source into a port's queue: policy → time → route → police → class → share → queue.
+//!
+//! In: a frame that was taken from a client or from a capture. Out: the frame in a port's queue, or why it is not. A frame that is
+//! refused before it is queued costs no copy of its payload: a flood of them leaves the caches to others.
+
+use ktsn_model::DropReason;
+use ktsn_port::Port;
+use ktsn_resolve::{NextHop, Refusal};
+use ktsn_sched::{Frame, Strategy as _, admit};
+use ktsn_time::Now;
+
+use super::attachments::Attachments;
+use super::clock::ClockGate;
+use super::closing::Closing;
+use super::owner::{Owner, frame_id};
+use super::ports::Ports;
+use super::resolver::Resolver;
+use super::sending::Sending;
+use super::slots::Queued;
+use super::source::{Offered, Source};
+use crate::stats::count;
+
+/// The parts of the worker that decide whether a frame is queued.
+pub(super) struct FrameAdmission<'a, P> {
+    pub attachments: &'a mut Attachments,
+    pub closing: &'a Closing,
+    pub clock: &'a ClockGate,
+    pub resolver: &'a mut Resolver,
+    pub ports: &'a mut Ports<P>,
+}
+
+/// A frame was queued.
+pub(super) struct Accepted {
+    pub port: usize,
+    /// Copies before the first one that has a route.
+    pub skipped: u16,
+    /// The next hop, where its MAC address is needed before the frame leaves.
+    pub unresolved: Option<NextHop>,
+}
+
+/// Why a frame was not queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Blocked {
+    /// There is no such attachment.
+    NotServed,
+    /// The route or the rights of the attachment forbid it.
+    Route(Refusal),
+    /// The frame is dropped for this reason.
+    Dropped(DropReason),
+}
+
+impl Blocked {
+    /// The reason of the drop, and a next hop that is missing.
+    pub(super) fn reason(self) -> (DropReason, Option<NextHop>) {
+        match self {
+            Self::NotServed => (DropReason::Detached, None),
+            // The client should have known; its table may be older than ours.
+            Self::Route(Refusal::Bypass(_)) => (DropReason::NoRoute, None),
+            Self::Route(Refusal::Drop(reason, unresolved)) => (reason, unresolved),
+            Self::Dropped(reason) => (reason, None),
+        }
+    }
+}
+
+impl<P: Port> FrameAdmission<'_, P> {
+    /// Queues a frame that was taken from `source`, with its payload.
+    ///
+    /// # Errors
+    /// [`Blocked`]; then nothing is kept of the frame.
+    #[inline]
+    pub(super) fn admit<S: Source>(
+        &mut self,
+        owner: Owner,
+        source: &mut S,
+        offered: &Offered,
+        now: Now,
+    ) -> Result<Accepted, Blocked> {
+        let Offered { slot, attachment, tx_time, pushed_at, payload_octets, has_waited, .. } = *offered;
+        let policy = self.attachments.get_mut(attachment).ok_or(Blocked::NotServed)?;
+        count(&policy.stats.taken);
+        if self.closing.is_removed(attachment) {
+            return Err(Blocked::Dropped(DropReason::Detached));
+        }
+        if matches!(owner, Owner::Capture(_)) {
+            policy.stats.capture_lag.record(now.monotonic.since(pushed_at));
+        }
+        if self.clock.refuses(tx_time) {
+            return Err(Blocked::Dropped(DropReason::Unsynchronised));
+        }
+        let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(offered.is_deadline) };
+        admit(&timed, now).map_err(|reason| Blocked::Dropped(cause_of(reason, has_waited)))?;
+        // The route of a packet socket's frame depends on its headers, that of a datagram on its length only.
+        let is_fetched = matches!(offered.sending, Sending::Link(_));
+        if is_fetched {
+            source.fetch(slot, payload_octets);
+        }
+        let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
+        let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
+        let found = offered.sending.egress_ahead(self.resolver, payload);
+        let (egress, unresolved) = found.map_err(Blocked::Route)?;
+        if !has_room {
+            return Err(Blocked::Dropped(DropReason::TooLong));
+        }
+        let (port, priority) = (egress.port(), egress.priority(offered.priority));
+        let ((copies, skipped), (wire_octets, sdu_octets)) = (egress.copies(), egress.lengths(payload));
+        let state = self.ports.at(port).ok_or(Blocked::Dropped(DropReason::LinkDown))?;
+        let judged = state.admit(policy.classes, priority, unresolved, |policing| {
+            let stream = offered.sending.stream(self.resolver, payload, &policy.streams);
+            policing.judge(stream, priority, sdu_octets, wire_octets, now)
+        });
+        let class = judged.map_err(Blocked::Route)?;
+        if state.has_had_share(policy.queued()) {
+            return Err(Blocked::Dropped(DropReason::QueueFull));
+        }
+        let (id, tenant) = (frame_id(owner, slot), u32::from(attachment.0));
+        let frame = Frame { id, tenant, class, wire_octets, sdu_octets, ..timed };
+        state.selection.offer(frame, now).map_err(|refused| Blocked::Dropped(refused.reason))?;
+        self.ports.activate(usize::from(port.0));
+        policy.count_queued();
+        if !is_fetched {
+            source.fetch(slot, payload_octets);
+        }
+        source.queue(slot, Queued { sending: offered.sending, port, payload_octets, copies, has_waited });
+        Ok(Accepted { port: usize::from(port.0), skipped, unresolved })
+    }
+}
+
+/// A frame that missed its time because its program had to wait for a slot is dropped as `waited`.
+fn cause_of(reason: DropReason, has_waited: bool) -> DropReason {
+    if reason == DropReason::Missed && has_waited { DropReason::Waited } else { reason }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ports of one worker: which have something queued, the turns of the pods' interfaces, and the hand-over under way.
+//!
+//! In: ports as they come and go, frames for their queues. Out: the next active port of a kind. Memory is allocated when the worker
+//! is made.
+
+use ktsn_model::DropReason;
+use ktsn_port::{Port, SendError};
+use ktsn_resolve::{PortIndex, Refusal};
+use ktsn_sched::{Frame, Refused, Strategy as _};
+use ktsn_time::{Monotonic, Nanos, Now, TxTime};
+
+use super::active_ports::ActivePorts;
+use super::command::{Command, Inbox, NewPort, Returned};
+use super::environment::Environment;
+use super::port_state::{NotStaged, PortState, Staged};
+use super::resolver::Resolver;
+use super::slots::Queued;
+use crate::limits;
+
+/// A hand-over that began, until a clock is read after it.
+pub(super) struct HandOverBegun {
+    pub port: usize,
+    /// The reading of a clock before it, if there was one.
+    pub read: Option<TxTime>,
+    /// When it began, on a pod's interface.
+    pub began: Option<Monotonic>,
+    /// The thread's CPU time then, where a hand-over before was long.
+    pub cpu: Option<Nanos>,
+    pub wire_octets: u32,
+}
+
+/// All ports of one worker.
+pub(super) struct Ports<P> {
+    all: Vec<Option<PortState<P>>>,
+    /// One above the highest index in use.
+    end: usize,
+    /// Ports with frames in their queues; ports that were emptied may be among them.
+    active: ActivePorts,
+    /// The pod's interface that hands over first in the next turn.
+    pods_turn: usize,
+    last_hand_over: Option<HandOverBegun>,
+    /// Of outer IPv4 headers; counts up like a router's. It is used only where a header may be fragmented (RFC 6864 4.2).
+    identification: u16,
+    second_began: Monotonic,
+}
+
+impl<P: Port> Ports<P> {
+    /// No ports.
+    pub(super) fn new() -> Self {
+        Self {
+            all: (0..limits::PORTS_MAX).map(|_| None).collect(),
+            end: 0,
+            active: ActivePorts::new(limits::PORTS_MAX),
+            pods_turn: 0,
+            last_hand_over: None,
+            identification: 0,
+            second_began: Monotonic::ZERO,
+        }
+    }
+
+    /// One above the highest index in use.
+    pub(super) fn end(&self) -> usize {
+        self.end
+    }
+
+    /// The port with this number.
+    pub(super) fn get(&self, port: usize) -> Option<&PortState<P>> {
+        self.all.get(port)?.as_ref()
+    }
+
+    /// The port with this number, to hand frames over.
+    pub(super) fn get_mut(&mut self, port: usize) -> Option<&mut PortState<P>> {
+        self.all.get_mut(port)?.as_mut()
+    }
+
+    /// The port with this index.
+    pub(super) fn at(&mut self, index: PortIndex) -> Option<&mut PortState<P>> {
+        self.get_mut(usize::from(index.0))
+    }
+
+    /// True when there can be a port with this index.
+    pub(super) fn has_place(&self, index: PortIndex) -> bool {
+        usize::from(index.0) < self.all.len()
+    }
+
+    /// Adds a port in a free place.
+    pub(super) fn add(&mut self, index: PortIndex, new: NewPort<P>) {
+        let at = usize::from(index.0);
+        if let Some(place) = self.all.get_mut(at) {
+            *place = Some(PortState::new(new));
+            self.end = self.end.max(at + 1);
+        }
+    }
+
+    /// Takes a port out for good.
+    pub(super) fn remove(&mut self, index: PortIndex) -> Option<PortState<P>> {
+        let state = self.all.get_mut(usize::from(index.0))?.take()?;
+        while self.end > 0 && self.all[self.end - 1].is_none() {
+            self.end -= 1;
+        }
+        Some(state)
+    }
+
+    /// Takes a port out for a moment, so that the rest of the worker can be used beside it. [`Self::put`] brings it back.
+    pub(super) fn lend(&mut self, port: usize) -> Option<PortState<P>> {
+        self.all.get_mut(port)?.take()
+    }
+
+    /// Brings back a port that [`Self::lend`] took out.
+    pub(super) fn put(&mut self, port: usize, state: PortState<P>) {
+        self.all[port] = Some(state);
+    }
+
+    /// Queues a frame.
+    ///
+    /// # Errors
+    /// The scheduler's reason; `None`: there is no such port.
+    #[inline]
+    pub(super) fn put_back(&mut self, port: usize, frame: Frame, now: Now) -> Option<Result<(), Refused>> {
+        let state = self.all.get_mut(port)?.as_mut()?;
+        self.active.insert(port);
+        Some(state.selection.put_back(frame, now))
+    }
+
+    /// The port has something queued from now on.
+    pub(super) fn activate(&mut self, port: usize) {
+        self.active.insert(port);
+    }
+
+    /// The port has nothing queued now.
+    pub(super) fn deactivate(&mut self, port: usize) {
+        self.active.remove(port);
+    }
+
+    /// The first active port that is not below `from`.
+    pub(super) fn next_active(&self, from: usize) -> Option<usize> {
+        self.active.next(from)
+    }
+
+    /// True for a pod's interface.
+    pub(super) fn is_pod_interface(&self, port: usize) -> bool {
+        self.get(port).is_some_and(|state| state.is_pod_interface)
+    }
+
+    /// The pod's interface that hands over first.
+    pub(super) fn pods_turn(&self) -> usize {
+        self.pods_turn
+    }
+
+    /// The pod's interface after this one hands over first in the next turn.
+    pub(super) fn pass_pods_turn(&mut self, port: usize) {
+        self.pods_turn = port + 1;
+    }
+
+    /// True when a frame with a TxTime may leave by any port within `span` of `now`.
+    pub(super) fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
+        let mut from = 0;
+        while let Some(port) = self.active.next(from) {
+            if self.get_mut(port).is_some_and(|state| state.selection.is_timed_within(span, now)) {
+                return true;
+            }
+            from = port + 1;
+        }
+        false
+    }
+
+    /// Builds a queued frame in one of the port's buffers, with the headers of this instant.
+    pub(super) fn stage(
+        &mut self,
+        port: usize,
+        entry: Option<(&Queued, &[u8])>,
+        resolver: &mut Resolver,
+        inbox: &mut Inbox<P>,
+    ) -> Result<Staged, NotStaged> {
+        if let Some(state) = self.get_mut(port).filter(|state| state.successor.is_some()) {
+            let before = state.succeed().ok_or(NotStaged::Full)?;
+            inbox.hand_back(Returned::Port(PortIndex(port as u16), Some(before)));
+        }
+        let (queued, payload) = entry.ok_or(NotStaged::Dropped(DropReason::Bug))?;
+        let egress = queued.sending.egress(resolver, payload, queued.copies.replica);
+        let egress = egress.map_err(|refusal| match refusal {
+            Refusal::Bypass(_) => NotStaged::Dropped(DropReason::NoRoute),
+            Refusal::Drop(reason, _) => NotStaged::Dropped(reason),
+        })?;
+        // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
+        if egress.port() != queued.port || usize::from(queued.port.0) != port {
+            return Err(NotStaged::Dropped(DropReason::NoRoute));
+        }
+        self.identification = self.identification.wrapping_add(1);
+        let identification = self.identification;
+        let state = self.get_mut(port).ok_or(NotStaged::Dropped(DropReason::LinkDown))?;
+        state.stage(&egress, payload, identification, queued.copies)
+    }
+
+    /// Hands a staged frame to the device; the hand-over lasts until [`Self::end_hand_over`].
+    ///
+    /// # Errors
+    /// The device's.
+    #[inline]
+    pub(super) fn commit(&mut self, begun: HandOverBegun, staged: &Staged) -> Result<(), SendError> {
+        let result = match self.get_mut(begun.port) {
+            Some(state) => state.port.commit(staged.stage),
+            None => Err(SendError::DeviceGone),
+        };
+        self.last_hand_over = Some(begun);
+        result
+    }
+
+    /// Nothing was handed over: the link is as free as before.
+    pub(super) fn forget_hand_over(&mut self) {
+        self.last_hand_over = None;
+    }
+
+    /// The clocks were read after a hand-over, if there was one: that long it took at most, and the link is busy from then on.
+    #[inline]
+    pub(super) fn end_hand_over(&mut self, now: Now) -> Option<HandOverBegun> {
+        let begun = self.last_hand_over.take()?;
+        let took = begun.read.map(|read| match read {
+            TxTime::Tai(read) => now.tai.since(read),
+            TxTime::Monotonic(read) => now.monotonic.since(read),
+        });
+        if let Some(state) = self.get_mut(begun.port) {
+            state.handed_over(took, now.monotonic, begun.wire_octets);
+        }
+        Some(begun)
+    }
+
+    /// Applies a command about one port; others are none of its business.
+    pub(super) fn apply(&mut self, command: Command<P>, env: &mut impl Environment, inbox: &mut Inbox<P>) {
+        match command {
+            Command::ReplacePort(index, port) => {
+                let (earlier, before) = match self.at(index) {
+                    Some(state) => (state.successor.replace(port), state.succeed()),
+                    None => (Some(port), None),
+                };
+                for old in [earlier, before].into_iter().flatten() {
+                    inbox.hand_back(Returned::Port(index, Some(old)));
+                }
+            }
+            // From the program's config change time on other gates hold; every frame stays where it is.
+            Command::ChangeSchedule(index, program) => {
+                let now = env.now();
+                let Some(state) = self.at(index) else { return inbox.hand_back_boxed([program]) };
+                let retired = state.selection.take_retired();
+                let displaced = state.selection.set_admin(program, now);
+                inbox.hand_back_boxed([retired, displaced].into_iter().flatten());
+            }
+            Command::SetClasses(index, classes) => {
+                self.at(index).into_iter().for_each(|state| state.selection.set_classes(*classes));
+                inbox.hand_back_boxed([classes]);
+            }
+            Command::SetLinkSpeed(index, speed) => {
+                self.at(index).into_iter().for_each(|state| state.selection.set_link_speed(speed));
+            }
+            Command::SetPriorityMap(index, map) => {
+                self.at(index).into_iter().for_each(|state| state.priority_map = map);
+            }
+            Command::LookAtGates(index, mut view) => {
+                let now = env.now();
+                let selection = self.at(index).map(|state| &mut state.selection);
+                let gates = selection.filter(|selection| selection.has_gates());
+                let is_there = gates.map(|gates| view.fill(&gates.status(now), now)).is_some();
+                inbox.hand_back(Returned::Gates(index, view, is_there));
+            }
+            _ => {}
+        }
+    }
+
+    /// Hands back what the ports are done with, and lets measurements age.
+    pub(super) fn housekeeping(&mut self, now: Monotonic, inbox: &mut Inbox<P>) {
+        let is_new_second = now.since(self.second_began) >= Nanos::from_seconds(1);
+        if is_new_second {
+            self.second_began = now;
+        }
+        for (index, state) in (0..).zip(&mut self.all[..self.end]) {
+            let Some(state) = state else { continue };
+            state.port.reap();
+            if let Some(before) = state.succeed() {
+                inbox.hand_back(Returned::Port(PortIndex(index), Some(before)));
+            }
+            if is_new_second {
+                state.tick();
+            }
+            if let Some(retired) = state.selection.take_retired() {
+                inbox.hand_back(Returned::Boxed(retired));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ktsn_model::PriorityMap;
+    use ktsn_port::memory::Memory;
+
+    use super::*;
+    use crate::worker::command::queues;
+    use crate::worker::tests::time_aware;
+
+    fn new(is_pod_interface: bool) -> NewPort<Memory> {
+        NewPort {
+            port: Box::new(Memory::new(4, 1500).unwrap()),
+            priority_map: PriorityMap::default(),
+            selection: Box::new(time_aware()),
+            policing: None,
+            stats: Arc::default(),
+            is_pod_interface,
+        }
+    }
+
+    fn frame(at: u64) -> Frame {
+        let tx_time = Some(TxTime::Monotonic(Monotonic::from_nanos(at)));
+        Frame { tx_time, horizon: Nanos::MAX, ..Frame::empty() }
+    }
+
+    #[test]
+    fn a_port_with_a_frame_is_active_and_timed() {
+        let mut ports = Ports::new();
+        (0..3).for_each(|index| ports.add(PortIndex(index), new(index > 0)));
+        assert_eq!((ports.end(), ports.next_active(0), ports.is_pod_interface(2)), (3, None, true));
+        let now = Now { tai: ktsn_time::Tai::ZERO, monotonic: Monotonic::from_nanos(1_000_000) };
+        assert!(ports.put_back(9, frame(0), now).is_none());
+        assert!(ports.put_back(1, frame(1_100_000), now).is_some_and(|result| result.is_ok()));
+        assert_eq!(ports.next_active(0), Some(1));
+        assert!(ports.is_timed_within(Nanos::from_micros(200), now));
+        assert!(!ports.is_timed_within(Nanos::from_micros(50), now));
+        ports.deactivate(1);
+        assert_eq!(ports.next_active(0), None);
+    }
+
+    #[test]
+    fn a_port_is_handed_back_with_all_that_it_has() {
+        let (_outbox, mut inbox, returned, _wake) = queues().unwrap();
+        let mut ports = Ports::new();
+        ports.add(PortIndex(3), new(false));
+        ports.at(PortIndex(3)).unwrap().successor = Some(Box::new(Memory::new(4, 1500).unwrap()));
+        let state = ports.lend(3).unwrap();
+        assert!(ports.get(3).is_none());
+        ports.put(3, state);
+        ports.remove(PortIndex(3)).unwrap().hand_back(PortIndex(3), &mut inbox);
+        assert_eq!(ports.end(), 0);
+        let back: Vec<_> = returned.try_iter().collect();
+        let devices = back.iter().filter(|back| matches!(back, Returned::Port(PortIndex(3), Some(_))));
+        assert_eq!((back.len(), devices.count()), (3, 2));
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of the whole: the shipped programs on testbeds of namespaces. One program, so that its parts are linked once and its
+//! tests run side by side.
+
+mod addresses;
+mod capture;
+mod cli_daemon;
+mod cli_doctor;
+mod cli_ethernet;
+mod cli_run;
+mod cli_schedule;
+mod cli_status;
+mod cli_support;
+mod clock_policy;
+mod coexistence;
+mod error_queue;
+mod faults_churn;
+mod faults_clients;
+mod faults_control;
+mod faults_destinations;
+mod faults_interfaces;
+mod faults_kills;
+mod faults_leaks;
+mod faults_life;
+mod faults_namespace;
+mod faults_overlay;
+mod faults_policies;
+mod faults_policing;
+mod faults_ports;
+mod faults_restart;
+mod faults_rules;
+mod faults_start;
+mod faults_time;
+mod hook_burst;
+mod hook_daemon;
+mod hook_grants;
+mod hook_library;
+mod hook_life;
+mod hook_packet;
+mod hook_port;
+mod hook_process;
+mod hook_send;
+mod hook_stamps;
+mod host_gw;
+mod hostile;
+mod hostile_bounds;
+mod ingress;
+mod ingress_rules;
+mod overlay_changes;
+mod overlay_segment;
+mod supervision;
+mod txtime_rules;
