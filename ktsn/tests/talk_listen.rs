@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use ktsn_measure::records::{join, load_arrivals, load_talk};
 use ktsn_measure::{listener, talker};
@@ -25,10 +26,11 @@ fn listening(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStdout>
     (child, output)
 }
 
-/// A port that was free a moment ago.
+/// A loopback address of this process and this call alone: two tests side by side never meet.
 fn port() -> String {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().to_string()
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{high}.{low}.{}:7401", CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
 fn json<T: serde::de::DeserializeOwned>(path: &Path) -> T {

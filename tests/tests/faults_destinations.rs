@@ -13,7 +13,9 @@ use ktsn_tests::faults::{Tap, eventually};
 const SOON: Duration = Duration::from_secs(20);
 
 fn listen(namespace: &str, address: &str) -> UdpSocket {
-    let socket = within(namespace, || UdpSocket::bind((address, PORT))).expect("listener");
+    // A process that another test forks keeps the socket before this one open until it executes its program.
+    let socket =
+        eventually("the port is free", SOON, || within(namespace, || UdpSocket::bind((address, PORT))).ok());
     socket.set_read_timeout(Some(SOON)).expect("timeout");
     socket
 }

@@ -69,8 +69,10 @@ fn hear(bed: &Bed, to: &str, count: usize) -> JoinHandle<Vec<u64>> {
 /// All that the daemon of host A sent, once and in order.
 fn assert_whole(heard: &[u64], sending: &Daemon) {
     assert!(heard.is_sorted_by(|a, b| a < b), "once, in order");
-    let counters = sending.control().counters(NAME);
-    assert_eq!(heard.len() as u64, counters.sent, "{counters:?}");
+    // The daemon counts a frame after it has left.
+    eventually("every frame is counted", SOON, || {
+        (sending.control().counters(NAME).sent == heard.len() as u64).then_some(())
+    });
 }
 
 /// Waits until a frame to `to`, an address of pod B, is taken and arrives; how many are taken by then.
