@@ -91,11 +91,12 @@ fn invalid(error: &ConfigError) -> Status {
 #[tonic::async_trait]
 impl NodeService for Control {
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Reply<v1::AttachReply> {
-        let config = AttachmentConfig::parse("attachment", &request.into_inner().attachment)
+        let v1::AttachRequest { attachment, check_only } = request.into_inner();
+        let config = AttachmentConfig::parse("attachment", &attachment)
             .map_err(|fault| Status::invalid_argument(fault.to_string()))?;
         let attachment = Attachment::check("attachment", config).map_err(|e| invalid(&e))?.by_api();
         let existed = self
-            .ask(|reply| NodeRequest::Attach(Box::new(attachment), reply))
+            .ask(|reply| NodeRequest::Attach(Box::new(attachment), check_only, reply))
             .await?
             .map_err(|e| status(&e))?;
         Ok(Response::new(v1::AttachReply { existed }))

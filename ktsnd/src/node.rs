@@ -88,8 +88,8 @@ pub enum NodeError {
 /// A request of the control API to the node.
 #[derive(Debug)]
 pub enum NodeRequest {
-    /// Attach; answers whether it was attached already.
-    Attach(Box<Attachment>, oneshot::Sender<Result<bool, NodeError>>),
+    /// Attach, or (true) only check; answers whether it was attached already.
+    Attach(Box<Attachment>, bool, oneshot::Sender<Result<bool, NodeError>>),
     /// Detach by name.
     Detach(String, oneshot::Sender<Result<(), NodeError>>),
     /// Set overlay peers.
@@ -309,8 +309,11 @@ impl Node {
     async fn answer(&mut self, request: NodeRequest) {
         // A caller that has gone does not read the answer.
         match request {
-            NodeRequest::Attach(attachment, reply) => {
+            NodeRequest::Attach(attachment, false, reply) => {
                 let _ = reply.send(self.attach(*attachment, true).await);
+            }
+            NodeRequest::Attach(attachment, true, reply) => {
+                let _ = reply.send(self.check_attach(&attachment).await);
             }
             NodeRequest::Detach(name, reply) => {
                 let _ = reply.send(self.detach(&name).await);

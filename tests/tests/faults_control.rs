@@ -92,9 +92,11 @@ fn invalid_arguments() {
         (vxlan("/peers/0/mac", json!("02")), "attachment.overlay.vxlan.peers[0].mac"),
         (vxlan("/peers/0/vtep", json!("fd00::1")), "attachment.overlay.vxlan.peers[0].vtep"),
     ] {
+        let checked = control.check_attach(&wrong).expect_err(path);
         let error = control.attach(wrong).expect_err(path);
         assert_eq!(error.code(), Code::InvalidArgument, "{path}: {error}");
         assert!(error.message().starts_with(path), "{path}: {error}");
+        assert_eq!((checked.code(), checked.message()), (error.code(), error.message()));
     }
     let error = control.attach_nothing().expect_err("nothing");
     assert_eq!((error.code(), error.message().starts_with("attachment")), (Code::InvalidArgument, true));
@@ -110,6 +112,39 @@ fn invalid_arguments() {
     // Nothing of all that stays, and a good one is still taken.
     assert!(control.list().attachments.is_empty() && control.list().ports.is_empty(), "{:?}", control.list());
     assert!(!control.attach(good).expect("attach"));
+}
+
+/// What needs no look into the pod's namespace is refused with the words of Attach. Nothing changes, whatever the answer is.
+#[test]
+fn a_check_alone_changes_nothing() {
+    let bed = Bed::new();
+    let daemon = empty(&bed);
+    let mut control = daemon.control();
+    let good = with(attachment(&bed), &json!({ "netns": "ktsnf-none" }));
+    let state = || std::fs::read_to_string(daemon.run_dir().join("state.json")).expect("state.json");
+    let before = state();
+    assert!(!control.check_attach(&good).expect("a namespace that is not there yet"));
+    for (changes, part) in [
+        (json!({ "uplink": "up7" }), "attachment.uplink"),
+        (
+            json!({ "overlay": { "vxlan": { "local": "192.168.50.1", "device": "vx7" } } }),
+            "overlay.vxlan.device",
+        ),
+    ] {
+        let checked = control.check_attach(&with(good.clone(), &changes)).expect_err(part);
+        let error = control.attach(with(attachment(&bed), &changes)).expect_err(part);
+        assert_eq!((checked.code(), checked.message()), (error.code(), error.message()));
+        assert!(error.message().contains(part), "{error}");
+    }
+    assert!(control.list().attachments.is_empty() && control.list().ports.is_empty(), "{:?}", control.list());
+    assert_eq!(state(), before);
+    // Beside an attachment: its name is taken, and its uplink is open.
+    assert!(!control.attach(attachment(&bed)).expect("attach"));
+    assert!(control.check_attach(&attachment(&bed)).expect("the same contents"), "existed");
+    assert_eq!(control.check_attach(&good).expect_err("other contents").code(), Code::AlreadyExists);
+    let before = (state(), control.list());
+    assert!(!control.check_attach(&with(good, &json!({ "name": "another" }))).expect("a second one"));
+    assert_eq!((state(), control.list()), before);
 }
 
 /// What came by the control API is taken up again after a restart, also after a SIGKILL; what was detached is not.

@@ -729,7 +729,8 @@ func (x *SetPoliciesReply) GetUnknown() []string {
 
 type AttachRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attachment    string                 `protobuf:"bytes,2,opt,name=attachment,proto3" json:"attachment,omitempty"` // JSON: docs/interfaces.md, Attachment
+	Attachment    string                 `protobuf:"bytes,2,opt,name=attachment,proto3" json:"attachment,omitempty"`                 // JSON: docs/interfaces.md, Attachment
+	CheckOnly     bool                   `protobuf:"varint,3,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"` // the configuration and the devices of the node that it names are checked, and nothing changes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +770,13 @@ func (x *AttachRequest) GetAttachment() string {
 		return x.Attachment
 	}
 	return ""
+}
+
+func (x *AttachRequest) GetCheckOnly() bool {
+	if x != nil {
+		return x.CheckOnly
+	}
+	return false
 }
 
 type AttachReply struct {
@@ -3406,11 +3414,13 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x12SetPoliciesRequest\x125\n" +
 	"\bpolicies\x18\x01 \x03(\v2\x19.ktsn.v1.AttachmentPolicyR\bpolicies\",\n" +
 	"\x10SetPoliciesReply\x12\x18\n" +
-	"\aunknown\x18\x01 \x03(\tR\aunknown\"5\n" +
+	"\aunknown\x18\x01 \x03(\tR\aunknown\"T\n" +
 	"\rAttachRequest\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x02 \x01(\tR\n" +
-	"attachmentJ\x04\b\x01\x10\x02\"'\n" +
+	"attachment\x12\x1d\n" +
+	"\n" +
+	"check_only\x18\x03 \x01(\bR\tcheckOnlyJ\x04\b\x01\x10\x02\"'\n" +
 	"\vAttachReply\x12\x18\n" +
 	"\aexisted\x18\x01 \x01(\bR\aexisted\"#\n" +
 	"\rDetachRequest\x12\x12\n" +

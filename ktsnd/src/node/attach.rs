@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_speed, open};
+use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, link_speed, open};
 use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 
@@ -45,20 +45,8 @@ enum Step {
 impl Node {
     /// Attaches; true when it was attached with the same contents already. Where a step fails, those before it are undone.
     pub(crate) async fn attach(&mut self, attachment: Attachment, is_saved: bool) -> Result<bool, NodeError> {
-        if self.stopping {
-            return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
-        }
-        if let Some(index) = self.find(&attachment.name) {
-            let same = self.attached[usize::from(index.0)]
-                .as_ref()
-                .is_some_and(|a| a.attachment.is_asked_by(&attachment));
-            return if same { Ok(true) } else { Err(NodeError::Exists(attachment.name)) };
-        }
-        let index = self.free_index()?;
-        let uplink = match &attachment.uplink {
-            Some(uplink) => uplink.clone(),
-            None => tables::default_uplink().await.map_err(|e| precondition("attachment.uplink", &e))?,
-        };
+        let Some((index, uplink)) = self.place(&attachment).await? else { return Ok(true) };
+        self.next.0 = (usize::from(index.0) + 1) % limits::ATTACHMENTS_MAX;
         let (name, mut done) = (attachment.name.clone(), Vec::new());
         if let Err(error) = self.carry_out(&mut done, index, &uplink, attachment, is_saved).await {
             while let Some(step) = done.pop() {
@@ -70,6 +58,40 @@ impl Node {
             self.save();
         }
         Ok(false)
+    }
+
+    /// Checks what [`Self::attach`] checks before it looks into the pod's namespace; true when the attachment is attached with the
+    /// same contents already. Nothing changes.
+    pub(super) async fn check_attach(&self, attachment: &Attachment) -> Result<bool, NodeError> {
+        let Some((_, uplink)) = self.place(attachment).await? else { return Ok(true) };
+        if self.known_uplink(&uplink)?.is_none() {
+            let config = self.port_config(&uplink);
+            link_info(&Device { ifname: &uplink, netns: None })
+                .map_err(|e| not_opened("attachment.uplink", &e))?;
+            self.check_selection(&config)?;
+            self.policing(&uplink)?;
+        }
+        tables::check_devices(attachment, &uplink).map_err(|e| precondition("attachment", &e))?;
+        Ok(false)
+    }
+
+    /// The index and the uplink that the attachment gets; `None` when it is attached with the same contents already.
+    async fn place(&self, attachment: &Attachment) -> Result<Option<(AttachmentIndex, String)>, NodeError> {
+        if self.stopping {
+            return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
+        }
+        if let Some(index) = self.find(&attachment.name) {
+            let same = self.attached[usize::from(index.0)]
+                .as_ref()
+                .is_some_and(|a| a.attachment.is_asked_by(attachment));
+            return if same { Ok(None) } else { Err(NodeError::Exists(attachment.name.clone())) };
+        }
+        let index = self.free_index()?;
+        let uplink = match &attachment.uplink {
+            Some(uplink) => uplink.clone(),
+            None => tables::default_uplink().await.map_err(|e| precondition("attachment.uplink", &e))?,
+        };
+        Ok(Some((index, uplink)))
     }
 
     /// The steps of an attachment; those that have made something are put into `done`.
@@ -105,7 +127,7 @@ impl Node {
             .manager
             .add_entered(spec, entered)
             .await
-            .map_err(|error| NodeError::Precondition(format!("attachment: {error}")))?;
+            .map_err(|error| precondition("attachment", &error))?;
         done.push(Step::Tables);
         self.check_rules(&attachment, is_saved, index, &mut added).await?;
         let loaded = capture::load(index, &attachment, &added)
@@ -248,14 +270,13 @@ impl Node {
     }
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
-    fn free_index(&mut self) -> Result<AttachmentIndex, NodeError> {
+    fn free_index(&self) -> Result<AttachmentIndex, NodeError> {
         let most = limits::ATTACHMENTS_MAX;
         let free = |i: &usize| self.attached.get(*i).is_none_or(Option::is_none);
         let next = self.next.0;
         let found = (next..most).chain(0..next).find(free).ok_or_else(|| {
             NodeError::Full(format!("{most} attachments are the most that one ktsnd serves"))
         })?;
-        self.next.0 = (found + 1) % most;
         Ok(AttachmentIndex(found as u16))
     }
 
@@ -273,21 +294,25 @@ impl Node {
         named.cloned().unwrap_or_else(|| PortConfig::on(device))
     }
 
+    /// The port of an uplink that has a worker already.
+    fn known_uplink(&self, uplink: &str) -> Result<Option<PortIndex>, NodeError> {
+        let Some(index) = self.open_index(uplink) else { return Ok(None) };
+        if self.workers[uplink].is_over() {
+            return Err(NodeError::Internal(format!("attachment.uplink: {WorkerEnded}: {uplink}")));
+        }
+        if let Some(silent) = crate::supervise::stuck_worker(uplink) {
+            return Err(NodeError::Precondition(format!(
+                "attachment.uplink: the worker of {uplink} is stuck, it has not answered for {silent}; ktsnd \
+                 restarts itself when it stays so, try again then"
+            )));
+        }
+        Ok(Some(index))
+    }
+
     /// The worker of an uplink and the uplink's port; started when missing.
     fn uplink_worker(&mut self, uplink: &str) -> Result<(PortIndex, bool), NodeError> {
-        let known =
-            self.ports.iter().find(|(_, p)| p.device == uplink && p.netns.is_empty()).map(|(i, _)| *i);
-        if let (Some(index), true) = (known, self.workers.contains_key(uplink)) {
-            if self.workers[uplink].is_over() {
-                return Err(NodeError::Internal(format!("attachment.uplink: {WorkerEnded}: {uplink}")));
-            }
-            if let Some(silent) = crate::supervise::stuck_worker(uplink) {
-                return Err(NodeError::Precondition(format!(
-                    "attachment.uplink: the worker of {uplink} is stuck, it has not answered for {silent}; ktsnd \
-                     restarts itself when it stays so, try again then"
-                )));
-            }
-            return Ok((PortIndex(index), false));
+        if let Some(index) = self.known_uplink(uplink)? {
+            return Ok((index, false));
         }
         let config = self.port_config(uplink);
         let opened = open_uplink(&config).map_err(|e| not_opened("attachment.uplink", &e))?;

@@ -44,14 +44,8 @@ impl Node {
         config: &PortConfig,
         capacity: usize,
     ) -> Result<(Box<TimeAware>, Option<Box<GateProgram>>), NodeError> {
+        let (speed, program) = self.check_selection(config)?;
         let schedule = self.schedule_of(&config.device);
-        let needs_speed = config.is_shaped() || schedule.is_some();
-        let speed = self.speed_for(config, needs_speed)?;
-        check_slopes(config, speed)?;
-        if let Some(schedule) = schedule {
-            check_fits(config, schedule, speed)?;
-        }
-        let program = schedule.map(|schedule| compile(name_of(schedule), &schedule.admin)).transpose()?;
         let tenants = crate::limits::ATTACHMENTS_MAX;
         let mut selection = Box::new(TimeAware::new(match config.selection {
             SelectionChoice::EarliestTxTime => TimeAwareOptions::tx_time(capacity, tenants),
@@ -62,7 +56,7 @@ impl Node {
             }
             SelectionChoice::TimeAware => TimeAwareOptions {
                 // Without a schedule or a shaper the speed stays unset: the scheduler then does not pace frames.
-                link_speed: speed.filter(|_| needs_speed),
+                link_speed: speed.filter(|_| config.is_shaped() || schedule.is_some()),
                 hand_over: HAND_OVER_AT_START,
                 classes: class_options(config, schedule),
                 ..TimeAwareOptions::gates(capacity, tenants)
@@ -73,6 +67,21 @@ impl Node {
             selection.touch();
         }
         Ok((selection, program))
+    }
+
+    /// Whether the schedule and the shapers of an uplink fit its link: the link's speed, and the schedule's gates.
+    pub(super) fn check_selection(
+        &self,
+        config: &PortConfig,
+    ) -> Result<(Option<u64>, Option<Box<GateProgram>>), NodeError> {
+        let schedule = self.schedule_of(&config.device);
+        let speed = self.speed_for(config, config.is_shaped() || schedule.is_some())?;
+        check_slopes(config, speed)?;
+        if let Some(schedule) = schedule {
+            check_fits(config, schedule, speed)?;
+        }
+        let program = schedule.map(|schedule| compile(name_of(schedule), &schedule.admin)).transpose()?;
+        Ok((speed, program))
     }
 
     /// Priority → traffic class of a device: what its port says, else its schedule, else identity.

@@ -25,7 +25,7 @@ use super::underlay::Underlay;
 use super::uplinks::Uplinks;
 use super::xfrm::Policies;
 use super::{AttachmentSpec, TablesError, router};
-use crate::config::Ethernet;
+use crate::config::{self, Ethernet};
 
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
@@ -129,16 +129,19 @@ fn ends_of(segment: &Bridged) -> impl Iterator<Item = IpAddr> {
 }
 
 /// Checks at the time of attaching what later is only waited for.
-pub(super) fn check_devices(spec: &AttachmentSpec, host: &Snapshot) -> Result<(), TablesError> {
+pub(super) fn check_devices(
+    attachment: &config::Attachment,
+    uplink: &str,
+    host: &Snapshot,
+) -> Result<(), TablesError> {
     // A device to learn from is waited for.
-    let vxlan =
-        spec.attachment.overlay.routed().filter(|overlay| !overlay.is_learnt).map(|overlay| &overlay.device);
-    let devices = [("uplink", Some(&spec.uplink)), ("overlay.vxlan.device", vxlan)];
+    let vxlan = attachment.overlay.routed().filter(|overlay| !overlay.is_learnt);
+    let devices = [("uplink", Some(uplink)), ("overlay.vxlan.device", vxlan.map(|overlay| &*overlay.device))];
     for (field, device) in devices {
         let Some(device) = device else { continue };
         if host.device(device).is_none_or(|(_, found)| found.mac.is_none()) {
             let place = "the daemon's network namespace".to_owned();
-            return Err(TablesError::Device { field, device: device.clone(), place });
+            return Err(TablesError::Device { field, device: device.to_owned(), place });
         }
     }
     Ok(())

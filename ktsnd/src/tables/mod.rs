@@ -208,9 +208,22 @@ pub enum TablesError {
 /// `NoDefaultRoute`, `Netlink`.
 #[allow(clippy::unused_async)] // asked from the control task; one short dump
 pub async fn default_uplink() -> Result<String, TablesError> {
+    host_now()?.default_device().ok_or(TablesError::NoDefaultRoute)
+}
+
+/// Whether the devices that an attachment names are in the daemon's network namespace: `uplink`, and that of its overlay.
+///
+/// # Errors
+/// `Device`, `Netlink`.
+pub(crate) fn check_devices(attachment: &Attachment, uplink: &str) -> Result<(), TablesError> {
+    build::check_devices(attachment, uplink, &host_now()?)
+}
+
+/// The daemon's network namespace as it is now.
+fn host_now() -> Result<snapshot::Snapshot, TablesError> {
     let mut netlink =
         netlink::Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
-    snapshot::Snapshot::take(&mut netlink)?.default_device().ok_or(TablesError::NoDefaultRoute)
+    snapshot::Snapshot::take(&mut netlink)
 }
 
 #[cfg(test)]

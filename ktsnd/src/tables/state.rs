@@ -341,7 +341,7 @@ impl TablesState {
         let host_changed = self.host.catch_up()? || learns_more;
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
-        build::check_devices(&spec, &self.host.snapshot)?;
+        build::check_devices(&spec.attachment, &spec.uplink, &self.host.snapshot)?;
         let pod = pod::open(&mut self.pods, &spec.attachment.netns, entered)?;
         let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
         let Some((interface, device)) = found else {

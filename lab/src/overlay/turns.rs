@@ -240,8 +240,8 @@ impl Turns<'_> {
     }
 
     fn open(&self) -> Result<(), LabError> {
-        let request =
-            v1::AttachRequest { attachment: attachment(&self.bench.testbed.b, &self.bench.testbed.a).json() };
+        let attachment = attachment(&self.bench.testbed.b, &self.bench.testbed.a).json();
+        let request = v1::AttachRequest { attachment, check_only: false };
         self.far.ask(|mut client| async move { client.attach(request).await })?;
         let until = Instant::now() + CHANGE_MAX;
         loop {

@@ -61,8 +61,15 @@ impl Control {
     /// The daemon's.
     #[expect(clippy::needless_pass_by_value, reason = "tests pass what they have just made")]
     pub fn attach(&mut self, attachment: Value) -> Result<bool, Status> {
-        let request = v1::AttachRequest { attachment: attachment.to_string() };
-        Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
+        self.attach_text(attachment.to_string(), false)
+    }
+
+    /// Only checks an attachment; whether it was attached already.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn check_attach(&mut self, attachment: &Value) -> Result<bool, Status> {
+        self.attach_text(attachment.to_string(), true)
     }
 
     /// Attaches nothing at all.
@@ -70,7 +77,11 @@ impl Control {
     /// # Errors
     /// The daemon's.
     pub fn attach_nothing(&mut self) -> Result<bool, Status> {
-        let request = v1::AttachRequest { attachment: String::new() };
+        self.attach_text(String::new(), false)
+    }
+
+    fn attach_text(&mut self, attachment: String, check_only: bool) -> Result<bool, Status> {
+        let request = v1::AttachRequest { attachment, check_only };
         Ok(self.runtime.block_on(self.client.attach(request))?.into_inner().existed)
     }
 
