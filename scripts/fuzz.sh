@@ -1,36 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fuzzes every target, guided by coverage; see --help. Out: out/fuzz/results.json, out/fuzz/TARGET/; exit status 1 on a finding.
+# Fuzzes every target from its kept corpus, guided by coverage.
+#
+#   make fuzz [SECONDS=20] [TARGET=name] [CORPUS=update] [ASAN=1]
+#   scripts/fuzz.sh [--list | --help | --run TARGET FILE...]
+#
+#   SECONDS   for each target (default 20)
+#   TARGET    only the targets with this in their names (Rust: fuzz/README.md lists them; Go: package.FuzzName)
+#   CORPUS    update: what was found and reaches something new goes into fuzz/corpus/TARGET, minimised; inputs that are no longer needed
+#             go out of it (those with names, which tests use, stay). Go's findings alone are kept, by Go, in testdata/fuzz
+#   ASAN      1: with AddressSanitizer (the Rust targets that do without the daemon)
+#
+#   --list    the targets' names
+#   --run     runs a Rust target once on each file: how a finding is seen again
+#
+# Stable Rust, Go and a C++ compiler are needed. A finding's input is kept in out/fuzz/TARGET/ and named with the command that repeats it;
+# it goes into fuzz/corpus/TARGET with the fix. What was found earlier lies in out/fuzz/TARGET/corpus, and the next run begins with it.
+#
+# Examples
+#   make fuzz                             all targets, 20 seconds each
+#   make fuzz SECONDS=600 TARGET=netlink  one target for ten minutes
+#   make fuzz SECONDS=60 CORPUS=update    all targets, and the corpus grows
+#   scripts/fuzz.sh --run state out/fuzz/state/crash-0123
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-
-help() {
-    cat <<'TEXT'
-Fuzzes every target from its kept corpus, guided by coverage.
-
-  make fuzz [SECONDS=20] [TARGET=name] [CORPUS=update] [ASAN=1]
-  scripts/fuzz.sh [--list | --help | --run TARGET FILE...]
-
-  SECONDS   for each target (default 20)
-  TARGET    only the targets with this in their names (Rust: fuzz/README.md lists them; Go: package.FuzzName)
-  CORPUS    update: what was found and reaches something new goes into fuzz/corpus/TARGET, minimised; inputs that are no longer needed
-            go out of it (those with names, which tests use, stay). Go's findings alone are kept, by Go, in testdata/fuzz
-  ASAN      1: with AddressSanitizer (the Rust targets that do without the daemon)
-
-  --list    the targets' names
-  --run     runs a Rust target once on each file: how a finding is seen again
-
-Stable Rust, Go and a C++ compiler are needed. A finding's input is kept in out/fuzz/TARGET/ and named with the command that repeats it;
-it goes into fuzz/corpus/TARGET with the fix. What was found earlier lies in out/fuzz/TARGET/corpus, and the next run begins with it.
-
-Examples
-  make fuzz                             all targets, 20 seconds each
-  make fuzz SECONDS=600 TARGET=netlink  one target for ten minutes
-  make fuzz SECONDS=60 CORPUS=update    all targets, and the corpus grows
-  scripts/fuzz.sh --run state out/fuzz/state/crash-0123
-TEXT
-}
 
 cargo=${CARGO:-cargo}
 seconds=${SECONDS_EACH:-20} # bash has a SECONDS of its own
@@ -145,7 +139,7 @@ go_target() {
 wanted() { [[ -z $only || $1 == *"$only"* ]]; }
 
 case ${1:-} in
-    --help | -h) help; exit 0 ;;
+    --help | -h) sed -n '3,/^set /{s/^# \{0,1\}//p}' scripts/fuzz.sh; exit 0 ;;
     --list)
         build
         "$program" --targets
@@ -179,12 +173,7 @@ echo
 printf '%-26s %12s %8s %8s %8s %s\n' target inputs before after coverage findings
 printf '%s\n' "${rows[@]}"
 echo "(before, after: the kept corpus; coverage: edges of KTSN's own crates, of Go the inputs that reach something new)"
-python3 - "$out" "$seconds" <<'PY'
-import json, sys
-rows = [json.loads(line) for line in open(f"{sys.argv[1]}/rows", encoding="utf-8")]
-with open(f"{sys.argv[1]}/results.json", "w", encoding="utf-8") as file:
-    json.dump({"seconds": int(sys.argv[2]), "targets": rows}, file, indent=1)
-PY
+printf '{"seconds":%s,"targets":[%s]}\n' "$seconds" "$(paste -sd, "$out/rows")" >"$out/results.json"
 rm -f "$out/rows"
 echo "fuzz: ${#rows[@]} targets, $found findings; $out/results.json"
 [ "$found" -eq 0 ]

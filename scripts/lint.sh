@@ -68,7 +68,6 @@ rustdoc() {
 step tools prove_tools
 step tally scripts/tally.py --self-test
 step soak-ledger tests/soak/ledger_test.py
-step follow scripts/follow.py --self-test
 step install-hook scripts/install-hook.sh --self-test
 step checks scripts/check.py
 step shellcheck shell

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts test results.
+"""Shows test runs and counts their results.
 
-In: a directory with NAME.log (what `cargo test` or `go test -v` printed) and NAME.status (its exit status), and the list of
-allowed skips. Out: results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'.
-Exit status 1 if anything failed, a suite ran nothing, or a skip is not on the list. Never: a pass by silence.
-With --sum FILE…: the closing lines in these files, of several runs, as one; a file without one counts as a failure.
+tally.py --read DIRECTORY/NAME: in: what `cargo test -- --show-output` or `go test -json` prints. Out: NAME.log, all of it as text;
+NAME.json, its results; and at once what a person wants to see: each test program, its result, what it skipped, whatever a failed
+test said, and all that is not a test's: warnings, compile errors.
+tally.py DIRECTORY SKIPS: in: NAME.json and NAME.status (an exit status) of each suite, and the list of allowed skips. Out:
+results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'. Exit status 1 if anything
+failed, a suite ran nothing, or a skip is not on the list. Never: a pass by silence.
+tally.py --sum FILE…: the closing lines in these files, of several runs, as one; a file without one counts as a failure.
 """
 
 import contextlib
@@ -18,74 +21,105 @@ import sys
 import tempfile
 import tomllib
 
-RESULT = re.compile(r"^test (?P<name>.+?) \.\.\. (?P<outcome>ok|FAILED|ignored)(?:, (?P<reason>.*))?$")
-SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
+RESULT = re.compile(r"^test (?P<name>.+?)(?: - should panic)? \.\.\. (?P<outcome>ok|FAILED|ignored)(?:, (?P<reason>.*))?$")
+SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;")
 RUNNING = re.compile(r"^\s+(?:Running .*\(\S*?(?P<binary>[^/\s]+)-[0-9a-f]+\)|Doc-tests (?P<doc>\S+))$")
 SKIP = re.compile(r"^\s*SKIP (?P<name>[^:\s]+(?:::[^:\s]+)*): (?P<reason>\S.*)$")
-GO_RESULT = re.compile(r"^\s*--- (?P<outcome>PASS|FAIL|SKIP): (?P<name>\S+) \([\d.]+s\)$")
-GO_SAID = re.compile(r"^\s+\S+\.go:\d+: (?P<text>\S.*)$")
-GO_PACKAGE = re.compile(r"^(?:ok|FAIL)\s+(?P<package>\S+/\S+)\s+(?:[\d.]+s|\(cached\)|\[.*\])")
+DULL = re.compile(r"^(test .+ \.\.\. (ok|ignored.*)|running \d+ tests?|\s*)$")
+GO_EVENT = ('{"Time":', '{"ImportPath":')
+GO_SAID = re.compile(r"^\s+\S+\.go:\d+: (\S.*)$")
+CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
 
 
 class Suite:
-    """What one log says: counts from libtest's own summaries, names from its lines."""
+    """Reads what one suite prints: counts from libtest's own summaries, names from its lines."""
 
-    def __init__(self, name, text, status):
-        self.name, self.status = name, status
+    def __init__(self, name, log=io.StringIO(), show=lambda line: None):
+        self.name, self.log, self.show = name, log, show
         self.passed = self.failed = 0
-        self.skips, self.checks = [], []
-        place = ""
-        go, said = [], ""
-        for line in text.splitlines():
-            if found := GO_RESULT.match(line):
-                go.append((found["name"], found["outcome"], said))
-            elif found := GO_PACKAGE.match(line):
-                self.go_package(found["package"], go)
-                go, said = [], ""
-            elif found := GO_SAID.match(line):
-                said = found["text"]
-            elif found := RUNNING.match(line):
-                place = found["binary"] or f"doc {found['doc']}"
-            elif found := SUMMARY.match(line):
-                self.passed += int(found[1])
-                self.failed += int(found[2])
-            elif found := RESULT.match(line):
-                test = found["name"].removesuffix(" - should panic")
-                outcome = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}[found["outcome"]]
-                self.checks.append(check(f"{name}/{place}::{test}", outcome, found["reason"]))
-                if outcome == "skipped":
-                    self.skips.append((test, found["reason"] or "ignored", False))
-            elif found := SKIP.match(line):
-                self.checks.append(check(f"{name}/{place}::{found['name']}", "skipped", found["reason"]))
-                self.skips.append((found["name"], found["reason"], True))
-        self.go_package("go", go)  # a program that died before its package's line
-        # libtest counts a test that printed SKIP as passed; it proved nothing.
-        self.passed -= sum(1 for skip in self.skips if skip[2])
-        if status != 0 and self.failed == 0:
-            self.failed = 1
-            self.checks.append(check(name, "failed", f"exit status {status}"))
-        elif status == 0 and self.passed + len(self.skips) == 0:
-            self.failed = 1
-            self.checks.append(check(name, "failed", "ran no test"))
+        self.checks = []
+        self.place, self.is_hidden = "", False  # is_hidden: in libtest's list of what passed tests have printed
+        self.go_tests = {}  # name -> (outcome, output) of the Go package that runs
 
-    def go_package(self, package, results):
-        """Tests of a Go package. One with subtests counts by these alone, unless it failed and none of them did."""
-        outcomes = {name: outcome for name, outcome, _ in results}
-        for name, outcome, said in results:
-            parts = [o for other, o in outcomes.items() if other.startswith(name + "/")]
-            if parts and (outcome != "FAIL" or "FAIL" in parts):
+    def add(self, place, test, outcome, reason=None):
+        self.checks.append(check(f"{self.name}/{place}::{test}", outcome, reason))
+
+    def read(self, line):
+        if line.startswith(GO_EVENT):
+            self.read_go(json.loads(line))
+        else:
+            self.read_cargo(line)
+
+    def read_cargo(self, line):
+        print(line, file=self.log)
+        if line.startswith(("successes:", "failures:", "test result:")):
+            self.is_hidden = line == "successes:"
+        if found := RESULT.match(line):
+            self.add(self.place, found["name"], {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}[found["outcome"]],
+                     found["reason"] or ("ignored" if found["outcome"] == "ignored" else None))
+        elif found := RUNNING.match(line):
+            self.place = found["binary"] or f"doc {found['doc']}"
+        elif found := SUMMARY.match(line):
+            self.passed += int(found[1])
+            self.failed += int(found[2])
+        elif found := SKIP.match(line):
+            self.add(self.place, found["name"], "skipped", found["reason"])
+            self.passed -= 1  # libtest counts a test that printed SKIP as passed; it proved nothing
+        if SKIP.match(line) or not (self.is_hidden or DULL.match(line)):
+            self.show(line)
+
+    def read_go(self, event):
+        """One event of test2json. A package's tests are counted and shown when it ends."""
+        name, action, text = event.get("Test", ""), event["Action"], event.get("Output", "")
+        self.log.write(text)
+        outcome, said = self.go_tests.get(name, ("run", ""))
+        self.go_tests[name] = (action if action in ("pass", "fail", "skip") else outcome, said + text)
+        if action == "build-output":
+            self.show(text.rstrip("\n"))
+        elif not name and action in ("pass", "fail", "skip"):
+            self.end_package(event["Package"])
+
+    def end_package(self, package):
+        """A test with subtests counts by these alone, unless it failed and none of them did."""
+        tests, self.go_tests = self.go_tests, {}
+        _, last = tests.pop("", ("", ""))
+        for name, (outcome, said) in tests.items():
+            if outcome != "pass":
+                for line in said.splitlines():
+                    if not line.startswith("=== "):
+                        self.show(line)
+            parts = [part for other, (part, _) in tests.items() if other.startswith(name + "/")]
+            if parts and (outcome == "pass" or "fail" in parts):
                 continue
-            word = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
-            self.checks.append(check(f"{self.name}/{package}::{name}", word, said if outcome == "SKIP" else None))
-            self.passed += outcome == "PASS"
-            self.failed += outcome == "FAIL"
-            if outcome == "SKIP":
-                self.skips.append((name, said or "no reason", False))
+            reasons = [found[1] for line in said.splitlines() if (found := GO_SAID.match(line))]
+            self.add(package, name, {"pass": "passed", "skip": "skipped"}.get(outcome, "failed"),
+                     (reasons or ["no reason"])[-1] if outcome == "skip" else None)
+            self.passed += outcome == "pass"
+            self.failed += outcome not in ("pass", "skip")
+        for line in last.splitlines():
+            if line != "PASS":
+                self.show(line)
+
+    def results(self):
+        return {"passed": self.passed, "failed": self.failed, "checks": self.checks}
 
 
 def check(name, outcome, reason=None):
     """One entry of `checks` in ktsn.results/1."""
     return {"name": name, "outcome": outcome} | ({"reason": reason} if reason else {})
+
+
+def judge(name, results, status):
+    """A suite that ended with an error, or ran nothing, has failed."""
+    what = None
+    if status != 0 and results["failed"] == 0:
+        what = f"exit status {status}"
+    elif status == 0 and not results["checks"] and results["passed"] == 0:
+        what = "ran no test"
+    if what:
+        results["failed"] = 1
+        results["checks"].append(check(name, "failed", what))
+    return results
 
 
 def allowed_skips(text):
@@ -104,19 +138,22 @@ def allowed_skips(text):
 def tally(suites, skips_text):
     """(passed, failed, skipped, checks, complaints)."""
     names, faults = allowed_skips(skips_text)
+    checks = [entry for suite in suites for entry in suite["checks"]]
+    skips = [(entry["name"].split("::", 1)[-1], entry["reason"]) for entry in checks if entry["outcome"] == "skipped"]
+    unlisted = sorted({skip for skip in skips if skip[0] not in names})
     complaints = [f"tests/skips.toml: {fault}" for fault in faults]
-    complaints += [f"{suite.name}: {c['name']}: {c.get('reason', 'failed')}"
-                   for suite in suites for c in suite.checks if c["outcome"] == "failed"]
-    unlisted = sorted({(n, r) for suite in suites for n, r, _ in suite.skips if n not in names})
+    complaints += [f"{entry['name']}: {entry.get('reason', 'failed')}" for entry in checks if entry["outcome"] == "failed"]
     complaints += [f"skip not on the list: {name}: {reason}" for name, reason in unlisted]
-    failed = sum(s.failed for s in suites) + len(faults) + len(unlisted)
-    return (sum(s.passed for s in suites), failed, sum(len(s.skips) for s in suites),
-            [c for s in suites for c in s.checks], complaints)
+    failed = sum(suite["failed"] for suite in suites) + len(faults) + len(unlisted)
+    return sum(suite["passed"] for suite in suites), failed, len(skips), checks, complaints
+
+
+def results_in(file):
+    return json.loads(file.read_text()) if file.is_file() else Suite("").results()
 
 
 def main(directory, skips_file):
-    logs = sorted(directory.glob("*.log"))
-    suites = [Suite(p.stem, p.read_text(errors="replace"), int(p.with_suffix(".status").read_text())) for p in logs]
+    suites = [judge(path.stem, results_in(path.with_suffix(".json")), int(path.read_text())) for path in sorted(directory.glob("*.status"))]
     passed, failed, skipped, checks, complaints = tally(suites, skips_file.read_text())
     failed += not suites
     document = {"schema": "ktsn.results/1", "experiment": "test", "command": ["make", "test"], "checks": checks}
@@ -129,7 +166,14 @@ def main(directory, skips_file):
     return 1 if failed else 0
 
 
-CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
+def follow(place):
+    """Reads standard input as the suite `place`."""
+    sys.stdin.reconfigure(errors="replace")
+    with place.with_suffix(".log").open("w") as log:
+        suite = Suite(place.name, log, lambda line: print(line, flush=True))
+        for line in sys.stdin:
+            suite.read(line.rstrip("\n"))
+    place.with_suffix(".json").write_text(json.dumps(suite.results()))
 
 
 def total(files):
@@ -146,86 +190,91 @@ def total(files):
     return 1 if counts[1] or not files else 0
 
 
-GOOD_LOG = """     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)
+SUMMARIES = "test result: ok. {} passed; {} failed; {} ignored; 0 measured; 0 filtered out; finished in 0.00s\n"
+GOOD_LOG = """   Compiling a v0.1.0
+     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)
+
+running 2 tests
 test tests::one ... ok
 test tests::two - should panic ... ok
-test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
-"""
-SKIP_LOG = GOOD_LOG + "---- tests::one stdout ----\nSKIP link::zero_copy: no such device\n"
-IGNORED_LOG = """test slow ... ignored, takes a day
-test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
-"""
-FAILED_LOG = """test tests::one ... FAILED
-test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
-"""
-GO_LOG = """=== RUN   TestOne
-=== RUN   TestOne/first
-=== RUN   TestOne/second
---- PASS: TestOne (0.01s)
-    --- PASS: TestOne/first (0.00s)
-    --- PASS: TestOne/second (0.00s)
-PASS
-ok  	ktsn.io/ktsn/k8s/internal/nodeapi	0.512s
-"""
-GO_SKIP_LOG = GO_LOG + """=== RUN   TestTwo
-    two_test.go:7: no such device
---- SKIP: TestTwo (0.00s)
-ok  	ktsn.io/ktsn/k8s/internal/other	(cached)
-"""
-GO_FAILED_LOG = GO_LOG.replace("--- PASS: TestOne/second", "--- FAIL: TestOne/second").replace(
-    "--- PASS: TestOne (", "--- FAIL: TestOne (").replace("ok  ", "FAIL")
-GO_DIED_LOG = "=== RUN   TestOne\n--- PASS: TestOne (0.01s)\npanic: oh\nFAIL	ktsn.io/ktsn/k8s/a	0.1s\nFAIL\n"
-GO_BROKEN_LOG = GO_LOG + "FAIL	ktsn.io/ktsn/k8s/a [build failed]\nFAIL\n"
+
+successes:
+
+---- tests::one stdout ----
+much
+""" + SUMMARIES.format(2, 0, 0)
+SKIP_LOG = GOOD_LOG.replace("much", "SKIP link::zero_copy: no such device")
+IGNORED_LOG = "test slow ... ignored, takes a day\n" + SUMMARIES.format(1, 0, 1)
+FAILED_LOG = "test tests::one ... FAILED\n\nfailures:\n\n---- tests::one stdout ----\nit broke\n" + SUMMARIES.format(0, 1, 0)
+
+
+def go_log(*events):
+    """Lines of test2json from `ACTION [TEST [OUTPUT]]`."""
+    split = (event.split(" ", 2) for event in events)
+    return "".join(json.dumps({"Time": "now", "Action": action, "Package": "k8s/a"} | ({"Test": more[0]} if more and more[0] else {})
+                              | ({"Output": more[1] + "\n"} if more[1:] else {})) + "\n" for action, *more in split)
+
+
+GO_GOOD = ("run TestOne", "output TestOne === RUN   TestOne", "pass TestOne/first", "pass TestOne/second", "pass TestOne", "output  PASS")
+GO_LOG = go_log(*GO_GOOD, "output  ok  \tk8s/a\t0.5s", "pass")
+GO_SKIP_LOG = go_log(*GO_GOOD, "output TestTwo     two_test.go:7: no such device", "output TestTwo --- SKIP: TestTwo", "skip TestTwo", "pass")
+GO_FAILED_LOG = go_log("pass TestOne/first", "output TestOne/second     a_test.go:9: it broke", "fail TestOne/second", "fail TestOne",
+                       "output  FAIL\tk8s/a\t0.1s", "fail")
+GO_DIED_LOG = go_log("pass TestOne", "run TestTwo", "output TestTwo panic: oh", "fail")
+GO_BROKEN_LOG = GO_LOG + go_log("build-output  a.go:1: syntax error", "fail")
 LISTED = '[[skip]]\nname = "link::zero_copy"\nreason = "veth has no zero-copy"\nsince = 2026-11-21\n'
+CASES = [  # what, text, status, list of skips, (passed, failed, skipped), what is shown
+    ("good", GOOD_LOG, 0, "", (2, 0, 0), ["   Compiling a v0.1.0", "     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)"]),
+    ("listed skip", SKIP_LOG, 0, LISTED, (1, 0, 1), ["SKIP link::zero_copy: no such device"]),
+    ("unlisted skip", SKIP_LOG, 0, "", (1, 1, 1), []),
+    ("unlisted ignored test", IGNORED_LOG, 0, "", (1, 1, 1), []),
+    ("failed test", FAILED_LOG, 101, "", (0, 1, 0), ["test tests::one ... FAILED", "---- tests::one stdout ----", "it broke"]),
+    ("does not compile", "error[E0425]: cannot find value\n", 101, "", (0, 1, 0), ["error[E0425]: cannot find value"]),
+    ("ran nothing", "", 0, "", (0, 1, 0), []),
+    ("good Go", GO_LOG, 0, "", (2, 0, 0), ["ok  \tk8s/a\t0.5s"]),
+    ("listed Go skip", GO_SKIP_LOG, 0, LISTED.replace("link::zero_copy", "TestTwo"), (2, 0, 1), ["    two_test.go:7: no such device"]),
+    ("unlisted Go skip", GO_SKIP_LOG, 0, "", (2, 1, 1), []),
+    ("failed Go test", GO_FAILED_LOG, 1, "", (1, 1, 0), ["    a_test.go:9: it broke", "FAIL\tk8s/a\t0.1s"]),
+    ("Go test that died", GO_DIED_LOG, 1, "", (1, 1, 0), ["panic: oh"]),
+    ("Go does not compile", GO_BROKEN_LOG, 1, "", (2, 1, 0), ["a.go:1: syntax error"]),
+    ("list without a reason", GOOD_LOG, 0, LISTED.replace("veth has no zero-copy", " "), (2, 1, 0), []),
+    ("list with a missing key", GOOD_LOG, 0, LISTED.replace("since = 2026-11-21\n", ""), (2, 1, 0), []),
+]
 
 
 def self_test():
-    """Each kind of bad input must be counted as a failure, and good input must not."""
-    cases = [  # text, status, list, (passed, failed, skipped)
-        ("good", GOOD_LOG, 0, "", (2, 0, 0)),
-        ("listed skip", SKIP_LOG, 0, LISTED, (1, 0, 1)),
-        ("unlisted skip", SKIP_LOG, 0, "", (1, 1, 1)),
-        ("unlisted ignored test", IGNORED_LOG, 0, "", (1, 1, 1)),
-        ("failed test", FAILED_LOG, 101, "", (0, 1, 0)),
-        ("does not compile", "error[E0425]: cannot find value\n", 101, "", (0, 1, 0)),
-        ("ran nothing", "", 0, "", (0, 1, 0)),
-        ("good Go", GO_LOG, 0, "", (2, 0, 0)),
-        ("listed Go skip", GO_SKIP_LOG, 0, LISTED.replace("link::zero_copy", "TestTwo"), (2, 0, 1)),
-        ("unlisted Go skip", GO_SKIP_LOG, 0, "", (2, 1, 1)),
-        ("failed Go test", GO_FAILED_LOG, 1, "", (1, 1, 0)),
-        ("Go test that died", GO_DIED_LOG, 1, "", (1, 1, 0)),
-        ("Go does not compile", GO_BROKEN_LOG, 1, "", (2, 1, 0)),
-        ("list without a reason", GOOD_LOG, 0, LISTED.replace("veth has no zero-copy", " "), (2, 1, 0)),
-        ("list with a missing key", GOOD_LOG, 0, LISTED.replace("since = 2026-11-21\n", ""), (2, 1, 0)),
-    ]
-    for name, text, status, skips, expected in cases:
-        found = tally([Suite("s", text, status)], skips)[:3]
-        assert found == expected, f"tally self-test: {name}: expected {expected}, found {found}"
-    named = Suite("s", GOOD_LOG, 0).checks[0]["name"]
-    assert named == "s/a_b::tests::one", f"tally self-test: name: {named}"
-    named = Suite("s", GO_SKIP_LOG, 0).checks[-1]
-    assert named == check("s/ktsn.io/ktsn/k8s/internal/other::TestTwo", "skipped", "no such device"), f"tally self-test: {named}"
-    with tempfile.TemporaryDirectory() as empty:
-        skips = pathlib.Path(empty) / "skips.toml"
+    """Each kind of bad input must be counted as a failure, good input must not, and a failure is shown whole."""
+    for what, text, status, skips, expected, visible in CASES:
+        shown = []
+        suite = Suite("s", show=shown.append)
+        for line in text.splitlines():
+            suite.read(line)
+        names = [entry["name"] for entry in suite.checks]
+        found = tally([judge("s", suite.results(), status)], skips)[:3]
+        assert found == expected, f"tally self-test: {what}: expected {expected}, found {found}"
+        hidden = [line for line in shown if line in ("much", "PASS") or line.endswith("... ok")]
+        assert set(visible) <= set(shown) and not hidden, f"tally self-test: {what}: shown {shown}"
+        assert what != "good" or names[0] == "s/a_b::tests::one", f"tally self-test: name: {names}"
+    with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()) as said:
+        skips, one, two, cut = (pathlib.Path(empty) / name for name in ("skips.toml", "one.txt", "two.txt", "cut.txt"))
         skips.write_text("")
-        with contextlib.redirect_stdout(io.StringIO()):
-            status = main(pathlib.Path(empty), skips)
-        assert status == 1, "tally self-test: no suite at all must fail"
-        one, two, cut = (pathlib.Path(empty) / name for name in ("one.txt", "two.txt", "cut.txt"))
+        assert main(pathlib.Path(empty), skips) == 1, "tally self-test: no suite at all must fail"
         one.write_text("3 passed, 0 failed, 1 skipped\n")
         two.write_text("a table\n4 passed, 0 failed, 0 skipped\n")
         cut.write_text("4 passed, 0 failed, 0 skipped\nthe table")
         for files, expected in (([one, two], (0, "7 passed, 0 failed, 1 skipped")), ([one, skips], (1, "3 passed, 1 failed, 1 skipped")),
                                 ([one, cut, one.with_name("none")], (1, "3 passed, 2 failed, 1 skipped"))):
-            with contextlib.redirect_stdout(io.StringIO()) as said:
-                found = (total(files), said.getvalue().splitlines()[-1])
+            found = (total(files), said.getvalue().splitlines()[-1])
             assert found == expected, f"tally self-test: sum of {files}: expected {expected}, found {found}"
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--self-test"]:
-        self_test()
-        sys.exit(0)
-    if sys.argv[1:2] == ["--sum"]:
-        sys.exit(total([pathlib.Path(name) for name in sys.argv[2:]]))
-    sys.exit(main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+    match sys.argv[1:]:
+        case ["--self-test"]:
+            self_test()
+        case ["--read", place]:
+            follow(pathlib.Path(place))
+        case ["--sum", *files]:
+            sys.exit(total([pathlib.Path(name) for name in files]))
+        case [directory, skips]:
+            sys.exit(main(pathlib.Path(directory), pathlib.Path(skips)))

@@ -27,7 +27,7 @@ suite() {
     local name=$1 status left
     shift
     echo "== $name: $*"
-    "$@" 2>&1 </dev/null | tee -p "$out/$name.log" | scripts/follow.py
+    "$@" 2>&1 </dev/null | scripts/tally.py --read "$out/$name"
     status=${PIPESTATUS[0]}
     if ! left=$(leftovers); then
         echo "$left" | tee -a "$out/$name.log"
