@@ -8,6 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
+use ktsn_tests::hook::{self, Libc};
+
 use crate::cases::Case;
 
 /// Language and C library.
@@ -62,18 +64,6 @@ pub(crate) struct Languages {
     programs: Vec<(Language, Vec<String>)>,
 }
 
-const FLAGS: [&str; 9] = [
-    "-std=gnu11",
-    "-O1",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wconversion",
-    "-Wno-sign-conversion",
-    "-pthread",
-    "-o",
-];
-
 /// Runs a command to its end.
 ///
 /// # Errors
@@ -97,18 +87,12 @@ impl Languages {
     /// # Errors
     /// When one that is here does not build.
     pub(crate) fn build(root: &Path) -> anyhow::Result<Self> {
-        let directory = ktsn_tests::hook::open_directory();
+        let directory = hook::open_directory();
         let sources = root.join("tests/programs");
         let at = |name: &str| directory.path().join(name).display().to_string();
         let mut programs = Vec::new();
-        for (language, compiler) in [(Language::Gnu, "gcc"), (Language::Musl, "musl-gcc")] {
-            let mut command = Command::new(compiler);
-            command.args(FLAGS).arg(at(compiler));
-            for part in ["main", "socket", "send", "receive", "peer"] {
-                command.arg(sources.join(format!("steps_{part}.c")));
-            }
-            must(&mut command)?;
-            programs.push((language, vec![at(compiler)]));
+        for (language, libc) in [(Language::Gnu, Libc::Gnu), (Language::Musl, Libc::Musl)] {
+            programs.push((language, vec![hook::steps(libc).display().to_string()]));
         }
         let python = sources.join("steps.py").display().to_string();
         programs.push((Language::Python, vec!["/usr/bin/python3".to_owned(), python]));

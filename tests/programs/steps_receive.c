@@ -47,7 +47,7 @@ static void receive_many(const struct step *step, int fd, unsigned count)
 	say(step, "%s", text);
 }
 
-void receive_step(const struct step *step)
+static void receive_step(const struct step *step)
 {
 	int fd = fds[slot(step, 1)];
 	long wait = numeric(step, "wait", 1000), many = numeric(step, "many", 0);
@@ -101,7 +101,7 @@ static unsigned by_epoll(int fd, long wait, int is_edge)
 	return count > 0 ? event.events & (POLLIN | POLLERR | POLLPRI) : 0;
 }
 
-void wait_step(const struct step *step)
+static void wait_step(const struct step *step)
 {
 	int fd = fds[slot(step, 1)];
 	const char *how = value(step, "how", "poll");
@@ -133,21 +133,21 @@ static int describe(struct cmsghdr *item, char *text, size_t room, uint64_t want
 	}
 	if ((item->cmsg_level == IPPROTO_IP && item->cmsg_type == 11) || (item->cmsg_level == IPPROTO_IPV6 && item->cmsg_type == 25) ||
 	    item->cmsg_level == 263) {
-		uint64_t told;
+		uint64_t reported;
 
 		memcpy(&error, CMSG_DATA(item), sizeof(error));
-		told = (uint64_t)error.data << 32 | error.info;
+		reported = (uint64_t)error.data << 32 | error.info;
 		if (error.origin == 4)
 			return snprintf(text, room, " stamped(%d.%d %s type=%u key=%u)", item->cmsg_level, item->cmsg_type,
 					error_name((int)error.error), error.info, error.data);
 		return snprintf(text, room, " error(%d.%d %s origin=%u type=%u code=%u%s)", item->cmsg_level, item->cmsg_type,
 				error_name((int)error.error), error.origin, error.type, error.code,
-				error.origin == 6 ? told == wanted ? " its-time" : " another-time" : "");
+				error.origin == 6 ? reported == wanted ? " its-time" : " another-time" : "");
 	}
 	return snprintf(text, room, " other(%d.%d)", item->cmsg_level, item->cmsg_type);
 }
 
-void errors_step(const struct step *step)
+static void errors_step(const struct step *step)
 {
 	int which = slot(step, 1), fd = fds[which];
 	long count = numeric(step, "count", 16), wait = numeric(step, "wait", 200);
@@ -173,3 +173,5 @@ void errors_step(const struct step *step)
 	}
 	say(step, "%ld entries", count);
 }
+
+const struct verb receive_verbs[] = {{"recv", receive_step}, {"wait", wait_step}, {"errors", errors_step}, {0}};

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps send and flood.
-//   send SLOT [to=HOST,PORT] [size=N+N…] [fill=c] [tx=CLOCK:+NS | tx=CLOCK:=NS] [txlen=N] [twice=CLOCK:+NS] [tos=N] [ttl=N]
-//        [tclass=N] [hops=N] [gso=N] [stamp=N] [unknown=LEVEL:TYPE] [truncate=N] [more=1] [dontwait=1] [namelen=N]
-//        [count=N] [bad=iov|data|name|control|header] [via=send|sendto|write|writev]
+//   send SLOT [to=HOST,PORT|none] [text=TEXT | fill=c] [size=N+N… | parts=N] [namelen=N] [truncate=N] [more=1] [dontwait=1]
+//        [confirm=1] [nosignal=1] [count=N] [bad=iov|data|name|control|header] [badat=N] [via=send|sendto|write|writev]
+//        control messages, in the order of the step: tx=CLOCK:+NS|CLOCK:=NS|base:+NS|none [txlen=N] tos=N ttl=N tclass=N
+//        hops=N gso=N stamp=N priority=N cmsg=LEVEL:TYPE[:VALUE] leave=INTERFACE,SOURCE (IP_PKTINFO, IPV6_PKTINFO)
 //        [mac=A:B:…] [proto=N] [halen=N] [vlan=VID]   packet sockets, on eth0
-// sendmmsg: the message with index i carries fill + i; prints the count and each msg_len. One step sends at most 64.
+// sendmmsg: the message with index i carries the text or fill + i; prints the count and each msg_len, with a label the
+// count and the last msg_len ("LABEL-len"). One step sends at most 64. parts=N: so many pieces of one octet.
+//   flood SLOT [max=N] …  the same again and again until it is refused; prints why, with a label how many were taken
 #include "steps.h"
 
 #include <net/if.h>
@@ -12,83 +15,83 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-#define PARTS 8
 #define BATCH 64
-// musl takes unsigned flags.
-#ifdef __GLIBC__
-#define MMSG_FLAGS int
-#else
-#define MMSG_FLAGS unsigned
-#endif
+#define PARTS_MAX 1025
 
 static char payload[BATCH][66000];
-static char control[1024];
 
-// Appends a control message; its data may be shorter than its type says.
-static void add(struct msghdr *message, int level, int type, const void *data, size_t octets)
+static void add_leaving(struct parcel *parcel, const char *text)
 {
-	struct cmsghdr *item = (struct cmsghdr *)(control + message->msg_controllen);
+	const char *source = strchr(text, ',') + 1;
+	struct {
+		struct in6_addr source;
+		int interface;
+	} six = {.interface = atoi(text)};
+	struct {
+		int interface;
+		struct in_addr source, unused;
+	} four = {.interface = atoi(text)};
 
-	item->cmsg_level = level;
-	item->cmsg_type = type;
-	item->cmsg_len = (__typeof__(item->cmsg_len))CMSG_LEN(octets);
-	memcpy(CMSG_DATA(item), data, octets);
-	message->msg_controllen = (__typeof__(message->msg_controllen))((size_t)message->msg_controllen + CMSG_SPACE(octets));
+	if (strchr(source, ':')) {
+		inet_pton(AF_INET6, source, &six.source);
+		add(parcel, IPPROTO_IPV6, IPV6_PKTINFO, &six, sizeof(six));
+	} else {
+		inet_pton(AF_INET, source, &four.source);
+		add(parcel, IPPROTO_IP, IP_PKTINFO, &four, sizeof(four));
+	}
 }
 
-static uint64_t instant(const char *text)
+static void add_asked(const struct step *step, struct parcel *parcel, const char *text)
 {
-	const char *colon = strchr(text, ':');
-	int clock = !strncmp(text, "tai", 3) ? KT_CLOCK_TAI : !strncmp(text, "mono", 4) ? CLOCK_MONOTONIC : CLOCK_REALTIME;
+	uint64_t *at = &asked[slot(step, 1)];
 
-	if (colon[1] == '=')
-		return strtoull(colon + 2, NULL, 0);
-	return now(clock) + (uint64_t)strtoll(colon + 1, NULL, 0);
+	*at = instant(text);
+	add(parcel, SOL_SOCKET, KT_SO_TXTIME, at, (size_t)numeric(step, "txlen", 8));
 }
 
-static void add_number(const struct step *step, struct msghdr *message, const char *key, int level, int type)
+// Adds the control message that a key of a step stands for, if it is one.
+static void add_control(const struct step *step, struct parcel *parcel, const char *key, const char *text)
 {
-	int octets = (int)numeric(step, key, -1);
+	static const struct {
+		const char *key;
+		int level, type;
+	} numbers[] = {
+		{"stamp", SOL_SOCKET, KT_SO_TIMESTAMPING}, {"priority", SOL_SOCKET, SO_PRIORITY}, {"tos", IPPROTO_IP, IP_TOS},
+		{"ttl", IPPROTO_IP, IP_TTL}, {"tclass", IPPROTO_IPV6, IPV6_TCLASS}, {"hops", IPPROTO_IPV6, IPV6_HOPLIMIT},
+	};
+	int level, type, number_of = 0;
 
-	if (value(step, key, NULL))
-		add(message, level, type, &octets, sizeof(octets));
+	if (!strcmp(key, "tx") && strcmp(text, "none"))
+		add_asked(step, parcel, text);
+	else if (!strcmp(key, "gso"))
+		add_segment(parcel, (uint16_t)atoi(text));
+	else if (!strcmp(key, "leave"))
+		add_leaving(parcel, text);
+	else if (!strcmp(key, "cmsg") && sscanf(text, "%d:%d:%d", &level, &type, &number_of) >= 2)
+		add_int(parcel, level, type, number_of);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (!strcmp(numbers[i].key, key))
+			add_int(parcel, numbers[i].level, numbers[i].type, (int)strtol(text, NULL, 0));
 }
 
-static void fill_control(const struct step *step, struct msghdr *message, int which)
+static void add_controls(const struct step *step, struct parcel *parcel)
 {
-	const char *time = value(step, "tx", NULL), *twice = value(step, "twice", NULL);
-	const char *unknown = value(step, "unknown", NULL);
-	uint16_t segment = (uint16_t)numeric(step, "gso", 0);
-	uint64_t at;
+	int has_time = 0;
 
-	message->msg_control = control;
-	message->msg_controllen = 0;
-	memset(control, 0, sizeof(control));
-	if (segment)
-		add(message, IPPROTO_UDP, KT_UDP_SEGMENT, &segment, sizeof(segment));
-	add_number(step, message, "stamp", SOL_SOCKET, KT_SO_TIMESTAMPING);
-	if (time) {
-		asked[which] = at = instant(time);
-		add(message, SOL_SOCKET, KT_SO_TXTIME, &at, (size_t)numeric(step, "txlen", 8));
-	}
-	if (twice) {
-		asked[which] = at = instant(twice);
-		add(message, SOL_SOCKET, KT_SO_TXTIME, &at, 8);
-	}
-	add_number(step, message, "tos", IPPROTO_IP, 1);
-	add_number(step, message, "ttl", IPPROTO_IP, 2);
-	add_number(step, message, "tclass", IPPROTO_IPV6, 67);
-	add_number(step, message, "hops", IPPROTO_IPV6, 52);
-	if (unknown) {
-		int zero = 0;
+	for (int i = 2; i < step->count; i++) {
+		char key[16] = "";
+		const char *text = strchr(step->word[i], '=');
 
-		add(message, atoi(unknown), atoi(strchr(unknown, ':') + 1), &zero, sizeof(zero));
+		if (!text || text - step->word[i] >= (int)sizeof(key))
+			continue;
+		memcpy(key, step->word[i], (size_t)(text - step->word[i]));
+		has_time |= !strcmp(key, "tx");
+		add_control(step, parcel, key, text + 1);
 	}
+	if (!has_time)
+		add_control(step, parcel, "tx", value(step, "tx", "none"));
 	// Octets taken off the control area's end, without a word to its headers.
-	message->msg_controllen =
-		(__typeof__(message->msg_controllen))((size_t)message->msg_controllen - (size_t)numeric(step, "truncate", 0));
-	if (message->msg_controllen == 0)
-		message->msg_control = NULL;
+	parcel->control_octets -= (size_t)numeric(step, "truncate", 0);
 }
 
 // A frame's header for SOCK_RAW; its octets.
@@ -135,43 +138,52 @@ static socklen_t link_address(const struct step *step, struct sockaddr_storage *
 	return sizeof(*link);
 }
 
-struct letter {
-	struct sockaddr_storage name;
-	struct iovec parts[PARTS];
-	struct msghdr message;
-};
-
-static void write_letter(const struct step *step, struct letter *letter, int index)
+// The message with the index `index` of a step.
+static void write_parcel(const struct step *step, struct parcel *parcel, int index)
 {
-	int which = slot(step, 1), kind = SOCK_DGRAM;
-	const char *to = value(step, "to", NULL), *sizes = value(step, "size", "10");
+	int fd = fds[slot(step, 1)], kind = SOCK_DGRAM;
+	const char *to = value(step, "to", "none"), *text = value(step, "text", NULL), *sizes = value(step, "size", text ? NULL : "10");
 	char *at = payload[index];
 	socklen_t octets = sizeof(kind);
-	size_t count = 0;
 
-	memset(letter, 0, sizeof(*letter));
-	memset(at, value(step, "fill", "a")[0] + index, sizeof(payload[0]));
+	memset(parcel, 0, sizeof(*parcel));
+	if (text)
+		strcpy(at, text);
+	else
+		memset(at, value(step, "fill", "a")[0] + index, sizeof(payload[0]));
 	if (value(step, "mac", NULL)) {
-		getsockopt(fds[which], SOL_SOCKET, SO_TYPE, &kind, &octets);
-		letter->message.msg_namelen = link_address(step, &letter->name);
+		getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &octets);
+		parcel->to_octets = link_address(step, &parcel->to);
 		if (kind == SOCK_RAW) {
-			letter->parts[count].iov_base = at;
-			letter->parts[count].iov_len = link_header(step, at, fds[which]);
-			at += letter->parts[count++].iov_len;
+			parcel->parts[0] = (struct iovec){at, link_header(step, at, fd)};
+			at += parcel->parts[parcel->part_count++].iov_len;
 		}
-	} else if (to) {
-		letter->message.msg_namelen = address(to, &letter->name);
+	} else if (strcmp(to, "none")) {
+		parcel->to_octets = address(to, &parcel->to);
 	}
-	for (const char *size = sizes; size && count < PARTS; size = strchr(size, '+') ? strchr(size, '+') + 1 : NULL) {
-		letter->parts[count].iov_base = at;
-		letter->parts[count].iov_len = (size_t)atoi(size);
-		at += letter->parts[count++].iov_len;
+	if (!sizes)
+		parcel->parts[parcel->part_count++] = (struct iovec){at, strlen(at)};
+	for (const char *size = sizes; size && parcel->part_count < PARTS; size = strchr(size, '+') ? strchr(size, '+') + 1 : NULL) {
+		parcel->parts[parcel->part_count] = (struct iovec){at, (size_t)atoi(size)};
+		at += parcel->parts[parcel->part_count++].iov_len;
 	}
-	letter->message.msg_name = letter->message.msg_namelen ? &letter->name : NULL;
-	letter->message.msg_namelen = (socklen_t)numeric(step, "namelen", letter->message.msg_namelen);
-	letter->message.msg_iov = letter->parts;
-	letter->message.msg_iovlen = (__typeof__(letter->message.msg_iovlen))count;
-	fill_control(step, &letter->message, which);
+	add_controls(step, parcel);
+}
+
+static struct msghdr header_with(const struct step *step, struct parcel *parcel)
+{
+	static struct iovec many[PARTS_MAX];
+	struct msghdr message = header_of(parcel);
+	long parts = numeric(step, "parts", -1);
+
+	message.msg_namelen = (socklen_t)numeric(step, "namelen", message.msg_namelen);
+	for (long i = 0; i < parts && i < PARTS_MAX; i++)
+		many[i] = (struct iovec){payload[0], 1};
+	if (parts >= 0) {
+		message.msg_iov = many;
+		message.msg_iovlen = (__typeof__(message.msg_iovlen))parts;
+	}
+	return message;
 }
 
 // Pointers to nowhere: page 1 is never mapped.
@@ -193,43 +205,56 @@ static long send_one(const struct step *step, int flags)
 {
 	int fd = fds[slot(step, 1)];
 	const char *via = value(step, "via", "sendmsg"), *bad = value(step, "bad", NULL);
-	struct letter letter;
-	struct iovec *part = letter.parts;
+	struct parcel parcel;
+	struct iovec *part = parcel.parts;
+	struct msghdr message;
 
-	write_letter(step, &letter, 0);
+	write_parcel(step, &parcel, 0);
+	message = header_with(step, &parcel);
 	if (bad)
-		spoil(&letter.message, bad);
+		spoil(&message, bad);
+	errno = 77;
 	if (!strcmp(via, "send"))
 		return send(fd, part->iov_base, part->iov_len, flags);
 	if (!strcmp(via, "sendto"))
-		return sendto(fd, part->iov_base, part->iov_len, flags, (struct sockaddr *)&letter.name, letter.message.msg_namelen);
+		return sendto(fd, part->iov_base, part->iov_len, flags, (struct sockaddr *)&parcel.to, message.msg_namelen);
 	if (!strcmp(via, "write"))
 		return write(fd, part->iov_base, part->iov_len);
 	if (!strcmp(via, "writev"))
-		return writev(fd, part, (int)letter.message.msg_iovlen);
+		return writev(fd, part, (int)message.msg_iovlen);
 	if (bad && !strcmp(bad, "header"))
 		return sendmsg(fd, (struct msghdr *)4096, flags);
-	return sendmsg(fd, &letter.message, flags);
+	return sendmsg(fd, &message, flags);
 }
 
-static void send_many(const struct step *step, unsigned count, int flags)
-{
-	static struct letter letters[BATCH];
-	static struct mmsghdr messages[BATCH];
-	char text[600];
-	int sent, octets;
+static struct mmsghdr messages[BATCH];
 
-	// All messages share the control messages: they are written for each alike.
+// One sendmmsg; how many messages were sent, or -1.
+static int send_batch(const struct step *step, unsigned count, int flags)
+{
+	static struct parcel parcels[BATCH];
+
 	for (unsigned i = 0; i < count && i < BATCH; i++) {
-		write_letter(step, &letters[i], (int)i);
-		messages[i].msg_hdr = letters[i].message;
+		write_parcel(step, &parcels[i], (int)i);
+		messages[i].msg_hdr = header_with(step, &parcels[i]);
 		messages[i].msg_len = 7777;
 	}
 	if (value(step, "bad", NULL))
 		spoil(&messages[numeric(step, "badat", 0)].msg_hdr, value(step, "bad", ""));
-	sent = sendmmsg(fds[slot(step, 1)], messages, count, (MMSG_FLAGS)flags);
-	if (sent < 0) {
-		say_result(step, -1);
+	return sendmmsg(fds[slot(step, 1)], messages, count, (MMSG_FLAGS)flags);
+}
+
+static void send_many(const struct step *step, unsigned count, int flags)
+{
+	int sent = send_batch(step, count, flags), octets;
+	char text[600];
+
+	if (sent < 0 || step->label) {
+		say_result(step, sent);
+		if (sent > 0) {
+			snprintf(text, sizeof(text), "%s-len", step->label);
+			show(text, messages[sent - 1].msg_len);
+		}
 		return;
 	}
 	octets = snprintf(text, sizeof(text), "%d:", sent);
@@ -238,35 +263,32 @@ static void send_many(const struct step *step, unsigned count, int flags)
 	say(step, "%s", text);
 }
 
-void send_step(const struct step *step)
+static void send_step(const struct step *step)
 {
 	int flags = (numeric(step, "more", 0) ? MSG_MORE : 0) | (numeric(step, "dontwait", 0) ? MSG_DONTWAIT : 0) |
-		    (numeric(step, "confirm", 0) ? MSG_CONFIRM : 0);
+		    (numeric(step, "confirm", 0) ? MSG_CONFIRM : 0) | (numeric(step, "nosignal", 0) ? MSG_NOSIGNAL : 0);
 	long count = numeric(step, "count", 0);
-	long sent;
 
-	if (count > 0) {
+	if (count > 0)
 		send_many(step, (unsigned)count, flags);
-		return;
-	}
-	errno = 77;
-	sent = send_one(step, flags);
-	if (sent >= 0 && errno != 77)
-		say(step, "%ld, but errno became %s", sent, error_name(errno));
 	else
-		say_result(step, sent);
+		say_clean(step, send_one(step, flags));
 }
 
-// Sends the same again and again until it is refused, at most max=N times; prints only why it ended.
-void flood_step(const struct step *step)
+static void flood_step(const struct step *step)
 {
-	long most = numeric(step, "max", 1000);
+	long most = numeric(step, "max", 1000), count = numeric(step, "count", 1);
 
-	for (long i = 0; i < most; i++) {
-		if (send_one(step, MSG_DONTWAIT) < 0) {
-			say_result(step, -1);
+	for (long taken = 0; taken < most;) {
+		int sent = count > 1 ? send_batch(step, (unsigned)count, MSG_DONTWAIT) : send_one(step, MSG_DONTWAIT) < 0 ? -1 : 1;
+
+		if (sent < 0) {
+			say_result(step, step->label && errno == EAGAIN ? taken : -1);
 			return;
 		}
+		taken += sent;
 	}
 	say(step, "all taken");
 }
+
+const struct verb send_verbs[] = {{"send", send_step}, {"flood", flood_step}, {0}};

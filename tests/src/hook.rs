@@ -97,28 +97,31 @@ pub enum Libc {
 /// Both.
 pub const LIBCS: [Libc; 2] = [Libc::Gnu, Libc::Musl];
 
-/// The program `hook_sender`, compiled once for each C library.
+/// The program of steps (`programs/steps.h`), compiled once for each C library.
 ///
 /// # Panics
 /// When it does not compile.
-pub fn sender(libc: Libc) -> &'static Path {
-    static SENDERS: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    let senders = SENDERS.get_or_init(|| {
+pub fn steps(libc: Libc) -> &'static Path {
+    static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    let both = PROGRAMS.get_or_init(|| {
         let directory = lasting_directory();
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+        let flags =
+            ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-sign-conversion"];
         ["gcc", "musl-gcc"].map(|compiler| {
-            let program = directory.join(format!("sender-{compiler}"));
+            let program = directory.join(format!("steps-{compiler}"));
             let compiled = Command::new(compiler)
-                .args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
+                .args(flags)
+                .args(["-D_FILE_OFFSET_BITS=64", "-pthread", "-o"])
                 .arg(&program)
-                .args(sources(&programs, "hook_"))
+                .args(sources(&programs, "steps_"))
                 .output()
                 .expect(compiler);
             assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
             program
         })
     });
-    &senders[usize::from(libc == Libc::Musl)]
+    &both[usize::from(libc == Libc::Musl)]
 }
 
 /// The parts of a program: all of `programs/PREFIX*.c`.
@@ -176,15 +179,33 @@ pub fn hooked(program: impl AsRef<std::ffi::OsStr>, run_dir: &Path) -> Command {
     command
 }
 
-/// `hook_sender SCENARIO PORT …` with the library preloaded.
+/// A script as arguments of the program of steps: one step a line, `{port}` filled in. Sends go to 127.0.0.1 and `port`, 200 ms ahead
+/// of TAI, where they say nothing else; a step without a label must succeed.
 #[must_use]
-pub fn scenario(libc: Libc, run_dir: &Path, name: &str, port: u16) -> Command {
-    let mut command = hooked(sender(libc), run_dir);
-    command.args([name, &port.to_string()]);
+pub fn arguments(script: &str, port: u16) -> Vec<String> {
+    let defaults = format!("defaults to=127.0.0.1,{port} tx=tai:+200000000");
+    let script = script.replace("{port}", &port.to_string());
+    let steps = script.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty());
+    ["quiet".to_owned(), defaults].into_iter().chain(steps).collect()
+}
+
+/// The program of steps with the library preloaded.
+#[must_use]
+pub fn scenario(libc: Libc, run_dir: &Path, script: &str, port: u16) -> Command {
+    let mut command = hooked(steps(libc), run_dir);
+    command.args(arguments(script, port));
     command
 }
 
-/// The lines `what value` that a scenario printed. A value that occurs twice is the last one.
+/// The program of steps alone.
+#[must_use]
+pub fn unhooked(libc: Libc, script: &str, port: u16) -> Command {
+    let mut command = Command::new(steps(libc));
+    command.args(arguments(script, port)).stdin(Stdio::null());
+    command
+}
+
+/// The lines `what value` that a script printed. A value that occurs twice is the last one.
 ///
 /// # Panics
 /// When the program failed.
@@ -198,17 +219,16 @@ pub fn values(output: &Output) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Runs a scenario under the library with a peer; `check` gets what it printed and what the peer saw.
+/// Runs a script under the library with a peer; `check` gets what it printed and what the peer saw.
 ///
 /// # Panics
 /// When the program fails, or the peer got what is no frame.
 pub fn run(
     libc: Libc,
-    name: &str,
-    more: &[&str],
+    script: &str,
     check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
 ) -> Output {
-    run_with(Behaviour::default(), libc, name, more, check)
+    run_with(Behaviour::default(), libc, script, check)
 }
 
 /// The same with a peer that behaves so.
@@ -218,17 +238,16 @@ pub fn run(
 pub fn run_with(
     behaviour: Behaviour,
     libc: Libc,
-    name: &str,
-    more: &[&str],
+    script: &str,
     check: impl FnOnce(&BTreeMap<String, i64>, &[String], &Events),
 ) -> Output {
     let run_dir = open_directory();
     let peer = Peer::start(run_dir.path(), behaviour);
-    let output = scenario(libc, run_dir.path(), name, 4321).args(more).output().expect("program");
+    let output = scenario(libc, run_dir.path(), script, 4321).output().expect("program");
     let printed = values(&output);
     let texts = peer.texts();
     let events = peer.events();
-    assert_eq!((events.slot_errors, events.broken), (0, 0), "{name} {libc:?}");
+    assert_eq!((events.slot_errors, events.broken), (0, 0), "{script} {libc:?}");
     check(&printed, &texts, &events);
     output
 }

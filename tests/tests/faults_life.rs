@@ -13,10 +13,10 @@ use ktsn_tests::hook::{self, Libc};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Runs a scenario in pod A with pod B as its peer; what it printed.
-fn run(bed: &Bed, daemon: &Daemon, arguments: &[&str]) -> BTreeMap<String, i64> {
-    let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), arguments[0], 9);
-    command.env("HOOK_TO", POD_B).args(&arguments[1..]);
+/// Runs a script in pod A with pod B as its peer; what it printed.
+fn run(bed: &Bed, daemon: &Daemon, script: &str) -> BTreeMap<String, i64> {
+    let script = format!("defaults to={POD_B},9 tx=tai:+200000000\n{script}");
+    let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), &script, 9);
     let values = hook::values(&within(&bed.pod_a, || command.output()).expect("program"));
     eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
     values
@@ -38,7 +38,7 @@ fn frames(daemon: &Daemon) -> u64 {
 fn a_thousand_sockets() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
-    let values = run(&bed, &daemon, &["many"]);
+    let values = run(&bed, &daemon, "many");
     assert_eq!((values["taken"], values["failed"], values["last"]), (1000, 0, 4));
     // Twice a thousand, the 24 that still fit the table, and the last.
     assert_eq!(frames(&daemon), 2025);
@@ -49,8 +49,7 @@ fn a_thousand_sockets() {
 fn a_socket_for_each_datagram() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
-    let values = run(&bed, &daemon, &["short-lives"]);
-    assert_eq!(values["failed"], 0);
+    run(&bed, &daemon, "repeat 3000\ntimed 0\nsend 0 text=l\nclose 0\njoin");
     assert_eq!(frames(&daemon), 3000);
 }
 
@@ -60,8 +59,8 @@ fn stamps_are_claimed_for_the_pods_interface() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     for (interface, variable, modes) in [("eth0", "1", 95), ("lo", "1", 26), ("eth0", "0", 26)] {
-        let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), "hwtstamp", 9);
-        command.arg(interface).env("KTSN_EMULATE_HWTSTAMP", variable);
+        let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), &format!("hwtstamp {interface}"), 9);
+        command.env("KTSN_EMULATE_HWTSTAMP", variable);
         let values = hook::values(&within(&bed.pod_a, || command.output()).expect("program"));
         assert_eq!(values["modes"], modes, "{interface} {variable}");
         assert_eq!(values["set"], if modes == 95 { 0 } else { -95 }); // EOPNOTSUPP
@@ -72,11 +71,23 @@ fn stamps_are_claimed_for_the_pods_interface() {
 fn a_grant_outlives_exec_until_it_is_revoked() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
-    let values = run(&bed, &daemon, &["grant-exec", "get"]);
-    assert_eq!((values["tai"], values["after"], values["copy"]), (0, 5, 4));
-    assert_eq!((values["clock"], values["flags"]), (11, 2));
-    assert_eq!(frames(&daemon), 3);
+    let granted = "user 65534
+        socket 0 inet
+        tai: txtime 0 flags=2
+        send 0 text=before
+        exec
+        get: gettxtime 0
+        send 0 text=after";
+    let values = run(&bed, &daemon, granted);
+    assert_eq!((values["tai"], values["get-clock"], values["get-flags"]), (0, 11, 2));
+    assert_eq!(frames(&daemon), 2);
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with("allow_tai = false")]);
-    let values = run(&bed, &daemon, &["grant-none"]);
-    assert_eq!((values["none"], values["tai"], values["granted"], values["clock"]), (-22, -1, -22, 0));
+    let revoked = "user 65534
+        socket 0 inet
+        none: send 0 text=none
+        tai: txtime 0 flags=1
+        granted: send 0 text=granted
+        get: gettxtime 0";
+    let values = run(&bed, &daemon, revoked);
+    assert_eq!((values["none"], values["tai"], values["granted"], values["get-clock"]), (-22, -1, -22, 0));
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use ktsn_tests::hook::{self, LIBCS, Libc};
@@ -17,26 +17,24 @@ fn lines(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a scenario prints on the kernel alone, and under the library without a daemon and with one: the same. The
+/// What a script prints on the kernel alone, and under the library without a daemon and with one: the same. The
 /// frames that the daemon got, and its counters.
-fn differential(libc: Libc, scenario: &[&str]) -> (BTreeMap<String, i64>, Vec<Received>, [u64; 32]) {
+fn differential(libc: Libc, script: &str) -> (BTreeMap<String, i64>, Vec<Received>, [u64; 32]) {
     let run_dir = hook::open_directory();
     let receiver = UdpSocket::bind("127.0.0.1:0").expect("receiver");
     let port = receiver.local_addr().expect("address").port();
-    let (name, more) = scenario.split_first().expect("a name");
-    let mut plain = Command::new(hook::sender(libc));
-    let plain = lines(&plain.args([name, &port.to_string()[..]]).args(more).output().expect("program"));
+    let plain = lines(&hook::unhooked(libc, script, port).output().expect("program"));
     let hooked = || {
-        let mut command = hook::scenario(libc, run_dir.path(), name, port);
-        command.args(more).env("KTSN_LOG", "off").output().expect("program")
+        let mut command = hook::scenario(libc, run_dir.path(), script, port);
+        command.env("KTSN_LOG", "off").output().expect("program")
     };
-    assert_eq!(lines(&hooked()), plain, "{name} without a daemon");
+    assert_eq!(lines(&hooked()), plain, "{script} without a daemon");
     let peer = Peer::start(run_dir.path(), Behaviour::default());
     let output = hooked();
-    assert_eq!(lines(&output), plain, "{name} with a daemon");
+    assert_eq!(lines(&output), plain, "{script} with a daemon");
     let _ = peer.texts();
     let events = peer.events();
-    assert_eq!((events.slot_errors, events.broken, events.clients), (0, 0, 1), "{name} {libc:?}");
+    assert_eq!((events.slot_errors, events.broken, events.clients), (0, 0, 1), "{script} {libc:?}");
     (hook::values(&output), events.frames.clone(), events.counters[0])
 }
 
@@ -47,7 +45,7 @@ fn texts(frames: &[Received]) -> Vec<String> {
 #[test]
 fn a_burst_keeps_its_order_and_the_kernels_answers() {
     for libc in LIBCS {
-        let (values, frames, counters) = differential(libc, &["burst"]);
+        let (values, frames, counters) = differential(libc, "burst");
         // The kernel's own rules, that the comparison is about something.
         assert_eq!((values["all"], values["none"], values["mixed"], values["mixed-len"]), (150, 0, 6, 4));
         assert_eq!((values["fails-third"], values["fails-first"], values["bad-second"]), (2, -22, 1));
@@ -64,8 +62,15 @@ fn a_burst_keeps_its_order_and_the_kernels_answers() {
 /// What MSG_MORE began in the kernel is ended there; the datagram after it is taken again.
 #[test]
 fn pieces_of_a_datagram_stay_together() {
+    let script = "timed 0
+        connect 0 127.0.0.1,{port}
+        base tai:+200000000
+        begun: send 0 text=one- to=none tx=base:+0 more=1
+        more: send 0 text=and- to=none tx=base:+0 more=1
+        ended: send 0 text=the-same to=none tx=base:+0
+        whole: send 0 text=another to=none tx=base:+0";
     for libc in LIBCS {
-        let (values, frames, counters) = differential(libc, &["corked"]);
+        let (values, frames, counters) = differential(libc, script);
         assert_eq!((values["begun"], values["more"], values["ended"], values["whole"]), (4, 4, 8, 7));
         assert_eq!(texts(&frames), ["another"]);
         assert_eq!(counters[5], 3);
@@ -75,7 +80,7 @@ fn pieces_of_a_datagram_stay_together() {
 #[test]
 fn segments_leave_together() {
     for libc in LIBCS {
-        let (values, frames, counters) = differential(libc, &["segments"]);
+        let (values, frames, counters) = differential(libc, "segments");
         assert_eq!(
             (values["three"], values["128"], values["129"], values["too-long"]),
             (250, 2560, -22, -90)
@@ -104,7 +109,7 @@ fn segments_leave_together() {
 #[test]
 fn control_messages_travel_in_the_frame() {
     for libc in LIBCS {
-        let (values, frames, _) = differential(libc, &["marks"]);
+        let (values, frames, _) = differential(libc, "marks");
         assert_eq!((values["v4-0-2-0"], values["v6-0-2-0"], values["refused"]), (-22, 3, -1));
         let of = |text: &str| {
             let frame = frames.iter().find(|frame| frame.text() == text).unwrap_or_else(|| panic!("{text}"));
@@ -133,7 +138,7 @@ fn control_messages_travel_in_the_frame() {
 /// data itself, and faults there.)
 #[test]
 fn pointers_that_point_nowhere() {
-    let (values, frames, _) = differential(Libc::Gnu, &["faults"]);
+    let (values, frames, _) = differential(Libc::Gnu, "faults");
     assert_eq!((values["beyond"], values["array-ends"], values["constant"]), (-22, -22, -22));
     assert_eq!(texts(&frames)[..2], ["fault".to_owned(), "x".to_owned()]);
 }
@@ -145,12 +150,10 @@ fn pointers_that_point_nowhere_on_a_granted_socket() {
     let run_dir = hook::open_directory();
     let receiver = UdpSocket::bind("127.0.0.1:0").expect("receiver");
     let port = receiver.local_addr().expect("address").port();
-    let plain = lines(
-        &Command::new(hook::sender(Libc::Gnu)).args(["faults", &port.to_string()]).output().expect("program"),
-    );
+    let plain = lines(&hook::unhooked(Libc::Gnu, "faults", port).output().expect("program"));
     let peer = Peer::start(run_dir.path(), Behaviour::default());
-    let mut granted = hook::scenario(Libc::Gnu, run_dir.path(), "faults", port);
-    assert_eq!(lines(&granted.arg("granted").output().expect("program")), plain);
+    let mut granted = hook::scenario(Libc::Gnu, run_dir.path(), "faults granted", port);
+    assert_eq!(lines(&granted.output().expect("program")), plain);
     assert!(peer.texts().contains(&"fault".to_owned()));
 }
 

@@ -23,8 +23,8 @@ fn number(text: &str) -> usize {
 fn the_daemon_is_killed_and_returns() {
     let run_dir = hook::open_directory();
     let first = Peer::start(run_dir.path(), Behaviour::prompt());
-    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
-    let child = command.args(["2500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 2500 1000", 4321);
+    let child = command.stdout(Stdio::piped()).spawn().expect("program");
     assert!(first.wait(SOON, |events| events.frames.len() > 200));
     drop(first);
     std::thread::sleep(Duration::from_millis(700));
@@ -48,8 +48,8 @@ fn the_attachment_goes_away_under_a_program() {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
     receiver.set_nonblocking(true).expect("non-blocking");
     let port = receiver.local_addr().expect("address").port();
-    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", port);
-    let child = command.args(["1000", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 1000 1000", port);
+    let child = command.stdout(Stdio::piped()).spawn().expect("program");
     assert!(first.wait(SOON, |events| events.frames.len() > 100));
     drop(first);
     let second =
@@ -77,7 +77,7 @@ fn refusals_leave_the_program_with_the_kernel() {
         receiver.set_read_timeout(Some(SOON)).expect("timeout");
         let port = receiver.local_addr().expect("address").port();
         let output =
-            hook::scenario(Libc::Gnu, run_dir.path(), "stream", port).arg("2").output().expect("program");
+            hook::scenario(Libc::Gnu, run_dir.path(), "stream 2 1000", port).output().expect("program");
         assert_eq!(hook::values(&output)["failed"], 0);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(errors.contains(expected) && errors.lines().count() == 1, "{errors}");
@@ -90,8 +90,7 @@ fn refusals_leave_the_program_with_the_kernel() {
 fn a_daemon_that_cuts_off_is_asked_again() {
     let run_dir = hook::open_directory();
     let peer = Peer::start(run_dir.path(), Behaviour { cuts_off: 2, ..Behaviour::default() });
-    let output =
-        hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321).arg("2").output().expect("program");
+    let output = hook::scenario(Libc::Gnu, run_dir.path(), "stream 2 1000", 4321).output().expect("program");
     assert_eq!(hook::values(&output)["failed"], 0);
     assert_eq!(peer.texts().len(), 2, "{}", String::from_utf8_lossy(&output.stderr));
     let events = peer.events();
@@ -108,8 +107,8 @@ fn a_socket_of_another_namespace() {
     receiver.set_nonblocking(true).expect("non-blocking");
     let port = receiver.local_addr().expect("address").port();
     let run = |policy: &str| {
-        let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", port);
-        hook::values(&command.arg("2").env("KTSN_POLICY", policy).output().expect("program"))["failed"]
+        let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 2 1000", port);
+        hook::values(&command.env("KTSN_POLICY", policy).output().expect("program"))["failed"]
     };
     assert_eq!(run("strict"), 2);
     assert!(receiver.recv(&mut [0; 16]).is_err());
@@ -124,19 +123,19 @@ fn a_socket_of_another_namespace() {
 /// from a full buffer. Nothing is lost, and nothing sent unscheduled.
 #[test]
 fn a_slow_registrar() {
-    for more in [None, Some("nonblocking")] {
+    for more in ["", " nonblocking"] {
         let run_dir = hook::open_directory();
         let slow = Behaviour { register_delay: Duration::from_millis(80), ..Behaviour::default() };
         let peer = Peer::start(run_dir.path(), slow);
-        let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
-        let values = hook::values(&command.args(["1000", "1000"]).args(more).output().expect("program"));
+        let mut command = hook::scenario(Libc::Gnu, run_dir.path(), &format!("stream 1000 1000{more}"), 4321);
+        let values = hook::values(&command.output().expect("program"));
         // The first send waits, for the port that it made the socket bind, and perhaps one more for the answer; not each.
         assert!(values["waits"] <= 1, "{values:?}");
         let texts = peer.texts();
         assert_eq!(peer.events().counters[0][16], 0, "absent");
         assert_eq!(texts.len() as i64 + values["failed"], 1000);
-        let refused = if more.is_some() { 1..1000 } else { 0..1 };
-        assert!(refused.contains(&values["failed"]), "{more:?} {values:?}");
+        let refused = if more.is_empty() { 0..1 } else { 1..1000 };
+        assert!(refused.contains(&values["failed"]), "{more} {values:?}");
     }
 }
 
@@ -145,7 +144,7 @@ fn a_slow_registrar() {
 fn frames_outlive_their_program() {
     let run_dir = hook::open_directory();
     let peer = Peer::start(run_dir.path(), Behaviour::prompt());
-    let output = hook::scenario(Libc::Musl, run_dir.path(), "stream", 4321).args(["10", "0"]).output();
+    let output = hook::scenario(Libc::Musl, run_dir.path(), "stream 10 0", 4321).output();
     assert_eq!(hook::values(&output.expect("program"))["failed"], 0);
     assert_eq!(peer.texts().len(), 10);
 }
@@ -154,8 +153,8 @@ fn frames_outlive_their_program() {
 fn killed_before_an_answer(first: Behaviour) {
     let run_dir = hook::open_directory();
     let first = Peer::start(run_dir.path(), first);
-    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream", 4321);
-    let child = command.args(["1500", "1000"]).stdout(Stdio::piped()).spawn().expect("program");
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 1500 1000", 4321);
+    let child = command.stdout(Stdio::piped()).spawn().expect("program");
     let mut child = hook::Running(child);
     // The second registration is the first send's.
     assert!(first.wait(SOON, |events| events.registrations > 1));

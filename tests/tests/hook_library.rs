@@ -103,15 +103,14 @@ fn ordinary_programs_behave_the_same() {
 fn garbage_gets_the_kernels_answers() {
     let run_dir = hook::open_directory();
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("receiver");
-    let port = receiver.local_addr().expect("address").port().to_string();
-    let plain = run(Command::new(hook::sender(Libc::Gnu)).args(["garbage", &port]));
+    let port = receiver.local_addr().expect("address").port();
+    let plain = run(&mut hook::unhooked(Libc::Gnu, "garbage", port));
     let lines = String::from_utf8_lossy(&plain.stdout).lines().count();
     assert!(plain.status.success() && lines > 250, "{lines} {plain:?}");
-    let absent = run(&mut hook::scenario(Libc::Gnu, run_dir.path(), "garbage", port.parse().expect("port")));
+    let absent = run(&mut hook::scenario(Libc::Gnu, run_dir.path(), "garbage", port));
     assert_eq!(String::from_utf8_lossy(&absent.stdout), String::from_utf8_lossy(&plain.stdout));
     let peer = Peer::start(run_dir.path(), Behaviour::default());
-    let attached =
-        run(&mut hook::scenario(Libc::Gnu, run_dir.path(), "garbage", port.parse().expect("port")));
+    let attached = run(&mut hook::scenario(Libc::Gnu, run_dir.path(), "garbage", port));
     assert_eq!(String::from_utf8_lossy(&attached.stdout), String::from_utf8_lossy(&plain.stdout));
     assert_eq!(peer.events().clients, 1);
 }
@@ -126,8 +125,8 @@ fn without_a_daemon() {
         receiver.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("timeout");
         let port = receiver.local_addr().expect("address").port();
         let stream = |policy: &str, log: &str| {
-            let mut command = hook::scenario(libc, run_dir.path(), "stream", port);
-            let command = command.args(["3", "100"]).env("KTSN_POLICY", policy).env("KTSN_LOG", log);
+            let mut command = hook::scenario(libc, run_dir.path(), "stream 3 100", port);
+            let command = command.env("KTSN_POLICY", policy).env("KTSN_LOG", log);
             let output = run(command);
             (hook::values(&output)["failed"], String::from_utf8_lossy(&output.stderr).into_owned())
         };

@@ -15,12 +15,40 @@ fn of_busy(events: &Events) -> usize {
 
 #[test]
 fn duplicates_are_one_stream_and_a_reused_number_is_not() {
+    let script = "timed 0
+        first: fd 0
+        dup 0 1
+        dup2 0 2 fd=40
+        dup3 0 3 fd=41
+        dupfd 0 4 fd=50 exec=keep
+        fcntl: fd 4
+        close 0
+        send 1 text=d0
+        close 1
+        send 2 text=d1
+        close 2
+        send 3 text=d2
+        close 3
+        send 4 text=d3
+        close 4
+        closed: send 1 text=x
+        open 5 /dev/null
+        file-number: fd 5
+        file: send 5 text=x
+        socket 6 inet
+        plain: send 6 text=x
+        dup2 5 6
+        replaced: send 6 text=x
+        timed 7
+        dup2 7 6
+        put: send 6 text=put
+        mode: mode 6";
     for libc in LIBCS {
-        run(libc, "duplicates", &[], |values, texts, events| {
+        run(libc, script, |values, texts, events| {
             assert_eq!(texts, ["d0", "d1", "d2", "d3", "put"]);
             assert_eq!(values["fcntl"], 50);
-            assert_eq!((values["closed"], values["same-number"], values["file"]), (-9, 1, -88)); // EBADF, ENOTSOCK
-            assert_eq!((values["plain"], values["replaced"], values["getfl"]), (-22, -88, 1)); // EINVAL, ENOTSOCK
+            assert_eq!((values["closed"], values["file-number"], values["file"]), (-9, values["first"], -88)); // EBADF, ENOTSOCK
+            assert_eq!((values["plain"], values["replaced"], values["mode"]), (-22, -88, 2)); // EINVAL, ENOTSOCK, O_RDWR
             // The first socket's stream, and that of the plain one, which the daemon was asked about.
             assert_eq!((events.clients, events.unregistrations), (1, 2));
         });
@@ -29,8 +57,24 @@ fn duplicates_are_one_stream_and_a_reused_number_is_not() {
 
 #[test]
 fn fork_and_vfork() {
+    let script = "timed 0
+        before: send 0 text=before
+        child: fork
+        send 0 text=child
+        fork
+        send 0 text=grandchild
+        join
+        join
+        after: send 0 text=after
+        vfork 0
+        after-vfork: send 0 text=after-vfork
+        repeat 20
+        fork
+        join
+        join
+        after-many: send 0 text=after-many";
     for libc in LIBCS {
-        run(libc, "forks", &[], |values, texts, events| {
+        run(libc, script, |values, texts, events| {
             assert_eq!((values["child"], values["vfork"]), (0, 0));
             // Each process attaches for itself; the parent keeps its region throughout.
             let of = |client: usize| {
@@ -49,7 +93,7 @@ fn fork_and_vfork() {
 
 #[test]
 fn four_threads_on_one_socket() {
-    run(Libc::Gnu, "threads", &["10000"], |values, texts, _| {
+    run(Libc::Gnu, "threads 10000", |values, texts, _| {
         assert_eq!(values["failed"], 0);
         let distinct: BTreeSet<&String> = texts.iter().collect();
         assert_eq!((texts.len(), distinct.len()), (40_000, 40_000));
@@ -67,7 +111,7 @@ fn four_threads_on_one_socket() {
 #[test]
 fn signal_handlers_send_in_the_middle_of_a_send() {
     for libc in LIBCS {
-        run(libc, "signals", &[], |values, texts, _| {
+        run(libc, "signals", |values, texts, _| {
             assert_eq!((values["failed"], values["handler-failed"]), (0, 0));
             assert!(values["handled"] > 100 && values["main"] > 1000, "{values:?}");
             let distinct: BTreeSet<&String> = texts.iter().collect();
@@ -80,7 +124,7 @@ fn signal_handlers_send_in_the_middle_of_a_send() {
 #[test]
 fn programs_that_close_everything() {
     for libc in LIBCS {
-        run(libc, "closes", &[], |values, texts, events| {
+        run(libc, "closes", |values, texts, events| {
             // The program never opened our descriptors, so it can close one only: its own.
             assert_eq!((values["closed"], values["gone"]), (1, 0));
             assert_eq!(values["range"], 0);
@@ -95,7 +139,7 @@ fn programs_that_close_everything() {
 #[test]
 fn a_timed_socket_outlives_exec() {
     for libc in LIBCS {
-        run(libc, "inherit", &[], |values, texts, events| {
+        run(libc, "inherit", |values, texts, events| {
             assert_eq!((values["txtime"], values["inherited"]), (0, 9));
             assert_eq!((texts.len(), events.clients), (1, 2));
         });
@@ -105,7 +149,7 @@ fn a_timed_socket_outlives_exec() {
 /// The loser of the race for the port does not go to the kernel, and both frames leave from that port.
 #[test]
 fn first_sends_of_two_threads() {
-    run(Libc::Gnu, "first-sends", &["200"], |values, texts, events| {
+    run(Libc::Gnu, "first-sends 200", |values, texts, events| {
         assert_eq!(values["failed"], 0);
         assert_eq!(texts.len() + of_busy(events), 400);
         assert!(events.frames.iter().all(|frame| frame.local.is_some_and(|local| local.port() != 0)));
@@ -116,7 +160,7 @@ fn first_sends_of_two_threads() {
 /// After connect() returned no thread's frame goes to the peer before.
 #[test]
 fn two_threads_after_connect() {
-    run(Libc::Gnu, "reconnects", &["400"], |values, texts, events| {
+    run(Libc::Gnu, "reconnects 400", |values, texts, events| {
         assert_eq!((values["failed"], texts.len() + of_busy(events)), (0, 800));
         for frame in &events.frames {
             let text = frame.text();
@@ -128,7 +172,12 @@ fn two_threads_after_connect() {
 
 #[test]
 fn a_port_that_the_kernel_gives() {
-    run(Libc::Gnu, "ports", &[], |values, texts, events| {
+    let script = "timed 0
+        set 0 no-port 1
+        to-the-kernel: send 0 text=no-port
+        taken: send 0 text=port
+        port: port 0";
+    run(Libc::Gnu, script, |values, texts, events| {
         assert_eq!((values["to-the-kernel"], values["taken"]), (7, 4));
         assert_eq!(texts, ["port"]);
         let local = events.frames[0].local.expect("local address");
@@ -140,7 +189,7 @@ fn a_port_that_the_kernel_gives() {
 #[test]
 fn a_number_reused_behind_our_back_is_another_stream() {
     for libc in LIBCS {
-        run(libc, "reused", &[], |values, texts, events| {
+        run(libc, "reused", |values, texts, events| {
             assert_eq!((values["same-number"], values["bind"], values["txtime"]), (1, 0, 0));
             assert_eq!(texts, ["old", "new"]);
             let local = events.frames[1].local.expect("local address");

@@ -137,10 +137,21 @@ fn a_full_ring_has_its_own_words() {
 fn a_socket_that_queues_far_ahead_starves_no_other() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[pod_a(&bed)]);
-    let program = hook::compiled("shared_slots");
     for burst in ["1", "64"] {
-        let arguments = [POD_B, "7788", burst].map(str::to_owned);
-        let output = daemon.program(&bed.pod_a, program, &arguments).wait_with_output().expect("program");
+        let script = format!(
+            "timed 0 clock=mono
+            timed 1 clock=mono
+            connect 0 {POD_B},7788
+            connect 1 {POD_B},7788
+            greedy: flood 0 to=none tx=mono:+3000000000 count={burst}
+            modest: flood 1 to=none tx=mono:+3000000000 count={burst}
+            close 1
+            sleep 4000
+            alone: flood 0 to=none tx=mono:+100000000 count={burst}"
+        );
+        let arguments = hook::arguments(&script, 7788);
+        let child = daemon.program(&bed.pod_a, hook::steps(hook::Libc::Gnu), &arguments);
+        let output = child.wait_with_output().expect("program");
         let values = hook::values(&output);
         // 64 slots: the first socket gets all but an eighth, the other one as many as are left.
         assert_eq!((values["greedy"], values["modest"]), (56, 8), "{burst} {values:?}");

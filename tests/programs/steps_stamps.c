@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program asks an interface about hardware timestamps before it goes on.
-#include "hook_sender.h"
+// The scenario hwtstamp INTERFACE: what a program asks an interface about hardware timestamps before it goes on.
+#include "steps.h"
+
 #include <net/if.h>
 #include <sys/ioctl.h>
 
@@ -24,45 +25,38 @@ static void set(int fd, const char *interface, const char *what, int flags, int 
 {
 	int config[4] = {flags, tx_type, rx_filter, 0x5a5a};
 	char text[32];
-	say(what, request(fd, interface, SET_STAMPS, config));
+	show(what, request(fd, interface, SET_STAMPS, config));
 	snprintf(text, sizeof(text), "%s-config", what);
-	say(text, config[0] * 10000 + config[1] * 100 + config[2]);
+	show(text, config[0] * 10000 + config[1] * 100 + config[2]);
 	if (config[3] != 0x5a5a)
 		exit(7);
 }
 
-// Usage: hwtstamp PORT INTERFACE [unprivileged]
-static void hwtstamp(char **argv)
+static void hwtstamp(const struct step *step)
 {
-	const char *interface = argv[3];
+	const char *interface = step->word[1];
 	uint32_t info[12] = {GET_TS_INFO}, driver[64] = {GET_DRIVER};
 	int config[3] = {9, 9, 9}, fd = socket(AF_INET, SOCK_DGRAM, 0);
-	if (argv[4])
-		drop_rights();
-	say("info", request(fd, interface, ETHTOOL, info));
-	say("modes", info[1]);
-	say("phc", (int32_t)info[2]);
-	say("tx-types", info[3]);
-	say("rx-filters", info[7]);
+	show("info", request(fd, interface, ETHTOOL, info));
+	show("modes", info[1]);
+	show("phc", (int32_t)info[2]);
+	show("tx-types", info[3]);
+	show("rx-filters", info[7]);
 	set(fd, interface, "set", 0, 1, 1);
-	say("get", request(fd, interface, GET_STAMPS, config));
-	say("get-config", config[0] * 10000 + config[1] * 100 + config[2]);
+	show("get", request(fd, interface, GET_STAMPS, config));
+	show("get-config", config[0] * 10000 + config[1] * 100 + config[2]);
 	set(fd, interface, "one-step", 0, 2, 0);
 	set(fd, interface, "off", 0, 0, 0);
-	say("driver", request(fd, interface, ETHTOOL, driver));
-	say("nobody", request(fd, "no-such", SET_STAMPS, config));
-	say("null", request(fd, interface, GET_STAMPS, NULL));
-	say("no-socket", request(0, interface, GET_STAMPS, config));
+	show("driver", request(fd, interface, ETHTOOL, driver));
+	show("nobody", request(fd, "no-such", SET_STAMPS, config));
+	show("null", request(fd, interface, GET_STAMPS, NULL));
+	show("no-socket", request(0, interface, GET_STAMPS, config));
 	// Other ioctls are not looked at.
 	int pending = -1;
-	say("pending", ioctl(fd, FIONREAD, &pending));
-	say("pending-octets", pending);
+	show("pending", ioctl(fd, FIONREAD, &pending));
+	show("pending-octets", pending);
 }
 
-int run_stamp_scenario(const char *name, char **argv)
-{
-	if (strcmp(name, "hwtstamp"))
-		return 0;
-	hwtstamp(argv);
-	return 1;
-}
+const struct verb stamp_verbs[] = {
+	{"hwtstamp", hwtstamp}, {0},
+};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every hook many times, while somebody counts what is asked of the C library.
-#include "hook_sender.h"
+// The scenario counted: every hook many times, while a library counts what is asked of the C library (count_library.c).
+#include "steps.h"
+
 #include <sys/ioctl.h>
 
 // Of the library that counts, where it is there.
@@ -11,7 +12,7 @@ static long all_hooks(int fd, int rounds)
 	long failed = 0;
 	int value = 3, pending;
 	struct txtime read;
-	struct sockaddr_in to = to4(port), any = {.sin_family = AF_INET};
+	struct sockaddr_in to = to4(default_port()), any = {.sin_family = AF_INET};
 	struct mmsghdr none;
 	for (int i = 0; i < rounds; i++) {
 		socklen_t octets = sizeof(read);
@@ -22,7 +23,7 @@ static long all_hooks(int fd, int rounds)
 		failed += connect(other, (struct sockaddr *)&to, sizeof(to)) != 0;
 		failed += send_at(other, NULL, 0, "c", now(TAI) + 200000000, 0) != 1;
 		failed += setsockopt(other, SOL_SOCKET, SO_PRIORITY, &value, sizeof(value)) != 0;
-		failed += getsockopt(other, SOL_SOCKET, SO_TXTIME, &read, &octets) != 0;
+		failed += getsockopt(other, SOL_SOCKET, KT_SO_TXTIME, &read, &octets) != 0;
 		failed += send_text(fd, "f") != 1;
 		failed += sendmmsg(fd, &none, 0, 0) != 0;
 		third = dup(other);
@@ -39,25 +40,21 @@ static long all_hooks(int fd, int rounds)
 	return failed;
 }
 
-static void counted(void)
+static void counted(const struct step *)
 {
 	int fd = timed_socket(AF_INET, TAI);
-	say("first", all_hooks(fd, 1));
+	show("first", all_hooks(fd, 1));
 	// What is counted at all.
 	void *volatile block = malloc(10);
 	free(block);
 	long before = counted_calls ? counted_calls() : -1;
 	long failed = all_hooks(fd, 200);
 	long after = counted_calls ? counted_calls() : -1;
-	say("failed", failed);
-	say("before", before);
-	say("calls", after - before);
+	show("failed", failed);
+	show("before", before);
+	show("calls", after - before);
 }
 
-int run_counted_scenario(const char *name)
-{
-	if (strcmp(name, "counted"))
-		return 0;
-	counted();
-	return 1;
-}
+const struct verb hook_verbs[] = {
+	{"counted", counted}, {0},
+};
