@@ -13,8 +13,8 @@ use ktsn_ring::{DestinationVerdict, Frame, SlotFlags};
 use crate::batch::Batch;
 use crate::page::PLACES_COUNT;
 use crate::region::{self, RegionUse};
-use crate::send::Send;
 use crate::streams::{self, Registration};
+use crate::verdict::Send;
 use crate::{attach, sys};
 
 use core::sync::atomic::Ordering::SeqCst;

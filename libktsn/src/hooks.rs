@@ -12,8 +12,7 @@ use crate::abi::{
     SEGMENTS_MAX, SO_TXTIME, SOL_IP, SOL_SOCKET,
 };
 use crate::hwtstamp::Answer;
-use crate::send::Send;
-use crate::verdict::Verdict;
+use crate::verdict::{Send, Verdict};
 use crate::{descriptors, env, error_queue, fds, hwtstamp, limit, multiple, originals, page, send, txtime};
 
 /// Fails with an errno.

@@ -12,8 +12,8 @@ use crate::batch::Batch;
 use crate::control_messages::{self, Changed};
 use crate::message::Message;
 use crate::page::Page;
-use crate::send::{self, Send};
-use crate::verdict::Verdict;
+use crate::send;
+use crate::verdict::{Send, Verdict};
 use crate::{env, kernel, memory, originals, stamps};
 
 /// One `sendmmsg` with `errno`.

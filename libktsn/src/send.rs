@@ -22,7 +22,7 @@ use crate::page;
 use crate::region::{self, RegionUse};
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
-use crate::verdict::Verdict;
+use crate::verdict::{Send, Verdict};
 use crate::{attach, buffer, choice, env, kernel, leaving, options, originals, packet, sys, txtime, waits};
 
 /// Flags that change nothing for a datagram that leaves later.
@@ -122,15 +122,6 @@ fn count(reason: BypassReason) {
 fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
     count(reason);
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
-}
-
-/// One call's socket.
-#[derive(Clone, Copy)]
-pub(crate) struct Send {
-    pub(crate) stream: Stream,
-    pub(crate) fd: c_int,
-    /// The call's flags.
-    pub(crate) flags: c_int,
 }
 
 impl Send {

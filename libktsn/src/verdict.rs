@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of one intercepted call: the only answer of the safe code to the hooks.
+//! One intercepted call of a send function, and what becomes of it: the only answer of the safe code to the hooks.
 
 use core::ffi::c_int;
+
+use crate::streams::Stream;
+
+/// The socket of one call.
+#[derive(Clone, Copy)]
+pub(crate) struct Send {
+    pub(crate) stream: Stream,
+    pub(crate) fd: c_int,
+    /// The call's flags.
+    pub(crate) flags: c_int,
+}
 
 /// The answer of the send core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,11 @@ mod tests;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
 
-use crate::af_xdp::FRAME_OVERHEAD_OCTETS;
-use crate::device::{Device, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
+use crate::device::{
+    Device, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet, widen_send_buffer,
+};
 use crate::error::{OpenError, SendError, StageError};
 use crate::stages::Stages;
 use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
@@ -32,15 +33,6 @@ impl AfPacket {
     /// An [`OpenError`]; nothing stays open.
     pub fn open(device: &Device<'_>, options: &Options) -> Result<Self, OpenError> {
         in_namespace(device.netns, || open_here(device.ifname, options))
-    }
-}
-
-/// Lets a device hold every buffer of a port before the socket's send buffer is exhausted. The limit that stays
-/// where this is refused only makes [`SendError::Busy`] likelier.
-pub(crate) fn widen_send_buffer(socket: &OwnedFd, stage_count: usize, frame_octets_max: usize) {
-    let octets = stage_count * (frame_octets_max + FRAME_OVERHEAD_OCTETS);
-    if sockopt::set_socket_send_buffer_size_force(socket, octets).is_err() {
-        let _unprivileged = sockopt::set_socket_send_buffer_size(socket, octets);
     }
 }
 

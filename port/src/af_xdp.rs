@@ -23,7 +23,9 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, socket_with, sockopt,
 };
 
-use crate::device::{Device, LinkInfo, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet};
+use crate::device::{
+    Device, LinkInfo, LinkState, LinkWatch, Options, in_namespace, look_up_ethernet, widen_send_buffer,
+};
 use crate::error::OpenError;
 use crate::limits::{CHUNK_OCTETS_MAX, CHUNK_OCTETS_MIN, ETHERNET_HEADER_OCTETS, VLAN_TAG_OCTETS};
 use crate::stages::Stages;
@@ -33,8 +35,6 @@ use sys::{FrameMemory, RingMemory};
 
 /// The kernel wants a fill ring to exist; it is never used.
 const FILL_RING_COUNT: u32 = 1;
-/// What the kernel charges a socket for one small frame beyond its octets, generously.
-pub(crate) const FRAME_OVERHEAD_OCTETS: usize = 2048;
 
 /// A transmit-only AF_XDP socket in copy mode. Dropping it releases the queue, the memory and the namespace.
 pub type AfXdp = Engine<Socket>;
@@ -106,7 +106,7 @@ fn open_here(ifname: &str, options: &Options) -> Result<AfXdp, OpenError> {
     let frames = register_frames(&socket, usize::from(options.stage_count), chunk_octets)?;
     // Twice the buffers: the ring can't fill up even if the kernel reports consumption late.
     let (tx, completion) = map_rings(&socket, stage_count * 2, stage_count)?;
-    crate::af_packet::widen_send_buffer(&socket, usize::from(options.stage_count), chunk_octets);
+    widen_send_buffer(&socket, usize::from(options.stage_count), chunk_octets);
     let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, link.ifindex, options.queue);
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
         Errno::BUSY => OpenError::QueueBusy { ifname: ifname.to_owned(), queue: options.queue },

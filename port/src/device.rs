@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::error::{OpenError, SendError};
 use crate::limits::{IFNAME_OCTETS_MAX, STAGE_COUNT_DEFAULT, VLAN_TAG_OCTETS};
@@ -20,6 +20,8 @@ use crate::traits::Capabilities;
 
 /// Ethernet and the loopback device speak Ethernet headers (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
 const HARDWARE_TYPES: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
+/// What the kernel charges a socket for one small frame beyond its octets, generously.
+const FRAME_OVERHEAD_OCTETS: usize = 2048;
 
 /// A network device: its name, and the namespace it lives in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +179,15 @@ pub(crate) fn look_up_ethernet(ifname: &str) -> Result<(LinkWatch, LinkInfo), Op
         return Err(OpenError::NotEthernet { ifname: ifname.to_owned(), hardware_type: info.hardware_type });
     }
     Ok((watch, info))
+}
+
+/// Lets a device hold every buffer of a port before the socket's send buffer is exhausted. The limit that stays
+/// where this is refused only makes [`SendError::Busy`] likelier.
+pub(crate) fn widen_send_buffer(socket: &OwnedFd, stage_count: usize, frame_octets_max: usize) {
+    let octets = stage_count * (frame_octets_max + FRAME_OVERHEAD_OCTETS);
+    if sockopt::set_socket_send_buffer_size_force(socket, octets).is_err() {
+        let _unprivileged = sockopt::set_socket_send_buffer_size(socket, octets);
+    }
 }
 
 /// Asks for one device's state, by index (a renamed device is the same device). Holds a socket in the device's

@@ -7,14 +7,14 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use ktsn_ring::control::{MESSAGE_OCTETS_MAX, Register, TxtimeClaim, Unregister};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus};
 
-use super::{ASKS, Entry, STREAMS, Stream, port};
+use super::table::{ASKS, CLOSING, COUNT, Entry, STALE, STREAMS, Stream, TOKENS};
 use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
 use crate::region::RegionUse;
 use crate::{clock, page, sys};
@@ -26,13 +26,8 @@ const WAIT_MAX: u64 = 1_000_000_000;
 /// Between two looks, ns.
 const NAP: u32 = 50_000;
 
-/// In a registration: the socket's addresses changed, register again before the next frame. It lies in the same word
-/// as the token, so that no thread sees it cleared beside the old one.
-pub(super) const STALE: u64 = 1 << 63;
 /// The epoch's bits in a registration, after shifting.
 const EPOCH_MASK: u32 = u32::MAX >> 1;
-
-static TOKENS: AtomicU32 = AtomicU32::new(0);
 
 /// What the daemon says about a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,24 +42,39 @@ pub(crate) enum Registration {
     NoRoom,
 }
 
-/// The last token that was given out.
-pub(super) fn last_token() -> u32 {
-    TOKENS.load(Relaxed)
+/// In a fork's child: no stream is registered by this process, and the reserved ports are the parent's.
+pub(crate) fn forget_registrations() {
+    for entry in &STREAMS {
+        for registration in &entry.registrations {
+            // Read first: a page of the table that no thread has written stays unwritten.
+            if registration.load(Relaxed) != 0 {
+                registration.store(0, Relaxed);
+            }
+        }
+        entry.reserved.release();
+    }
 }
 
-/// In a fork's child: no stream is registered by this process.
-pub(crate) fn forget_registrations() {
-    for registration in STREAMS.iter().flat_map(|entry| &entry.registrations) {
-        // Read first: a page of the table that no thread has written stays unwritten.
-        if registration.load(Relaxed) != 0 {
-            registration.store(0, Relaxed);
-        }
+/// One descriptor less; with the last one the stream ends and the daemon gets an Unregister.
+pub(crate) fn release(index: u32) {
+    let Some(entry) = STREAMS.get(index as usize) else { return };
+    let less = |count: u32| match count {
+        0 | CLOSING => None,
+        1 => Some(CLOSING),
+        count => Some(count.wrapping_sub(1)),
+    };
+    if entry.references.fetch_update(AcqRel, Relaxed, less) != Ok(1) {
+        return;
     }
-    port::release_all();
+    entry.reports.end(index);
+    unregister(index, entry);
+    entry.reserved.release();
+    COUNT.fetch_sub(1, Relaxed);
+    entry.references.store(0, Release);
 }
 
 /// A stream ends: the daemons get an Unregister.
-pub(super) fn unregister(index: u32, entry: &Entry) {
+fn unregister(index: u32, entry: &Entry) {
     for (place, word) in (0..).zip(&entry.registrations) {
         let registration = word.swap(0, AcqRel);
         if registration as u32 != 0
@@ -85,13 +95,6 @@ pub(super) fn is_with(registration: u64, held: &RegionUse) -> bool {
 }
 
 impl Stream {
-    /// The registration says what the socket no longer is.
-    pub(super) fn set_stale(self) {
-        for registration in &self.entry.registrations {
-            registration.fetch_or(STALE, AcqRel);
-        }
-    }
-
     /// The registration with the attachment of one region.
     pub(super) fn set_stale_at(self, held: &RegionUse) {
         self.registered(held).fetch_or(STALE, AcqRel);
@@ -126,22 +129,6 @@ impl Stream {
             }
         }
         self.answer(held, registration, fd, flags)
-    }
-
-    /// Registers a socket again that has changed before its first frame, with each daemon that knows the socket. It waits for no answer: the
-    /// first frame reads the answer. After the first frame the sender registers the change, behind the frames of the old token.
-    pub(crate) fn announce(self, fd: c_int) {
-        if !self.is_unused() {
-            return;
-        }
-        let Some(page) = page::get().filter(|page| page.may_change()) else { return };
-        for held in RegionUse::all(page) {
-            let registration = self.registered(&held).load(Acquire);
-            if registration as u32 != 0 && registration & STALE != 0 && is_with(registration, &held) {
-                let _ = self.register(&held, fd, registration, true);
-            }
-        }
-        self.show_port();
     }
 
     /// The stream's registration where no message has to be sent for it; `None` where the stream must be registered (again).
@@ -219,7 +206,7 @@ impl Stream {
     }
 
     /// Sends the socket to the daemon under a new token; the registration, or `None` when it could not be sent.
-    fn register(self, held: &RegionUse, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
+    pub(super) fn register(self, held: &RegionUse, fd: c_int, old: u64, may_wait: bool) -> Option<u64> {
         let token = match self.begin_registration(held, old, may_wait) {
             Ok(token) => token,
             Err(other) => return Some(other), // another thread registers right now

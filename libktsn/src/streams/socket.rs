@@ -6,7 +6,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{ADDRESS_FLAGS, BOUND, CONNECTED, LOCAL_V4, LOCAL_V6, PEER_GROUP, PEER_V4, Stream, V6_ONLY};
+use super::table::{
+    ADDRESS_FLAGS, BOUND, CONNECTED, LOCAL_V4, LOCAL_V6, PEER_GROUP, PEER_V4, Stream, V6_ONLY,
+};
 use crate::destination::Address;
 use crate::options::Options;
 use crate::{abi, buffer, leaving, packet, sys};
