@@ -76,15 +76,6 @@ impl Checksum {
     pub const fn finish(self) -> u16 {
         !self.folded()
     }
-
-    /// The UDP checksum field's value: zero would mean "none", so it is sent as 0xffff (RFC 768, RFC 8200 8.1).
-    #[must_use]
-    pub const fn finish_udp(self) -> u16 {
-        match self.finish() {
-            0 => 0xffff,
-            checksum => checksum,
-        }
-    }
 }
 
 /// The sum's 16-bit value with all carries added back in.

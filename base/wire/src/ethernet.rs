@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::str::FromStr;
 
 use crate::error::{Header, WireError};
-use crate::octets::{array, be16, put16, room, split};
+use crate::octets::{array, be16, put16, split};
 
 /// Octets of the header.
 pub const HEADER_OCTETS: usize = 14;
@@ -93,8 +93,6 @@ impl EtherType {
     pub const VLAN: Self = Self(0x8100);
     /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
-    /// IEEE 1588 over Ethernet.
-    pub const PTP: Self = Self(0x88f7);
 }
 
 impl fmt::Display for EtherType {
@@ -143,43 +141,14 @@ impl<'a> EthernetFrame<'a> {
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
-
-    /// The header's fields.
-    #[must_use]
-    pub fn repr(&self) -> EthernetRepr {
-        EthernetRepr { destination: self.destination(), source: self.source(), ether_type: self.ether_type() }
-    }
 }
 
-/// The fields of an Ethernet header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EthernetRepr {
-    /// Destination address.
-    pub destination: MacAddress,
-    /// Source address.
-    pub source: MacAddress,
-    /// EtherType of what follows directly.
-    pub ether_type: EtherType,
-}
-
-impl EthernetRepr {
-    /// Reads the header at the start of `octets`.
-    ///
-    /// # Errors
-    /// Those of [`EthernetFrame::new`].
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        Ok(EthernetFrame::new(octets)?.repr())
-    }
-
-    /// Writes the header; returns its 14 octets' count.
-    ///
-    /// # Errors
-    /// `NoRoom`.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = room::<HEADER_OCTETS>(out, Header::Ethernet)?;
-        header[field::DESTINATION].copy_from_slice(&self.destination.0);
-        header[field::SOURCE].copy_from_slice(&self.source.0);
-        put16(header, field::ETHER_TYPE, self.ether_type.0);
-        Ok(HEADER_OCTETS)
-    }
+/// The octets of a header.
+#[must_use]
+pub fn header(destination: MacAddress, source: MacAddress, ether_type: EtherType) -> [u8; HEADER_OCTETS] {
+    let mut header = [0; HEADER_OCTETS];
+    header[field::DESTINATION].copy_from_slice(&destination.0);
+    header[field::SOURCE].copy_from_slice(&source.0);
+    put16(&mut header, field::ETHER_TYPE, ether_type.0);
+    header
 }

@@ -13,7 +13,7 @@ use core::ops::Range;
 
 use crate::ds::DsField;
 use crate::error::{Header, WireError};
-use crate::octets::{array, be16, put16, room, split};
+use crate::octets::{array, be16, split};
 
 /// Octets of the fixed header.
 pub const HEADER_OCTETS: usize = 40;
@@ -152,66 +152,28 @@ impl<'a> Ipv6Packet<'a> {
         }
         Err(WireError::Invalid { header: Header::Ipv6Extension, field: "count of extension headers" })
     }
-
-    /// The header's fields.
-    #[must_use]
-    pub fn repr(&self) -> Ipv6Repr {
-        Ipv6Repr {
-            source: self.source(),
-            destination: self.destination(),
-            next_header: self.next_header(),
-            hop_limit: self.hop_limit(),
-            ds: self.ds(),
-            flow_label: self.flow_label(),
-            payload_octets: be16(self.header, field::PAYLOAD_LENGTH),
-        }
-    }
 }
 
-/// The fields of an IPv6 header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ipv6Repr {
-    /// Source address.
-    pub source: Ipv6Addr,
-    /// Destination address.
-    pub destination: Ipv6Addr,
-    /// Next header.
-    pub next_header: u8,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub ds: DsField,
-    /// Flow label, at most 20 bits.
-    pub flow_label: u32,
-    /// Octets after this header, extension headers included.
-    pub payload_octets: u16,
-}
-
-impl Ipv6Repr {
-    /// Reads the header at the start of `octets`, which must hold the whole packet.
-    ///
-    /// # Errors
-    /// Those of [`Ipv6Packet::new`].
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        Ok(Ipv6Packet::new(octets)?.repr())
+/// The octets of a UDP packet's header without extension headers, whose payload length is 0.
+///
+/// # Errors
+/// `Invalid` flow label (over 20 bits).
+pub fn udp_header(
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    hop_limit: u8,
+    ds: DsField,
+    flow_label: u32,
+) -> Result<[u8; HEADER_OCTETS], WireError> {
+    if flow_label > FLOW_LABEL {
+        return Err(WireError::Invalid { header: Header::Ipv6, field: "flow label" });
     }
-
-    /// Writes the header; returns its 40 octets' count.
-    ///
-    /// # Errors
-    /// `NoRoom`, `Invalid` flow label.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        if self.flow_label > FLOW_LABEL {
-            return Err(WireError::Invalid { header: Header::Ipv6, field: "flow label" });
-        }
-        let header = room::<HEADER_OCTETS>(out, Header::Ipv6)?;
-        let first_word = 6 << 28 | u32::from(self.ds.0) << 20 | self.flow_label;
-        header[field::VERSION_DS_FLOW].copy_from_slice(&first_word.to_be_bytes());
-        put16(header, field::PAYLOAD_LENGTH, self.payload_octets);
-        header[field::NEXT_HEADER] = self.next_header;
-        header[field::HOP_LIMIT] = self.hop_limit;
-        header[field::SOURCE].copy_from_slice(&self.source.octets());
-        header[field::DESTINATION].copy_from_slice(&self.destination.octets());
-        Ok(HEADER_OCTETS)
-    }
+    let mut header = [0; HEADER_OCTETS];
+    let first_word = 6 << 28 | u32::from(ds.0) << 20 | flow_label;
+    header[field::VERSION_DS_FLOW].copy_from_slice(&first_word.to_be_bytes());
+    header[field::NEXT_HEADER] = NEXT_HEADER_UDP;
+    header[field::HOP_LIMIT] = hop_limit;
+    header[field::SOURCE].copy_from_slice(&source.octets());
+    header[field::DESTINATION].copy_from_slice(&destination.octets());
+    Ok(header)
 }

@@ -13,12 +13,6 @@ pub(crate) fn split<const N: usize>(octets: &[u8], header: Header) -> Result<(&[
     octets.split_first_chunk::<N>().ok_or(WireError::truncated(header, N, octets.len()))
 }
 
-/// The first `N` octets for writing, or `NoRoom`.
-pub(crate) fn room<const N: usize>(out: &mut [u8], header: Header) -> Result<&mut [u8; N], WireError> {
-    let have_octets = out.len();
-    out.first_chunk_mut::<N>().ok_or(WireError::NoRoom { header, need_octets: N, have_octets })
-}
-
 /// The octets of one field.
 pub(crate) fn array<const N: usize>(header: &[u8], field: Range<usize>) -> [u8; N] {
     let mut value = [0; N];

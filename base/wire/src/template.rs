@@ -21,14 +21,14 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::checksum::{self, Checksum};
 use crate::ds::DsField;
 use crate::error::{Header, WireError};
-use crate::ethernet::{self, EtherType, EthernetRepr, MacAddress};
+use crate::ethernet::{self, EtherType, MacAddress};
 use crate::frame;
-use crate::ipv4::{self, Ipv4Options, Ipv4Repr, PROTOCOL_UDP};
-use crate::ipv6::{self, Ipv6Repr, NEXT_HEADER_UDP};
+use crate::ipv4::{self, PROTOCOL_UDP};
+use crate::ipv6::{self, NEXT_HEADER_UDP};
 use crate::octets::put16;
-use crate::udp::{self, UdpRepr};
-use crate::vlan::{self, Tci, VlanRepr};
-use crate::vxlan::{self, Vni, VxlanRepr, source_port_of};
+use crate::udp;
+use crate::vlan::{self, Tci};
+use crate::vxlan::{self, Vni, source_port_of};
 
 /// Most octets of headers: VXLAN over IPv6 around a tagged IPv6 frame.
 pub const HEADER_OCTETS_MAX: usize = OUTER_OCTETS_MAX + INNER_OCTETS_MAX;
@@ -192,7 +192,7 @@ impl HeaderTemplate {
                 let ports = Ends { source: flow_port(repr), destination: outer.vxlan_port };
                 let stack = writer.stack(outer.ethernet, None, &network, ports)?;
                 let vxlan_at = writer.at;
-                writer.at += VxlanRepr { vni: outer.vni }.emit(writer.rest())?;
+                writer.append(vxlan::header(outer.vni));
                 Some((outer, stack, vxlan_at))
             }
         };
@@ -370,7 +370,7 @@ impl Stack {
     }
 }
 
-/// Writes a UDP checksum, which is never 0.
+/// Writes a UDP checksum; zero would mean "none", so it is sent as 0xffff (RFC 768, RFC 8200 8.1).
 #[inline]
 pub(crate) fn put_udp_checksum(header: &mut [u8], udp_at: usize, sum: u32) {
     let checksum = match !checksum::fold(u64::from(sum)) {
@@ -401,8 +401,10 @@ impl Writer {
         Self { octets: [0; HEADER_OCTETS_MAX], at: 0 }
     }
 
-    pub(crate) fn rest(&mut self) -> &mut [u8] {
-        &mut self.octets[self.at..]
+    /// Appends the octets of one header.
+    pub(crate) fn append<const N: usize>(&mut self, header: [u8; N]) {
+        self.octets[self.at..self.at + N].copy_from_slice(&header);
+        self.at += N;
     }
 
     /// Appends one stack with its lengths zero and sums its constant fields.
@@ -418,60 +420,31 @@ impl Writer {
             Network::V6 { .. } => EtherType::IPV6,
         };
         let ether_type = if vlan.is_some() { EtherType::VLAN } else { network_type };
-        let Ends { source, destination } = ethernet;
-        self.at += EthernetRepr { destination, source, ether_type }.emit(self.rest())?;
+        self.append(ethernet::header(ethernet.destination, ethernet.source, ether_type));
         if let Some(tci) = vlan {
-            self.at += VlanRepr { tci, ether_type: network_type }.emit(self.rest())?;
+            self.append(vlan::header(tci, network_type));
         }
         let ip_at = self.at;
         let ipv4_sum = self.network(network)?;
         let udp_at = self.at;
-        let Ends { source: source_port, destination: destination_port } = udp;
-        let repr = UdpRepr { source_port, destination_port, payload_octets: 0, checksum: 0 };
-        self.at += repr.emit(self.rest())?;
-        put16(&mut self.octets[udp_at..], udp::field::LENGTH, 0);
+        let header = udp::header(udp.source, udp.destination);
+        self.append(header);
         let mut sum = pseudo_constant(network);
-        sum.add(&self.octets[udp_at..self.at]);
+        sum.add(&header);
         let identify = matches!(network, Network::V4 { dont_fragment: false, .. });
         Ok(Stack { ip_at, udp_at, ipv4_sum, identify, udp_sum: sum.folded() })
     }
 
     /// Appends the network header with its length zero; the sum of an IPv4 header without its checksum.
     fn network(&mut self, network: &Network) -> Result<Option<u16>, WireError> {
-        let at = self.at;
         match *network {
             Network::V4 { source, destination, ttl, ds, dont_fragment } => {
-                let repr = Ipv4Repr {
-                    source,
-                    destination,
-                    protocol: PROTOCOL_UDP,
-                    ttl,
-                    ds,
-                    identification: 0,
-                    dont_fragment,
-                    more_fragments: false,
-                    fragment_offset: 0,
-                    options: Ipv4Options::NONE,
-                    payload_octets: 0,
-                };
-                self.at += repr.emit(self.rest())?;
-                let header = &mut self.octets[at..self.at];
-                put16(header, ipv4::field::TOTAL_LENGTH, 0);
-                put16(header, ipv4::field::CHECKSUM, 0);
-                Ok(Some(checksum::sum(header)))
+                let header = ipv4::udp_header(source, destination, ttl, ds, dont_fragment);
+                self.append(header);
+                Ok(Some(checksum::sum(&header)))
             }
             Network::V6 { source, destination, hop_limit, ds, flow_label } => {
-                let next_header = NEXT_HEADER_UDP;
-                let repr = Ipv6Repr {
-                    source,
-                    destination,
-                    next_header,
-                    hop_limit,
-                    ds,
-                    flow_label,
-                    payload_octets: 0,
-                };
-                self.at += repr.emit(self.rest())?;
+                self.append(ipv6::udp_header(source, destination, hop_limit, ds, flow_label)?);
                 Ok(None)
             }
         }

@@ -11,7 +11,7 @@ use crate::error::WireError;
 use crate::ethernet::EtherType;
 use crate::template::{Ends, OUTER_OCTETS_MAX, Outer, Stack, Writer, put_udp_checksum};
 use crate::udp;
-use crate::vxlan::{VxlanRepr, source_port_of};
+use crate::vxlan::{self, source_port_of};
 
 /// The fields of a frame's packet that the tunnel's headers may copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,7 +96,7 @@ impl TunnelTemplate {
             Ends { source: source_port(addresses, ether_type, packet), destination: outer.vxlan_port };
         let mut writer = Writer::new();
         let stack = writer.stack(outer.ethernet, None, &network, ports)?;
-        writer.at += VxlanRepr { vni: outer.vni }.emit(writer.rest())?;
+        writer.append(vxlan::header(outer.vni));
         let mut octets = [0; OUTER_OCTETS_MAX];
         octets.copy_from_slice(&writer.octets[..OUTER_OCTETS_MAX]);
         Ok(Self { octets, header_octets: writer.at, stack, udp_checksum: outer.udp_checksum })

@@ -11,7 +11,7 @@ use core::ops::Range;
 use crate::checksum::Checksum;
 use crate::error::{Header, WireError};
 use crate::ipv4::PROTOCOL_UDP;
-use crate::octets::{be16, put16, room, split};
+use crate::octets::{be16, put16, split};
 
 /// Octets of the header.
 pub const HEADER_OCTETS: usize = 8;
@@ -104,80 +104,15 @@ impl<'a> UdpDatagram<'a> {
         sum.add(self.octets);
         if sum.folded() == 0xffff { UdpChecksum::Right } else { UdpChecksum::Wrong }
     }
-
-    /// The header's fields.
-    #[must_use]
-    pub fn repr(&self) -> UdpRepr {
-        UdpRepr {
-            source_port: self.source_port(),
-            destination_port: self.destination_port(),
-            payload_octets: self.length() - HEADER_OCTETS as u16,
-            checksum: self.checksum(),
-        }
-    }
 }
 
-/// The fields of a UDP header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UdpRepr {
-    /// Source port.
-    pub source_port: u16,
-    /// Destination port.
-    pub destination_port: u16,
-    /// Octets of payload, at most 65,527.
-    pub payload_octets: u16,
-    /// The checksum field: 0 for none, else as [`UdpRepr::with_checksum`] makes it.
-    pub checksum: u16,
-}
-
-impl UdpRepr {
-    /// Reads the header at the start of `octets`, which must hold the whole datagram.
-    ///
-    /// # Errors
-    /// Those of [`UdpDatagram::new`].
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        Ok(UdpDatagram::new(octets)?.repr())
-    }
-
-    /// This header with length and checksum for `payload` between two addresses of one family.
-    ///
-    /// # Errors
-    /// `TooLong` payload; `Invalid` when the addresses are of two families.
-    pub fn with_checksum(
-        mut self,
-        source: IpAddr,
-        destination: IpAddr,
-        payload: &[u8],
-    ) -> Result<Self, WireError> {
-        let too_long = WireError::TooLong { header: Header::Udp, octets: payload.len() };
-        self.payload_octets = u16::try_from(payload.len()).map_err(|_| too_long)?;
-        self.checksum = 0;
-        let mut header = [0; HEADER_OCTETS];
-        self.emit(&mut header)?;
-        let mut sum = pseudo_header(source, destination, be16(&header, field::LENGTH))
-            .ok_or(WireError::Invalid { header: Header::Udp, field: "pair of address families" })?;
-        sum.add(&header);
-        sum.add(payload);
-        self.checksum = sum.finish_udp();
-        Ok(self)
-    }
-
-    /// Writes the header; returns its 8 octets' count.
-    ///
-    /// # Errors
-    /// `NoRoom`, `TooLong` payload.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let length = (HEADER_OCTETS as u16).checked_add(self.payload_octets).ok_or(WireError::TooLong {
-            header: Header::Udp,
-            octets: HEADER_OCTETS + usize::from(self.payload_octets),
-        })?;
-        let header = room::<HEADER_OCTETS>(out, Header::Udp)?;
-        put16(header, field::SOURCE_PORT, self.source_port);
-        put16(header, field::DESTINATION_PORT, self.destination_port);
-        put16(header, field::LENGTH, length);
-        put16(header, field::CHECKSUM, self.checksum);
-        Ok(HEADER_OCTETS)
-    }
+/// The octets of a header whose length and checksum are 0.
+#[must_use]
+pub fn header(source_port: u16, destination_port: u16) -> [u8; HEADER_OCTETS] {
+    let mut header = [0; HEADER_OCTETS];
+    put16(&mut header, field::SOURCE_PORT, source_port);
+    put16(&mut header, field::DESTINATION_PORT, destination_port);
+    header
 }
 
 /// The sum of the pseudo header before a datagram of `length` octets, if both addresses are of one family.

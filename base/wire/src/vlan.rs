@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use crate::error::{Header, WireError};
 use crate::ethernet::EtherType;
-use crate::octets::{be16, put16, room, split};
+use crate::octets::{be16, put16, split};
 
 /// Octets of tag control information and the EtherType after it.
 pub const HEADER_OCTETS: usize = 4;
@@ -134,40 +134,13 @@ impl<'a> VlanTag<'a> {
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
-
-    /// The tag's fields.
-    #[must_use]
-    pub fn repr(&self) -> VlanRepr {
-        VlanRepr { tci: self.tci(), ether_type: self.ether_type() }
-    }
 }
 
-/// The fields of a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VlanRepr {
-    /// Tag control information.
-    pub tci: Tci,
-    /// EtherType of the tagged payload.
-    pub ether_type: EtherType,
-}
-
-impl VlanRepr {
-    /// Reads the tag at the start of `octets`.
-    ///
-    /// # Errors
-    /// Those of [`VlanTag::new`].
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        Ok(VlanTag::new(octets)?.repr())
-    }
-
-    /// Writes the tag after its TPID; returns its 4 octets' count.
-    ///
-    /// # Errors
-    /// `NoRoom`.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = room::<HEADER_OCTETS>(out, Header::Vlan)?;
-        put16(header, field::TCI, self.tci.to_bits());
-        put16(header, field::ETHER_TYPE, self.ether_type.0);
-        Ok(HEADER_OCTETS)
-    }
+/// The octets of a tag after its TPID; `ether_type` is that of the tagged payload.
+#[must_use]
+pub fn header(tci: Tci, ether_type: EtherType) -> [u8; HEADER_OCTETS] {
+    let mut header = [0; HEADER_OCTETS];
+    put16(&mut header, field::TCI, tci.to_bits());
+    put16(&mut header, field::ETHER_TYPE, ether_type.0);
+    header
 }

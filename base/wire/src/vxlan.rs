@@ -9,14 +9,10 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::error::{Header, WireError};
-use crate::octets::{array, room, split};
+use crate::octets::{array, split};
 
 /// Octets of the header.
 pub const HEADER_OCTETS: usize = 8;
-/// The port that IANA assigned.
-pub const PORT_IANA: u16 = 4789;
-/// The port of Linux's default and of Flannel.
-pub const PORT_LINUX: u16 = 8472;
 
 /// The lowest source port of a tunnel (RFC 7348 5: the dynamic range).
 pub const SOURCE_PORT_MIN: u16 = 49_152;
@@ -89,42 +85,13 @@ impl<'a> VxlanPacket<'a> {
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
-
-    /// The header's fields.
-    #[must_use]
-    pub fn repr(&self) -> VxlanRepr {
-        VxlanRepr { vni: self.vni() }
-    }
 }
 
-/// The fields of a VXLAN header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VxlanRepr {
-    /// Network identifier.
-    pub vni: Vni,
-}
-
-impl VxlanRepr {
-    /// Reads the header at the start of `octets`.
-    ///
-    /// # Errors
-    /// Those of [`VxlanPacket::new`].
-    pub fn parse(octets: &[u8]) -> Result<Self, WireError> {
-        Ok(VxlanPacket::new(octets)?.repr())
-    }
-
-    /// Writes the header; returns its 8 octets' count.
-    ///
-    /// # Errors
-    /// `NoRoom`.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = room::<HEADER_OCTETS>(out, Header::Vxlan)?;
-        let [_, vni @ ..] = self.vni.0.to_be_bytes();
-        *header = [0; HEADER_OCTETS];
-        header[field::FLAGS] = FLAG_I;
-        header[field::VNI].copy_from_slice(&vni);
-        Ok(HEADER_OCTETS)
-    }
+/// The octets of a header.
+#[must_use]
+pub const fn header(vni: Vni) -> [u8; HEADER_OCTETS] {
+    let [_, high, middle, low] = vni.0.to_be_bytes();
+    [FLAG_I, 0, 0, 0, high, middle, low, 0]
 }
 
 /// The source port of a tunnel for the flow that `parts` name: a flow keeps its path through the underlay, and different flows spread

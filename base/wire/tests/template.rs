@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fast path against a slow one: headers from the Reprs, checksums summed word by word over the whole frame.
+//! The fast path against a slow one: headers one by one, lengths and checksums summed word by word over the whole frame.
 
 mod common;
 
@@ -18,11 +18,9 @@ fn slow(
 ) -> Vec<u8> {
     let inner = slow_stack(repr.ethernet, repr.vlan, &repr.network, repr.udp, identification, true, payload);
     let (Some(outer), Some(ports)) = (&repr.outer, tunnel_ports) else { return inner };
-    let mut tunnelled = vec![0; 8];
-    VxlanRepr { vni: outer.vni }.emit(&mut tunnelled).expect("room");
-    tunnelled.extend_from_slice(&inner);
-    let dscp = if outer.dscp_inherit { repr.network.ds().dscp() } else { outer.network.ds().dscp() };
-    let network = outer.network.with_ds(DsField::new(dscp, repr.network.ds().ecn()));
+    let tunnelled = [&vxlan::header(outer.vni)[..], &inner].concat();
+    let dscp = if outer.dscp_inherit { repr.network.ds().0 } else { outer.network.ds().0 } >> 2;
+    let network = outer.network.with_ds(DsField(dscp << 2 | repr.network.ds().0 & 3));
     slow_stack(outer.ethernet, None, &network, ports, identification, outer.udp_checksum, &tunnelled)
 }
 
@@ -35,14 +33,10 @@ fn slow_stack(
     udp_checksum: bool,
     payload: &[u8],
 ) -> Vec<u8> {
-    let payload_octets = u16::try_from(payload.len()).expect("short");
-    let udp_octets = payload_octets + 8;
+    let udp_octets = 8 + u16::try_from(payload.len()).expect("short");
     let (pseudo, ip, network_type) = slow_network(network, udp_octets, identification);
-    let mut udp = vec![0; 8];
-    let (source_port, destination_port) = (ports.source, ports.destination);
-    let repr = UdpRepr { source_port, destination_port, payload_octets, checksum: 0 };
-    repr.emit(&mut udp).expect("room");
-    udp.extend_from_slice(payload);
+    let mut udp = [&udp::header(ports.source, ports.destination)[..], payload].concat();
+    udp[4..6].copy_from_slice(&udp_octets.to_be_bytes());
     if udp_checksum {
         let checksum = match !naive_sum(&[&pseudo[..], &udp].concat()) {
             0 => 0xffff,
@@ -50,15 +44,10 @@ fn slow_stack(
         };
         udp[6..8].copy_from_slice(&checksum.to_be_bytes());
     }
-    let mut link = vec![0; 18];
     let ether_type = if vlan.is_some() { EtherType::VLAN } else { network_type };
-    let repr = EthernetRepr { destination: ethernet.destination, source: ethernet.source, ether_type };
-    let mut link_octets = repr.emit(&mut link).expect("room");
-    if let Some(tci) = vlan {
-        link_octets +=
-            VlanRepr { tci, ether_type: network_type }.emit(&mut link[link_octets..]).expect("room");
-    }
-    [&link[..link_octets], &ip, &udp].concat()
+    let link = ethernet::header(ethernet.destination, ethernet.source, ether_type);
+    let tag = vlan.map(|tci| vlan::header(tci, network_type));
+    [&link[..], tag.as_ref().map_or(&[], |tag| &tag[..]), &ip, &udp].concat()
 }
 
 /// Pseudo header, IP header and EtherType.
@@ -66,33 +55,19 @@ fn slow_network(network: &Network, udp_octets: u16, identification: u16) -> (Vec
     let [high, low] = udp_octets.to_be_bytes();
     match *network {
         Network::V4 { source, destination, ttl, ds, dont_fragment } => {
-            let repr = Ipv4Repr {
-                source,
-                destination,
-                protocol: 17,
-                ttl,
-                ds,
-                identification: if dont_fragment { 0 } else { identification },
-                dont_fragment,
-                more_fragments: false,
-                fragment_offset: 0,
-                options: Ipv4Options::NONE,
-                payload_octets: udp_octets,
-            };
-            let mut header = vec![0; 20];
-            repr.emit(&mut header).expect("room");
-            header[10..12].fill(0);
+            let mut header = ipv4::udp_header(source, destination, ttl, ds, dont_fragment).to_vec();
+            header[2..4].copy_from_slice(&(20 + udp_octets).to_be_bytes());
+            let identification = if dont_fragment { 0 } else { identification };
+            header[4..6].copy_from_slice(&identification.to_be_bytes());
             let checksum = !naive_sum(&header);
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
             let pseudo = [&source.octets()[..], &destination.octets(), &[0, 17, high, low]].concat();
             (pseudo, header, EtherType::IPV4)
         }
         Network::V6 { source, destination, hop_limit, ds, flow_label } => {
-            let payload_octets = udp_octets;
-            let repr =
-                Ipv6Repr { source, destination, next_header: 17, hop_limit, ds, flow_label, payload_octets };
-            let mut header = vec![0; 40];
-            repr.emit(&mut header).expect("room");
+            let header = ipv6::udp_header(source, destination, hop_limit, ds, flow_label);
+            let mut header = header.expect("20 bits").to_vec();
+            header[4..6].copy_from_slice(&udp_octets.to_be_bytes());
             let tail = [0, 0, high, low, 0, 0, 0, 17];
             let pseudo = [&source.octets()[..], &destination.octets(), &tail].concat();
             (pseudo, header, EtherType::IPV6)
