@@ -42,7 +42,8 @@ case ${1:-} in
         out=$(absolute "$2")
         mkdir -p "$out"
         shopt -s nullglob
-        for program in cmd/*/; do go build -ldflags '-s -w' -o "$out/" "./$program"; done
+        # Without gRPC's tracing, which would link and start an HTTP server and its templates.
+        for program in cmd/*/; do go build -tags grpcnotrace -ldflags '-s -w' -o "$out/" "./$program"; done
         ;;
     generate) build_tools && generate ;;
     lint) lint ;;

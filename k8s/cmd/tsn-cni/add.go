@@ -49,8 +49,6 @@ type addition struct {
 	routes    []*net.IPNet
 	link      *podlink.Link
 
-	version func() error // waits for the check of ktsnd's version, which ask began
-
 	// By attach, for finish.
 	printed types.Result
 	commit  func() error
@@ -96,34 +94,20 @@ func stateFault(directory cnistate.Directory, err error) error {
 
 // run does all steps of ADD. It takes back what it has done when it fails.
 func (a *addition) run(ctx context.Context) error {
-	a.daemon = nodeapi.New(nodeapi.RunDir(a.conf.RunDir))
-	if a.daemon.Present() {
-		a.askVersion(ctx, true)
-	}
+	a.daemon = daemonAt(nodeapi.RunDir(a.conf.RunDir))
 	if err := a.prepareState(ctx); err != nil {
 		return err
 	}
-	if a.version == nil { // ktsnd may be restarting; without it ADD begins nothing
-		a.askVersion(ctx, a.daemon.Present())
-		if err := a.version(); err != nil {
-			return err
-		}
+	if err := compatible(ctx, a.daemon); err != nil { // without ktsnd ADD begins nothing
+		return err
 	}
-	err := a.reserve(ctx)
-	if err != nil {
+	if err := a.reserve(ctx); err != nil {
 		return err
 	}
 	a.state.Unattached = true
 	for _, step := range steps {
 		testKillPoint("before " + step.name)
-		if step.name == "attachment" {
-			err = a.version()
-			a.state.Unattached = err != nil
-		}
-		if err == nil {
-			err = step.do(a, ctx)
-		}
-		if err != nil {
+		if err := step.do(a, ctx); err != nil {
 			return withUndo(err, undo(ctx, a.directory, a.state))
 		}
 	}
@@ -141,23 +125,17 @@ func begin(call func() error) func() error {
 	return sync.OnceValue(func() error { return <-done })
 }
 
-// askVersion begins the check of ktsnd's version, which goes on while ADD makes the interface.
-func (a *addition) askVersion(ctx context.Context, isPresent bool) {
-	a.version = begin(func() error { return compatible(ctx, a.daemon, isPresent) })
+// daemonAt returns a client of ktsnd that gives up soon where ktsnd does not listen.
+func daemonAt(runDir string) *nodeapi.Daemon {
+	daemon := nodeapi.New(runDir)
+	daemon.AbsencePatience = absencePatience
+	return daemon
 }
 
-func compatible(ctx context.Context, daemon *nodeapi.Daemon, isPresent bool) error {
-	ctx, cancel := patient(ctx, isPresent, versionPatience)
+func compatible(ctx context.Context, daemon *nodeapi.Daemon) error {
+	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
 	return daemon.Compatible(ctx)
-}
-
-// patient limits a call: to `most` where ktsnd listens, else to the time that its restart takes.
-func patient(ctx context.Context, isPresent bool, most time.Duration) (context.Context, context.CancelFunc) {
-	if !isPresent {
-		most = absencePatience
-	}
-	return context.WithTimeout(ctx, most)
 }
 
 // reserve writes the state file before the first step; from here on the interface counts.
@@ -355,6 +333,7 @@ func (a *addition) attach(ctx context.Context) error {
 		_, err := a.daemon.Attach(ctx, &nodeapi.AttachRequest{Attachment: attachment.JSON()})
 		return err
 	}
+	a.state.Unattached = false
 	attached := begin(call)
 	// ADD prepares its result while ktsnd works.
 	finished := a.prepare()

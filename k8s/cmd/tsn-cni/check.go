@@ -105,7 +105,7 @@ func missing(err error) error {
 }
 
 func checkAttachment(ctx context.Context, state *cnistate.State) error {
-	daemon := nodeapi.New(state.RunDir)
+	daemon := daemonAt(state.RunDir)
 	defer daemon.Close()
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
@@ -154,9 +154,9 @@ func status(args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(context.Background(), versionPatience)
 	defer cancel()
 	runDir := nodeapi.RunDir(conf.RunDir)
-	daemon := nodeapi.New(runDir)
+	daemon := daemonAt(runDir)
 	defer daemon.Close()
-	if err := compatible(ctx, daemon, daemon.Present()); err != nil {
+	if err := compatible(ctx, daemon); err != nil {
 		return failure(codeUnavailable, "%v", err)
 	}
 	directory := cnistate.Open(conf.StateDir)

@@ -87,11 +87,7 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 
 // detachGuessed detaches where ktsnd runs. Without ktsnd nothing is owed: most likely there never was an attachment.
 func detachGuessed(ctx context.Context, state *cnistate.State) {
-	daemon := nodeapi.New(state.RunDir)
-	defer daemon.Close()
-	if daemon.Present() {
-		_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir})
-	}
+	_ = detach(ctx, cnistate.Owed{Attachment: state.Attachment, RunDir: state.RunDir}, 0)
 }
 
 // GuessedIPAM is where addresses may have come from. Host-local without ranges gets some, as its DEL looks for the container alone but asks for

@@ -37,7 +37,7 @@ var testKillPoint = func(string) {}
 // not listen: it may be restarting, which takes milliseconds.
 const (
 	detachPatience  = 25 * time.Second
-	absencePatience = 300 * time.Millisecond
+	absencePatience = 500 * time.Millisecond
 )
 
 // undo takes back all steps in reverse order. It goes on after an error. It removes the state file last, and only when nothing is left.
@@ -76,7 +76,7 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 	owed := cnistate.Owed{
 		ContainerID: state.ContainerID, IfName: state.IfName, Attachment: state.Attachment, RunDir: state.RunDir,
 	}
-	if err := detach(ctx, owed); nodeapi.IsAbsent(err) {
+	if err := detach(ctx, owed, absencePatience); nodeapi.IsAbsent(err) {
 		return directory.Owe(owed)
 	} else if err != nil {
 		return err
@@ -85,10 +85,11 @@ func undoAttachment(ctx context.Context, directory cnistate.Directory, state *cn
 	return nil
 }
 
-func detach(ctx context.Context, attachment cnistate.Owed) error {
+func detach(ctx context.Context, attachment cnistate.Owed, absence time.Duration) error {
 	daemon := nodeapi.New(attachment.RunDir)
+	daemon.AbsencePatience = absence
 	defer daemon.Close()
-	ctx, cancel := patient(ctx, daemon.Present(), detachPatience)
+	ctx, cancel := context.WithTimeout(ctx, detachPatience)
 	defer cancel()
 	_, err := daemon.Detach(ctx, &nodeapi.DetachRequest{Name: attachment.Attachment})
 	if nodeapi.CodeOf(err) == codes.NotFound {
@@ -124,7 +125,7 @@ func pay(ctx context.Context, directory cnistate.Directory, owed cnistate.Owed, 
 			return true
 		}
 	}
-	err := detach(ctx, owed)
+	err := detach(ctx, owed, absencePatience)
 	if err == nil {
 		directory.Settled(owed)
 	}

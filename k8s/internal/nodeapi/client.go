@@ -10,12 +10,11 @@ package nodeapi
 import (
 	"cmp"
 	"context"
-	"errors"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -48,6 +47,9 @@ const Patience = 10 * time.Second
 // Daemon is a client of one ktsnd. It is safe for concurrent use.
 type Daemon struct {
 	NodeClient
+	// AbsencePatience limits how long a call waits for a ktsnd that takes no connection; New sets no limit. Where it is 0 the call tries once.
+	AbsencePatience time.Duration
+
 	connection *grpc.ClientConn
 	socket     string
 	// Error of the last attempt to connect; nil after a success. gRPC itself keeps only its text.
@@ -59,7 +61,7 @@ const replyMax = 128 << 20
 
 // New makes a client of the ktsnd with that run directory. The first call connects.
 func New(runDir string) *Daemon {
-	client := &Daemon{socket: filepath.Join(runDir, SocketName)}
+	client := &Daemon{AbsencePatience: math.MaxInt64, socket: filepath.Join(runDir, SocketName)}
 	connection, err := grpc.NewClient("passthrough:///ktsnd",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(client.dial),
@@ -107,9 +109,11 @@ func (d *Daemon) unary(ctx context.Context, method string, request, reply any, c
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
+	begin := time.Now()
 	for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
 		err := invoke(ctx, method, request, reply, connection, options...)
-		if status.Code(err) != codes.Unavailable || !wait(ctx, pause) {
+		isAbsent := d.unreached.Load() != nil && time.Since(begin) >= d.AbsencePatience
+		if status.Code(err) != codes.Unavailable || isAbsent || !wait(ctx, pause) {
 			return d.explain(method, err)
 		}
 		connection.ResetConnectBackoff()
@@ -120,25 +124,6 @@ func (d *Daemon) stream(ctx context.Context, description *grpc.StreamDesc, conne
 	begin grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := begin(ctx, description, connection, method, options...)
 	return stream, d.explain(method, err)
-}
-
-// busyPatience is how long a full queue of callers may last: ktsnd takes a caller within milliseconds.
-const busyPatience = 500 * time.Millisecond
-
-// Present is true when a process listens at ktsnd's socket now and takes a caller.
-func (d *Daemon) Present() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), busyPatience)
-	defer cancel()
-	for {
-		connection, err := d.dial(ctx, "")
-		if err == nil {
-			connection.Close()
-			return true
-		}
-		if !errors.Is(err, syscall.EAGAIN) || !wait(ctx, pauseMin) {
-			return false
-		}
-	}
 }
 
 // wait is false when the context ends before the pause does.

@@ -12,9 +12,10 @@
 package podlink
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"syscall"
 
@@ -98,8 +99,7 @@ func open(path string) (*ends, error) {
 
 // RandomMAC is a locally administered address of one station.
 func RandomMAC() net.HardwareAddr {
-	mac := make(net.HardwareAddr, 6)
-	rand.Read(mac) // never fails (crypto/rand)
+	mac := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	mac[0] = mac[0]&0xfc | 0x02
 	return mac
 }
