@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scheduling and memory of this process: what neither std nor rustix offers.
+//! Scheduling and memory of this process, a socket's namespace, readiness: what neither std nor rustix nor tokio's safe
+//! part offers.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use ktsn_time::Nanos;
+use tokio::io::unix::AsyncFd;
 
 /// Gives the calling thread SCHED_FIFO with `priority`; 0 leaves it as it is.
 pub(crate) fn set_fifo(priority: u32) -> io::Result<()> {
@@ -23,6 +26,31 @@ pub(crate) fn set_fifo(priority: u32) -> io::Result<()> {
 pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
     // SAFETY: only the network namespace is left; descriptors stay shared with the other threads.
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
+}
+
+/// SO_NETNS_COOKIE: which network namespace a socket belongs to; unique until the next boot.
+pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie: u64 = 0;
+    let mut octets = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: `cookie` and `octets` are valid for writes of the sizes told and live through the call; the descriptor
+    // is borrowed, so it is open.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut octets,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Readiness of a descriptor, told by the current runtime.
+pub(crate) fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: `OwnedFd` owns an open descriptor and gives it out by reference only, so it is neither closed nor
+    // replaced while registered.
+    unsafe { AsyncFd::register(descriptor) }.map_err(Into::into)
 }
 
 /// Timers of the calling thread end at their time, not up to 50 µs later.

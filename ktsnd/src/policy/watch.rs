@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rtnetlink::packet_core::NetlinkBuffer;
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -24,7 +25,7 @@ use tracing::warn;
 
 use super::read::{Read, Wanted, has_older_tables};
 use super::{Rule, Seen};
-use crate::tables;
+use crate::sys;
 
 /// NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h) as a bit.
 const GROUP_NFTABLES: u32 = 1 << 6;
@@ -191,18 +192,16 @@ async fn changes(socket: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// Whether one of these messages is about a rule, a chain or a table.
+/// Whether one of these messages is about a rule, a chain or a table; on doubt it is.
 fn concerns_rules(mut messages: &[u8]) -> bool {
-    while let Some((length, rest)) = messages.split_first_chunk::<4>() {
-        let length = u32::from_ne_bytes(*length) as usize;
-        let Some(kind) = rest.first_chunk::<2>().map(|kind| u16::from_ne_bytes(*kind)) else { return true };
+    while !messages.is_empty() {
+        let Ok(message) = NetlinkBuffer::new_checked(messages) else { return true };
+        let kind = message.message_type();
         if kind >> 8 == SUBSYSTEM_NFTABLES && !NO_RULES.contains(&(kind & 0xff)) {
             return true;
         }
-        if length < 16 {
-            return true; // no message: on doubt look
-        }
-        messages = messages.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let next = (message.length() as usize).next_multiple_of(4);
+        messages = messages.get(next..).unwrap_or_default();
     }
     false
 }
@@ -212,7 +211,7 @@ fn subscribe() -> io::Result<AsyncFd<OwnedFd>> {
     let socket =
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUP_NFTABLES))?;
-    tables::readiness(socket)
+    sys::readiness(socket)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The readers of the kernel's netlink messages for fuzz targets.
 
-pub use super::snapshot::fuzzing::{Layout, layout};
-pub use super::xfrm::fuzzing::policies;
+pub use super::kernel::snapshot::fuzzing::{Layout, layout};
+pub use super::kernel::xfrm::fuzzing::policies;

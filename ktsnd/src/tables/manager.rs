@@ -11,9 +11,12 @@ use ktsn_resolve::{AttachmentIndex, NextHop, Tables};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::namespace::Entered;
-use super::state::{TablesState, Wake};
-use super::{Added, AttachmentSpec, Event, OverlayNews, TablesError};
+use super::assembly::state::{TablesState, Wake};
+use super::error::TablesError;
+use super::kernel::namespace::Entered;
+use super::news::{Added, Event, OverlayNews};
+use super::overlay::overlays::PeersOf;
+use super::spec::AttachmentSpec;
 use crate::config::VxlanPeer;
 use crate::policy::{self, Restriction};
 
@@ -24,7 +27,7 @@ const SHARE: u32 = 5;
 const COALESCE: Duration = Duration::from_millis(20);
 /// How often namespaces' paths are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often neighbours that nobody confirms are probed.
+/// How often neighbours without confirmation are probed.
 const PROBE: Duration = Duration::from_secs(5);
 /// When to try again what the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -32,22 +35,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Commands that wait at most.
 const COMMANDS_MAX: usize = 1024;
 
-/// Whose peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PeersOf {
-    /// Those of one attachment.
-    Attachment(AttachmentIndex),
-    /// Those of every attachment whose overlay has this network identifier.
-    Vni(u32),
-}
-
-enum Command {
-    Add(Box<AttachmentSpec>, Option<Entered>, oneshot::Sender<Result<Added, TablesError>>),
-    Remove(AttachmentIndex, oneshot::Sender<()>),
-    Neighbour(AttachmentIndex, NextHop),
-    Peers(PeersOf, Vec<VxlanPeer>, oneshot::Sender<Vec<OverlayNews>>),
-    Restrict(Vec<(AttachmentIndex, Arc<Restriction>)>, oneshot::Sender<Option<Arc<Tables>>>),
-}
+/// A step of the task; it answers by itself.
+type Command = Box<dyn FnOnce(&mut TablesState) + Send>;
 
 /// Keeps the tables; ends when it is dropped.
 #[derive(Debug)]
@@ -84,38 +73,32 @@ impl Manager {
         self.add_entered(spec, None).await
     }
 
-    /// The same, where somebody has been in the pod's namespace already.
+    /// Adds an attachment whose namespace was entered already.
     pub(crate) async fn add_entered(
         &self,
         spec: AttachmentSpec,
         entered: Option<Entered>,
     ) -> Result<Added, TablesError> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Add(Box::new(spec), entered, answer)).await;
-        answered.await.unwrap_or(Err(TablesError::Ended))
+        self.call(move |state| state.add(spec, entered)).await.unwrap_or(Err(TablesError::Ended))
     }
 
     /// Removes an attachment; when this returns, nothing is held in its namespace any more.
     pub async fn remove(&self, index: AttachmentIndex) {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Remove(index, answer)).await;
         // A task that has ended holds nothing either.
-        let _ = answered.await;
+        let _ = self.call(move |state| state.remove(index)).await;
     }
 
     /// Makes the kernel resolve a neighbour and keeps it fresh as long as the attachment stands. Where too much waits already it
     /// is left out: a worker asks again as long as frames need it.
     pub fn ensure_neighbour(&self, index: AttachmentIndex, next_hop: NextHop) {
-        let _ = self.commands.try_send(Command::Neighbour(index, next_hop));
+        let _ = self.commands.try_send(Box::new(move |state| state.ensure_neighbour(index, next_hop)));
     }
 
     /// Replaces the peers that were given before; none: forgets them. In force when this returns, with all overlays as
     /// they are then. An attachment's go with it.
     pub async fn set_peers(&self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Peers(of, peers, answer)).await;
-        // A task that has ended serves nobody.
-        answered.await.unwrap_or_default()
+        // A task that has ended serves no attachment.
+        self.call(move |state| state.set_peers(of, peers)).await.unwrap_or_default()
     }
 
     /// Says what network policies leave of these attachments' short cuts; answers the newest tables.
@@ -123,15 +106,21 @@ impl Manager {
         &self,
         restrictions: Vec<(AttachmentIndex, Arc<Restriction>)>,
     ) -> Option<Arc<Tables>> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Restrict(restrictions, answer)).await;
-        // A task that has ended serves nobody.
-        answered.await.unwrap_or_default()
+        // A task that has ended serves no attachment.
+        self.call(move |state| state.restrict(restrictions)).await.flatten()
     }
 
-    async fn send(&self, command: Command) {
+    /// Has the task take a step; what the step returned, `None`: the task has ended.
+    async fn call<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut TablesState) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        // Where the caller is gone, the answer is dropped.
+        let command = move |state: &mut TablesState| drop(answer.send(step(state)));
         // The task ends only after its last Manager.
-        let _ = self.commands.send(command).await;
+        let _ = self.commands.send(Box::new(command)).await;
+        answered.await.ok()
     }
 }
 
@@ -144,7 +133,7 @@ async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<Command>, mut rul
         let due = refresh_at.unwrap_or_else(Instant::now);
         tokio::select! {
             command = inbox.recv() => match command {
-                Some(command) => execute(&mut state, command),
+                Some(command) => command(&mut state),
                 None => return,
             },
             wake = state.wake() => match wake {
@@ -166,25 +155,5 @@ async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<Command>, mut rul
         if state.is_behind() {
             refresh_at.get_or_insert_with(|| not_before.max(Instant::now() + GATHER));
         }
-    }
-}
-
-fn execute(state: &mut TablesState, command: Command) {
-    // Who asked may have gone; then nobody reads the answer.
-    match command {
-        Command::Add(spec, entered, answer) => {
-            let _ = answer.send(state.add(*spec, entered));
-        }
-        Command::Remove(index, answer) => {
-            state.remove(index);
-            let _ = answer.send(());
-        }
-        Command::Peers(of, peers, answer) => {
-            let _ = answer.send(state.set_peers(of, peers));
-        }
-        Command::Restrict(restrictions, answer) => {
-            let _ = answer.send(state.restrict(restrictions));
-        }
-        Command::Neighbour(index, next_hop) => state.ensure_neighbour(index, next_hop),
     }
 }

@@ -10,8 +10,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use super::super::AttachmentSpec;
-use super::super::{TablesError, default_uplink, sys};
+use super::super::{TablesError, default_uplink};
 use super::place::{INDEX, Place, Seen, ip, ip_batch, ip_json, path_of};
+use crate::sys;
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)

@@ -49,8 +49,8 @@ fn without_inotify_it_is_noticed_as_well() {
             .unwrap();
         let path = std::path::PathBuf::from(format!("/proc/{}/ns/net", child.id()));
         let there = |path: &std::path::Path| {
-            super::super::namespace::Identity::of(path).ok()
-                == super::super::namespace::Identity::of(&path_of(&place.pod)).ok()
+            super::super::kernel::namespace::Identity::of(path).ok()
+                == super::super::kernel::namespace::Identity::of(&path_of(&place.pod)).ok()
         };
         while !there(&path) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -123,7 +123,7 @@ fn a_namespace_that_the_path_does_not_lead_to_is_not_used() {
     Place::run(async |place, seen: Seen| {
         // The node's own, where the pod's interface is not.
         let elsewhere = crate::tables::Entered::here().unwrap();
-        let expected = super::super::namespace::open(&path_of(&place.pod)).unwrap();
+        let expected = super::super::kernel::namespace::open(&path_of(&place.pod)).unwrap();
         let added = seen.manager.add_entered(place.spec(), Some(elsewhere)).await.unwrap();
         assert_eq!(added.netns_cookie, expected.cookie);
         seen.manager.remove(place.spec().index).await;

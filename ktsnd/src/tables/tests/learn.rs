@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use ktsn_model::DropReason;
 use ktsn_resolve::{Egress, Flow, Overlay, Refusal, Resolved, resolve};
 
-use super::super::manager::PeersOf;
-use super::super::{AttachmentSpec, OverlayState, Source};
+use super::super::{AttachmentSpec, OverlayState, PeersOf, Source};
 use super::place::{INDEX, Place, Seen, bridge, bridge_batch, ip, ip_batch};
 use crate::config::VxlanPeer;
 

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The state of the tables' task: namespaces watched, attachments built, tables published.
+//!
+//! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
+//! to a dump.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::Poll;
+
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, TableError, Tables};
+
+use super::filter::Filter;
+use super::pod::{self, Pod};
+use super::uplinks::Uplinks;
+use super::{attachment, given};
+use crate::config::VxlanPeer;
+use crate::policy::{Restriction, Rule};
+use crate::tables::error::TablesError;
+use crate::tables::kernel::namespace::{Entered, Identity};
+use crate::tables::kernel::netlink::Netlink;
+use crate::tables::kernel::space::Space;
+use crate::tables::kernel::watch::Watch;
+use crate::tables::kernel::xfrm::Policies;
+use crate::tables::news::{Added, Event, OverlayNews};
+use crate::tables::overlay::overlays::{self, Overlays, PeersOf};
+use crate::tables::overlay::state::OverlayState;
+use crate::tables::spec::AttachmentSpec;
+
+/// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
+const WANTED_MAX: usize = 64;
+
+/// Why the task was woken.
+pub(crate) enum Wake {
+    /// Something was announced.
+    Changed,
+    /// A file went away beside a namespace's path.
+    PathGone,
+}
+
+struct Attached {
+    spec: AttachmentSpec,
+    interface: u32,
+    tables: Option<Arc<AttachmentTables>>,
+    wanted: VecDeque<(Side, IpAddr)>,
+    warned: Option<String>,
+    /// A warning named addresses that are not given.
+    has_warned_of_addresses: bool,
+}
+
+/// An attachment's tables, and its overlay to show.
+type Assembled = (AttachmentTables, Option<OverlayState>);
+
+/// The attached interfaces of each namespace, by its cookie.
+type Interfaces = BTreeMap<u64, Vec<u32>>;
+
+/// The state of the tables' task: what it knows of the host, of pods and of attachments, and what it published last.
+pub(crate) struct TablesState {
+    report: Box<dyn Fn(Event) + Send>,
+    host: Space,
+    pods: BTreeMap<PathBuf, Pod>,
+    attached: BTreeMap<u16, Attached>,
+    overlays: Overlays,
+    policies: Policies,
+    filter: Filter,
+    uplinks: Uplinks,
+    /// Others were attached, or could not be, while the host changed: all attachments are built again in a moment.
+    is_stale: bool,
+    watch: Option<Watch>,
+    published: Option<Arc<Tables>>,
+}
+
+impl TablesState {
+    pub(crate) fn new(report: Box<dyn Fn(Event) + Send>) -> Result<Self, TablesError> {
+        let netlink = Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let host = Space::own(netlink)?;
+        let watch = Watch::new().map_err(|error| {
+            report(Event::Warning(format!("inotify: {error}; removed namespaces are noticed within 250 ms")));
+        });
+        let policies = Policies::open().unwrap_or_else(|error| {
+            report(Event::Warning(format!(
+                "IPsec policies cannot be read ({error}): overlays are left to the kernel but where \
+                 allow_policy_bypass = true"
+            )));
+            Policies::unknown()
+        });
+        Ok(Self {
+            report,
+            host,
+            pods: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            overlays: Overlays::default(),
+            policies,
+            filter: Filter::default(),
+            uplinks: Uplinks::default(),
+            is_stale: false,
+            watch: watch.ok(),
+            published: None,
+        })
+    }
+
+    /// Waits until something changed somewhere.
+    pub(crate) async fn wake(&mut self) -> Wake {
+        std::future::poll_fn(|context| {
+            // Each is polled, so that each knows whom to wake.
+            let mut changed =
+                self.host.socket.poll(context).is_ready() | self.policies.poll(context).is_ready();
+            for pod in self.pods.values_mut() {
+                changed |= pod.space.socket.poll(context).is_ready();
+            }
+            let gone = self.watch.as_mut().is_some_and(|watch| watch.poll(context).is_ready());
+            match (gone, changed) {
+                (true, _) => Poll::Ready(Wake::PathGone),
+                (false, true) => Poll::Ready(Wake::Changed),
+                (false, false) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Whether something was announced that no dump, or not every table, has shown yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_stale
+            || self.policies.is_behind()
+            || self.host.is_behind()
+            || self.pods.values().any(|pod| pod.space.is_behind())
+    }
+
+    /// Dumps what changed and publishes what follows from it; false when the kernel refused.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let mut is_whole = true;
+        let mut changed = |refreshed: Result<bool, String>, otherwise: bool| {
+            refreshed.unwrap_or_else(|error| {
+                (self.report)(Event::Warning(error));
+                is_whole = false;
+                otherwise
+            })
+        };
+        // Policies that cannot be read cover everything.
+        let policies = self.policies.refresh().map_err(|error| format!("IPsec policies: {error}"));
+        let mut host_changed = changed(policies, true) | std::mem::take(&mut self.is_stale);
+        host_changed |= changed(self.host.refresh().map_err(|error| error.to_string()), false);
+        let mut pods = BTreeSet::new();
+        for (path, pod) in &mut self.pods {
+            if changed(pod.space.refresh().map_err(|error| error.to_string()), false) {
+                pods.insert(path.clone());
+            }
+        }
+        if host_changed {
+            self.learn();
+        }
+        if host_changed || !pods.is_empty() {
+            self.rebuild(|spec| host_changed || pods.contains(&spec.attachment.netns));
+        }
+        is_whole
+    }
+
+    /// Takes over what the node's snapshot shows of the devices that attachments learn from.
+    fn learn(&mut self) {
+        let specs = self.attached.values().map(|attached| &attached.spec);
+        self.overlays.learn(specs, &self.host.snapshot);
+    }
+
+    /// See [`crate::tables::Manager::set_peers`].
+    pub(crate) fn set_peers(&mut self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
+        self.overlays.give(of, peers);
+        self.rebuild(|spec| spec.attachment.overlay.routed().is_some());
+        self.overlays.shown()
+    }
+
+    /// Whether the node's packet filter may have a say about any attachment.
+    pub(crate) fn wants_rules(&self) -> bool {
+        let concerns = |attached: &Attached| {
+            attached.tables.as_ref().is_some_and(|of| Filter::concerns(&attached.spec, of))
+        };
+        self.attached.values().any(concerns)
+    }
+
+    /// The rules of the node's packet filter are others. `is_whole`: all of them could be read.
+    pub(crate) fn set_rules(&mut self, rules: Arc<Vec<Rule>>, is_whole: bool) {
+        self.filter.set(rules);
+        self.rebuild(|spec| !spec.attachment.allow_policy_bypass);
+        if is_whole {
+            (self.report)(Event::RulesRead);
+        }
+    }
+
+    /// Makes the tables of the attachments that are `concerned` again; those whose interface is gone end here.
+    fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
+        let (mut differs, mut ended) = (false, Vec::new());
+        let interfaces = self.interfaces();
+        let mut all = std::mem::take(&mut self.attached);
+        for attached in all.values_mut().filter(|attached| concerned(&attached.spec)) {
+            match self.follow(attached, &interfaces) {
+                Some(is_other) => differs |= is_other,
+                None => ended.push(attached.spec.index),
+            }
+        }
+        self.attached = all;
+        if !ended.is_empty() {
+            self.end(&ended);
+        } else if differs {
+            self.publish();
+        }
+    }
+
+    /// Makes the tables of one attachment again; whether they are others now. `None`: its interface is gone.
+    fn follow(&mut self, attached: &mut Attached, interfaces: &Interfaces) -> Option<bool> {
+        let spec = &mut attached.spec;
+        let device =
+            self.pods.get(&spec.attachment.netns)?.space.snapshot.devices.get(&attached.interface)?;
+        if device.name != spec.interface {
+            let (path, old) = (spec.attachment.netns.display(), &spec.interface);
+            (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
+            spec.interface.clone_from(&device.name);
+        }
+        let mut warning = None;
+        if self.host.snapshot.device(&spec.uplink).is_none() {
+            warning = Some(format!("uplink {}: no such device; nothing leaves by it", spec.uplink));
+        }
+        let assembled = self.assemble(spec, attached.interface, interfaces);
+        let assembled =
+            assembled.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
+        if warning != attached.warned {
+            if let Some(text) = &warning {
+                (self.report)(Event::Warning(text.clone()));
+            }
+            attached.warned = warning;
+        }
+        Some(self.accept(attached, assembled))
+    }
+
+    /// The tables of `spec`, whose interface has the number `interface` in its namespace. Attaching and every change make
+    /// them by these steps.
+    fn assemble(
+        &mut self,
+        spec: &AttachmentSpec,
+        interface: u32,
+        interfaces: &Interfaces,
+    ) -> Result<Assembled, TablesError> {
+        let pod = self.pods.get_mut(&spec.attachment.netns).ok_or(TablesError::Ended)?;
+        pod.find_number(spec, &mut self.host);
+        let attached = interfaces.get(&pod.cookie).map_or(&[][..], Vec::as_slice);
+        let others: Vec<u32> = attached.iter().copied().filter(|other| *other != interface).collect();
+        let inputs = self.overlays.inputs(spec, &self.policies);
+        let (tables, overlay) =
+            attachment::tables(spec, interface, &others, pod, &self.host, &mut self.uplinks, inputs)?;
+        Ok((self.filter.apply(spec, tables)?, overlay))
+    }
+
+    /// Puts what was assembled in force, `None`: nothing; shows what is new of it. Whether the tables are others now.
+    fn accept(&mut self, attached: &mut Attached, assembled: Option<Assembled>) -> bool {
+        let (spec, report) = (&attached.spec, &*self.report);
+        let (tables, overlay) = assembled.unzip();
+        self.overlays.show(spec.index.0, overlay.flatten(), report);
+        self.filter.show(spec.index.0, &spec.place(), report);
+        if !attached.has_warned_of_addresses
+            && let Some(text) = tables.as_ref().and_then(|tables| given::warning(spec, tables))
+        {
+            report(Event::Warning(text));
+            attached.has_warned_of_addresses = true;
+        }
+        // Equal ones stay the same value: two generations are compared by address first.
+        let is_other = tables.as_ref() != attached.tables.as_deref();
+        if is_other {
+            attached.tables = tables.map(Arc::new);
+        }
+        is_other
+    }
+
+    /// The attached interfaces of each namespace.
+    fn interfaces(&self) -> Interfaces {
+        let mut interfaces = Interfaces::new();
+        for attached in self.attached.values() {
+            if let Some(pod) = self.pods.get(&attached.spec.attachment.netns) {
+                interfaces.entry(pod.cookie).or_default().push(attached.interface);
+            }
+        }
+        interfaces
+    }
+
+    /// What network policies leave of these attachments' direct paths from now on; the tables that say so.
+    pub(crate) fn restrict(
+        &mut self,
+        restrictions: Vec<(AttachmentIndex, Arc<Restriction>)>,
+    ) -> Option<Arc<Tables>> {
+        let mut changed = BTreeSet::new();
+        for (index, restriction) in restrictions {
+            if let Some(attached) = self.attached.get_mut(&index.0) {
+                attached.spec.restriction = restriction;
+                changed.insert(index);
+            }
+        }
+        self.rebuild(|spec| changed.contains(&spec.index));
+        self.published.clone()
+    }
+
+    /// Forgets attachments that went away by themselves, and says so.
+    fn end(&mut self, ended: &[AttachmentIndex]) {
+        for index in ended {
+            self.attached.remove(&index.0);
+            self.overlays.forget(index.0);
+            self.filter.forget(index.0);
+        }
+        self.release();
+        self.publish();
+        for index in ended {
+            (self.report)(Event::NamespaceGone(*index));
+        }
+    }
+
+    fn specs(&self) -> impl Iterator<Item = &AttachmentSpec> + Clone {
+        self.attached.values().map(|attached| &attached.spec)
+    }
+
+    /// Lets go of namespaces and forwarding tables that no attachment needs.
+    fn release(&mut self) {
+        self.host.learnt = overlays::watched(self.specs());
+        self.learn();
+        self.uplinks.keep(&self.attached.values().map(|attached| &attached.spec));
+        let needed: BTreeSet<&Path> =
+            self.attached.values().map(|attached| attached.spec.attachment.netns.as_path()).collect();
+        self.pods.retain(|path, _| needed.contains(path.as_path()));
+        if let Some(watch) = &mut self.watch {
+            watch.set(self.pods.keys().map(PathBuf::as_path));
+        }
+    }
+
+    /// Publishes the tables as they are now.
+    fn publish(&mut self) -> Option<Arc<Tables>> {
+        let generation = self.published.as_ref().map_or(0, |tables| tables.generation()) + 1;
+        let all = self.attached.keys().next_back().into_iter().flat_map(|last| 0..=*last);
+        let attachments = all.map(|index| self.attached.get(&index)?.tables.clone());
+        let tables = Tables::shared(generation, attachments.collect());
+        let report = |error: TableError| (self.report)(Event::Warning(error.to_string()));
+        let tables = Arc::new(tables.map_err(report).ok()?);
+        self.published = Some(tables.clone());
+        (self.report)(Event::Tables(tables.clone()));
+        Some(tables)
+    }
+
+    /// See [`crate::tables::Manager::add`].
+    pub(crate) fn add(
+        &mut self,
+        spec: AttachmentSpec,
+        entered: Option<Entered>,
+    ) -> Result<Added, TablesError> {
+        let before = self.attached.remove(&spec.index.0);
+        self.overlays.forget(spec.index.0);
+        self.filter.forget(spec.index.0);
+        let added = self.try_add(spec, entered);
+        self.release();
+        if added.is_err() {
+            // What was read on the way is the others' too.
+            self.is_stale = true;
+        }
+        if before.is_some() && added.is_err() {
+            self.publish();
+        }
+        added
+    }
+
+    fn try_add(&mut self, mut spec: AttachmentSpec, entered: Option<Entered>) -> Result<Added, TablesError> {
+        self.look_at(&spec.attachment.netns);
+        let learnt = overlays::watched(self.specs().chain([&spec]));
+        let learns_more = learnt != self.host.learnt;
+        self.host.learnt = learnt;
+        self.host.socket.netlink.hints.forwarding |= learns_more;
+        let host_changed = self.host.catch_up()? || learns_more;
+        let specs = self.attached.values().map(|attached| &attached.spec);
+        self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
+        attachment::check_devices(&spec.attachment, &spec.uplink, &self.host.snapshot)?;
+        let pod = pod::open(&mut self.pods, &spec.attachment.netns, entered)?;
+        let place = || spec.attachment.netns.display().to_string();
+        let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
+        let Some((interface, device)) = found else {
+            let (device, place) = (spec.interface.clone(), place());
+            return Err(TablesError::Device { field: "interface", device, place });
+        };
+        let (netns_cookie, mtu, identity) = (pod.cookie, device.mtu, pod.identity);
+        let addresses = given::settled(&spec, interface, &pod.space.snapshot, identity);
+        let interfaces = self.interfaces();
+        if interfaces.get(&netns_cookie).is_some_and(|all| all.contains(&interface)) {
+            return Err(TablesError::Attached { device: spec.interface.clone(), place: place() });
+        }
+        spec.addresses = addresses.clone();
+        let assembled = self.assemble(&spec, interface, &interfaces)?;
+        let (index, netns) = (spec.index, spec.attachment.netns.clone());
+        let (tables, wanted, warned) = (None, VecDeque::new(), None);
+        let mut attached =
+            Attached { spec, interface, tables, wanted, warned, has_warned_of_addresses: false };
+        self.accept(&mut attached, Some(assembled));
+        self.attached.insert(index.0, attached);
+        // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
+        // attachments come one after the other, each with a device of its own.
+        self.is_stale |= host_changed;
+        self.rebuild(|other| other.index != index && other.attachment.netns == netns);
+        self.probe_for(index);
+        let tables = self.publish().ok_or(TablesError::Ended)?;
+        let overlay = self.overlays.shown_of(index);
+        Ok(Added { tables, netns_cookie, interface_index: interface, mtu, overlay, addresses })
+    }
+
+    /// See [`crate::tables::Manager::remove`].
+    pub(crate) fn remove(&mut self, index: AttachmentIndex) {
+        let Some(gone) = self.attached.remove(&index.0) else { return };
+        self.overlays.forget(index.0);
+        self.filter.forget(index.0);
+        // What led to its interface leads to no attachment now.
+        self.rebuild(|other| other.attachment.netns == gone.spec.attachment.netns);
+        self.release();
+        self.publish();
+    }
+
+    /// See [`crate::tables::Manager::ensure_neighbour`].
+    pub(crate) fn ensure_neighbour(&mut self, index: AttachmentIndex, next_hop: NextHop) {
+        let Some(attached) = self.attached.get_mut(&index.0) else { return };
+        let wanted = (next_hop.side, next_hop.address);
+        if !attached.wanted.contains(&wanted) {
+            if attached.wanted.len() >= WANTED_MAX {
+                attached.wanted.pop_front();
+            }
+            attached.wanted.push_back(wanted);
+        }
+        self.ask(index, &[wanted]);
+    }
+
+    /// As [`Self::look`], where one path leads elsewhere by now.
+    fn look_at(&mut self, path: &Path) {
+        if self.pods.get(path).is_some_and(|pod| Identity::of(path).ok() != Some(pod.identity)) {
+            self.look();
+        }
+    }
+
+    /// Looks where the paths lead; lets go of what is gone.
+    pub(crate) fn look(&mut self) {
+        let gone = |(path, pod): (&PathBuf, &Pod)| {
+            (Identity::of(path).ok() != Some(pod.identity)).then(|| path.clone())
+        };
+        let gone: Vec<PathBuf> = self.pods.iter().filter_map(gone).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let concerned =
+            self.attached.iter().filter(|(_, attached)| gone.contains(&attached.spec.attachment.netns));
+        let ended: Vec<AttachmentIndex> = concerned.map(|(index, _)| AttachmentIndex(*index)).collect();
+        // First of all: an open socket keeps the namespace and its devices alive.
+        self.pods.retain(|path, _| !gone.contains(path));
+        self.end(&ended);
+    }
+
+    /// Has the kernel probe what it does not know, or what was not confirmed for a while.
+    pub(crate) fn probe(&mut self) {
+        if self.overlays.is_due() {
+            self.learn();
+            self.rebuild(|spec| spec.attachment.overlay.routed().is_some());
+        }
+        for (device, gateway) in self.overlays.gateways(&self.host.snapshot) {
+            if let Err(error) = self.host.ask(device, gateway) {
+                (self.report)(Event::Warning(format!("neighbour {gateway}: {error}")));
+            }
+        }
+        let all: Vec<AttachmentIndex> = self.attached.keys().copied().map(AttachmentIndex).collect();
+        for index in all {
+            self.probe_for(index);
+        }
+    }
+
+    fn probe_for(&mut self, index: AttachmentIndex) {
+        let Some(attached) = self.attached.get(&index.0) else { return };
+        let mut hops = attached.tables.as_deref().map(attachment::next_hops).unwrap_or_default();
+        hops.extend(&attached.wanted);
+        hops.sort_unstable();
+        hops.dedup();
+        self.ask(index, &hops);
+    }
+
+    /// One request for each of these that is not fresh.
+    fn ask(&mut self, index: AttachmentIndex, hops: &[(Side, IpAddr)]) {
+        let Some(attached) = self.attached.get(&index.0) else { return };
+        let Some(pod) = self.pods.get_mut(&attached.spec.attachment.netns) else { return };
+        let uplink = self.host.snapshot.device(&attached.spec.uplink).map(|(index, _)| index);
+        for &(side, address) in hops {
+            let (space, device) = match side {
+                Side::Interface => (&mut pod.space, Some(attached.interface)),
+                Side::Uplink => (&mut self.host, uplink),
+            };
+            let Some(device) = device.filter(|device| !space.snapshot.is_fresh(*device, address)) else {
+                continue;
+            };
+            if let Err(error) = space.ask(device, address) {
+                (self.report)(Event::Warning(format!("neighbour {address}: {error}")));
+            }
+        }
+    }
+}
