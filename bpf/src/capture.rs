@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use crate::error::BpfError;
 use crate::frames::{Counters, Frames};
 use crate::layout::{self, COUNTERS_OCTETS, Clock};
+use crate::mirror::Mirror;
 use crate::program::{CAPTURE, CaptureMap, Loaded, Program};
 use crate::sys::{self, CounterMap, MapShape, MapType, RingMap};
 
@@ -59,8 +60,8 @@ fn shapes(ring_octets: usize) -> [MapShape; 5] {
 pub struct Capture {
     pub(crate) loaded: Loaded,
     ring_octets: usize,
-    destinations: Vec<Destination>,
-    sources: Vec<Ipv6Addr>,
+    destinations: Mirror<20, 4>,
+    sources: Mirror<16, 1>,
 }
 
 impl Capture {
@@ -75,7 +76,9 @@ impl Capture {
     pub(crate) fn load_program(program: &Program, options: &Options) -> Result<Self, BpfError> {
         let ring_octets = options.ring_octets;
         let loaded = Loaded::new(NAME, program, &shapes(ring_octets))?;
-        let capture = Self { loaded, ring_octets, destinations: Vec::new(), sources: Vec::new() };
+        let destinations = Mirror::new("destinations", DESTINATIONS_MAX / 2);
+        let sources = Mirror::new("sources", SOURCES_MAX / 2);
+        let capture = Self { loaded, ring_octets, destinations, sources };
         let clocks = options.clocks.iter().fold(0, |bits, clock| bits | clock.bit());
         let mut settings = [0; 8];
         settings[..4].copy_from_slice(&clocks.to_ne_bytes());
@@ -93,19 +96,12 @@ impl Capture {
     /// # Errors
     /// `TooMany`, or the kernel's.
     pub fn set_destinations(&mut self, rules: &[Destination]) -> Result<(), BpfError> {
-        bound("destinations", rules.len(), DESTINATIONS_MAX / 2)?;
-        let key = |rule: &Destination| layout::destination_key(rule.address, rule.bits);
-        for rule in rules.iter().filter(|rule| !self.destinations.contains(rule)) {
-            let value = layout::verdict(rule.take);
-            sys::map_update(self.map(CaptureMap::Destinations), &key(rule), &value)
-                .map_err(BpfError::os("destinations"))?;
-        }
-        for old in self.destinations.iter().filter(|old| rules.iter().all(|rule| key(rule) != key(old))) {
-            sys::map_delete(self.map(CaptureMap::Destinations), &key(old))
-                .map_err(BpfError::os("destinations"))?;
-        }
-        self.destinations = rules.to_vec();
-        Ok(())
+        self.destinations.check_count(rules.len())?;
+        let entry = |rule: &Destination| {
+            (layout::destination_key(rule.address, rule.bits), layout::verdict(rule.take))
+        };
+        let wanted = rules.iter().map(entry).collect();
+        self.destinations.replace_overlapping(self.loaded.map(CaptureMap::Destinations as usize), &wanted)
     }
 
     /// Replaces the addresses that frames may come from; IPv4 as IPv4-mapped IPv6.
@@ -113,16 +109,9 @@ impl Capture {
     /// # Errors
     /// `TooMany`, or the kernel's.
     pub fn set_sources(&mut self, addresses: &[Ipv6Addr]) -> Result<(), BpfError> {
-        bound("sources", addresses.len(), SOURCES_MAX / 2)?;
-        for new in addresses.iter().filter(|new| !self.sources.contains(new)) {
-            sys::map_update(self.map(CaptureMap::Sources), &new.octets(), &[1])
-                .map_err(BpfError::os("sources"))?;
-        }
-        for old in self.sources.iter().filter(|old| !addresses.contains(old)) {
-            sys::map_delete(self.map(CaptureMap::Sources), &old.octets()).map_err(BpfError::os("sources"))?;
-        }
-        self.sources = addresses.to_vec();
-        Ok(())
+        self.sources.check_count(addresses.len())?;
+        let wanted = addresses.iter().map(|address| (address.octets(), [1])).collect();
+        self.sources.replace_overlapping(self.loaded.map(CaptureMap::Sources as usize), &wanted)
     }
 
     /// Puts the program at the ingress of the device, in front of all others there; off the one it was at before.
@@ -166,10 +155,6 @@ impl Capture {
             .map(Counters)
             .map_err(BpfError::os("counters"))
     }
-}
-
-fn bound(what: &'static str, count: usize, count_max: usize) -> Result<(), BpfError> {
-    if count > count_max { Err(BpfError::TooMany { what, count, count_max }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! In: which frames are for which attachment ([`Target`], [`Delivery`]), the attachments' devices, the uplink. Out: frames in
 //! pods, [`Tallied`] for each attachment. It never holds a frame, and what it does not take is the kernel's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use crate::error::BpfError;
+use crate::mirror::Mirror;
 use crate::program::{INGRESS, IngressMap, Loaded, Place};
 use crate::sys::{self, MapShape, MapType};
 
@@ -30,11 +31,10 @@ const OWN_MAX: usize = 16_384;
 /// Attachments, by slot.
 pub const SLOTS_MAX: usize = 1024;
 
-type TargetKey = [u8; TARGET_OCTETS];
-type TargetValue = [u8; DELIVERY_OCTETS];
-
 /// Targets and deliveries as the program's map has them.
-fn values_of(targets: impl IntoIterator<Item = (Target, Delivery)>) -> BTreeMap<TargetKey, TargetValue> {
+fn values_of(
+    targets: impl IntoIterator<Item = (Target, Delivery)>,
+) -> BTreeMap<[u8; TARGET_OCTETS], [u8; DELIVERY_OCTETS]> {
     targets.into_iter().map(|(target, delivery)| (target.key(), target.value(&delivery))).collect()
 }
 
@@ -54,9 +54,9 @@ fn shapes() -> [MapShape; 5] {
 #[derive(Debug)]
 pub struct Ingress {
     pub(crate) loaded: Loaded,
-    targets: BTreeMap<TargetKey, TargetValue>,
-    ends: BTreeSet<[u8; TARGET_OCTETS]>,
-    own: BTreeSet<[u8; 16]>,
+    targets: Mirror<TARGET_OCTETS, DELIVERY_OCTETS>,
+    ends: Mirror<TARGET_OCTETS, 1>,
+    own: Mirror<16, 1>,
 }
 
 impl Ingress {
@@ -66,7 +66,12 @@ impl Ingress {
     /// [`BpfError`].
     pub fn load() -> Result<Self, BpfError> {
         let loaded = Loaded::new(NAME, &INGRESS, &shapes())?;
-        Ok(Self { loaded, targets: BTreeMap::new(), ends: BTreeSet::new(), own: BTreeSet::new() })
+        Ok(Self {
+            loaded,
+            targets: Mirror::new("addresses", TARGETS_MAX),
+            ends: Mirror::new("tunnel ends", ENDS_MAX),
+            own: Mirror::new("addresses of the node", OWN_MAX),
+        })
     }
 
     fn map(&self, map: IngressMap) -> &OwnedFd {
@@ -103,19 +108,7 @@ impl Ingress {
         &mut self,
         targets: impl IntoIterator<Item = (Target, Delivery)>,
     ) -> Result<(), BpfError> {
-        let wanted = values_of(targets);
-        self.remove_targets(|key, _| wanted.contains_key(key))?;
-        if wanted.len() > TARGETS_MAX {
-            let (count, count_max) = (wanted.len(), TARGETS_MAX);
-            return Err(BpfError::TooMany { what: "addresses", count, count_max });
-        }
-        for (key, value) in wanted {
-            if self.targets.get(&key) != Some(&value) {
-                sys::map_update(self.map(IngressMap::Pods), &key, &value).map_err(BpfError::os("targets"))?;
-                self.targets.insert(key, value);
-            }
-        }
-        Ok(())
+        self.targets.replace(self.loaded.map(IngressMap::Pods as usize), &values_of(targets))
     }
 
     /// Takes out every target that is not among these, or is delivered otherwise; adds none. Returns how many were taken out.
@@ -127,20 +120,8 @@ impl Ingress {
         targets: impl IntoIterator<Item = (Target, Delivery)>,
     ) -> Result<usize, BpfError> {
         let wanted = values_of(targets);
-        self.remove_targets(|key, value| wanted.get(key) == Some(value))
-    }
-
-    fn remove_targets(
-        &mut self,
-        is_kept: impl Fn(&TargetKey, &TargetValue) -> bool,
-    ) -> Result<usize, BpfError> {
-        let gone = self.targets.iter().filter(|(key, value)| !is_kept(key, value));
-        let gone: Vec<_> = gone.map(|(key, _)| *key).collect();
-        for key in &gone {
-            sys::map_delete(self.map(IngressMap::Pods), key).map_err(BpfError::os("targets"))?;
-            self.targets.remove(key);
-        }
-        Ok(gone.len())
+        let map = self.loaded.map(IngressMap::Pods as usize);
+        self.targets.retain(map, |key, value| wanted.get(key) == Some(value))
     }
 
     /// Replaces the tunnel ends that frames may come from; what goes goes first.
@@ -148,14 +129,8 @@ impl Ingress {
     /// # Errors
     /// `TooMany`, or the kernel's; the next call replaces the rest.
     pub fn set_ends(&mut self, ends: impl IntoIterator<Item = End>) -> Result<(), BpfError> {
-        let wanted = ends.into_iter().map(|end| end.key()).collect();
-        set_members(
-            self.loaded.map(IngressMap::Ends as usize),
-            "tunnel ends",
-            ENDS_MAX,
-            &mut self.ends,
-            wanted,
-        )
+        let wanted = ends.into_iter().map(|end| (end.key(), [1])).collect();
+        self.ends.replace(self.loaded.map(IngressMap::Ends as usize), &wanted)
     }
 
     /// Replaces the node's own addresses: no frame from one of them is taken.
@@ -163,14 +138,8 @@ impl Ingress {
     /// # Errors
     /// `TooMany`, or the kernel's; the next call replaces the rest.
     pub fn set_own(&mut self, own: impl IntoIterator<Item = IpAddr>) -> Result<(), BpfError> {
-        let wanted = own.into_iter().map(address_key).collect();
-        set_members(
-            self.loaded.map(IngressMap::Own as usize),
-            "addresses of the node",
-            OWN_MAX,
-            &mut self.own,
-            wanted,
-        )
+        let wanted = own.into_iter().map(|address| (address_key(address), [1])).collect();
+        self.own.replace(self.loaded.map(IngressMap::Own as usize), &wanted)
     }
 
     /// Puts the program at the ingress of the device, in front of all others there; off the one it was at before. While it
@@ -200,11 +169,7 @@ impl Ingress {
     /// # Errors
     /// The kernel's.
     pub fn clear_tallies(&self, slot: u16) -> Result<(), BpfError> {
-        let zeros = sys::processors().map(|processors| vec![0; TALLIES * processors]);
-        zeros
-            .and_then(|zeros| {
-                sys::map_update_percpu(self.map(IngressMap::Tallies), u32::from(slot), &zeros, TALLIES * 8)
-            })
+        sys::map_clear_percpu(self.map(IngressMap::Tallies), u32::from(slot), TALLIES * 8)
             .map_err(BpfError::os("tallies"))
     }
 
@@ -213,10 +178,8 @@ impl Ingress {
     /// # Errors
     /// The kernel's.
     pub fn tallies(&self, slot: u16) -> Result<[u64; Tallied::ALL.len()], BpfError> {
-        let processors = sys::processors().map_err(BpfError::os("processors"))?;
-        let mut values = vec![0; TALLIES * processors];
-        sys::map_lookup_percpu(self.map(IngressMap::Tallies), u32::from(slot), &mut values, TALLIES * 8)
-            .map_err(BpfError::os("tallies"))?;
+        let values = sys::map_lookup_percpu(self.map(IngressMap::Tallies), u32::from(slot), TALLIES * 8);
+        let values = values.map_err(BpfError::os("tallies"))?;
         let mut sums = [0_u64; Tallied::ALL.len()];
         for of_one in values.chunks_exact(TALLIES) {
             for (sum, count) in sums.iter_mut().zip(of_one) {
@@ -225,28 +188,4 @@ impl Ingress {
         }
         Ok(sums)
     }
-}
-
-/// Makes a map hold these keys and no others.
-fn set_members<const N: usize>(
-    map: &OwnedFd,
-    what: &'static str,
-    count_max: usize,
-    held: &mut BTreeSet<[u8; N]>,
-    wanted: BTreeSet<[u8; N]>,
-) -> Result<(), BpfError> {
-    for key in held.difference(&wanted).copied().collect::<Vec<_>>() {
-        sys::map_delete(map, &key).map_err(BpfError::os(what))?;
-        held.remove(&key);
-    }
-    if wanted.len() > count_max {
-        return Err(BpfError::TooMany { what, count: wanted.len(), count_max });
-    }
-    for key in wanted {
-        if !held.contains(&key) {
-            sys::map_update(map, &key, &[1_u8]).map_err(BpfError::os(what))?;
-            held.insert(key);
-        }
-    }
-    Ok(())
 }

@@ -14,6 +14,7 @@ mod error;
 mod frames;
 mod ingress;
 mod layout;
+mod mirror;
 mod program;
 mod signals {
     #[allow(unsafe_code)]

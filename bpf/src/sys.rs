@@ -90,6 +90,7 @@ pub(crate) fn number(descriptor: BorrowedFd<'_>) -> u32 {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct MapCreate {
     map_type: u32,
     key_octets: u32,
@@ -99,7 +100,6 @@ struct MapCreate {
     inner: u32,
     numa_node: u32,
     name: [u8; 16],
-    ifindex: u32,
 }
 
 /// What the kernel shows as a name: 15 octets at most.
@@ -119,10 +119,8 @@ pub(crate) fn map_create(name: &str, shape: &MapShape) -> io::Result<OwnedFd> {
         value_octets: shape.value_octets as u32,
         entries_max: shape.entries_max as u32,
         flags: shape.flags,
-        inner: 0,
-        numa_node: 0,
         name: object_name(name),
-        ifindex: 0,
+        ..MapCreate::default()
     };
     // SAFETY: this is what BPF_MAP_CREATE takes; there is no address in it.
     unsafe { bpf(MAP_CREATE, &mut attributes) }.map(owned)
@@ -169,25 +167,24 @@ pub(crate) fn map_lookup<const K: usize, const V: usize>(
     Ok(found)
 }
 
-/// Sets an element of a map that has one for each processor, for all processors.
-pub(crate) fn map_update_percpu(map: &OwnedFd, key: u32, values: &[u64], octets: usize) -> io::Result<()> {
-    assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
-    // SAFETY: BPF_MAP_UPDATE_ELEM of such a map reads a key of four octets and a value, rounded up to eight octets, for each
-    // possible processor: `values` has as many (checked).
-    unsafe { element(MAP_UPDATE, map, address(&[key]), address(values)) }
+/// Calls bpf(2) for an element, of so many octets, of a map that has one for each processor. The words of all processors, one
+/// after the other: zeros that were set, or what was read.
+fn percpu(command: c_long, map: &OwnedFd, key: u32, octets: usize) -> io::Result<Vec<u64>> {
+    let mut words = vec![0_u64; octets.div_ceil(8) * processors()?];
+    // SAFETY: both commands take a key of four octets and read or write a value, rounded up to eight octets, for each
+    // possible processor: `words` has room for them and lives through the call.
+    unsafe { element(command, map, address(&[key]), words.as_mut_ptr() as u64) }?;
+    Ok(words)
 }
 
-/// Reads an element of a map that has one for each processor into `values`, one after the other.
-pub(crate) fn map_lookup_percpu(
-    map: &OwnedFd,
-    key: u32,
-    values: &mut [u64],
-    octets: usize,
-) -> io::Result<()> {
-    assert!(size_of_val(values) >= octets.next_multiple_of(8) * processors()?);
-    // SAFETY: BPF_MAP_LOOKUP_ELEM of such a map reads a key of four octets and writes a value, rounded up to eight octets, for
-    // each possible processor: `values` has room for them (checked) and is borrowed through the call.
-    unsafe { element(MAP_LOOKUP, map, address(&[key]), values.as_mut_ptr() as u64) }
+/// Sets an element of a map that has one for each processor to zero, for all processors.
+pub(crate) fn map_clear_percpu(map: &OwnedFd, key: u32, octets: usize) -> io::Result<()> {
+    percpu(MAP_UPDATE, map, key, octets).map(drop)
+}
+
+/// Reads an element of a map that has one for each processor.
+pub(crate) fn map_lookup_percpu(map: &OwnedFd, key: u32, octets: usize) -> io::Result<Vec<u64>> {
+    percpu(MAP_LOOKUP, map, key, octets)
 }
 
 /// How many processors the kernel counts as possible: a map with an element for each has as many.
@@ -207,6 +204,7 @@ pub(crate) fn map_delete<const K: usize>(map: &OwnedFd, key: &[u8; K]) -> io::Re
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct ProgLoad {
     prog_type: u32,
     instruction_count: u32,
@@ -232,14 +230,9 @@ pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, 
         instruction_count: instructions.len() as u32,
         instructions: address(instructions),
         licence: c"Dual BSD/GPL".as_ptr() as u64,
-        log_level: 0,
-        log_octets: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
         name: object_name(name),
-        ifindex: 0,
         expected_attach_type: TCX_INGRESS,
+        ..ProgLoad::default()
     };
     let _undisturbed = crate::signals::NoSignals::new();
     // SAFETY: this is what BPF_PROG_LOAD takes: instructions with their count, a licence with its zero, no log.
@@ -276,22 +269,12 @@ struct LinkCreate {
     ifindex: u32,
     attach_type: u32,
     flags: u32,
-    relative: u32,
-    pad: u32,
-    revision: u64,
 }
 
 /// Puts the program in front of all others at the device's ingress, for as long as the link is open.
 pub(crate) fn link_create(program: &OwnedFd, ifindex: u32) -> io::Result<OwnedFd> {
-    let mut attributes = LinkCreate {
-        program: number(program.as_fd()),
-        ifindex,
-        attach_type: TCX_INGRESS,
-        flags: BEFORE,
-        relative: 0,
-        pad: 0,
-        revision: 0,
-    };
+    let mut attributes =
+        LinkCreate { program: number(program.as_fd()), ifindex, attach_type: TCX_INGRESS, flags: BEFORE };
     // SAFETY: this is what BPF_LINK_CREATE takes for TCX; there is no address in it.
     unsafe { bpf(LINK_CREATE, &mut attributes) }.map(owned)
 }
@@ -329,6 +312,7 @@ pub(crate) fn link_device(link: &OwnedFd) -> io::Result<(u32, u32)> {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct Query {
     target: u32,
     attach_type: u32,
@@ -349,15 +333,10 @@ pub(crate) fn link_is_first(ifindex: u32, link: u32) -> io::Result<bool> {
     let mut attributes = Query {
         target: ifindex,
         attach_type: TCX_INGRESS,
-        flags: 0,
-        attach_flags: 0,
         programs: programs.as_mut_ptr() as u64,
         count: programs.len() as u32,
-        pad: 0,
-        program_flags: 0,
         links: links.as_mut_ptr() as u64,
-        link_flags: 0,
-        revision: 0,
+        ..Query::default()
     };
     // SAFETY: this is what BPF_PROG_QUERY takes; both arrays have room for `count` numbers and live through the call.
     unsafe { bpf(PROG_QUERY, &mut attributes) }?;
