@@ -11,7 +11,7 @@
 //!    ▲         ╱╲              ─ ─ ─ ─    waiting, gate open:       rises with idleSlope
 //!    │        ╱  ╲ sendSlope              transmitting:             falls with sendSlope = idleSlope − portTransmitRate
 //!  0 ┼───────╱────╲──────╱──┐             waiting, gate closed:     stays
-//!    │ idle waiting╲    ╱   │reset        nothing waits, credit > 0: 0 once time passes
+//!    │ idle waiting╲    ╱   │reset        nothing waits, credit > 0: 0 at once
 //!    │              ╲  ╱ idleSlope        nothing waits, credit < 0: rises with idleSlope up to 0 (gate open)
 //!    └──────────────────────────────►
 //! ```
@@ -162,8 +162,8 @@ impl Credit {
         self.as_of = now;
     }
 
-    /// From [`as_of`](Self::as_of) on a frame waits, or none does. Credit above 0 is lost once time has reached that instant with
-    /// nothing waiting: a frame that comes while the last one is still on the wire keeps it.
+    /// From [`as_of`](Self::as_of) on a frame waits, or none does. The next [`advance`](Self::advance) with nothing waiting takes credit
+    /// above 0, even if no time passes. A frame that comes while the last one is still on the wire keeps it.
     pub fn set_waiting(&mut self, is_waiting: bool) {
         self.is_waiting = is_waiting;
     }

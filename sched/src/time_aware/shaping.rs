@@ -111,8 +111,12 @@ fn wait_from(credit: &mut Credit, class: usize, due: Monotonic, now: Now, gates:
 
 /// Time passes up to `until`, with the gates as they are and the clocks as they stand at `now`.
 fn pass(credit: &mut Credit, class: usize, until: Monotonic, now: Now, gates: &Gates) {
-    if until <= credit.as_of() {
+    if until < credit.as_of() {
         return;
+    }
+    if until == credit.as_of() {
+        // No time passes, but a class without a frame that waits loses what it has saved up.
+        return credit.advance(until, Nanos::ZERO);
     }
     let span = until.span_since(credit.as_of());
     let ago = i128::from(now.monotonic.as_nanos()) - i128::from(credit.as_of().as_nanos());

@@ -25,14 +25,20 @@ impl Credit {
 
     /// The nanosecond that begins at `at`.
     pub(crate) fn tick(&mut self, at: i128, idle_slope: i128, waits: bool, open: bool) {
-        let sends = self.sending.is_some_and(|(from, until)| from <= at && at < until);
-        let gains = if open || sends { idle_slope } else { 0 };
-        if sends || waits {
-            self.credit += gains;
-        } else if self.credit < 0 {
-            self.credit = (self.credit + gains).min(0);
-        } else {
-            self.credit = 0;
+        let gains = if open || self.sends(at) { idle_slope } else { 0 };
+        self.reset(at, waits);
+        self.credit += gains;
+        self.reset(at, waits);
+    }
+
+    /// At any time, `at` for one: without a frame that waits or is transmitted, credit above 0 is set to 0.
+    pub(crate) fn reset(&mut self, at: i128, waits: bool) {
+        if !waits && !self.sends(at) {
+            self.credit = self.credit.min(0);
         }
+    }
+
+    fn sends(&self, at: i128) -> bool {
+        self.sending.is_some_and(|(from, until)| from <= at && at < until)
     }
 }

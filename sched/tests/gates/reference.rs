@@ -114,12 +114,16 @@ impl Reference {
         let to = clock(now, false);
         let from = self.seen_at.unwrap_or(to);
         let is_shaped = self.classes.iter().any(|class| class.idle_slope.is_some());
-        for at in from..if is_shaped { to } else { from } {
+        for at in from..=if is_shaped { to } else { from } {
             for class in 0..8 {
                 if let Some(idle_slope) = self.classes[class].idle_slope {
                     let then = |on_tai| clock(now, on_tai) - (to - at);
                     let heads = (0..self.waiting.len()).filter(|&index| self.is_first(class, index));
                     let waits = heads.map(|index| &self.waiting[index]).any(|w| then(w.on_tai) >= w.due);
+                    if at == to {
+                        self.credits[class].reset(at, waits);
+                        continue;
+                    }
                     let open = self.seen_timeline.is_open(class, then(true));
                     self.credits[class].tick(at, idle_slope.into(), waits, open);
                 }
@@ -296,8 +300,9 @@ impl Reference {
         let mut credit = self.credits[class];
         let at = clock(now, false);
         (0..200_000).find(|&after| {
-            let is_enough = credit.is_enough();
             let waits = head.overdue(now) + after >= 0;
+            credit.reset(at + after, waits);
+            let is_enough = credit.is_enough();
             let open = self.timeline.is_open(class, clock(now, true) + after);
             credit.tick(at + after, idle_slope.into(), waits, open);
             is_enough

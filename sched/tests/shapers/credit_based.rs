@@ -79,6 +79,22 @@ fn removal_counts_as_of_the_last_offer() {
     assert_eq!(s.credit(class(6), now(14_000, 4_000)).map(|credit| credit.bits()), Some(2_000 - 500));
 }
 
+/// The clause names no elapsed time: between two calls of one instant an empty queue loses its credit.
+#[test]
+fn clause_8_6_8_2_credit_is_lost_between_two_events_of_one_instant() {
+    let mut s = TimeAware::new(options(Some(GBIT), &[(6, CreditOptions::new(GBIT / 2))]));
+    let of_six = |id| Frame { class: class(6), wire_octets: 125, ..frame(id, None) };
+    s.offer(Frame { class: class(7), wire_octets: 500, ..frame(0, None) }, now(0, 0)).unwrap();
+    assert_eq!(transmitted(&[s.decide(now(0, 0))]), [0]);
+    s.offer(of_six(1), now(0, 0)).unwrap();
+    // It has saved up 1,000 bits by 2,000.
+    assert!(matches!(s.decide(now(2_000, 2_000)), Decision::WakeAt { .. }));
+    assert_eq!(s.credit(class(6), now(2_000, 2_000)).map(|credit| credit.bits()), Some(1_000));
+    s.remove(&mut |f| f.class == class(6), &mut |_| ());
+    s.offer(of_six(2), now(2_000, 2_000)).unwrap();
+    assert_eq!(s.credit(class(6), now(2_000, 2_000)).map(|credit| credit.bits()), Some(0));
+}
+
 /// Small worlds: frames of few octets, slow links, so that everything happens within some hundred nanoseconds.
 fn small(sent: &Sent, id: u64, at: Now) -> Frame {
     let mut frame = sent.frame(id, at);

@@ -118,8 +118,8 @@ impl Reference {
         self.heads(class).any(|i| self.overdue(&self.waiting[i]) >= 0)
     }
 
-    /// "If there are no frames in the queue, transmit is FALSE and credit is positive, then credit is set to zero": once time passes that
-    /// way, so the order of events within one instant does not matter.
+    /// "If there are no frames in the queue, transmit is FALSE and credit is positive, then credit is set to zero." The clause
+    /// says "at any time", so that holds between two events of one instant too.
     fn reset(&mut self) {
         for class in 0..8 {
             let transmits = self.on_wire.is_some_and(|on_wire| on_wire.class == class);
@@ -169,6 +169,7 @@ impl Reference {
         for _ in 0..span {
             self.tick();
         }
+        self.reset();
     }
 
     /// Time without credits may jump.
@@ -179,6 +180,7 @@ impl Reference {
     pub(crate) fn offer(&mut self, frame: Frame) -> Result<(), Refused> {
         let refuse = |reason| Err(Refused { frame, reason });
         self.rule.see(self.now());
+        self.reset();
         let age = (self.monotonic - i128::from(frame.pushed_at.as_nanos())).max(0);
         let waited = age.min(frame.overrun_limit.get().max(0).into());
         let mut entry = Waiting {
@@ -234,6 +236,7 @@ impl Reference {
 
     pub(crate) fn decide(&mut self) -> Decision {
         self.rule.see(self.now());
+        self.reset();
         if let Some(class) = self.chosen() {
             return self.take(class);
         }
@@ -246,6 +249,7 @@ impl Reference {
         let mut later = self.clone();
         let class = (0..100_000).find_map(|_| {
             later.tick();
+            later.reset();
             later.chosen()
         });
         let class = class.expect("a class is served some day");
@@ -289,6 +293,7 @@ impl Reference {
     }
 
     pub(crate) fn remove(&mut self, tenant: u32) -> Vec<u64> {
+        self.reset();
         let gone = self.waiting.extract_if(.., |w| w.frame.tenant == tenant);
         gone.map(|w| w.frame.id.0).collect()
     }
