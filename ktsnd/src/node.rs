@@ -360,10 +360,10 @@ impl Node {
             Event::Tables(tables::Event::RulesRead) => self.open_closed().await,
             Event::Tables(tables::Event::Warning(text)) => warn!("{text}"),
             Event::Clock => self.clock_changed(),
-            Event::Worker(_, Returned::Gates(_, view, is_there)) => {
+            Event::Worker(_, Returned::Gates(_, view)) => {
                 if let Some(request) = self.gate_requests.remove(&view.number) {
                     // The caller may have given up.
-                    let _ = request.send((view, is_there));
+                    let _ = request.send(view);
                 }
             }
             Event::Worker(number, returned) => self.returned(number, &returned),

@@ -9,7 +9,7 @@
 //! [`worker_to_thread`] has one sender, the worker; [`threads_to_worker`] has many, which take turns by a lock of their own.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -201,11 +201,7 @@ impl<T> ManySender<T> {
 
     /// Wakes the worker without a value.
     pub fn ring(&self) {
-        let _ = rustix::io::write(self.wake(), &1u64.to_ne_bytes());
-    }
-
-    fn wake(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
 

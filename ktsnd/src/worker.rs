@@ -28,7 +28,6 @@
 //! What needs several parts is in three files: `pass` (the loop, commands, waiting), `frames` (a frame's life but for its
 //! hand-over), `leave` (the hand-over).
 
-mod active_ports;
 mod attachments;
 mod attention;
 mod capture_ring;
@@ -39,7 +38,6 @@ mod clients;
 mod clock;
 mod closing;
 mod command;
-mod copies;
 mod cpu_budget;
 mod decaying;
 mod due;
@@ -66,7 +64,6 @@ mod retry;
 mod sending;
 mod slots;
 mod source;
-mod stream;
 mod turns;
 mod warm_up;
 
@@ -82,15 +79,15 @@ pub use capture_ring::{CaptureRing, Ring};
 pub use captured::Captured;
 pub use client::{Client, ClientKey, ClientTables};
 pub use clock::ClockGate;
-pub use command::{Command, GateView, Inbox, NewPort, Outbox, Returned, WorkerEnded, queues};
+pub use command::{Command, GateView, Inbox, NewPort, Outbox, Returned, queues};
 pub use environment::{Environment, Host, Woken};
 pub use hand_over::AT_START as HAND_OVER_AT_START;
 pub use margin::{Margin, Margins, SpinBudget};
 pub use neighbour_requests::NeighbourRequests;
 pub use pacing::WorkerOptions;
 pub use policing::Policing;
+pub use registrations::{LinkKind, StreamInfo};
 pub use reporter::Notice;
-pub use stream::{LinkKind, StreamInfo};
 
 use crate::queue::Sender;
 use crate::stats::WorkerStats;

@@ -218,20 +218,20 @@ impl TimeAware {
         })
     }
 
-    /// The state of the gates at `now`, after a change that is due by then.
-    pub fn status(&mut self, now: Now) -> GateStatus<'_> {
+    /// The state of the gates at `now`, after a change that is due by then. Nothing is allocated: parameters are shared.
+    pub fn status(&mut self, now: Now) -> GateStatus {
         self.advance(now);
         let position = self.gates.position(now.tai);
         let pending = self.gates.pending_change_at();
-        let oper = self.gates.oper_admin();
+        let oper = self.gates.oper_admin().cloned();
         GateStatus {
             oper_gate_states: self.gates.states(&position),
             config_pending: pending.is_some(),
             config_change_time: pending.or(self.gates.oper_start()),
             config_change_error: self.gates.config_change_error(),
             current_cycle_start: self.gates.current_cycle_start(&position),
+            admin: self.gates.pending_admin().cloned().or(oper.clone()),
             oper,
-            admin: self.gates.pending_admin().or(oper),
             transmission_overrun: self.transmission_overrun,
         }
     }

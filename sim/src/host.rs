@@ -61,8 +61,7 @@ impl VirtualHost {
     fn tell(&self, most: usize, woken: &mut Woken) {
         woken.doorbells.extend(self.ringing().into_iter().take(most));
         let mut world = self.world.borrow_mut();
-        woken.command = std::mem::take(&mut world.news.command);
-        woken.clock_set = std::mem::take(&mut world.news.clock_set);
+        (world.news.command, world.news.clock_set) = (false, false);
     }
 
     /// Whether there is news.

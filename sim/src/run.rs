@@ -189,7 +189,7 @@ fn take_back(world: &RefCell<World>, returned: &Receiver<Returned<LinkPort>>) {
         let now = world.clocks.at();
         match back {
             Returned::Port(..) => world.ledger.end(Disturbance::DeviceGone, now),
-            Returned::Gates(_, view, _) => check::looked_at(&mut world, &view),
+            Returned::Gates(_, view) => check::looked_at(&mut world, &view),
             _ => {}
         }
     }

@@ -22,7 +22,7 @@ use crate::margins::MarginCache;
 use crate::stats::{AttachmentStats, PortStats};
 use crate::tables;
 use crate::tenant::Served;
-use crate::worker::{AttachmentPolicy, Command, NewPort, Usage, WorkerEnded};
+use crate::worker::{AttachmentPolicy, Command, NewPort, Usage};
 
 /// Transmit buffers of an uplink.
 const UPLINK_STAGES: u16 = 256;
@@ -298,7 +298,7 @@ impl Node {
     fn known_uplink(&self, uplink: &str) -> Result<Option<PortIndex>, NodeError> {
         let Some(index) = self.open_index(uplink) else { return Ok(None) };
         if self.workers[uplink].is_over() {
-            return Err(NodeError::Internal(format!("attachment.uplink: {WorkerEnded}: {uplink}")));
+            return Err(NodeError::Internal(format!("attachment.uplink: the worker of {uplink} has ended")));
         }
         if let Some(silent) = crate::supervise::stuck_worker(uplink) {
             return Err(NodeError::Precondition(format!(

@@ -27,7 +27,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 pub(crate) type States = Result<Vec<v1::ScheduleState>, NodeError>;
 
 /// A worker's answer to a request about the gates of its uplink. False: the uplink's selection has no gates.
-pub(super) type GateAnswer = (Box<GateView>, bool);
+pub(super) type GateAnswer = Box<GateView>;
 
 impl Node {
     /// The schedule that is meant to hold on a device.
@@ -238,8 +238,7 @@ impl Node {
             for (mut state, look) in parts {
                 if let Some(look) = look {
                     match tokio::time::timeout(LOOK_MAX, look).await {
-                        Ok(Ok((view, true))) => fill_state(&mut state, &view),
-                        Ok(Ok((_, false))) => {}
+                        Ok(Ok(view)) => fill_state(&mut state, &view),
                         Ok(Err(_)) | Err(_) => {
                             let text = format!("the worker of {} does not answer", state.port);
                             let _ = reply.send(Err(NodeError::Internal(text)));
@@ -429,12 +428,14 @@ fn class_options(config: &PortConfig, schedule: Option<&Schedule>) -> [ClassOpti
 }
 
 fn fill_state(state: &mut v1::ScheduleState, view: &GateView) {
+    let Some(gates) = &view.status else { return };
+    let oper = gates.oper.as_deref();
     state.current_time = view.at.tai.as_nanos();
-    state.oper = view.oper().map(Into::into);
-    state.admin = view.admin().map(Into::into).or_else(|| state.admin.take());
-    state.gate_enabled = view.oper().is_some_and(|oper| oper.gate_enabled);
-    state.oper_gate_states = u32::from(view.oper_gate_states.bits());
-    state.config_pending = view.config_pending;
-    state.config_change_time = view.config_change_time.map_or(0, ktsn_time::Tai::as_nanos);
-    state.config_change_error = view.config_change_error;
+    state.oper = oper.map(Into::into);
+    state.admin = gates.admin.as_deref().map(Into::into).or_else(|| state.admin.take());
+    state.gate_enabled = oper.is_some_and(|oper| oper.gate_enabled);
+    state.oper_gate_states = u32::from(gates.oper_gate_states.bits());
+    state.config_pending = gates.config_pending;
+    state.config_change_time = gates.config_change_time.map_or(0, ktsn_time::Tai::as_nanos);
+    state.config_change_error = gates.config_change_error;
 }

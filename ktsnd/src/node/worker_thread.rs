@@ -59,7 +59,7 @@ impl WorkerThread {
             .with_clock(ClockGate::new(config.unsynchronised, is_clock_good));
         let (cpu, priority, device) = (config.cpu, config.priority, config.device.clone());
         let (beats, asked) = (stats.clone(), outbox.clone());
-        let watched = Watched::worker(&device, move || beats.passes.load(Relaxed), move || asked.wake());
+        let watched = Watched::worker(&device, move || beats.passes.load(Relaxed), move || asked.ring());
         let thread = std::thread::Builder::new().name(WORKER.into()).spawn(move || {
             prepare(cpu, priority, &device);
             worker.run();
@@ -249,7 +249,7 @@ mod tests {
         });
         worker.try_send(Returned::Boxed(Box::new(Slow(closing)))).unwrap();
         worker.try_send(Returned::PortFailed(PortIndex(3))).unwrap();
-        worker.try_send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)), true)).unwrap();
+        worker.try_send(Returned::Gates(PortIndex(3), Box::new(GateView::new(1)))).unwrap();
         let first = soon(&mut heard);
         assert!(matches!(first, Some(Event::Worker(7, Returned::Gates(..)))), "{first:?}");
         std::thread::sleep(std::time::Duration::from_millis(20));

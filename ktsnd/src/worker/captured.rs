@@ -42,6 +42,8 @@ pub struct Captured {
     rest: Option<Rest>,
     /// Where the payload of the datagram that was taken last begins in `buffer`.
     payload_at: usize,
+    /// The slot of that datagram until it is queued or refused.
+    offered: Option<u16>,
     pub(super) slots: Slots,
     free: Vec<u16>,
     /// The program's counters at the last look.
@@ -67,6 +69,7 @@ impl Captured {
             buffer: vec![0; FRAME_OCTETS_MAX + 64].into_boxed_slice(),
             rest: None,
             payload_at: 0,
+            offered: None,
             slots: Slots::new(usize::from(slots), payload_octets_max),
             free: (0..slots).rev().collect(),
             counted: [0; Counted::ALL.len()],
@@ -116,11 +119,17 @@ impl Captured {
         self.counted = counted;
     }
 
+    /// True when the slot has a datagram that can end: it is queued, or was just taken. A slot that is free is not released again.
+    pub(super) fn is_taken(&self, slot: u16) -> bool {
+        self.offered == Some(slot) || self.slots.get(slot).is_some()
+    }
+
     /// A queued or refused datagram has ended; its entry, if it was queued.
     pub(super) fn end_frame(&mut self, slot: u16) -> Option<Queued> {
         let queued = self.slots.clear(slot);
-        if queued.is_some() {
-            self.free.push(slot); // its capacity is the count of all slots
+        match queued {
+            Some(_) => self.free.push(slot), // its capacity is the count of all slots
+            None => self.offered = None,
         }
         queued
     }
@@ -165,6 +174,7 @@ impl Source for Captured {
         let Some(slot) = self.free.last().copied() else {
             return Step::Refused { slot: None, attachment, reason: DropReason::QueueFull };
         };
+        self.offered = Some(slot);
         Step::Frame(Offered {
             slot,
             attachment,
@@ -179,8 +189,6 @@ impl Source for Captured {
         })
     }
 
-    fn set_scheduled_at(&mut self, _: u16, _: u64) {}
-
     fn fetch(&mut self, slot: u16, octets: u16) {
         let payload = &self.buffer[self.payload_at..self.payload_at + usize::from(octets)];
         self.slots.room(slot, octets).copy_from_slice(payload);
@@ -188,6 +196,7 @@ impl Source for Captured {
 
     fn queue(&mut self, slot: u16, queued: Queued) {
         self.free.pop();
+        self.offered = None;
         self.slots.fill(slot, queued);
     }
 }

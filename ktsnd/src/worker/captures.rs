@@ -5,7 +5,6 @@
 //! the worker is made.
 
 use ktsn_resolve::AttachmentIndex;
-use ktsn_time::Monotonic;
 
 use super::attachments::Attachments;
 use super::captured::Captured;
@@ -23,7 +22,6 @@ pub(super) struct Captures {
     turn: usize,
     /// The source with the counters that were read last.
     counted_last: usize,
-    taken_at: Monotonic,
 }
 
 impl Captures {
@@ -35,7 +33,6 @@ impl Captures {
             count: 0,
             turn: 0,
             counted_last: 0,
-            taken_at: Monotonic::ZERO,
         }
     }
 
@@ -125,16 +122,6 @@ impl Captures {
         let found = self.next_waiting(&mut 1, |_| true)?;
         self.pass_turn();
         Some(found)
-    }
-
-    /// When a frame was taken from a source last.
-    pub(super) fn taken_at(&self) -> Monotonic {
-        self.taken_at
-    }
-
-    /// A frame was taken at `now`.
-    pub(super) fn note_taken(&mut self, now: Monotonic) {
-        self.taken_at = now;
     }
 
     /// Adds what the programs counted since the last look; a few at a time, so that many take no frame's time.

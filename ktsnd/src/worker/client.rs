@@ -14,12 +14,11 @@ use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use rustix::net::{RecvFlags, recv};
 
 use super::attention::{Attention, Polled, Promises};
-use super::registrations::Registrations;
+use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
 use super::sending::Sending;
 use super::slots::{Queued, Slots};
 use super::source::{Offered, Source, Step, Walk};
-use super::stream::StreamInfo;
 use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
 use crate::now::{monotonic_now, tai_now};
 use crate::stats::{AttachmentStats, add_claimed};
@@ -213,6 +212,14 @@ impl Client {
             *place = requested;
         }
         Ok(offered)
+    }
+
+    /// Notes the instant at which the slot's frame was taken over, for a report (`CLOCK_REALTIME`, ns).
+    #[inline]
+    pub(super) fn set_scheduled_at(&mut self, slot: u16, realtime: u64) {
+        if let Some(requested) = self.requested.get_mut(usize::from(slot)) {
+            requested.scheduled_at = realtime;
+        }
     }
 
     /// Takes the reports that the program requested for the slot's frame. `None`: it requested none.
@@ -416,13 +423,6 @@ impl Source for Client {
             None => return self.walk(walk),
         };
         Step::Refused { slot: Some(slot), attachment, reason: DropReason::PeerCorrupt }
-    }
-
-    #[inline]
-    fn set_scheduled_at(&mut self, slot: u16, realtime: u64) {
-        if let Some(requested) = self.requested.get_mut(usize::from(slot)) {
-            requested.scheduled_at = realtime;
-        }
     }
 
     fn fetch(&mut self, slot: u16, octets: u16) {

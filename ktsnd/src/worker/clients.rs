@@ -38,7 +38,6 @@ pub(super) struct Clients {
     turns: Turns,
     /// Rounds of intake in which a frame was taken.
     rounds: usize,
-    taken_at: Monotonic,
     /// Places of clients with doorbells that are not listened to; the one that was polled last, and when.
     muted: Vec<u16>,
     muted_turn: usize,
@@ -66,7 +65,6 @@ impl Clients {
             attachments: vec![AttachmentIndex(u16::MAX); limits::CLIENTS_MAX].into_boxed_slice(),
             turns: Turns::new(limits::CLIENTS_MAX, limits::ATTACHMENTS_MAX),
             rounds: 1,
-            taken_at: Monotonic::ZERO,
             muted: Vec::with_capacity(limits::CLIENTS_MAX),
             muted_turn: 0,
             muted_at: Monotonic::ZERO,
@@ -230,15 +228,9 @@ impl Clients {
         poll(&mut self.places, at, now, env).is_some().then_some(at)
     }
 
-    /// When a frame was taken from a ring last.
-    pub(super) fn taken_at(&self) -> Monotonic {
-        self.taken_at
-    }
-
     /// A frame was taken from the client's ring at `now`.
     #[inline]
     pub(super) fn note_taken(&mut self, at: usize, now: Monotonic) {
-        self.taken_at = now;
         if let Some(client) = self.get_mut(at) {
             client.attention().note_taken(now);
         }

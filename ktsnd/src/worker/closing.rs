@@ -15,7 +15,6 @@
 use std::collections::VecDeque;
 
 use ktsn_resolve::{AttachmentIndex, PortIndex};
-use ktsn_time::Monotonic;
 
 use super::command::Command;
 use crate::limits;
@@ -59,8 +58,6 @@ pub(super) struct Closing {
     /// The next step of a drain.
     drain: Option<Drain>,
     is_draining: bool,
-    /// When a frame was taken from a ring that is being emptied last.
-    taken_at: Monotonic,
 }
 
 impl Closing {
@@ -71,7 +68,6 @@ impl Closing {
             removals: VecDeque::with_capacity(limits::ATTACHMENTS_MAX + limits::PORTS_MAX),
             drain: None,
             is_draining: false,
-            taken_at: Monotonic::ZERO,
         }
     }
 
@@ -122,17 +118,12 @@ impl Closing {
         self.removals.front().copied()
     }
 
-    /// The removal goes on with this stage; `None`: it is over.
-    pub(super) fn set_stage(&mut self, attachment: AttachmentIndex, stage: Option<Stage>) {
-        match (stage, self.removals.front_mut()) {
-            (Some(stage), Some(front)) => *front = Removal::Attachment(attachment, stage),
-            _ => self.end_removal(),
+    /// The removal goes on with this; `None`: it is over.
+    pub(super) fn set_removal(&mut self, next: Option<Removal>) {
+        match (next, self.removals.front_mut()) {
+            (Some(next), Some(front)) => *front = next,
+            _ => drop(self.removals.pop_front()),
         }
-    }
-
-    /// The first removal is over.
-    pub(super) fn end_removal(&mut self) {
-        self.removals.pop_front();
     }
 
     /// Nothing new from now on; what is published by now is still taken.
@@ -175,16 +166,6 @@ impl Closing {
     pub(super) fn has_ring(&self, its: impl Fn(usize) -> bool) -> bool {
         self.rings.iter().any(|at| its(usize::from(*at)))
     }
-
-    /// When a frame was taken from a ring that is being emptied last.
-    pub(super) fn taken_at(&self) -> Monotonic {
-        self.taken_at
-    }
-
-    /// Frames were taken from a ring at `now`.
-    pub(super) fn note_taken(&mut self, now: Monotonic) {
-        self.taken_at = now;
-    }
 }
 
 #[cfg(test)]
@@ -199,12 +180,13 @@ mod tests {
         closing.remove_attachment(attachment);
         assert!(closing.remove_port(port) && closing.is_port_removed(port) && closing.is_removed(attachment));
         assert_eq!(closing.removal(), Some(Removal::Attachment(attachment, Stage::Clients(0))));
-        closing.set_stage(attachment, Some(Stage::Queues));
-        assert_eq!(closing.removal(), Some(Removal::Attachment(attachment, Stage::Queues)));
-        closing.set_stage(attachment, None);
+        let queues = Some(Removal::Attachment(attachment, Stage::Queues));
+        closing.set_removal(queues);
+        assert_eq!(closing.removal(), queues);
+        closing.set_removal(None);
         assert_eq!(closing.removal(), Some(Removal::Port(port)));
         assert!(!closing.is_removed(attachment));
-        closing.end_removal();
+        closing.set_removal(None);
         assert!(!closing.is_at_work());
     }
 

@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use ktsn_model::{AdminPort, GateStates, PriorityMap, TrafficClass};
+use ktsn_model::{PriorityMap, TrafficClass};
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 use ktsn_sched::{ClassOptions, GateProgram, GateStatus, TimeAware};
-use ktsn_time::{Monotonic, Nanos, Now, Tai};
+use ktsn_time::{Monotonic, Nanos, Now};
 use rustix::fd::OwnedFd;
 
 use super::attachments::AttachmentPolicy;
 use super::captured::Captured;
 use super::client::{Client, ClientKey, ClientTables};
 use super::policing::Policing;
-use super::stream::StreamInfo;
+use super::registrations::StreamInfo;
 use crate::limits;
 use crate::queue::{ManySender, Receiver, Sender, WorkerReceiver, threads_to_worker, worker_to_thread};
 use crate::stats::PortStats;
@@ -45,72 +45,16 @@ pub struct GateView {
     pub number: u64,
     /// When it was answered.
     pub at: Now,
-    oper: (bool, AdminPort),
-    admin: (bool, AdminPort),
-    /// Which gates are open.
-    pub oper_gate_states: GateStates,
-    /// A change waits for its time.
-    pub config_pending: bool,
-    /// When the last change took or takes place.
-    pub config_change_time: Option<Tai>,
-    /// Changes whose base time had passed while gates ran.
-    pub config_change_error: u64,
+    /// The state of the gates; `None` where the port has none.
+    pub status: Option<GateStatus>,
 }
 
 impl GateView {
     /// Room for the answer to request `number`.
     #[must_use]
     pub fn new(number: u64) -> Self {
-        let room = || {
-            let control_list = Vec::with_capacity(AdminPort::ENTRIES_MAX);
-            (false, AdminPort { control_list, ..AdminPort::default() })
-        };
-        Self {
-            number,
-            at: Now { tai: Tai::ZERO, monotonic: Monotonic::ZERO },
-            oper: room(),
-            admin: room(),
-            oper_gate_states: GateStates::ALL_OPEN,
-            config_pending: false,
-            config_change_time: None,
-            config_change_error: 0,
-        }
+        Self { number, at: Now::default(), status: None }
     }
-
-    /// Gate parameters in force, if there are any.
-    #[must_use]
-    pub fn oper(&self) -> Option<&AdminPort> {
-        self.oper.0.then_some(&self.oper.1)
-    }
-
-    /// Gate parameters asked for, if there are any.
-    #[must_use]
-    pub fn admin(&self) -> Option<&AdminPort> {
-        self.admin.0.then_some(&self.admin.1)
-    }
-
-    /// Fills in the answer.
-    pub(super) fn fill(&mut self, status: &GateStatus<'_>, at: Now) {
-        self.at = at;
-        copy(&mut self.oper, status.oper);
-        copy(&mut self.admin, status.admin);
-        self.oper_gate_states = status.oper_gate_states;
-        self.config_pending = status.config_pending;
-        self.config_change_time = status.config_change_time;
-        self.config_change_error = status.config_change_error;
-    }
-}
-
-/// Copies into room that is there already.
-fn copy(into: &mut (bool, AdminPort), from: Option<&AdminPort>) {
-    into.0 = from.is_some();
-    let Some(from) = from else { return };
-    let mut control_list = std::mem::take(&mut into.1.control_list);
-    control_list.clear();
-    control_list.extend_from_slice(&from.control_list);
-    let AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, .. } = *from;
-    into.1 =
-        AdminPort { gate_enabled, gate_states, base_time, cycle_time, cycle_time_extension, control_list };
 }
 
 /// A command to a worker.
@@ -181,8 +125,8 @@ pub enum Returned<P> {
     Retired(ClientKey, ktsn_ring::LinkError),
     /// A source of captured frames cannot be waited for: its frames are not read.
     CaptureRefused(AttachmentIndex),
-    /// The gates of a port, as requested; `false`: it has none.
-    Gates(PortIndex, Box<GateView>, bool),
+    /// The gates of a port, as requested.
+    Gates(PortIndex, Box<GateView>),
     /// The worker drained and ended.
     Ended,
 }
@@ -274,37 +218,8 @@ impl<P> Inbox<P> {
     }
 }
 
-/// The other threads' end: commands, and the eventfd that wakes the worker.
-#[derive(Debug)]
-pub struct Outbox<P> {
-    commands: ManySender<Command<P>>,
-}
-
-impl<P> Clone for Outbox<P> {
-    fn clone(&self) -> Self {
-        Self { commands: self.commands.clone() }
-    }
-}
-
-/// The worker does not take commands any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the worker has ended")]
-pub struct WorkerEnded;
-
-impl<P> Outbox<P> {
-    /// Sends a command and wakes the worker; waits while its queue is full.
-    ///
-    /// # Errors
-    /// [`WorkerEnded`].
-    pub fn send(&self, command: Command<P>) -> Result<(), WorkerEnded> {
-        self.commands.send(command).map_err(|_| WorkerEnded)
-    }
-
-    /// Wakes the worker for one pass.
-    pub(crate) fn wake(&self) {
-        self.commands.ring();
-    }
-}
+/// The other threads' end: it sends commands and wakes the worker, and waits while the queue is full.
+pub type Outbox<P> = ManySender<Command<P>>;
 
 /// Makes the two queues and the eventfd (for `Host::new`).
 ///
@@ -315,7 +230,7 @@ pub fn queues<P>() -> Result<(Outbox<P>, Inbox<P>, Receiver<Returned<P>>, OwnedF
     let (outbox, commands, wake) = threads_to_worker(limits::COMMANDS_QUEUED)?;
     let (returned, freed) = worker_to_thread(limits::RETURNED_QUEUED)?;
     let inbox = Inbox { commands, returned, deferred: None, deferred_since: None };
-    Ok((Outbox { commands: outbox }, inbox, freed, wake))
+    Ok((outbox, inbox, freed, wake))
 }
 
 #[cfg(test)]

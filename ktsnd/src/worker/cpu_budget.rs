@@ -58,6 +58,11 @@ impl CpuBudget {
         Self { tokens: FULL, awake: Nanos::ZERO, used: None, at: Monotonic::ZERO, is_resting: false }
     }
 
+    /// True where [`Self::allowed`] last said that the worker should rest.
+    pub(super) fn should_rest(&self) -> bool {
+        self.is_resting
+    }
+
     /// Counts the time until `now`, which the worker was awake for.
     pub(super) fn awake(&mut self, now: Monotonic) {
         let span = self.since(now);

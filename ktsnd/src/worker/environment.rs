@@ -22,10 +22,6 @@ use crate::rehearsal::Rehearsal;
 pub struct Woken {
     /// Numbers of the doorbells that can be read; at most 64 a time, the rest stays.
     pub doorbells: Vec<u64>,
-    /// A command waits.
-    pub command: bool,
-    /// The system clock was set.
-    pub clock_set: bool,
     /// Nothing happened, the time was reached.
     pub timed_out: bool,
 }
@@ -34,8 +30,6 @@ impl Woken {
     /// Nothing happened.
     pub fn clear(&mut self) {
         self.doorbells.clear();
-        self.command = false;
-        self.clock_set = false;
         self.timed_out = false;
     }
 }
@@ -142,12 +136,10 @@ impl Host {
             match event.data.u64() {
                 TOKEN_COMMAND => {
                     let _ = rustix::io::read(&self.command, &mut word);
-                    woken.command = true;
                 }
                 TOKEN_CLOCK => {
                     let _ = rustix::io::read(&self.clock, &mut word);
                     self.arm_clock();
-                    woken.clock_set = true;
                 }
                 number => woken.doorbells.push(number),
             }

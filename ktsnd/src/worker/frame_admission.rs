@@ -39,35 +39,11 @@ pub(super) struct Accepted {
     pub unresolved: Option<NextHop>,
 }
 
-/// Why a frame was not queued.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Blocked {
-    /// There is no such attachment.
-    NotServed,
-    /// The route or the rights of the attachment forbid it.
-    Route(Refusal),
-    /// The frame is dropped for this reason.
-    Dropped(DropReason),
-}
-
-impl Blocked {
-    /// The reason of the drop, and a next hop that is missing.
-    pub(super) fn reason(self) -> (DropReason, Option<NextHop>) {
-        match self {
-            Self::NotServed => (DropReason::Detached, None),
-            // The client should have known; its table may be older than ours.
-            Self::Route(Refusal::Bypass(_)) => (DropReason::NoRoute, None),
-            Self::Route(Refusal::Drop(reason, unresolved)) => (reason, unresolved),
-            Self::Dropped(reason) => (reason, None),
-        }
-    }
-}
-
 impl<P: Port> FrameAdmission<'_, P> {
     /// Queues a frame that was taken from `source`, with its payload.
     ///
     /// # Errors
-    /// [`Blocked`]; then nothing is kept of the frame.
+    /// [`Refusal`]; then nothing is kept of the frame.
     #[inline]
     pub(super) fn admit<S: Source>(
         &mut self,
@@ -75,21 +51,22 @@ impl<P: Port> FrameAdmission<'_, P> {
         source: &mut S,
         offered: &Offered,
         now: Now,
-    ) -> Result<Accepted, Blocked> {
+    ) -> Result<Accepted, Refusal> {
         let Offered { slot, attachment, tx_time, pushed_at, payload_octets, has_waited, .. } = *offered;
-        let policy = self.attachments.get_mut(attachment).ok_or(Blocked::NotServed)?;
+        let refuse = |reason| Refusal::Drop(reason, None);
+        let policy = self.attachments.get_mut(attachment).ok_or(refuse(DropReason::Detached))?;
         count(&policy.stats.taken);
         if self.closing.is_removed(attachment) {
-            return Err(Blocked::Dropped(DropReason::Detached));
+            return Err(refuse(DropReason::Detached));
         }
         if matches!(owner, Owner::Capture(_)) {
             policy.stats.capture_lag.record(now.monotonic.since(pushed_at));
         }
         if self.clock.refuses(tx_time) {
-            return Err(Blocked::Dropped(DropReason::Unsynchronised));
+            return Err(refuse(DropReason::Unsynchronised));
         }
         let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(offered.is_deadline) };
-        admit(&timed, now).map_err(|reason| Blocked::Dropped(cause_of(reason, has_waited)))?;
+        admit(&timed, now).map_err(|reason| refuse(cause_of(reason, has_waited)))?;
         // The route of a packet socket's frame depends on its headers, that of a datagram on its length only.
         let is_fetched = matches!(offered.sending, Sending::Link(_));
         if is_fetched {
@@ -97,25 +74,23 @@ impl<P: Port> FrameAdmission<'_, P> {
         }
         let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
         let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
-        let found = offered.sending.egress_ahead(self.resolver, payload);
-        let (egress, unresolved) = found.map_err(Blocked::Route)?;
+        let (egress, unresolved) = offered.sending.egress_ahead(self.resolver, payload)?;
         if !has_room {
-            return Err(Blocked::Dropped(DropReason::TooLong));
+            return Err(refuse(DropReason::TooLong));
         }
         let (port, priority) = (egress.port(), egress.priority(offered.priority));
         let ((copies, skipped), (wire_octets, sdu_octets)) = (egress.copies(), egress.lengths(payload));
-        let state = self.ports.at(port).ok_or(Blocked::Dropped(DropReason::LinkDown))?;
-        let judged = state.admit(policy.classes, priority, unresolved, |policing| {
+        let state = self.ports.at(port).ok_or(refuse(DropReason::LinkDown))?;
+        let class = state.admit(policy.classes, priority, unresolved, |policing| {
             let stream = offered.sending.stream(self.resolver, payload, &policy.streams);
             policing.judge(stream, priority, sdu_octets, wire_octets, now)
-        });
-        let class = judged.map_err(Blocked::Route)?;
+        })?;
         if state.has_had_share(policy.queued()) {
-            return Err(Blocked::Dropped(DropReason::QueueFull));
+            return Err(refuse(DropReason::QueueFull));
         }
         let (id, tenant) = (frame_id(owner, slot), u32::from(attachment.0));
         let frame = Frame { id, tenant, class, wire_octets, sdu_octets, ..timed };
-        state.selection.offer(frame, now).map_err(|refused| Blocked::Dropped(refused.reason))?;
+        state.selection.offer(frame, now).map_err(|refused| refuse(refused.reason))?;
         self.ports.activate(usize::from(port.0));
         policy.count_queued();
         if !is_fetched {

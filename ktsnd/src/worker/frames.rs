@@ -6,7 +6,7 @@
 
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, NextHop, PortIndex};
+use ktsn_resolve::{AttachmentIndex, NextHop, PortIndex, Refusal};
 use ktsn_ring::LinkError;
 use ktsn_sched::{Frame, FrameId, Strategy as _};
 use ktsn_time::{Monotonic, Nanos, Now};
@@ -15,14 +15,15 @@ use super::Worker;
 use super::attachments::attachment_of;
 use super::closing::{Drain, Removal, Stage};
 use super::command::Returned;
-use super::copies::Copies;
 use super::entries::{queued, queued_mut};
 use super::environment::Environment;
-use super::frame_admission::{Accepted, Blocked, FrameAdmission};
+use super::frame_admission::{Accepted, FrameAdmission};
 use super::owner::{Owner, frame_id, owner_of};
+use super::pacing::Intake;
 use super::port_state::PortState;
 use super::requested_reports::End;
 use super::retry::Retry;
+use super::sending::{Copies, reason_of};
 use super::slots::Queued;
 use super::source::{Offered, Source, Step, Walk};
 use crate::limits;
@@ -43,7 +44,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let Self { clients, attachments, pacing, env, .. } = self;
             let may_take = |of| !pacing.is_behind() || !attachments.has_queued_enough(of);
             let Some(at) = clients.next_waiting(&mut round, now, env, may_take) else { break };
-            let Some(budget) = self.time_for_intake(self.clients.taken_at()) else { break };
+            let Some(budget) = self.time_for_intake(Intake::Rings) else { break };
             left -= self.intake(Owner::Client(at), budget.min(quantum).min(left));
             self.clients.pass_turn(&mut round);
         }
@@ -58,16 +59,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let Self { captures, attachments, pacing, .. } = self;
             let may_take = |of| !pacing.is_behind() || !attachments.has_queued_enough(of);
             let Some(attachment) = captures.next_waiting(&mut polls, may_take) else { break };
-            let Some(budget) = self.time_for_intake(self.captures.taken_at()) else { break };
+            let Some(budget) = self.time_for_intake(Intake::Captures) else { break };
             left -= self.intake(Owner::Capture(attachment), budget.min(limits::INTAKE_QUANTUM).min(left));
             self.captures.pass_turn();
         }
         left < limits::INTAKE_A_PASS
     }
 
-    fn time_for_intake(&mut self, taken_at: Monotonic) -> Option<usize> {
+    fn time_for_intake(&mut self, intake: Intake) -> Option<usize> {
         let Self { pacing, ports, env, .. } = self;
-        pacing.time_for_intake(taken_at, env, |port, now| {
+        pacing.time_for_intake(intake, env, |port, now| {
             ports
                 .get_mut(port)
                 .is_some_and(|state| state.selection.is_timed_within(limits::INTAKE_STOPS, now))
@@ -108,8 +109,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         }
         match (owner, read) {
-            (Owner::Client(at), Some(now)) => self.clients.note_taken(at, now.monotonic),
-            (Owner::Capture(_), Some(now)) => self.captures.note_taken(now.monotonic),
+            (Owner::Client(at), Some(now)) => {
+                self.pacing.note_taken(Intake::Rings, now.monotonic);
+                self.clients.note_taken(at, now.monotonic);
+            }
+            (Owner::Capture(_), Some(now)) => self.pacing.note_taken(Intake::Captures, now.monotonic),
             (_, None) => {}
         }
         taken
@@ -137,14 +141,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 self.attachments.count_lost_copies(offered.attachment, u64::from(skipped));
                 self.request_neighbour(offered.attachment, unresolved);
             }
-            Err(blocked) => self.refuse_blocked(owner, offered, blocked, now),
+            Err(refusal) => self.refuse_offered(owner, offered, refusal, now),
         }
     }
 
-    fn refuse_blocked(&mut self, owner: Owner, offered: &Offered, blocked: Blocked, now: Now) {
-        let (reason, unresolved) = blocked.reason();
-        let attachment = match (blocked, owner) {
-            (Blocked::NotServed, Owner::Client(at)) => self.clients.attachment_at(at),
+    /// A frame is not queued. Where its attachment is not served any more, it counts for the attachment of its client.
+    fn refuse_offered(&mut self, owner: Owner, offered: &Offered, refusal: Refusal, now: Now) {
+        let (reason, unresolved) = reason_of(refusal);
+        let attachment = match owner {
+            Owner::Client(at) if !self.attachments.is_served(offered.attachment) => {
+                self.clients.attachment_at(at)
+            }
             _ => Some(offered.attachment),
         };
         let Some(attachment) = attachment else { return };
@@ -201,7 +208,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 let is_reported = reporter.report(client, slot, end, resolver, env, stats);
                 client.end_frame(slot, is_reported)
             }),
-            Owner::Capture(of) => self.captures.get_mut(of).map(|captured| captured.end_frame(slot)),
+            Owner::Capture(of) => {
+                let captured = self.captures.get_mut(of).filter(|captured| captured.is_taken(slot));
+                captured.map(|captured| captured.end_frame(slot))
+            }
         };
         match ended {
             Some(Some(queued)) => self.attachments.count_ended(queued.sending.attachment()),
@@ -350,13 +360,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match self.closing.removal() {
             Some(Removal::Attachment(attachment, stage)) => {
                 let next = self.remove_some(attachment, stage);
-                self.closing.set_stage(attachment, next);
+                self.closing.set_removal(next.map(|stage| Removal::Attachment(attachment, stage)));
                 if next.is_none() {
                     self.inbox.hand_back_boxed(self.attachments.remove(attachment));
                 }
             }
             Some(Removal::Port(port)) => {
-                self.closing.end_removal();
+                self.closing.set_removal(None);
                 self.remove_port(port);
             }
             None => {}
@@ -368,10 +378,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn empty_some_rings(&mut self) -> bool {
         let mut has_taken = false;
         for _ in 0..self.closing.rings_count().min(limits::CLOSED_A_PASS) {
-            let Some(budget) = self.time_for_intake(self.closing.taken_at()) else { break };
+            let Some(budget) = self.time_for_intake(Intake::Closing) else { break };
             let Some(at) = self.closing.pop_ring() else { break };
             has_taken |= self.intake(Owner::Client(at), budget.min(limits::INTAKE_QUANTUM)) > 0;
-            self.closing.note_taken(self.env.monotonic());
+            self.pacing.note_taken(Intake::Closing, self.env.monotonic());
             if self.clients.try_close(at, &self.attachments) {
                 self.end_if_over(Owner::Client(at));
             } else {
@@ -421,7 +431,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Returns how many more of the at most `most` frames are taken; `None`: that is done, and the capture is closed.
     fn empty_captured(&mut self, attachment: AttachmentIndex, most: usize) -> Option<usize> {
         if most > 0 && self.captures.is_waiting(attachment) {
-            let Some(budget) = self.time_for_intake(self.captures.taken_at()) else { return Some(most) };
+            let Some(budget) = self.time_for_intake(Intake::Captures) else { return Some(most) };
             let budget = budget.min(limits::INTAKE_QUANTUM).min(most);
             let taken = self.intake(Owner::Capture(attachment), budget);
             return Some(most - taken.clamp(1, budget));

@@ -389,7 +389,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(tries) = Tries::after(before, now) else {
             return self.drop_frame(due.frame.id, attachment_of(&due.frame), DropReason::PortError);
         };
-        state.retry = Some(Retry::new(*due, tries, now));
+        state.retry = Some(Retry { due: *due, tries });
         self.ports.activate(port);
     }
 
@@ -397,11 +397,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
     #[cold]
     fn try_again(&mut self, port: usize, now: Now) -> Option<Next> {
         let state = self.ports.get_mut(port)?;
-        let again_at = state.retry.as_ref()?.again_at;
+        let again_at = state.retry.as_ref()?.tries.again_at;
         if now.monotonic < again_at {
             return Some(Next { at: TxTime::Monotonic(again_at), port });
         }
-        let Retry { due, tries, .. } = state.retry.take()?;
+        let Retry { due, tries } = state.retry.take()?;
         if self.waits_for_clock(port, &due.frame, due.latest.is_some()) {
             return None;
         }

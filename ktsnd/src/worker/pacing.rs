@@ -15,12 +15,12 @@ use ktsn_time::{Monotonic, Nanos, Now, Offset, TxTime};
 
 use super::cpu_budget::{Allowed, CpuBudget};
 use super::due::Next;
-use super::environment::Environment;
+use super::environment::{Environment, Woken};
 use super::margin::{Margin, Margins, SpinBudget};
 use super::warm_up::WarmUp;
 use crate::config::SpinMargin;
 use crate::limits;
-use crate::stats::WorkerStats;
+use crate::stats::{WorkerStats, count};
 
 /// How a worker is paced.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +42,21 @@ pub(super) struct Preparation {
     pub can_rehearse: bool,
 }
 
+/// Why frames are taken over. Each has its part of the time between frames that are always due.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Intake {
+    /// The clients' rings.
+    Rings,
+    /// Captured frames.
+    Captures,
+    /// Rings that are emptied to be closed.
+    Closing,
+}
+
+impl Intake {
+    const COUNT: usize = 3;
+}
+
 /// The worker's use of time.
 #[derive(Debug)]
 pub(super) struct Pacing {
@@ -50,14 +65,14 @@ pub(super) struct Pacing {
     cpu: CpuBudget,
     /// Only frames that are due are attended to.
     is_resting: bool,
-    /// The worker should rest, but more is due than it hands over in a turn.
-    is_behind: bool,
     rehearsal: WarmUp,
     rehearsed_at: Monotonic,
     /// When a frame was handed over last.
     handed_over_at: Monotonic,
     /// What the worker waits for: intake stops short of it.
     next: Option<Next>,
+    /// When a frame was taken over last, for each reason to take frames over.
+    taken_at: [Monotonic; Intake::COUNT],
     /// TAI − MONOTONIC at the last wake-up.
     offset: Option<Offset>,
     /// A clock stepped: promises by the other one are void.
@@ -78,19 +93,14 @@ impl Pacing {
             spin_budget: SpinBudget::new(options.spin_duty_max_permille),
             cpu: CpuBudget::new(),
             is_resting: false,
-            is_behind: false,
             rehearsal: WarmUp::for_rehearsal(),
             rehearsed_at: Monotonic::ZERO,
             handed_over_at: Monotonic::ZERO,
             next: None,
+            taken_at: [Monotonic::ZERO; Intake::COUNT],
             offset: None,
             is_stepped: false,
         }
-    }
-
-    /// A sleep of `span` ended so late: the margin learns from it.
-    pub(super) fn observe_sleep(&mut self, span: Nanos, lateness: Nanos) {
-        self.margin.observe(span, lateness);
     }
 
     /// Publishes the margins.
@@ -140,11 +150,10 @@ impl Pacing {
 
     /// How many frames surely can be taken over before the next one is due; `None`: it comes first. Where a frame is always due
     /// at once, one is taken over between two of them now and then, and more often where they have no transmit time and wait for
-    /// the link or a gate (`is_timed` says of a port at an instant which of them it is). Rings and captures each: `taken_at` is
-    /// when a frame was taken from them last.
+    /// the link or a gate (`is_timed` says of a port at an instant which of them it is).
     pub(super) fn time_for_intake(
         &self,
-        taken_at: Monotonic,
+        intake: Intake,
         env: &mut impl Environment,
         is_timed: impl FnOnce(usize, Now) -> bool,
     ) -> Option<usize> {
@@ -154,11 +163,17 @@ impl Pacing {
         if ahead >= limits::INTAKE_STOPS {
             return Some(intake_budget(ahead));
         }
-        let passed = now.monotonic.since(taken_at);
+        let passed = now.monotonic.since(self.taken_at[intake as usize]);
         if passed < limits::INTAKE_AFTER_UNTIMED {
             return None;
         }
         (!is_timed(next.port, now) || passed >= limits::INTAKE_AFTER).then_some(1)
+    }
+
+    /// Frames were taken over at `now`.
+    #[inline]
+    pub(super) fn note_taken(&mut self, intake: Intake, now: Monotonic) {
+        self.taken_at[intake as usize] = now;
     }
 
     /// How many frames a spinning worker takes over from one source before a frame that is due in `ahead`.
@@ -181,14 +196,9 @@ impl Pacing {
         self.cpu.allowed()
     }
 
-    /// True while more is due than a worker that should rest hands over.
+    /// True where the worker works on although it should rest: more is due than it hands over in a rest.
     pub(super) fn is_behind(&self) -> bool {
-        self.is_behind
-    }
-
-    /// The worker is behind from now on, or is not.
-    pub(super) fn set_behind(&mut self, is_behind: bool) {
-        self.is_behind = is_behind;
+        self.cpu.should_rest()
     }
 
     /// True while only frames that are due are attended to.
@@ -201,27 +211,34 @@ impl Pacing {
         self.is_resting = is_resting;
     }
 
-    /// Sleeps for `span` from `now` on, whatever comes.
-    pub(super) fn doze_for(&mut self, now: Now, env: &mut impl Environment, span: Nanos) {
-        self.doze(now.monotonic.saturating_add(span), env);
-    }
-
     /// Sleeps until `at`, whatever comes.
     pub(super) fn doze(&mut self, at: Monotonic, env: &mut impl Environment) {
-        let now = env.monotonic();
-        self.cpu.awake(now);
+        self.cpu.awake(env.monotonic());
         env.rest(at);
         self.cpu.slept(env.monotonic());
     }
 
-    /// Counts the time until `now`, in which the worker was awake.
-    pub(super) fn count_awake(&mut self, now: Monotonic) {
-        self.cpu.awake(now);
-    }
-
-    /// Counts the time until `now`, in which the worker slept.
-    pub(super) fn count_slept(&mut self, now: Monotonic) {
-        self.cpu.slept(now);
+    /// Sleeps until `until` or until something happens; the instant after it. The lateness of waking teaches the margin.
+    pub(super) fn sleep(
+        &mut self,
+        until: Monotonic,
+        env: &mut impl Environment,
+        woken: &mut Woken,
+        stats: &WorkerStats,
+    ) -> Now {
+        let asleep = env.monotonic();
+        self.cpu.awake(asleep);
+        env.sleep(until, woken);
+        count(&stats.wake_ups);
+        let awake = env.now();
+        self.cpu.slept(awake.monotonic);
+        if woken.timed_out && until > asleep {
+            self.margin.observe(until.since(asleep), awake.monotonic.since(until));
+        }
+        if self.watch_for_steps(awake) {
+            count(&stats.clock_steps);
+        }
+        awake
     }
 }
 
@@ -269,7 +286,7 @@ impl Pacing {
     }
 
     /// The worker woke at `now`; true when a clock was stepped since the last time.
-    pub(super) fn watch_for_steps(&mut self, now: Now) -> bool {
+    fn watch_for_steps(&mut self, now: Now) -> bool {
         let offset = Offset::between(now.tai, now.monotonic);
         // Reading two clocks is not one instant; slewing moves neither. 100 µs is a step.
         let is_step = self.offset.is_some_and(|before| {
@@ -361,21 +378,26 @@ mod tests {
     #[test]
     fn intake_stops_short_of_the_next_frame() {
         let (mut pacing, mut env) = (pacing(), clocks());
-        let long_ago = Monotonic::ZERO;
-        assert_eq!(pacing.time_for_intake(long_ago, &mut env, |_, _| true), Some(limits::INTAKE_BUDGET));
+        let time = |pacing: &Pacing, env: &mut Clocks, is_timed| {
+            pacing.time_for_intake(Intake::Rings, env, |_, _| is_timed)
+        };
+        assert_eq!(time(&pacing, &mut env, true), Some(limits::INTAKE_BUDGET));
         let soon = at(&mut env, Nanos::from_micros(31));
         pacing.note_sooner(soon, 3, env.now());
-        assert_eq!(pacing.time_for_intake(long_ago, &mut env, |_, _| true), Some(12));
+        assert_eq!(time(&pacing, &mut env, true), Some(12));
         let sooner = at(&mut env, Nanos::from_micros(10));
         pacing.note_sooner(sooner, 4, env.now());
         assert_eq!(pacing.next().map(|next| next.port), Some(4));
         let now = env.monotonic();
-        assert_eq!(pacing.time_for_intake(now, &mut env, |_, _| false), None);
+        pacing.note_taken(Intake::Rings, now);
+        assert_eq!(time(&pacing, &mut env, false), None);
         // Where nothing was taken over for a while, one frame is.
         let before = |micros| now.saturating_sub(Nanos::from_micros(micros));
-        assert_eq!(pacing.time_for_intake(before(6), &mut env, |_, _| false), Some(1));
-        assert_eq!(pacing.time_for_intake(before(6), &mut env, |_, _| true), None);
-        assert_eq!(pacing.time_for_intake(before(21), &mut env, |_, _| true), Some(1));
+        pacing.note_taken(Intake::Rings, before(6));
+        assert_eq!(time(&pacing, &mut env, false), Some(1));
+        assert_eq!(time(&pacing, &mut env, true), None);
+        pacing.note_taken(Intake::Rings, before(21));
+        assert_eq!(time(&pacing, &mut env, true), Some(1));
     }
 
     #[test]

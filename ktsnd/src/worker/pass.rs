@@ -79,21 +79,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// nothing, the worker is behind, and attachments with few frames must not wait for the others.
     fn must_rest(&mut self) -> bool {
         match self.pacing.begin_pass(&mut self.env) {
-            Allowed::Work => self.pacing.set_behind(false),
-            Allowed::Due(span) => {
-                if self.rest(span) {
-                    return true;
-                }
-                self.pacing.set_behind(true);
-            }
+            Allowed::Work => false,
+            Allowed::Due(span) => self.rest(span),
             Allowed::Nothing(span) => {
                 count(&self.stats.cpu_budget_spent);
                 let until = self.env.monotonic().saturating_add(span);
                 self.pacing.doze(until, &mut self.env);
-                return true;
+                true
             }
         }
-        false
     }
 
     /// Does the work that is due every few hundred milliseconds: for all ports at once, for a few clients in each pass. True when
@@ -304,7 +298,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.pacing.may_spin(now.monotonic, ahead, |span| self.ports.is_timed_within(span, now))
     }
 
-    /// Sleeps for `span` from `now` on, or until something happens. The lateness of waking teaches the margin.
+    /// Sleeps for `span` from `now` on, or until something happens.
     fn sleep(&mut self, now: Now, span: Nanos) {
         let until = now.monotonic.saturating_add(span);
         let span = until.since(now.monotonic);
@@ -314,19 +308,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return;
         }
         let mut woken = self.clients.take_woken();
-        let asleep = self.env.monotonic();
-        self.pacing.count_awake(asleep);
-        self.env.sleep(until, &mut woken);
-        count(&self.stats.wake_ups);
-        let awake = self.env.now();
-        self.pacing.count_slept(awake.monotonic);
-        if woken.timed_out && until > asleep {
-            self.pacing.observe_sleep(until.since(asleep), awake.monotonic.since(until));
-        }
+        let awake = self.pacing.sleep(until, &mut self.env, &mut woken, &self.stats);
         self.hear(woken, awake);
-        if self.pacing.watch_for_steps(awake) {
-            count(&self.stats.clock_steps);
-        }
     }
 
     /// Hands over due frames and does nothing else for `span`: the worker has used its share of the CPU. Returns false if it ended
@@ -359,10 +342,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                         self.spin(next, now);
                     } else {
                         count(&self.stats.spin_budget_spent);
-                        self.pacing.doze_for(now, &mut self.env, until_next.max(Nanos::ZERO));
+                        let until = now.monotonic.saturating_add(until_next.max(Nanos::ZERO));
+                        self.pacing.doze(until, &mut self.env);
                     }
                 }
-                _ => self.pacing.doze_for(now, &mut self.env, left.min(ahead)),
+                _ => self.pacing.doze(now.monotonic.saturating_add(left.min(ahead)), &mut self.env),
             }
         }
     }

@@ -14,13 +14,12 @@ use ktsn_sched::{Frame, Strategy, TimeAware};
 use ktsn_time::{Monotonic, Nanos};
 
 use super::command::{Inbox, NewPort};
-use super::copies::Copies;
 use super::due::Due;
 use super::hand_over::{self, HandOver};
 use super::hand_over_budget::HandOverBudget;
 use super::policing::Policing;
 use super::retry::Retry;
-use super::sending::Egress;
+use super::sending::{Copies, Egress};
 use super::warm_up::WarmUp;
 use crate::limits;
 use crate::stats::{PortRefusal, PortStats, count};

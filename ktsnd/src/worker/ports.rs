@@ -6,15 +6,15 @@
 
 use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError};
-use ktsn_resolve::{PortIndex, Refusal};
+use ktsn_resolve::PortIndex;
 use ktsn_sched::{Frame, Refused, Strategy as _};
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
-use super::active_ports::ActivePorts;
 use super::command::{Command, Inbox, NewPort, Returned};
 use super::environment::Environment;
 use super::port_state::{NotStaged, PortState, Staged};
 use super::resolver::Resolver;
+use super::sending::reason_of;
 use super::slots::Queued;
 use crate::limits;
 
@@ -35,8 +35,8 @@ pub(super) struct Ports<P> {
     all: Vec<Option<PortState<P>>>,
     /// One above the highest index in use.
     end: usize,
-    /// Ports with frames in their queues; ports that were emptied may be among them.
-    active: ActivePorts,
+    /// Ports with frames in their queues, one bit for each; ports that were emptied may be among them.
+    active: Box<[u64]>,
     /// The pod's interface that hands over first in the next turn.
     pods_turn: usize,
     last_hand_over: Option<HandOverBegun>,
@@ -51,7 +51,7 @@ impl<P: Port> Ports<P> {
         Self {
             all: (0..limits::PORTS_MAX).map(|_| None).collect(),
             end: 0,
-            active: ActivePorts::new(limits::PORTS_MAX),
+            active: vec![0; limits::PORTS_MAX.div_ceil(64)].into_boxed_slice(),
             pods_turn: 0,
             last_hand_over: None,
             identification: 0,
@@ -119,23 +119,37 @@ impl<P: Port> Ports<P> {
     #[inline]
     pub(super) fn put_back(&mut self, port: usize, frame: Frame, now: Now) -> Option<Result<(), Refused>> {
         let state = self.all.get_mut(port)?.as_mut()?;
-        self.active.insert(port);
-        Some(state.selection.put_back(frame, now))
+        let result = state.selection.put_back(frame, now);
+        self.activate(port);
+        Some(result)
     }
 
     /// The port has something queued from now on.
+    #[inline]
     pub(super) fn activate(&mut self, port: usize) {
-        self.active.insert(port);
+        if let Some(word) = self.active.get_mut(port / 64) {
+            *word |= 1 << (port % 64);
+        }
     }
 
     /// The port has nothing queued now.
+    #[inline]
     pub(super) fn deactivate(&mut self, port: usize) {
-        self.active.remove(port);
+        if let Some(word) = self.active.get_mut(port / 64) {
+            *word &= !(1 << (port % 64));
+        }
     }
 
-    /// The first active port that is not below `from`.
+    /// The first active port that is not below `from`. To find none costs one word for each 64 ports.
+    #[inline]
     pub(super) fn next_active(&self, from: usize) -> Option<usize> {
-        self.active.next(from)
+        let mut index = from / 64;
+        let mut word = self.active.get(index)? & u64::MAX << (from % 64);
+        while word == 0 {
+            index += 1;
+            word = *self.active.get(index)?;
+        }
+        Some(index * 64 + word.trailing_zeros() as usize)
     }
 
     /// True for a pod's interface.
@@ -156,7 +170,7 @@ impl<P: Port> Ports<P> {
     /// True when a frame with a TxTime may leave by any port within `span` of `now`.
     pub(super) fn is_timed_within(&mut self, span: Nanos, now: Now) -> bool {
         let mut from = 0;
-        while let Some(port) = self.active.next(from) {
+        while let Some(port) = self.next_active(from) {
             if self.get_mut(port).is_some_and(|state| state.selection.is_timed_within(span, now)) {
                 return true;
             }
@@ -179,10 +193,7 @@ impl<P: Port> Ports<P> {
         }
         let (queued, payload) = entry.ok_or(NotStaged::Dropped(DropReason::Bug))?;
         let egress = queued.sending.egress(resolver, payload, queued.copies.replica);
-        let egress = egress.map_err(|refusal| match refusal {
-            Refusal::Bypass(_) => NotStaged::Dropped(DropReason::NoRoute),
-            Refusal::Drop(reason, _) => NotStaged::Dropped(reason),
-        })?;
+        let egress = egress.map_err(|refusal| NotStaged::Dropped(reason_of(refusal).0))?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
         if egress.port() != queued.port || usize::from(queued.port.0) != port {
             return Err(NotStaged::Dropped(DropReason::NoRoute));
@@ -257,11 +268,10 @@ impl<P: Port> Ports<P> {
                 self.at(index).into_iter().for_each(|state| state.priority_map = map);
             }
             Command::LookAtGates(index, mut view) => {
-                let now = env.now();
-                let selection = self.at(index).map(|state| &mut state.selection);
-                let gates = selection.filter(|selection| selection.has_gates());
-                let is_there = gates.map(|gates| view.fill(&gates.status(now), now)).is_some();
-                inbox.hand_back(Returned::Gates(index, view, is_there));
+                view.at = env.now();
+                let gates = self.at(index).filter(|state| state.selection.has_gates());
+                view.status = gates.map(|state| state.selection.status(view.at));
+                inbox.hand_back(Returned::Gates(index, view));
             }
             _ => {}
         }
@@ -291,10 +301,12 @@ impl<P: Port> Ports<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use ktsn_model::PriorityMap;
     use ktsn_port::memory::Memory;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::worker::command::queues;
@@ -329,6 +341,26 @@ mod tests {
         assert!(!ports.is_timed_within(Nanos::from_micros(50), now));
         ports.deactivate(1);
         assert_eq!(ports.next_active(0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn active_ports_are_a_set(
+            steps in proptest::collection::vec((0..limits::PORTS_MAX + 100, any::<bool>()), 0..100),
+            from in 0..limits::PORTS_MAX + 200,
+        ) {
+            let (mut ports, mut set) = (Ports::<Memory>::new(), BTreeSet::new());
+            for (port, is_in) in steps {
+                if is_in {
+                    ports.activate(port);
+                    set.extend(Some(port).filter(|port| *port < limits::PORTS_MAX));
+                } else {
+                    ports.deactivate(port);
+                    set.remove(&port);
+                }
+            }
+            prop_assert_eq!(ports.next_active(from), set.range(from..).next().copied());
+        }
     }
 
     #[test]

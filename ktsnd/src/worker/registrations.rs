@@ -4,8 +4,42 @@
 //! In: registrations as they come and go, and each list of published slots that is begun. Out: the registration that a frame was
 //! published under. So no ring has to be emptied before a registration changes. Memory is allocated when the client is made.
 
-use super::stream::StreamInfo;
+use std::net::SocketAddr;
+
+use ktsn_resolve::AttachmentIndex;
+use ktsn_ring::StreamStatus;
+
 use crate::limits::{EARLIER_MAX, STREAMS_MAX};
+
+/// What a packet socket's payloads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Whole frames (`SOCK_RAW`).
+    Frames,
+    /// What follows an Ethernet header (`SOCK_DGRAM`).
+    Payloads,
+}
+
+/// What the registrar read from a passed socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// The client's token for this registration.
+    pub token: u32,
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// The attachment it belongs to.
+    pub attachment: AttachmentIndex,
+    /// Local address; unspecified when not bound to one.
+    pub local: SocketAddr,
+    /// Peer, when connected.
+    pub peer: Option<SocketAddr>,
+    /// What its payloads are when it is a packet socket.
+    pub link: Option<LinkKind>,
+    /// Its transmit times are deadlines (SOF_TXTIME_DEADLINE_MODE).
+    pub is_deadline: bool,
+    /// The answer for the stream's word.
+    pub status: StreamStatus,
+}
 
 /// A registration that ended while frames of it may still lie in the ring.
 #[derive(Debug)]
@@ -88,10 +122,9 @@ impl Registrations {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::Ipv4Addr;
 
-    use ktsn_resolve::AttachmentIndex;
-    use ktsn_ring::{StreamCode, StreamStatus};
+    use ktsn_ring::StreamCode;
 
     use super::*;
 

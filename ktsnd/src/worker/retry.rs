@@ -17,18 +17,18 @@ use crate::limits;
 pub(super) struct Tries {
     since: Monotonic,
     pause: Nanos,
+    pub again_at: Monotonic,
 }
 
 impl Tries {
     /// One more try failed at `now`; `None`: the frame is given up.
     pub(super) fn after(before: Option<Self>, now: Monotonic) -> Option<Self> {
-        let tries = match before {
-            None => Self { since: now, pause: limits::RETRY_PAUSE },
-            Some(Self { since, pause }) => {
-                Self { since, pause: pause.saturating_mul(2).min(limits::RETRY_PAUSE_MAX) }
-            }
+        let (since, pause) = match before {
+            None => (now, limits::RETRY_PAUSE),
+            Some(Self { since, pause, .. }) => (since, pause.saturating_mul(2).min(limits::RETRY_PAUSE_MAX)),
         };
-        (now.since(tries.since) <= limits::RETRY_MAX).then_some(tries)
+        let again_at = now.saturating_add(pause);
+        (now.since(since) <= limits::RETRY_MAX).then_some(Self { since, pause, again_at })
     }
 }
 
@@ -36,14 +36,6 @@ impl Tries {
 pub(super) struct Retry {
     pub due: Due,
     pub tries: Tries,
-    pub again_at: Monotonic,
-}
-
-impl Retry {
-    /// The frame is tried again after a pause that begins at `now`.
-    pub(super) fn new(due: Due, tries: Tries, now: Monotonic) -> Self {
-        Self { due, tries, again_at: now.saturating_add(tries.pause) }
-    }
 }
 
 #[cfg(test)]
@@ -56,7 +48,7 @@ mod tests {
         let begin = now;
         let (mut tries, mut pauses) = (None, Vec::new());
         while let Some(again) = Tries::after(tries, now) {
-            now = now.saturating_add(again.pause);
+            now = again.again_at;
             pauses.push(again.pause);
             tries = Some(again);
         }

@@ -18,9 +18,29 @@ use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification
 use ktsn_wire::ipv4::PROTOCOL_UDP;
 use ktsn_wire::{EtherType, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
 
-use super::copies::Copies;
+use super::registrations::{LinkKind, StreamInfo};
 use super::resolver::Resolver;
-use super::stream::{LinkKind, StreamInfo};
+
+/// The copy that a slot is queued for, and the end of the copies before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    /// The copy.
+    pub replica: Replica,
+    /// Set once a copy has left: the instant that a report says, 0 where the program did not ask.
+    pub sent: Option<u64>,
+}
+
+impl Copies {
+    /// The first copy. `None`: there is one frame only.
+    pub(super) fn first(replica: Option<Replica>) -> Self {
+        Self { replica: replica.unwrap_or_default(), sent: None }
+    }
+
+    /// True when there may be more than one copy.
+    pub(super) fn is_one_of_several(self) -> bool {
+        self.replica != Replica::First
+    }
+}
 
 /// The content of a frame, independent of its stream.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +171,15 @@ impl Sending {
         };
         let (resolved, unresolved) = resolver.find_ahead(flow)?;
         Ok((Egress::datagram(resolved, payload)?, unresolved))
+    }
+}
+
+/// The reason for which a frame is dropped that is refused, and the next hop where its MAC address is missing.
+pub(super) fn reason_of(refusal: Refusal) -> (DropReason, Option<NextHop>) {
+    match refusal {
+        // The client should have known; its table may be older than the worker's.
+        Refusal::Bypass(_) => (DropReason::NoRoute, None),
+        Refusal::Drop(reason, unresolved) => (reason, unresolved),
     }
 }
 

@@ -5,8 +5,7 @@
 
 use ktsn_resolve::PortIndex;
 
-use super::copies::Copies;
-use super::sending::Sending;
+use super::sending::{Copies, Sending};
 
 /// A queued frame: everything that is needed to send it, whatever happens to its stream or its capture.
 #[derive(Clone, Copy, Debug)]

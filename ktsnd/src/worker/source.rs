@@ -92,8 +92,6 @@ pub(super) trait Source {
     fn slots(&self) -> &Slots;
     /// Takes the next frame.
     fn next(&mut self, walk: &mut Walk) -> Step;
-    /// Notes the instant at which the frame was taken over, for a report (`CLOCK_REALTIME`, ns).
-    fn set_scheduled_at(&mut self, slot: u16, realtime: u64);
     /// Copies the payload of the frame that was taken last to its slot's room.
     fn fetch(&mut self, slot: u16, octets: u16);
     /// The frame that was taken last is queued from now on. Its payload was fetched.

@@ -27,6 +27,7 @@ pub(crate) use position::Position;
 pub use program::GateProgram;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use ktsn_model::{AdminPort, GateStates};
 use ktsn_time::Tai;
 use position::{Hint, Region};
@@ -128,12 +129,12 @@ impl Gates {
         Some(self.oper.as_ref()?.start)
     }
 
-    pub(crate) fn oper_admin(&self) -> Option<&AdminPort> {
-        Some(self.oper.as_ref()?.program.admin())
+    pub(crate) fn oper_admin(&self) -> Option<&Arc<AdminPort>> {
+        Some(&self.oper.as_ref()?.program.admin)
     }
 
-    pub(crate) fn pending_admin(&self) -> Option<&AdminPort> {
-        Some(self.pending.as_ref()?.program.admin())
+    pub(crate) fn pending_admin(&self) -> Option<&Arc<AdminPort>> {
+        Some(&self.pending.as_ref()?.program.admin)
     }
 
     /// What is open at `position`.

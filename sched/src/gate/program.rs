@@ -4,6 +4,7 @@
 //! In: an [`AdminPort`]. Out: a value that answers in O(log entries). Compiling allocates; using it never does.
 
 use super::list_execute::Timetable;
+use alloc::sync::Arc;
 use ktsn_model::{AdminPort, GateFault};
 use ktsn_time::{Nanos, Span};
 
@@ -33,7 +34,7 @@ use ktsn_time::{Nanos, Span};
 /// ```
 #[derive(Debug)]
 pub struct GateProgram {
-    admin: AdminPort,
+    pub(super) admin: Arc<AdminPort>,
     lists: Option<Lists>,
 }
 
@@ -86,7 +87,7 @@ impl GateProgram {
                 last: Timetable::new(entries, None),
             }
         });
-        Ok(Self { admin: admin.clone(), lists })
+        Ok(Self { admin: Arc::new(admin.clone()), lists })
     }
 
     /// The parameters that it was compiled from.

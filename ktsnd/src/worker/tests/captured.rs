@@ -122,6 +122,34 @@ fn a_captured_frame_waits_for_its_next_hops_mac_address() {
     assert_eq!((world.dropped(DropReason::NoNeighbour), world.sent().len()), (1, 1));
 }
 
+/// A slot that were released twice would be used for two frames at once.
+#[test]
+fn a_second_release_of_a_slot_is_a_bug_and_changes_nothing() {
+    use crate::worker::owner::{Owner, frame_id};
+    use crate::worker::requested_reports::End;
+
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 2);
+    let bugs = |world: &World| world.worker_stats.bugs.load(SeqCst);
+    let now = world.clocks.at();
+    // One leaves, and one is refused: a refused frame's slot was never used, and its release is none of a used slot.
+    pod.send(Clock::Monotonic, now + 300 * US, now, b"first", 0);
+    pod.send(Clock::Monotonic, now + 3_600_000 * MS, now, b"too far", 0);
+    world.run_until(50, |w| !w.sent().is_empty() && w.dropped(DropReason::BeyondHorizon) == 1);
+    assert_eq!((world.sent().len(), bugs(&world)), (1, 0));
+    for slot in [0, 1] {
+        world.worker.release(frame_id(Owner::Capture(AttachmentIndex(0)), slot), End::Sent(0));
+        assert_eq!(bugs(&world), u64::from(slot) + 1);
+    }
+    // Still there are two slots, not four.
+    let now = world.clocks.at();
+    for payload in [b"one", b"two", b"six"] {
+        pod.send(Clock::Monotonic, now + 300 * US, now, payload, 0);
+    }
+    world.run_until(50, |w| w.sent().len() == 3);
+    assert_eq!((world.sent().len(), world.dropped(DropReason::QueueFull), bugs(&world)), (3, 1, 2));
+}
+
 #[test]
 fn an_unmarked_frame_has_the_attachments_priority() {
     let mut world = World::new(800);

@@ -111,18 +111,27 @@ fn clause_12_29_status_names_what_is_and_what_is_to_come() {
         (port(60_000, 10_000, &[(3, 4_000), (5, 6_000)]), port(70_000, 20_000, &[(9, 20_000)]));
     s.set_admin(program(&first), at(50_000));
     let status = s.status(at(59_999));
-    assert_eq!((status.oper, status.admin, status.config_pending), (None, Some(&first), true));
+    assert_eq!(
+        (status.oper.as_deref(), status.admin.as_deref(), status.config_pending),
+        (None, Some(&first), true)
+    );
     assert_eq!(status.config_change_time, Some(Tai::from_nanos(60_000)));
     assert_eq!(status.current_cycle_start, None);
     s.overran(class(6));
     let status = s.status(at(75_000));
-    assert_eq!((status.oper, status.admin, status.config_pending), (Some(&first), Some(&first), false));
+    assert_eq!(
+        (status.oper.as_deref(), status.admin.as_deref(), status.config_pending),
+        (Some(&first), Some(&first), false)
+    );
     assert_eq!(status.current_cycle_start, Some(Tai::from_nanos(70_000)));
     assert_eq!(status.oper_gate_states, GateStates::from_bits(5));
     assert_eq!(status.transmission_overrun, [0, 0, 0, 0, 0, 0, 1, 0]);
     s.set_admin(program(&second), at(75_000));
     let status = s.status(at(75_000));
-    assert_eq!((status.oper, status.admin, status.config_change_error), (Some(&first), Some(&second), 1));
+    assert_eq!(
+        (status.oper.as_deref(), status.admin.as_deref(), status.config_change_error),
+        (Some(&first), Some(&second), 1)
+    );
     assert_eq!(status.config_change_time, Some(Tai::from_nanos(90_000)));
 }
 
