@@ -10,7 +10,6 @@ mod examiner;
 mod following;
 mod granted;
 mod hangs;
-mod helper;
 mod log_limit;
 mod marker;
 mod notifier;

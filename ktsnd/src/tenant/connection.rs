@@ -17,8 +17,7 @@ use rustix::net::{
     recvmsg, sendmsg, shutdown, socket_with, socketpair, sockopt,
 };
 
-use super::examiner::Examine;
-use super::socket::facts_without_lock;
+use super::socket::{Examine, facts_without_lock};
 use super::sys;
 
 /// Octets of a message that are read. Valid messages are far shorter.

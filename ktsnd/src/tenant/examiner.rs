@@ -13,13 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::connection;
 use super::credit::Credit;
-use super::hangs::is_full;
-use super::helper::CPU_PATIENCE;
-use super::socket::{NotASocket, SocketFacts};
+use super::hangs::{CPU_PATIENCE, is_full};
+use super::socket::{Examine, NotASocket, SocketFacts};
 use crate::worker::{Client, ClientKey};
 
-/// Examines a descriptor and closes it: [`super::socket::examine`].
-pub(super) type Examine = fn(OwnedFd) -> Result<SocketFacts, NotASocket>;
 /// What the descriptor of a message is; `None` without one.
 pub(super) type Facts = Option<Result<SocketFacts, NotASocket>>;
 

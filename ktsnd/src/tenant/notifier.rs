@@ -23,8 +23,7 @@ use ktsn_ring::marker::Marker;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use tracing::warn;
 
-use super::hangs::Hangs;
-use super::helper::{CPU_PATIENCE, PATIENCE, waits};
+use super::hangs::{CPU_PATIENCE, Hangs, PATIENCE, waits};
 use super::log_limit::LogLimit;
 use super::marker::Target;
 use super::socket::close;
@@ -48,15 +47,6 @@ pub(super) struct Process {
     wrong: AtomicU32,
 }
 
-/// What a descriptor's number refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// The socket, or nothing.
-    Right,
-    /// Something else.
-    Wrong,
-}
-
 /// A wrong number counts as much as this many right ones.
 const WRONG_WEIGHT: u32 = 16;
 /// From this count on a client gets no more notices.
@@ -67,13 +57,11 @@ impl Process {
         Self { pidfd, netns_cookie, attention, wrong: AtomicU32::new(0) }
     }
 
-    /// Whether the client gets more notices. A program that reuses descriptor numbers is wrong now and then.
-    fn may_go_on(&self, found: Found) -> bool {
+    /// Whether the client gets more notices. `is_right`: a descriptor's number referred to the socket, or to nothing. A program that
+    /// reuses descriptor numbers is wrong now and then.
+    fn may_go_on(&self, is_right: bool) -> bool {
         let wrong = self.wrong.load(Relaxed);
-        let wrong = match found {
-            Found::Right => wrong.saturating_sub(1),
-            Found::Wrong => wrong.saturating_add(WRONG_WEIGHT),
-        };
+        let wrong = if is_right { wrong.saturating_sub(1) } else { wrong.saturating_add(WRONG_WEIGHT) };
         self.wrong.store(wrong, Relaxed);
         wrong < WRONG_MAX
     }
@@ -119,7 +107,8 @@ const LEFT: u64 = u64::MAX;
 /// The thread that marks the sockets of one namespace, one after the other: a program that holds its socket's lock delays this
 /// thread, and nothing of another namespace.
 struct Lane {
-    batches: SyncSender<Vec<Notice>>,
+    /// `None`: the thread finishes what it has.
+    batches: Option<SyncSender<Vec<Notice>>>,
     state: Arc<LaneState>,
     /// The batch that the thread worked on when it was last checked, and since when.
     seen: (u64, Instant),
@@ -155,7 +144,7 @@ impl Lane {
             mark_all(&given, &own.0, &processes);
         };
         std::thread::Builder::new().name("ktsn-marker".into()).stack_size(256 << 10).spawn(run).ok()?;
-        Some(Self { batches, state, seen: (0, Instant::now()) })
+        Some(Self { batches: Some(batches), state, seen: (0, Instant::now()) })
     }
 
     /// The client with the socket that blocks the thread; the thread is left behind then.
@@ -184,11 +173,11 @@ fn mark_all(given: &Batches<Vec<Notice>>, state: &LaneState, processes: &Process
         let Some(process) = processes.get(first.client) else { continue };
         state.client.store(first.client.0, SeqCst);
         state.at.store(number, SeqCst);
-        let found = notify(&process, &batch);
+        let is_right = notify(&process, &batch);
         if state.at.compare_exchange(number, 0, SeqCst, SeqCst).is_err() {
             return;
         }
-        if !process.may_go_on(found) {
+        if !process.may_go_on(is_right) {
             processes.remove(first.client);
             if log_limit.allows() {
                 warn!("a client's sockets are not where it says: its error queues are not woken any more");
@@ -233,20 +222,15 @@ impl Lanes {
             self.lanes.retain(|of, _| there.contains(of));
             self.lanes.extend(Lane::start(processes).map(|lane| (netns_cookie, lane)));
         }
-        if let Some(lane) = self.lanes.get(&netns_cookie) {
+        if let Some(batches) = self.lanes.get(&netns_cookie).and_then(|lane| lane.batches.as_ref()) {
             // A namespace that makes too many notices loses its own.
-            let _ = lane.batches.try_send(batch);
+            let _ = batches.try_send(batch);
         }
     }
 
     /// Lets all threads finish that are not blocked.
     fn finish(mut self, processes: &Processes) {
-        let mut open: BTreeMap<u64, Lane> = BTreeMap::new();
-        for (netns_cookie, lane) in std::mem::take(&mut self.lanes) {
-            let (batches, _) = sync_channel(1);
-            open.insert(netns_cookie, Lane { batches, ..lane });
-        }
-        self.lanes = open;
+        self.lanes.values_mut().for_each(|lane| lane.batches = None);
         while self.lanes.values().any(|lane| !lane.state.is_over.load(SeqCst)) {
             self.leave_hanging(processes);
             std::thread::sleep(Duration::from_millis(1));
@@ -289,15 +273,13 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
     name(one) == name(other)
 }
 
-/// Marks a batch of one socket's notices.
-fn notify(process: &Process, batch: &[Notice]) -> Found {
-    let Some(first) = batch.first() else { return Found::Right };
+/// Marks a batch of one socket's notices. False: the descriptor's number refers to something else than the socket.
+fn notify(process: &Process, batch: &[Notice]) -> bool {
+    let Some(first) = batch.first() else { return true };
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(holding) = process.attention.begin(first.stream, first.token) else {
-        return Found::Right;
-    };
+    let Some(holding) = process.attention.begin(first.stream, first.token) else { return true };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
-        return Found::Right;
+        return true;
     };
     let target = match Target::new(descriptor, first.cookie, first.local) {
         Ok(target) => target,
@@ -306,7 +288,7 @@ fn notify(process: &Process, batch: &[Notice]) -> Found {
             // client's namespace like a blocked socket.
             drop(holding);
             close(other);
-            return Found::Wrong;
+            return false;
         }
     };
     for notice in batch {
@@ -320,7 +302,7 @@ fn notify(process: &Process, batch: &[Notice]) -> Found {
             }
         }
     }
-    Found::Right
+    true
 }
 
 #[cfg(test)]

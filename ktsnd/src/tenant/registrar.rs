@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables};
@@ -29,12 +30,12 @@ use tracing::debug;
 use super::connection::{self, Read, Received, watch};
 use super::credit::cpu_time;
 use super::directory::Directory;
-use super::examiner::{Examine, Examiner, Facts, Helpers, Unsealed};
+use super::examiner::{Examiner, Facts, Helpers, Unsealed};
 use super::following::{Following, Round};
 use super::granted::Granted;
 use super::log_limit::LogLimit;
 use super::pace::{self, Pace};
-use super::socket::examine;
+use super::socket::{Examine, examine};
 use super::threads::Threads;
 use super::turns::Turns;
 use crate::worker::{ClientKey, ClientTables, Outbox};
@@ -129,12 +130,27 @@ struct Registered<P> {
     is_followed: bool,
 }
 
+/// What other threads ask of the registrar.
+#[derive(Debug)]
+struct Requests {
+    /// Written to when there is something to look at.
+    wake: OwnedFd,
+    /// The registrar ends.
+    stop: AtomicBool,
+    /// No client is admitted.
+    is_closing: AtomicBool,
+}
+
+impl Requests {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
 /// A handle on the registrar thread.
 #[derive(Debug)]
 pub struct Registrar {
-    wake: Arc<OwnedFd>,
-    stop: Arc<std::sync::atomic::AtomicBool>,
-    is_closing: Arc<std::sync::atomic::AtomicBool>,
+    requests: Arc<Requests>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -161,32 +177,31 @@ impl Registrar {
         let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let helpers = Box::new(Threads::new(examine, answers.clone()));
         let mut service = Service::new(listener, answers, directory, helpers, Clock::REAL).map_err(failed)?;
-        let (wake, stop, is_closing) =
-            (service.wake.clone(), service.stop.clone(), service.is_closing.clone());
+        let requests = service.requests.clone();
         let thread = std::thread::Builder::new()
             .name("ktsn-registrar".into())
             .spawn(move || service.run())
             .map_err(|error| RegistrarError { path: path.display().to_string(), error })?;
-        Ok(Self { wake, stop, is_closing, thread: Some(thread) })
+        Ok(Self { requests, thread: Some(thread) })
     }
 
     /// From now on no client is admitted: programs find no daemon, keep their counts, and ask the next daemon. Counts in a region of this
     /// daemon would be lost when it has drained.
     pub fn admit_no_more(&self) {
-        self.is_closing.store(true, std::sync::atomic::Ordering::SeqCst);
-        self.tables_changed();
+        self.requests.is_closing.store(true, SeqCst);
+        self.requests.wake();
     }
 
     /// Reports that the directory's tables changed.
     pub fn tables_changed(&self) {
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.requests.wake();
     }
 }
 
 impl Drop for Registrar {
     fn drop(&mut self) {
-        self.stop.store(true, std::sync::atomic::Ordering::SeqCst);
-        self.tables_changed();
+        self.requests.stop.store(true, SeqCst);
+        self.requests.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -197,9 +212,7 @@ impl Drop for Registrar {
 pub(super) struct Service<P> {
     epoll: OwnedFd,
     listener: OwnedFd,
-    wake: Arc<OwnedFd>,
-    stop: Arc<std::sync::atomic::AtomicBool>,
-    is_closing: Arc<std::sync::atomic::AtomicBool>,
+    requests: Arc<Requests>,
     clock: Clock,
     directory: Directory<P>,
     connections: BTreeMap<u64, Connection<P>>,
@@ -234,7 +247,7 @@ impl<P: Send + 'static> Service<P> {
         helpers: Box<dyn Helpers>,
         clock: Clock,
     ) -> Result<Self, Errno> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &listener, TOKEN_LISTENER)?;
         watch(&epoll, &wake, TOKEN_WAKE)?;
@@ -242,9 +255,7 @@ impl<P: Send + 'static> Service<P> {
         Ok(Self {
             epoll,
             listener,
-            wake,
-            stop: Arc::default(),
-            is_closing: Arc::default(),
+            requests: Arc::new(Requests { wake, stop: false.into(), is_closing: false.into() }),
             clock,
             directory,
             connections: BTreeMap::new(),
@@ -265,7 +276,7 @@ impl<P: Send + 'static> Service<P> {
     fn run(&mut self) {
         let watched = crate::supervise::Watched::enter("ktsn-registrar", "");
         let mut events = Vec::with_capacity(1024);
-        while !self.stop.load(std::sync::atomic::Ordering::SeqCst) {
+        while !self.requests.stop.load(SeqCst) {
             let patience =
                 self.patience().map(|patience| Timespec { tv_sec: 0, tv_nsec: patience.as_nanos() as i64 });
             watched.waits();
@@ -302,7 +313,7 @@ impl<P: Send + 'static> Service<P> {
             match event {
                 TOKEN_LISTENER => self.accept(),
                 TOKEN_WAKE => {
-                    let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                    let _ = rustix::io::read(&self.requests.wake, &mut [0u8; 8]);
                     self.close_if_asked();
                     self.follow_tables();
                 }
@@ -348,9 +359,19 @@ impl<P: Send + 'static> Service<P> {
         self.turns.clear();
     }
 
+    /// The client of a connection.
+    fn client(&self, number: u64) -> Option<&Registered<P>> {
+        self.connections.get(&number)?.client.as_ref()
+    }
+
+    /// The client of a connection, to be changed.
+    fn client_mut(&mut self, number: u64) -> Option<&mut Registered<P>> {
+        self.connections.get_mut(&number)?.client.as_mut()
+    }
+
     /// Whether clients are no longer admitted.
     fn is_closing(&self) -> bool {
-        self.is_closing.load(std::sync::atomic::Ordering::SeqCst)
+        self.requests.is_closing.load(SeqCst)
     }
 
     /// The kernel refuses callers from now on, also those in the listener's queue.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getpeername, getsockname, ipproto, sockopt};
 
-use super::sys;
+use super::sys::{self, SockTxtime};
 use crate::worker::LinkKind;
 
 /// What the kernel says about a socket.
@@ -37,16 +37,6 @@ pub struct SocketFacts {
     pub txtime: SockTxtime,
 }
 
-/// SO_TXTIME of a socket, as the kernel has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct SockTxtime {
-    /// Linux clock id.
-    pub clock: u32,
-    /// SOF_TXTIME flags.
-    pub flags: u32,
-}
-
 /// Why a descriptor cannot be examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotASocket {
@@ -57,6 +47,9 @@ pub enum NotASocket {
     #[error("the kernel does not tell about the socket: {0}")]
     Kernel(Errno),
 }
+
+/// Examines a descriptor and closes it: [`examine`], or another function in tests.
+pub(super) type Examine = fn(OwnedFd) -> Result<SocketFacts, NotASocket>;
 
 /// Reads the facts and closes the descriptor like `close`.
 ///

@@ -5,12 +5,20 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use super::socket::SockTxtime;
-
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
 const UDP_CORK: libc::c_int = 1;
+
+/// SO_TXTIME of a socket, as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SockTxtime {
+    /// Linux clock id.
+    pub clock: u32,
+    /// SOF_TXTIME flags.
+    pub flags: u32,
+}
 
 fn option<T: Copy>(fd: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();

@@ -94,7 +94,7 @@ fn start(clients_max: u32) -> Running {
     start_with(clients_max, examine)
 }
 
-fn start_with(clients_max: u32, look: examiner::Examine) -> Running {
+fn start_with(clients_max: u32, look: socket::Examine) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ktsn.sock");
     let (worker, inbox, _returned, _wake) = queues::<Memory>().unwrap();

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::credit::cpu_time;
-use super::examiner::{Done, Examine, Helpers, Job, work};
-use super::helper::waits;
+use super::examiner::{Done, Helpers, Job, work};
+use super::hangs::waits;
+use super::socket::Examine;
 
 /// A thread that waits for work.
 const IDLE_MAX: usize = 8;

@@ -374,12 +374,12 @@ impl Driver {
 
     /// The daemon drains.
     pub fn admit_no_more(&mut self) {
-        self.service.is_closing.store(true, SeqCst);
+        self.service.requests.is_closing.store(true, SeqCst);
         self.wake();
     }
 
     fn wake(&self) {
-        let _ = rustix::io::write(&*self.service.wake, &1u64.to_ne_bytes());
+        self.service.requests.wake();
     }
 
     /// The clients that are counted.

@@ -58,7 +58,7 @@ impl<P: Send + 'static> Service<P> {
         }
         let mut unsealed = None;
         if is_register
-            && let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client.as_mut())
+            && let Some(client) = self.client_mut(number)
             && matches!(client.seal, SealState::Unsealed(_))
             && let SealState::Unsealed(here) = std::mem::replace(&mut client.seal, SealState::BeingSealed)
         {
@@ -128,8 +128,7 @@ impl<P: Send + 'static> Service<P> {
         key: ClientKey,
         sealed: Result<Box<Client>, ktsn_ring::RegionError>,
     ) -> bool {
-        let connection = self.connections.get_mut(&number);
-        let registered = connection.and_then(|c| c.client.as_mut()).filter(|client| client.key == key);
+        let registered = self.client_mut(number).filter(|client| client.key == key);
         match (registered, sealed) {
             (Some(registered), Ok(client)) => {
                 registered.seal = SealState::WithWorker;

@@ -14,7 +14,8 @@ use crate::limits;
 use crate::stats::count;
 use crate::tenant::answer::{flags_of, judge, link_status_of, status_of};
 use crate::tenant::directory::Served;
-use crate::tenant::socket::{SockTxtime, SocketFacts};
+use crate::tenant::socket::SocketFacts;
+use crate::tenant::sys::SockTxtime;
 use crate::worker::{Command, StreamInfo};
 
 impl<P: Send + 'static> Service<P> {
@@ -25,9 +26,7 @@ impl<P: Send + 'static> Service<P> {
         register: control::Register,
         facts: Option<SocketFacts>,
     ) -> bool {
-        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
-            return false;
-        };
+        let Some(client) = self.client(number) else { return false };
         // The client was sealed by a registration, so the worker has it.
         if register.stream_index >= limits::STREAMS_MAX || !matches!(client.seal, SealState::WithWorker) {
             return false;
@@ -57,9 +56,7 @@ impl<P: Send + 'static> Service<P> {
         facts: Option<SocketFacts>,
     ) -> bool {
         let control::ShowPort { stream_index: index, token } = shown;
-        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
-            return false;
-        };
+        let Some(client) = self.client(number) else { return false };
         if index >= limits::STREAMS_MAX || !matches!(client.seal, SealState::WithWorker) {
             return false;
         }
@@ -86,11 +83,9 @@ impl<P: Send + 'static> Service<P> {
         facts: &SocketFacts,
     ) -> bool {
         let control::Register { stream_index: index, token, txtime } = register;
-        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
-            return false;
-        };
         let granted = self.granted.entry(served.netns_cookie).or_default();
         let flags = granted.answer(flags_of(served), txtime, facts.cookie) | takes_port(facts);
+        let Some(client) = self.client(number) else { return false };
         let mut known = self.directory.lock();
         let status = match facts.link {
             Some(_) => link_status_of(token, flags, &known.tables, served.index),
@@ -125,10 +120,8 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Refuses a socket as a stream. What the stream was before ends with it.
-    fn refuse(&mut self, number: u64, (index, token): (u32, u32), code: StreamCode) -> bool {
-        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
-            return false;
-        };
+    fn refuse(&self, number: u64, (index, token): (u32, u32), code: StreamCode) -> bool {
+        let Some(client) = self.client(number) else { return false };
         self.directory.end_stream(client.key, index);
         let status = StreamStatus { token, code, ..StreamStatus::default() };
         let _ = client.worker.send(Command::Refuse(client.key, index, status));
@@ -136,10 +129,8 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Ends a stream; false ends the connection.
-    pub(super) fn unregister(&mut self, number: u64, index: u32) -> bool {
-        let Some(client) = self.connections.get(&number).and_then(|c| c.client.as_ref()) else {
-            return false;
-        };
+    pub(super) fn unregister(&self, number: u64, index: u32) -> bool {
+        let Some(client) = self.client(number) else { return false };
         if !matches!(client.seal, SealState::WithWorker) {
             return true; // it has registered nothing
         }

@@ -157,8 +157,5 @@ fn tables_of(tables: &Tables, attachment: AttachmentIndex) -> Option<&Arc<Attach
 
 /// Whether these are the same tables as before, or none as before.
 fn is_same(before: Option<&Arc<AttachmentTables>>, now: Option<&Arc<AttachmentTables>>) -> bool {
-    match (before, now) {
-        (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-        (before, now) => before.is_none() && now.is_none(),
-    }
+    before.map(Arc::as_ptr) == now.map(Arc::as_ptr)
 }

@@ -116,7 +116,7 @@ fn examine_slowly(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     if rustix::net::sockopt::socket_broadcast(&fd) == Err(rustix::io::Errno::NOTSOCK) {
         SLOW.fetch_add(1, SeqCst);
         // Too short to be taken for hanging.
-        std::thread::sleep(helper::PATIENCE / 2);
+        std::thread::sleep(hangs::PATIENCE / 2);
     }
     examine(fd)
 }
