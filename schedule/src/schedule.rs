@@ -4,6 +4,9 @@
 use ktsn_model::{AdminPort, PriorityMap, TrafficClass};
 use ktsn_time::Nanos;
 
+/// The keys of `class-names`.
+pub(crate) const CLASSES: [&str; TrafficClass::COUNT] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+
 /// How a schedule is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {

@@ -18,6 +18,35 @@ pub enum NumberError {
     NotWhole,
 }
 
+/// The numbers that a leaf takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Number {
+    pub(crate) parse: fn(&str) -> Result<i128, NumberError>,
+    pub(crate) min: i128,
+    pub(crate) max: i128,
+    pub(crate) expected: &'static str,
+    pub(crate) rule: &'static str,
+}
+
+impl Number {
+    /// A number from `min` to `max`, as `parse` reads it.
+    pub(crate) const fn new(
+        parse: fn(&str) -> Result<i128, NumberError>,
+        min: i128,
+        max: i128,
+        expected: &'static str,
+        rule: &'static str,
+    ) -> Self {
+        Self { parse, min, max, expected, rule }
+    }
+
+    /// The number of `text`, in a type that holds the range; `None` outside of the range.
+    pub(crate) fn read<T: TryFrom<i128>>(&self, text: &str) -> Result<Option<T>, NumberError> {
+        let value = (self.parse)(text)?;
+        Ok((self.min..=self.max).contains(&value).then(|| T::try_from(value).ok()).flatten())
+    }
+}
+
 /// A whole number: decimal, `0x`, `0o` or `0b`, with a sign.
 ///
 /// # Errors
@@ -82,15 +111,13 @@ fn scaled(text: &str, factor: i128) -> Result<i128, NumberError> {
     if fraction.len() > 12 {
         return Err(NumberError::NotWhole);
     }
+    let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| NumberError::TooLarge)?;
+    let product = digits.checked_mul(factor).ok_or(NumberError::TooLarge)?;
     let parts = 10i128.pow(fraction.len() as u32);
-    let numerator = if fraction.is_empty() { 0 } else { fraction.parse::<i128>().unwrap_or(0) } * factor;
-    if numerator % parts != 0 {
+    if product % parts != 0 {
         return Err(NumberError::NotWhole);
     }
-    let whole: i128 = whole.parse().map_err(|_| NumberError::TooLarge)?;
-    let value = whole.checked_mul(factor).and_then(|value| value.checked_add(numerator / parts));
-    let value = value.ok_or(NumberError::TooLarge)?;
-    Ok(if is_negative { -value } else { value })
+    Ok(if is_negative { -product / parts } else { product / parts })
 }
 
 /// A span for people, exact: `250 µs`, `1 ms`, `62.5 µs`, `300 ns`.

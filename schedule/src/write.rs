@@ -2,36 +2,59 @@
 //! A schedule as YAML and as JSON. Both say everything; numbers are the YANG leaves' (nanoseconds, octets, bit/s), so
 //! that other tools can read them too.
 
-use std::fmt::Write as _;
+use ktsn_model::{AdminPort, GateControlEntry, Priority};
+use serde_json::Value;
 
-use ktsn_model::{AdminPort, Priority};
-use serde_json::{Map, Value, json};
+use crate::schedule::{CLASSES, Schedule, Taprio};
 
-use crate::schedule::{Schedule, Taprio};
-
-/// What KTSN says beside the gates, without the priority map: (leaf, value as JSON, which is YAML too).
-pub(crate) fn about(schedule: &Schedule) -> Vec<(&'static str, Value)> {
-    let mut about = Vec::new();
-    about.extend(schedule.name.as_ref().map(|name| ("name", json!(name))));
-    about.extend(schedule.description.as_ref().map(|text| ("description", json!(text))));
-    about.extend(schedule.link_speed.map(|bits| ("link-speed", json!(bits))));
-    about.extend(schedule.mtu.map(|octets| ("mtu", json!(octets))));
-    about.extend(schedule.hand_over.map(|span| ("hand-over", json!(span.get()))));
-    let mut names = Map::new();
-    for (class, name) in schedule.class_names.iter().enumerate() {
-        if let Some(name) = name {
-            names.insert(class.to_string(), json!(name));
-        }
-    }
-    if !names.is_empty() {
-        about.push(("class-names", names.into()));
-    }
-    about
+/// A value of a document.
+enum Item {
+    Leaf { json: String, yaml: String },
+    Map(Fields),
+    List(Vec<Fields>),
 }
 
-fn priorities(schedule: &Schedule) -> Option<Value> {
-    let map = schedule.priority_map?;
-    Some((0..16).map(|priority| json!(map.class(Priority::capped(priority)).get())).collect())
+/// The leaves of a mapping, in the order in which people read them.
+type Fields = Vec<(&'static str, Item)>;
+
+/// A leaf that has the same form in JSON and YAML.
+fn leaf(value: impl Into<Value>) -> Item {
+    let json = value.into().to_string();
+    Item::Leaf { yaml: json.clone(), json }
+}
+
+/// Gate states. They are hexadecimal in YAML: two digits are eight gates.
+fn states(bits: u8) -> Item {
+    Item::Leaf { json: bits.to_string(), yaml: format!("{bits:#04x}") }
+}
+
+/// A list of plain values in one line.
+fn list<T: Into<Value>>(items: impl ExactSizeIterator<Item = T>) -> Option<Item> {
+    (items.len() > 0).then(|| leaf(items.collect::<Vec<T>>()))
+}
+
+/// The leaves that are there.
+fn present<const N: usize>(leaves: [(&'static str, Option<Item>); N]) -> Fields {
+    leaves.into_iter().filter_map(|(name, item)| Some((name, item?))).collect()
+}
+
+/// What KTSN says beside the gates, without the priority map.
+fn about(schedule: &Schedule) -> Fields {
+    let names = CLASSES.into_iter().zip(&schedule.class_names);
+    let names: Fields = names.filter_map(|(class, name)| Some((class, leaf(name.as_deref()?)))).collect();
+    present([
+        ("name", schedule.name.as_deref().map(leaf)),
+        ("description", schedule.description.as_deref().map(leaf)),
+        ("link-speed", schedule.link_speed.map(leaf)),
+        ("mtu", schedule.mtu.map(leaf)),
+        ("hand-over", schedule.hand_over.map(|span| leaf(span.get()))),
+        ("class-names", (!names.is_empty()).then_some(Item::Map(names))),
+    ])
+}
+
+/// The same as lines of JSON, which is YAML too.
+pub(crate) fn about_lines(schedule: &Schedule) -> impl Iterator<Item = String> {
+    about(schedule).into_iter().map(|(name, item)| format!("{name}: {}", json_item(&item, 4)))
 }
 
 /// The cycle as a fraction of a second in lowest terms.
@@ -44,157 +67,121 @@ fn cycle_time(admin: &AdminPort) -> (i64, i64) {
     (admin.cycle_time.get() / divisor, 1_000_000_000 / divisor)
 }
 
-fn taprio(taprio: &Taprio) -> Vec<(&'static str, Value)> {
-    let mut leaves = Vec::new();
-    leaves.extend(taprio.device.as_ref().map(|device| ("device", json!(device))));
-    leaves.push(("parent", json!(taprio.parent)));
-    leaves.extend(taprio.handle.as_ref().map(|handle| ("handle", json!(handle))));
-    leaves.extend(taprio.num_tc.map(|count| ("num-tc", json!(count))));
-    if !taprio.queues.is_empty() {
-        let ranges = taprio.queues.iter().map(|(count, offset)| json!(format!("{count}@{offset}")));
-        leaves.push(("queues", ranges.collect()));
-    }
-    if taprio.is_clock_named {
-        leaves.push(("clockid", json!(crate::taprio::CLOCK)));
-    }
-    leaves.extend(taprio.flags.map(|flags| ("flags", json!(flags))));
-    leaves.extend(taprio.txtime_delay.map(|delay| ("txtime-delay", json!(delay))));
-    if !taprio.is_preemptible.is_empty() {
-        let classes = taprio.is_preemptible.iter().map(|is| json!(if *is { "P" } else { "E" }));
-        leaves.push(("fp", classes.collect()));
-    }
-    leaves
+fn document(schedule: &Schedule) -> Fields {
+    let class = |map: ktsn_model::PriorityMap, priority| map.class(Priority::capped(priority)).get();
+    let map = schedule.priority_map.map(|map| leaf((0..16).map(|p| class(map, p)).collect::<Vec<_>>()));
+    let mut fields = about(schedule);
+    fields.extend(present([
+        ("priority-map", map),
+        ("gate-parameter-table", Some(Item::Map(gate_parameter_table(schedule)))),
+        ("taprio", schedule.taprio.as_ref().map(|of| Item::Map(taprio(of)))),
+    ]));
+    fields
 }
 
-/// JSON, in the order of the leaves.
-pub(crate) fn json(schedule: &Schedule) -> String {
+fn gate_parameter_table(schedule: &Schedule) -> Fields {
     let admin = &schedule.admin;
-    let (numerator, denominator) = cycle_time(admin);
     let base = admin.base_time.as_nanos();
-    let entries = admin.control_list.iter().enumerate().map(|(index, entry)| {
-        pretty_line(&[
-            ("index", json!(index)),
-            ("operation-name", json!(entry.operation.word())),
-            ("gate-states-value", json!(entry.states.bits())),
-            ("time-interval-value", json!(entry.interval.get())),
-        ])
-    });
-    let entries: Vec<String> = entries.collect();
-    let limits = queue_max_sdu(schedule).map(|(class, octets)| {
-        pretty_line(&[("traffic-class", json!(class)), ("queue-max-sdu", json!(octets))])
-    });
-    let mut table = vec![
-        ("gate-enabled", json!(admin.gate_enabled).to_string()),
-        ("admin-gate-states", json!(admin.gate_states.bits()).to_string()),
-        (
-            "admin-base-time",
-            pretty_line(&[
-                ("seconds", json!(base / 1_000_000_000)),
-                ("nanoseconds", json!(base % 1_000_000_000)),
-            ]),
-        ),
-        (
-            "admin-cycle-time",
-            pretty_line(&[("numerator", json!(numerator)), ("denominator", json!(denominator))]),
-        ),
-        ("admin-cycle-time-extension", json!(admin.cycle_time_extension.get()).to_string()),
-        ("admin-control-list", format!("{{\n      \"gate-control-entry\": {}\n    }}", block(&entries, 8))),
-    ];
-    let limits: Vec<String> = limits.collect();
-    if !limits.is_empty() {
-        table.push(("queue-max-sdu-table", block(&limits, 6)));
+    let base = vec![("seconds", leaf(base / 1_000_000_000)), ("nanoseconds", leaf(base % 1_000_000_000))];
+    let (numerator, denominator) = cycle_time(admin);
+    let cycle = vec![("numerator", leaf(numerator)), ("denominator", leaf(denominator))];
+    let entry = |(index, entry): (usize, &GateControlEntry)| {
+        let word = entry.operation.word();
+        vec![
+            ("index", leaf(index)),
+            ("operation-name", Item::Leaf { json: format!("\"{word}\""), yaml: word.to_owned() }),
+            ("gate-states-value", states(entry.states.bits())),
+            ("time-interval-value", leaf(entry.interval.get())),
+        ]
+    };
+    let entries = admin.control_list.iter().enumerate().map(entry).collect();
+    let limit = |(class, octets): (usize, &Option<u32>)| {
+        Some(vec![("traffic-class", leaf(class)), ("queue-max-sdu", leaf((*octets)?))])
+    };
+    let limits: Vec<Fields> = schedule.queue_max_sdu.iter().enumerate().filter_map(limit).collect();
+    present([
+        ("gate-enabled", Some(leaf(admin.gate_enabled))),
+        ("admin-gate-states", Some(states(admin.gate_states.bits()))),
+        ("admin-base-time", Some(Item::Map(base))),
+        ("admin-cycle-time", Some(Item::Map(cycle))),
+        ("admin-cycle-time-extension", Some(leaf(admin.cycle_time_extension.get()))),
+        ("admin-control-list", Some(Item::Map(vec![("gate-control-entry", Item::List(entries))]))),
+        ("queue-max-sdu-table", (!limits.is_empty()).then_some(Item::List(limits))),
+    ])
+}
+
+fn taprio(taprio: &Taprio) -> Fields {
+    present([
+        ("device", taprio.device.as_deref().map(leaf)),
+        ("parent", Some(leaf(taprio.parent.as_str()))),
+        ("handle", taprio.handle.as_deref().map(leaf)),
+        ("num-tc", taprio.num_tc.map(leaf)),
+        ("queues", list(taprio.queues.iter().map(|(count, offset)| format!("{count}@{offset}")))),
+        ("clockid", taprio.is_clock_named.then(|| leaf(crate::taprio::CLOCK))),
+        ("flags", taprio.flags.map(leaf)),
+        ("txtime-delay", taprio.txtime_delay.map(leaf)),
+        ("fp", list(taprio.is_preemptible.iter().map(|is| if *is { "P" } else { "E" }))),
+    ])
+}
+
+/// JSON. A mapping of plain values stands in one line.
+pub(crate) fn json(schedule: &Schedule) -> String {
+    format!("{}\n", json_map(&document(schedule), 2))
+}
+
+fn json_item(item: &Item, indent: usize) -> String {
+    match item {
+        Item::Leaf { json, .. } => json.clone(),
+        Item::Map(fields) => json_map(fields, indent),
+        Item::List(rows) if rows.is_empty() => "[]".to_owned(),
+        Item::List(rows) => {
+            let rows: Vec<String> = rows.iter().map(|row| json_map(row, indent + 2)).collect();
+            lines(['[', ']'], &rows, indent)
+        }
     }
-    let mut leaves: Vec<(&str, String)> =
-        about(schedule).into_iter().map(|(leaf, value)| (leaf, value.to_string())).collect();
-    leaves.extend(priorities(schedule).map(|map| ("priority-map", map.to_string())));
-    leaves.push(("gate-parameter-table", object(&table, 4)));
-    leaves.extend(schedule.taprio.as_ref().map(|of| ("taprio", pretty_line(&taprio(of)))));
-    format!("{}\n", object(&leaves, 2))
 }
 
-/// One line: `{ "a": 1, "b": 2 }`.
-fn pretty_line(leaves: &[(&str, Value)]) -> String {
-    let leaves: Vec<String> = leaves.iter().map(|(leaf, value)| format!("\"{leaf}\": {value}")).collect();
-    format!("{{ {} }}", leaves.join(", "))
-}
-
-/// One leaf a line.
-fn object(leaves: &[(&str, String)], indent: usize) -> String {
-    let pad = " ".repeat(indent);
-    let leaves: Vec<String> =
-        leaves.iter().map(|(leaf, value)| format!("{pad}\"{leaf}\": {value}")).collect();
-    format!("{{\n{}\n{}}}", leaves.join(",\n"), " ".repeat(indent - 2))
+fn json_map(fields: &Fields, indent: usize) -> String {
+    let leaves = fields.iter().map(|(name, item)| format!("\"{name}\": {}", json_item(item, indent + 2)));
+    let leaves: Vec<String> = leaves.collect();
+    if fields.iter().all(|(_, item)| matches!(item, Item::Leaf { .. })) {
+        return format!("{{ {} }}", leaves.join(", "));
+    }
+    lines(['{', '}'], &leaves, indent)
 }
 
 /// One item a line.
-fn block(items: &[String], indent: usize) -> String {
-    if items.is_empty() {
-        return "[]".into();
-    }
+fn lines([open, close]: [char; 2], items: &[String], indent: usize) -> String {
     let pad = " ".repeat(indent);
-    let lines: Vec<String> = items.iter().map(|item| format!("{pad}{item}")).collect();
-    format!("[\n{}\n{}]", lines.join(",\n"), " ".repeat(indent - 2))
+    let items: Vec<String> = items.iter().map(|item| format!("{pad}{item}")).collect();
+    format!("{open}\n{}\n{}{close}", items.join(",\n"), " ".repeat(indent - 2))
 }
 
-fn queue_max_sdu(schedule: &Schedule) -> impl Iterator<Item = (usize, u32)> {
-    schedule.queue_max_sdu.iter().enumerate().filter_map(|(class, limit)| Some((class, (*limit)?)))
-}
-
-/// YAML. Gate states are hexadecimal: two digits are eight gates.
+/// YAML.
 pub(crate) fn yaml(schedule: &Schedule) -> String {
-    let admin = &schedule.admin;
     let mut text = String::new();
-    let mut put = |line: std::fmt::Arguments<'_>| {
-        // A String takes everything.
-        let _ = writeln!(text, "{line}");
-    };
-    for (leaf, value) in about(schedule) {
-        match value {
-            Value::Object(names) => {
-                put(format_args!("{leaf}:"));
-                for (class, name) in names {
-                    put(format_args!("  {class}: {name}"));
+    yaml_map(&document(schedule), 0, &mut text);
+    text
+}
+
+fn yaml_map(fields: &Fields, indent: usize, text: &mut String) {
+    for (name, item) in fields {
+        text.push_str(&format!("{}{name}:", " ".repeat(indent)));
+        match item {
+            Item::Leaf { yaml, .. } => text.push_str(&format!(" {yaml}\n")),
+            Item::Map(fields) => {
+                text.push('\n');
+                yaml_map(fields, indent + 2, text);
+            }
+            Item::List(rows) if rows.is_empty() => text.push_str(" []\n"),
+            Item::List(rows) => {
+                text.push('\n');
+                for row in rows {
+                    let dash = text.len() + indent + 2;
+                    yaml_map(row, indent + 4, text);
+                    text.replace_range(dash..=dash, "-");
                 }
             }
-            value => put(format_args!("{leaf}: {value}")),
         }
     }
-    if let Some(map) = priorities(schedule) {
-        put(format_args!("priority-map: {map}"));
-    }
-    let (numerator, denominator) = cycle_time(admin);
-    let base = admin.base_time.as_nanos();
-    put(format_args!("gate-parameter-table:"));
-    put(format_args!("  gate-enabled: {}", admin.gate_enabled));
-    put(format_args!("  admin-gate-states: {:#04x}", admin.gate_states.bits()));
-    put(format_args!("  admin-base-time:"));
-    put(format_args!("    seconds: {}", base / 1_000_000_000));
-    put(format_args!("    nanoseconds: {}", base % 1_000_000_000));
-    put(format_args!("  admin-cycle-time:"));
-    put(format_args!("    numerator: {numerator}"));
-    put(format_args!("    denominator: {denominator}"));
-    put(format_args!("  admin-cycle-time-extension: {}", admin.cycle_time_extension.get()));
-    put(format_args!("  admin-control-list:"));
-    let nothing = if admin.control_list.is_empty() { " []" } else { "" };
-    put(format_args!("    gate-control-entry:{nothing}"));
-    for (index, entry) in admin.control_list.iter().enumerate() {
-        put(format_args!("      - index: {index}"));
-        put(format_args!("        operation-name: {}", entry.operation.word()));
-        put(format_args!("        gate-states-value: {:#04x}", entry.states.bits()));
-        put(format_args!("        time-interval-value: {}", entry.interval.get()));
-    }
-    if queue_max_sdu(schedule).next().is_some() {
-        put(format_args!("  queue-max-sdu-table:"));
-    }
-    for (class, octets) in queue_max_sdu(schedule) {
-        put(format_args!("    - traffic-class: {class}"));
-        put(format_args!("      queue-max-sdu: {octets}"));
-    }
-    if let Some(of) = &schedule.taprio {
-        put(format_args!("taprio:"));
-        for (leaf, value) in taprio(of) {
-            put(format_args!("  {leaf}: {value}"));
-        }
-    }
-    text
 }

@@ -5,10 +5,10 @@ use ktsn_model::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStat
 use ktsn_time::{Nanos, Tai};
 
 use super::CLASS;
-use super::leaf::{FORMAT, Leaf, Number, join, without_module};
+use super::leaf::{FORMAT, Leaf, join, without_module};
 use crate::fault::{Fault, Position};
 use crate::schedule::Schedule;
-use crate::units::{integer, span};
+use crate::units::{Number, integer, span};
 
 const TABLE: &str = "802.1Q-2022 12.29.1";
 const LIMIT: &str = "limit of KTSN";

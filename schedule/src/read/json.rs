@@ -1,55 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The one thing that JSON says and YAML does not: characters beyond U+FFFF as two `\u` escapes.
 
-use crate::fault::{Fault, Position};
-
-/// How much longer the escapes were than the character that stands for them now.
-const SHORTER_BY: usize = 11;
-
-/// A text with those characters as themselves, and where each one ends now.
-pub(super) struct Unescaped {
-    pub(super) text: String,
-    ends: Vec<Position>,
-}
-
-impl Unescaped {
-    /// The text must be JSON: an escape outside of a string would be taken for one inside.
-    pub(super) fn new(json: &str) -> Self {
-        let mut unescaped = Self { text: String::with_capacity(json.len()), ends: Vec::new() };
-        let mut at = Position::START;
-        let mut rest = json;
-        while let Some(character) = rest.chars().next() {
-            let is_escape = character == '\\';
-            // An escape is two characters at least: the second of `\\` begins none.
-            let length = character.len_utf8() + usize::from(is_escape && rest.len() > 1);
-            match is_escape.then(|| pair(rest)).flatten() {
-                Some(character) => {
-                    unescaped.text.push(character);
-                    rest = &rest[SHORTER_BY + 1..];
-                    at.column += 1;
-                    unescaped.ends.push(at);
-                }
-                None => {
-                    // In JSON only ASCII follows a backslash.
-                    let (taken, left) = rest.split_at_checked(length).unwrap_or((rest, ""));
-                    unescaped.text.push_str(taken);
-                    rest = left;
-                    if character == '\n' {
-                        at = Position { line: at.line + 1, column: 1 };
-                    } else {
-                        at.column += taken.chars().count();
-                    }
-                }
-            }
+/// The same JSON with those characters as themselves. Spaces behind a string that got shorter keep the places of what follows it.
+/// The text must be JSON: an escape outside of a string would be taken for one inside.
+pub(super) fn without_pairs(json: &str) -> String {
+    const PAIR_OCTETS: usize = 12;
+    let mut text = String::with_capacity(json.len());
+    let (mut rest, mut missing) = (json, 0);
+    while let Some(character) = rest.chars().next() {
+        if let Some(character) = pair(rest) {
+            text.push(character);
+            rest = &rest[PAIR_OCTETS..];
+            missing += PAIR_OCTETS - 1;
+            continue;
         }
-        unescaped
+        // The second octet of an escape begins no escape and ends no string. It is ASCII.
+        let length = if character == '\\' { 2 } else { character.len_utf8() };
+        let (taken, left) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        text.push_str(taken);
+        rest = left;
+        if character == '"' {
+            text.extend(std::iter::repeat_n(' ', missing));
+            missing = 0;
+        }
     }
-
-    /// Puts a fault where it stands in the JSON.
-    pub(super) fn restore(&self, fault: &mut Fault) {
-        let before = |end: &&Position| end.line == fault.at.line && end.column <= fault.at.column;
-        fault.at.column += self.ends.iter().filter(before).count() * SHORTER_BY;
-    }
+    text
 }
 
 /// The character of `\uD83D\uDE00` at the text's start.

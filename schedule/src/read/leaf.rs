@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use crate::fault::{Fault, Position, shown};
 use crate::tree::{Kind, Node};
-use crate::units::NumberError;
+use crate::units::{Number, NumberError};
 
 /// The rule that a fault names where no clause applies.
 pub(super) const FORMAT: &str = "KTSN schedule format";
@@ -25,28 +25,6 @@ pub(super) struct Leaf<'a> {
 pub(super) struct Fields<'a> {
     mapping: Leaf<'a>,
     fields: Vec<(&'static str, &'a Node)>,
-}
-
-/// The numbers that a leaf takes.
-pub(super) struct Number {
-    parse: fn(&str) -> Result<i128, NumberError>,
-    min: i128,
-    max: i128,
-    pub(super) expected: &'static str,
-    pub(super) rule: &'static str,
-}
-
-impl Number {
-    /// A number from `min` to `max`, as `parse` reads it.
-    pub(super) const fn new(
-        parse: fn(&str) -> Result<i128, NumberError>,
-        min: i128,
-        max: i128,
-        expected: &'static str,
-        rule: &'static str,
-    ) -> Self {
-        Self { parse, min, max, expected, rule }
-    }
 }
 
 pub(super) fn join(path: &str, leaf: &str) -> String {
@@ -143,17 +121,14 @@ impl<'a> Leaf<'a> {
         let Kind::Scalar { text, .. } = &self.node.kind else {
             return self.wrong(number.expected, number.rule);
         };
-        let why = match (number.parse)(text) {
-            Ok(value) if value >= number.min && value <= number.max => return T::try_from(value).ok(),
-            Ok(_) => {
-                self.fault(text, number.expected, number.rule);
-                return None;
-            }
-            Err(NumberError::NotANumber) => "",
-            Err(NumberError::TooLarge) => " (too large for any number here)",
-            Err(NumberError::NotWhole) => " (not a whole number of the smallest unit)",
+        let (value, why) = match number.read(text) {
+            Ok(Some(value)) => return Some(value),
+            Ok(None) => (text.clone(), ""),
+            Err(NumberError::NotANumber) => (self.node.shown(), ""),
+            Err(NumberError::TooLarge) => (self.node.shown(), " (too large for any number here)"),
+            Err(NumberError::NotWhole) => (self.node.shown(), " (not a whole number of the smallest unit)"),
         };
-        let mut fault = Fault::new(self.node.at, &self.path, self.node.shown(), number.expected, number.rule);
+        let mut fault = Fault::new(self.node.at, &self.path, value, number.expected, number.rule);
         // After the shortened value, so that it is seen.
         fault.value.push_str(why);
         self.found.borrow_mut().push(fault);
@@ -251,25 +226,11 @@ impl<'a> Fields<'a> {
 /// What is said about an unknown leaf: the likely one, and all.
 fn unknown(word: &str, known: &[&'static str]) -> String {
     let all = known.join(", ");
-    let near = known.iter().map(|leaf| (distance(word, leaf), leaf)).min();
+    // Leaves are short, so a longer word is far away from each.
+    let word: String = word.chars().take(40).collect();
+    let near = known.iter().map(|leaf| (strsim::levenshtein(&word, leaf), leaf)).min();
     match near {
         Some((steps, leaf)) if steps <= leaf.len() / 3 => format!("{leaf}? (known here: {all})"),
         _ => format!("one of {all}"),
     }
-}
-
-/// Edits from one word to another; words here are short, longer ones are far away.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(40).collect(), b.chars().collect());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(left != right);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -5,15 +5,16 @@ mod gates;
 mod json;
 mod leaf;
 
-use ktsn_model::{PriorityMap, TrafficClass};
+use ktsn_model::PriorityMap;
 use ktsn_time::Nanos;
 
 use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX};
-use crate::schedule::{Schedule, Taprio};
+use crate::schedule::{CLASSES, Schedule, Taprio};
+use crate::taprio;
 use crate::tree::{self, Node};
-use crate::{taprio, units};
-use leaf::{FORMAT, Fields, Found, Leaf, Number};
+use crate::units::{self, Number};
+use leaf::{FORMAT, Fields, Found, Leaf};
 
 pub(crate) use gates::{admin_faults, sum};
 
@@ -55,11 +56,7 @@ pub(crate) fn json(text: &str) -> Result<Schedule, Vec<Fault>> {
         let what = what.split(" at line ").next().unwrap_or_default();
         return Err(vec![syntax(at, what, "JSON", "RFC 8259")]);
     }
-    let unescaped = json::Unescaped::new(text);
-    yaml(&unescaped.text).map_err(|mut faults| {
-        faults.iter_mut().for_each(|fault| unescaped.restore(fault));
-        faults
-    })
+    yaml(&json::without_pairs(text))
 }
 
 /// Reads what KTSN says beside the gates from YAML of its own; returns the faults.
@@ -102,7 +99,6 @@ fn read_about(fields: &Fields<'_>, schedule: &mut Schedule) {
     schedule.mtu = fields.number("mtu", &MTU);
     schedule.hand_over = fields.number("hand-over", &HAND_OVER).map(Nanos::new);
     if let Some(names) = fields.get("class-names") {
-        const CLASSES: [&str; TrafficClass::COUNT] = ["0", "1", "2", "3", "4", "5", "6", "7"];
         let Some(names) = names.fields(&CLASSES) else { return };
         schedule.class_names = CLASSES.map(|class| names.text(class, NAME_CHARS_MAX));
     }
@@ -133,19 +129,21 @@ fn read_taprio(leaf: Leaf<'_>) -> Option<Taprio> {
         let is_clock = |text: &str| (text == taprio::CLOCK).then_some(());
         clock.word(is_clock, taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
     }
+    // Numbers are written with units here, other than in a command.
+    let number = |name, number: Number| fields.get(name)?.number(&Number { parse: units::span, ..number });
     let preemptible = |text: &str| matches!(text, "E" | "P").then_some(text == "P");
     let read = Taprio {
         device: word("device"),
         parent: word("parent").unwrap_or_else(|| Taprio::default().parent),
         handle: word("handle"),
-        num_tc: fields.number("num-tc", &taprio::NUM_TC_LEAF.into()),
+        num_tc: number("num-tc", taprio::NUM_TC).map(|count: i128| count as u8),
         queues: items("queues", "queue ranges like 1@0")
             .iter()
             .filter_map(|item| item.word(taprio::queue_range, taprio::QUEUES_EXPECTED, taprio::RULE))
             .collect(),
         is_clock_named: clock.is_some(),
-        flags: fields.number("flags", &taprio::FLAGS_LEAF.into()),
-        txtime_delay: fields.number("txtime-delay", &taprio::TXTIME_DELAY_LEAF.into()),
+        flags: number("flags", taprio::FLAGS).map(|flags| flags as u32),
+        txtime_delay: number("txtime-delay", taprio::TXTIME_DELAY).map(|delay| delay as u32),
         is_preemptible: items("fp", "E or P, one a class")
             .iter()
             .filter_map(|item| item.word(preemptible, "E or P", taprio::RULE))
@@ -161,10 +159,4 @@ fn read_taprio(leaf: Leaf<'_>) -> Option<Taprio> {
         fields.fault(name, value, expected, taprio::RULE);
     }
     Some(read)
-}
-
-impl From<taprio::NumberLeaf> for Number {
-    fn from(leaf: taprio::NumberLeaf) -> Self {
-        Self::new(units::span, leaf.min, leaf.max, leaf.expected, taprio::RULE)
-    }
 }

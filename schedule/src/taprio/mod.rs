@@ -12,6 +12,8 @@ mod write;
 use std::borrow::Cow;
 
 use crate::schedule::Taprio;
+use crate::units::Number;
+use words::{c_number, decimal, hexadecimal};
 
 pub(crate) use read::read;
 pub(crate) use write::write;
@@ -27,32 +29,23 @@ pub(crate) const WORD_EXPECTED: &str = "one word that a shell takes as it is";
 /// Begins a comment with a leaf of KTSN.
 const COMMENT: &str = "# ktsn ";
 
-/// A number of a command and its range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NumberLeaf {
-    pub(crate) min: i128,
-    pub(crate) max: i128,
-    pub(crate) expected: &'static str,
-}
-
-pub(crate) const NUM_TC_LEAF: NumberLeaf =
-    NumberLeaf { min: 1, max: 8, expected: "1 to 8 traffic classes (802.1Q has eight)" };
-pub(crate) const FLAGS_LEAF: NumberLeaf =
-    NumberLeaf { min: 0, max: 2, expected: "0x0, 0x1 (txtime-assist) or 0x2 (full offload)" };
-pub(crate) const TXTIME_DELAY_LEAF: NumberLeaf =
-    NumberLeaf { min: 0, max: u32::MAX as i128, expected: "nanoseconds, 0 to 4294967295" };
-const MAP_LEAF: NumberLeaf = NumberLeaf { min: 0, max: 7, expected: "a traffic class, 0 to 7" };
-const SDU_LEAF: NumberLeaf =
-    NumberLeaf { min: 0, max: u32::MAX as i128, expected: "octets, 0 to 4294967295 (0: no limit)" };
-const MASK_LEAF: NumberLeaf =
-    NumberLeaf { min: 0, max: 255, expected: "a gate mask of eight classes in hexadecimal, 00 to ff" };
+pub(crate) const NUM_TC: Number =
+    Number::new(decimal, 1, 8, "1 to 8 traffic classes (802.1Q has eight)", RULE);
+pub(crate) const FLAGS: Number =
+    Number::new(c_number, 0, 2, "0x0, 0x1 (txtime-assist) or 0x2 (full offload)", RULE);
+pub(crate) const TXTIME_DELAY: Number =
+    Number::new(c_number, 0, u32::MAX as i128, "nanoseconds, 0 to 4294967295", RULE);
+const CLASS: Number = Number::new(decimal, 0, 7, "a traffic class, 0 to 7", RULE);
+const SDU: Number = Number::new(decimal, 0, u32::MAX as i128, "octets, 0 to 4294967295 (0: no limit)", RULE);
+const MASK: Number =
+    Number::new(hexadecimal, 0, 255, "a gate mask of eight classes in hexadecimal, 00 to ff", RULE);
 /// Sign and length are judged by the rules of the list.
-const INTERVAL_LEAF: NumberLeaf =
-    NumberLeaf { min: i64::MIN as i128, max: u32::MAX as i128, expected: "nanoseconds, at most 4294967295" };
-const BASE_TIME_LEAF: NumberLeaf =
-    NumberLeaf { min: 0, max: i64::MAX as i128, expected: "nanoseconds since 1970 TAI, not negative" };
-const SPAN_LEAF: NumberLeaf =
-    NumberLeaf { min: i64::MIN as i128, max: i64::MAX as i128, expected: "a number of nanoseconds" };
+const INTERVAL: Number =
+    Number::new(c_number, i64::MIN as i128, u32::MAX as i128, "nanoseconds, at most 4294967295", RULE);
+const BASE_TIME: Number =
+    Number::new(decimal, 0, i64::MAX as i128, "nanoseconds since 1970 TAI, not negative", RULE);
+const SPAN: Number =
+    Number::new(decimal, i64::MIN as i128, i64::MAX as i128, "a number of nanoseconds", RULE);
 
 /// Whether a shell hands the word on as it is (but for `$NAME`, which people write for a device).
 pub(crate) fn is_word(text: &str) -> bool {

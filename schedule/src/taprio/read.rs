@@ -5,15 +5,15 @@
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, PriorityMap};
 use ktsn_time::{Nanos, Tai};
 
-use super::words::{Base, Word, commands, number};
+use super::words::{Word, commands};
 use super::{
-    BASE_TIME_LEAF, CLOCK_EXPECTED, CLOCK_RULE, COMMENT, FLAGS_LEAF, INTERVAL_LEAF, Known, MAP_LEAF,
-    MASK_LEAF, NUM_TC_LEAF, NumberLeaf, QUEUES_EXPECTED, RULE, SDU_LEAF, SPAN_LEAF, TXTIME_DELAY_LEAF,
-    WORD_EXPECTED, contradictions, is_word, queue_range,
+    BASE_TIME, CLASS, CLOCK_EXPECTED, CLOCK_RULE, COMMENT, FLAGS, INTERVAL, Known, MASK, NUM_TC,
+    QUEUES_EXPECTED, RULE, SDU, SPAN, TXTIME_DELAY, WORD_EXPECTED, contradictions, is_word, queue_range,
 };
 use crate::fault::{Fault, Position};
 use crate::read::{about, admin_faults, sum};
 use crate::schedule::{Schedule, Taprio};
+use crate::units::Number;
 
 /// tc's own limit of classes and of the lists about them.
 const TC_MAX: usize = 16;
@@ -127,20 +127,13 @@ impl<'a> Command<'a> {
         if self.peek().is_some_and(|word| word.text == "sudo") {
             self.take();
         }
-        for (path, words) in [("", &["tc"][..]), ("", &["qdisc"]), ("", &["add", "replace", "change"])] {
-            match self.take() {
-                Some(word) if words.contains(&word.text) => {}
-                Some(word) => {
-                    let expected =
-                        format!("{} (tc qdisc replace dev DEV parent root taprio …)", words.join(", "));
-                    self.fault(word.at, path, word.text, expected, RULE);
-                    return;
-                }
-                None => {
-                    let expected = words.join(", ");
-                    self.fault(self.last.at, path, "the command's end", expected, RULE);
-                    return;
-                }
+        for words in [&["tc"][..], &["qdisc"], &["add", "replace", "change"]] {
+            let Some(word) = self.value("", &words.join(", ")) else { return };
+            if !words.contains(&word.text) {
+                let expected =
+                    format!("{} (tc qdisc replace dev DEV parent root taprio …)", words.join(", "));
+                self.fault(word.at, "", word.text, expected, RULE);
+                return;
             }
         }
         while let Some(word) = self.take() {
@@ -213,43 +206,30 @@ impl<'a> Command<'a> {
                 "max-sdu" => self.max_sdu(),
                 "fp" => self.fp(),
                 "clockid" => self.clock(),
-                _ => self.numeric(option),
+                "num_tc" => self.taprio.num_tc = self.number(option, &NUM_TC),
+                "flags" => self.taprio.flags = self.number(option, &FLAGS),
+                "txtime-delay" => self.taprio.txtime_delay = self.number(option, &TXTIME_DELAY),
+                "base-time" => {
+                    let base_time = self.number(option, &BASE_TIME).map(Tai::from_nanos);
+                    self.schedule.admin.base_time = base_time.unwrap_or_default();
+                }
+                "cycle-time" => {
+                    self.cycle_time = self.number(option, &SPAN).map(Nanos::new);
+                    self.is_cycle_time_known = self.cycle_time.is_some();
+                }
+                _ => {
+                    let extension = self.number(option, &SPAN).map(Nanos::new);
+                    self.schedule.admin.cycle_time_extension = extension.unwrap_or_default();
+                }
             }
         }
     }
 
-    /// Options with one number.
-    fn numeric(&mut self, option: &'static str) {
-        let (base, leaf) = match option {
-            "num_tc" => (Base::Ten, &NUM_TC_LEAF),
-            "flags" => (Base::C, &FLAGS_LEAF),
-            "txtime-delay" => (Base::C, &TXTIME_DELAY_LEAF),
-            "base-time" => (Base::Ten, &BASE_TIME_LEAF),
-            _ => (Base::Ten, &SPAN_LEAF),
-        };
-        let value = self.number(option, base, leaf);
-        let span = || value.map(|nanos| Nanos::new(nanos as i64));
-        match option {
-            "num_tc" => self.taprio.num_tc = value.map(|count| count as u8),
-            "flags" => self.taprio.flags = value.map(|flags| flags as u32),
-            "txtime-delay" => self.taprio.txtime_delay = value.map(|delay| delay as u32),
-            "base-time" => {
-                self.schedule.admin.base_time =
-                    value.map(|at| Tai::from_nanos(at as u64)).unwrap_or_default();
-            }
-            "cycle-time" => {
-                self.cycle_time = span();
-                self.is_cycle_time_known = value.is_some();
-            }
-            _ => self.schedule.admin.cycle_time_extension = span().unwrap_or_default(),
-        }
-    }
-
-    fn number(&mut self, path: &str, base: Base, leaf: &NumberLeaf) -> Option<i128> {
-        let word = self.value(path, leaf.expected)?;
-        let value = number(word.text, base, leaf);
+    fn number<T: TryFrom<i128>>(&mut self, path: &str, number: &Number) -> Option<T> {
+        let word = self.value(path, number.expected)?;
+        let value = number.read(word.text).ok().flatten();
         if value.is_none() {
-            self.fault(word.at, path, word.text, leaf.expected, RULE);
+            self.fault(word.at, path, word.text, number.expected, RULE);
         }
         value
     }
@@ -267,52 +247,61 @@ impl<'a> Command<'a> {
         list
     }
 
-    fn map(&mut self) {
-        let mut classes = [0; 16];
+    /// An option's list, each word as `read` understands it, or a fault.
+    fn each<T>(
+        &mut self,
+        option: &str,
+        expected: &'static str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Vec<(Word<'a>, Option<T>)> {
         let words = self.list();
-        if words.is_empty() {
-            self.fault(self.last.at, "map", "nothing", "up to 16 traffic classes", RULE);
-        }
-        for (index, word) in words.iter().enumerate() {
-            match number(word.text, Base::Ten, &MAP_LEAF) {
-                Some(class) => classes[index] = class as u8,
-                None => self.fault(word.at, &format!("map[{index}]"), word.text, MAP_LEAF.expected, RULE),
+        let mut values = Vec::with_capacity(words.len());
+        for (index, word) in words.into_iter().enumerate() {
+            let value = read(word.text);
+            if value.is_none() {
+                self.fault(word.at, &format!("{option}[{index}]"), word.text, expected, RULE);
             }
+            values.push((word, value));
+        }
+        values
+    }
+
+    /// A fault where a list is empty.
+    fn is_there<T>(&mut self, option: &str, list: &[T], expected: &str) {
+        if list.is_empty() {
+            self.fault(self.last.at, option, "nothing", expected, RULE);
+        }
+    }
+
+    fn map(&mut self) {
+        let list = self.each("map", CLASS.expected, |text| CLASS.read::<u8>(text).ok().flatten());
+        self.is_there("map", &list, "up to 16 traffic classes");
+        let mut classes = [0; 16];
+        for (class, (_, value)) in classes.iter_mut().zip(list) {
+            *class = value.unwrap_or_default();
         }
         self.schedule.priority_map = PriorityMap::new(classes).ok();
     }
 
     fn queues(&mut self) {
-        let words = self.list();
-        if words.is_empty() {
-            self.fault(self.last.at, "queues", "nothing", QUEUES_EXPECTED, RULE);
-        }
-        for (index, word) in words.iter().enumerate() {
-            match queue_range(word.text) {
-                Some(range) => self.taprio.queues.push(range),
-                None => {
-                    self.fault(word.at, &format!("queues[{index}]"), word.text, QUEUES_EXPECTED, RULE);
-                    self.taprio.queues.push((1, 0));
-                }
-            }
-        }
+        let list = self.each("queues", QUEUES_EXPECTED, queue_range);
+        self.is_there("queues", &list, QUEUES_EXPECTED);
+        self.taprio.queues.extend(list.into_iter().map(|(_, range)| range.unwrap_or((1, 0))));
     }
 
     fn max_sdu(&mut self) {
-        let words = self.list();
-        if words.is_empty() {
-            self.fault(self.last.at, "max-sdu", "nothing", SDU_LEAF.expected, RULE);
-        }
-        for (index, word) in words.iter().enumerate() {
-            let path = format!("max-sdu[{index}]");
-            match (number(word.text, Base::Ten, &SDU_LEAF), self.schedule.queue_max_sdu.get_mut(index)) {
-                (Some(octets), Some(limit)) => *limit = (octets > 0).then_some(octets as u32),
+        let list = self.each("max-sdu", SDU.expected, |text| SDU.read::<u32>(text).ok().flatten());
+        self.is_there("max-sdu", &list, SDU.expected);
+        for (index, (word, octets)) in list.into_iter().enumerate() {
+            let octets = octets.filter(|octets| *octets > 0);
+            match (self.schedule.queue_max_sdu.get_mut(index), octets) {
+                (Some(limit), _) => *limit = octets,
                 // tc has room for sixteen classes; 802.1Q has eight.
-                (Some(0), None) => {}
-                (Some(_), None) => {
+                (None, None) => {}
+                (None, Some(_)) => {
+                    let path = format!("max-sdu[{index}]");
                     self.fault(word.at, &path, word.text, "0 for a class above 7", "802.1Q-2022 8.6.6");
                 }
-                (None, _) => self.fault(word.at, &path, word.text, SDU_LEAF.expected, RULE),
             }
         }
     }
@@ -351,14 +340,14 @@ impl<'a> Command<'a> {
         {
             self.fault(word.at, &path("command"), word.text, COMMAND, RULE);
         }
-        let states = self.number(&path("gate-mask"), Base::Sixteen, &MASK_LEAF);
-        let interval = self.number(&path("interval"), Base::C, &INTERVAL_LEAF);
+        let states = self.number(&path("gate-mask"), &MASK);
+        let interval = self.number(&path("interval"), &INTERVAL);
         self.entries.push(self.last.at);
         self.is_list_whole &= interval.is_some();
         self.schedule.admin.control_list.push(GateControlEntry {
             operation: GateOperation::SetGateStates,
-            states: GateStates::from_bits(states.unwrap_or_default() as u8),
-            interval: Nanos::new(interval.unwrap_or(1) as i64),
+            states: GateStates::from_bits(states.unwrap_or_default()),
+            interval: Nanos::new(interval.unwrap_or(1)),
         });
     }
 

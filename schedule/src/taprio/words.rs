@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The words of a command with their places, as a shell would split them; no quoting, no expansion.
 
-use super::NumberLeaf;
 use crate::fault::Position;
 use crate::units::{NumberError, integer};
 
@@ -47,31 +46,29 @@ fn words(line: &str, number: usize) -> Vec<Word<'_>> {
     }
 }
 
-/// How tc reads a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
-    /// Decimal.
-    Ten,
-    /// Hexadecimal, with or without `0x`.
-    Sixteen,
-    /// As in C: `0x` hexadecimal, a leading 0 octal.
-    C,
+/// A decimal number, without a `+`.
+pub(super) fn decimal(text: &str) -> Result<i128, NumberError> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        integer(text)
+    } else {
+        Err(NumberError::NotANumber)
+    }
 }
 
-/// The number as tc reads it, if it lies in the range.
-pub(super) fn number(text: &str, base: Base, leaf: &NumberLeaf) -> Option<i128> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let prefixed = |prefix: &str, digits: &str| {
-        integer(&format!("{}{prefix}{digits}", if text.starts_with('-') { "-" } else { "" }))
-    };
-    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let is_decimal = digits.bytes().all(|digit| digit.is_ascii_digit());
-    let value = match base {
-        Base::Sixteen => prefixed("0x", hexadecimal.unwrap_or(digits)),
-        Base::C if hexadecimal.is_some() => prefixed("0x", hexadecimal.unwrap_or_default()),
-        Base::C if digits.len() > 1 && digits.starts_with('0') => prefixed("0o", digits),
-        _ if is_decimal => integer(text),
-        _ => Err(NumberError::NotANumber),
-    };
-    value.ok().filter(|value| (leaf.min..=leaf.max).contains(value))
+/// A hexadecimal number, with or without `0x`.
+pub(super) fn hexadecimal(text: &str) -> Result<i128, NumberError> {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).unwrap_or(digits);
+    integer(&format!("{sign}0x{digits}"))
+}
+
+/// A number as in C: `0x` hexadecimal, a leading 0 octal.
+pub(super) fn c_number(text: &str) -> Result<i128, NumberError> {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    match digits.get(..2) {
+        Some("0x" | "0X") => hexadecimal(text),
+        Some(_) if digits.starts_with('0') => integer(&format!("{sign}0o{digits}")),
+        _ => decimal(text),
+    }
 }

@@ -9,7 +9,7 @@ use super::{CLOCK, COMMENT, Known, RULE, WORD_EXPECTED, contradictions, is_word}
 use crate::fault::{Fault, Position};
 use crate::read::admin_faults;
 use crate::schedule::{Schedule, Taprio};
-use crate::write::about;
+use crate::write::about_lines;
 
 /// Writes the command, one option a line.
 pub(crate) fn write(schedule: &Schedule) -> Result<String, Vec<Fault>> {
@@ -20,8 +20,8 @@ pub(crate) fn write(schedule: &Schedule) -> Result<String, Vec<Fault>> {
         return Err(faults);
     }
     let mut text = String::new();
-    for (leaf, value) in about(schedule) {
-        put(&mut text, format_args!("{COMMENT}{leaf}: {value}\n"));
+    for line in about_lines(schedule) {
+        put(&mut text, format_args!("{COMMENT}{line}\n"));
     }
     put(&mut text, format_args!("tc qdisc replace dev {}", taprio.device.as_deref().unwrap_or_default()));
     put(&mut text, format_args!(" parent {}", taprio.parent));
