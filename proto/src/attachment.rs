@@ -8,15 +8,35 @@ use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// A table of the configuration. A key that is left out has its default.
+/// Declares how a value is read: which types it may have.
+macro_rules! read {
+    ($type:ident, $expected:literal, $($visit:item)*) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+                struct Of;
+                impl<'de> Visitor<'de> for Of {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+                    $($visit)*
+                }
+                reader.deserialize_any(Of)
+            }
+        }
+    };
+}
+
+/// A table of the configuration. A key that is left out has its default. A list is refused: what serde derives would read one
+/// as the values of the keys in their order.
 macro_rules! table {
     ($(#[$about:meta])* $name:ident { $($key:ident: $type:ty,)* }) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-        #[serde(deny_unknown_fields, expecting = "an object")]
+        #[serde(remote = "Self", deny_unknown_fields)]
         #[allow(missing_docs)] // the keys are documented once, in docs/interfaces.md
         pub struct $name {
             $(#[serde(skip_serializing_if = "Option::is_none")] pub $key: Option<$type>,)*
@@ -25,6 +45,18 @@ macro_rules! table {
         impl $name {
             /// The names of its keys.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
+        }
+
+        read! { $name, "an object",
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
+                $name::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+                Self::serialize(self, writer)
+            }
         }
     };
 }
@@ -218,59 +250,29 @@ impl AttachmentConfig {
     }
 }
 
-/// Declares how a value is read that has more than one type.
-macro_rules! read {
-    ($type:ident, $expected:literal, $($visit:item)*) => {
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-                struct Of;
-                impl<'de> Visitor<'de> for Of {
-                    type Value = $type;
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($expected)
-                    }
-                    fn visit_str<E: Error>(self, word: &str) -> Result<$type, E> {
-                        Ok($type::Word(word.to_owned()))
-                    }
-                    $($visit)*
-                }
-                reader.deserialize_any(Of)
-            }
+read! { OverlayConfig, "\"none\" or { vxlan = … }",
+    fn visit_str<E: Error>(self, word: &str) -> Result<OverlayConfig, E> {
+        if word == "none" {
+            Ok(OverlayConfig::None)
+        } else {
+            Err(E::invalid_value(Unexpected::Str(word), &self))
         }
-    };
-}
-
-impl<'de> Deserialize<'de> for OverlayConfig {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        const EXPECTED: &str = "\"none\" or { vxlan = … }";
-        struct Of;
-        impl<'de> Visitor<'de> for Of {
-            type Value = OverlayConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(EXPECTED)
-            }
-            fn visit_str<E: Error>(self, word: &str) -> Result<OverlayConfig, E> {
-                if word == "none" {
-                    Ok(OverlayConfig::None)
-                } else {
-                    Err(E::invalid_value(Unexpected::Str(word), &self))
-                }
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OverlayConfig, A::Error> {
-                #[derive(Deserialize)]
-                #[serde(deny_unknown_fields)]
-                struct Overlay {
-                    vxlan: Box<VxlanConfig>,
-                }
-                let Overlay { vxlan } = Overlay::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(OverlayConfig::Vxlan(vxlan))
-            }
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OverlayConfig, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Overlay {
+            vxlan: Box<VxlanConfig>,
         }
-        reader.deserialize_any(Of)
+        let Overlay { vxlan } = Overlay::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(OverlayConfig::Vxlan(vxlan))
     }
 }
 
 read! { TakeConfig, "\"txtime\", \"all\" or { priority_min = 0 to 15 }",
+    fn visit_str<E: Error>(self, word: &str) -> Result<TakeConfig, E> {
+        Ok(TakeConfig::Word(word.to_owned()))
+    }
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TakeConfig, A::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -283,12 +285,18 @@ read! { TakeConfig, "\"txtime\", \"all\" or { priority_min = 0 to 15 }",
 }
 
 read! { AddressesConfig, "a list of IP addresses and prefixes, or \"interface\"",
+    fn visit_str<E: Error>(self, word: &str) -> Result<AddressesConfig, E> {
+        Ok(AddressesConfig::Word(word.to_owned()))
+    }
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<AddressesConfig, A::Error> {
         Vec::deserialize(SeqAccessDeserializer::new(list)).map(AddressesConfig::List)
     }
 }
 
 read! { OuterConfig, "a number or \"inherit\"",
+    fn visit_str<E: Error>(self, word: &str) -> Result<OuterConfig, E> {
+        Ok(OuterConfig::Word(word.to_owned()))
+    }
     fn visit_u64<E: Error>(self, number: u64) -> Result<OuterConfig, E> {
         Ok(OuterConfig::Number(number))
     }
@@ -349,6 +357,18 @@ mod tests {
                 "attachment.overlay.geneve",
                 "unknown field `geneve`, expected `vxlan`",
             ),
+            (r#"{"overlay": []}"#, "attachment.overlay: ", "sequence, expected \"none\" or { vxlan"),
+            (
+                r#"{"overlay": {"vxlan": ["routed", 7]}}"#,
+                "attachment.overlay.vxlan: ",
+                "sequence, expected an object",
+            ),
+            (
+                r#"{"overlay": {"vxlan": {"peers": [["10.0.0.0/8"]]}}}"#,
+                "attachment.overlay.vxlan.peers[0]: ",
+                "sequence, expected an object",
+            ),
+            (r#"{"take": [7]}"#, "attachment.take: ", "sequence, expected \"txtime\""),
             (r#"{"overlay": "vxlan"}"#, "attachment.overlay: ", "\"vxlan\", expected \"none\" or { vxlan"),
             (r#"{"overlay": {"vxlan": 7}}"#, "attachment.overlay.vxlan: ", "`7`, expected an object"),
             (
@@ -380,5 +400,7 @@ mod tests {
         assert_eq!((config.name.as_deref(), unknown), (Some("a"), vec!["later".to_owned()]));
         let value = json!({ "name": "a", "overlay": { "vxlan": { "vni": 7, "crypt": true } } });
         assert!(AttachmentConfig::read_known("a", value).is_err(), "an overlay is not guessed");
+        let fault = AttachmentConfig::read_known("a", json!(["b", "/run/netns/b", "eth0"])).unwrap_err();
+        assert_eq!(fault.to_string(), "a: invalid type: sequence, expected an object");
     }
 }
