@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts made to hurt: they are refused with a reason, and quickly.
+//! Texts made to hurt: they are refused with a reason. A reader that expanded them would not come to an end.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use ktsn_schedule::{Format, limits, parse};
 
-/// Far more than any of these takes, far less than a bomb would.
-const BOUND: Duration = Duration::from_secs(2);
-
 #[track_caller]
 fn refused(what: &str, text: &str, format: Format, expected: &str) {
-    let begun_at = Instant::now();
     let faults = parse(text, format).expect_err(what).to_string();
-    assert!(begun_at.elapsed() < BOUND, "{what}: {:?}", begun_at.elapsed());
     assert!(faults.contains(expected), "{what}: {faults}");
     assert!(faults.lines().count() <= limits::FAULTS_MAX + 1, "{what}");
     assert!(faults.chars().all(|c| c == '\n' || !c.is_control()), "{what}: {faults:?}");

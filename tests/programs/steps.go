@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The steps of steps_main.c in Go: a static program with system calls of its own, which no library can see.
+// The steps (steps.h) where Go itself makes a difference: a static program with system calls of its own, which no library
+// can see.
 package main
 
 import (
@@ -12,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 	"unsafe"
 )
 
@@ -22,10 +22,8 @@ const (
 )
 
 var (
-	fds    = map[int]int{}
-	family = map[int]int{}
-	clocks = map[string]uintptr{"tai": clockTai, "mono": 1, "real": 0}
-	names  = map[syscall.Errno]string{
+	fds   = map[int]int{}
+	names = map[syscall.Errno]string{
 		syscall.EINVAL: "EINVAL", syscall.EPERM: "EPERM", syscall.EMSGSIZE: "EMSGSIZE",
 		syscall.EDESTADDRREQ: "EDESTADDRREQ", syscall.EAGAIN: "EAGAIN", syscall.EISCONN: "EISCONN",
 	}
@@ -75,13 +73,9 @@ func control(at uint64) []byte {
 }
 
 func instant(text string) uint64 {
-	clock, when, _ := strings.Cut(text, ":")
-	if when[0] == '=' {
-		value, _ := strconv.ParseUint(when[1:], 10, 64)
-		return value
-	}
+	_, when, _ := strings.Cut(text, ":")
 	ahead, _ := strconv.ParseInt(when, 10, 64)
-	return uint64(now(clocks[clock]) + ahead)
+	return uint64(now(clockTai) + ahead)
 }
 
 func send(which int, key map[string]string) (string, error) {
@@ -132,7 +126,7 @@ func send(which int, key map[string]string) (string, error) {
 
 func txtime(which int, key map[string]string) error {
 	value := make([]byte, 8)
-	binary.LittleEndian.PutUint32(value, uint32(clocks[key["clock"]]))
+	binary.LittleEndian.PutUint32(value, clockTai)
 	binary.LittleEndian.PutUint32(value[4:], uint32(number(key, "flags", 0)))
 	return syscall.SetsockoptString(fds[which], syscall.SOL_SOCKET, soTxtime, string(value))
 }
@@ -185,16 +179,14 @@ func act(verb string, words []string) (string, error) {
 	which, _ := strconv.Atoi(words[0])
 	switch verb {
 	case "socket":
-		family[which] = map[string]int{"inet": syscall.AF_INET, "inet6": syscall.AF_INET6}[words[1]]
-		fd, err := syscall.Socket(family[which], syscall.SOCK_DGRAM, 0)
+		family := map[string]int{"inet": syscall.AF_INET, "inet6": syscall.AF_INET6}[words[1]]
+		fd, err := syscall.Socket(family, syscall.SOCK_DGRAM, 0)
 		fds[which] = fd
 		return "0", err
 	case "txtime":
 		return "0", txtime(which, key)
 	case "gettxtime":
 		return getTxtime(which)
-	case "bind":
-		return "0", syscall.Bind(fds[which], address(words[1]))
 	case "connect":
 		return "0", syscall.Connect(fds[which], address(words[1]))
 	case "name":
@@ -203,8 +195,6 @@ func act(verb string, words []string) (string, error) {
 		return send(which, key)
 	case "recv":
 		return receive(which)
-	case "close":
-		return "0", syscall.Close(fds[which])
 	}
 	fmt.Fprintln(os.Stderr, verb, "is no verb")
 	os.Exit(3)
@@ -219,11 +209,6 @@ func main() {
 		case "pause":
 			fmt.Fprintln(os.Stderr, "pause")
 			input.ReadString('\n')
-			continue
-		case "sleep":
-			ms, _ := strconv.Atoi(words[1])
-			time.Sleep(time.Duration(ms) * time.Millisecond)
-			count++
 			continue
 		}
 		count++

@@ -43,11 +43,9 @@ fn signal(child: &Child, name: &str) {
 #[test]
 fn the_program_has_a_daemon_as_long_as_it_runs() {
     let script = "$KTSN status --json && $KTSN status >&2 && exit 9";
-    let begin = Instant::now();
     let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{}", err(&output));
-    assert!(begin.elapsed() < Duration::from_secs(10), "an idle ktsnd drains at once");
-    assert!(!err(&output).contains("drain"), "{}", err(&output));
+    assert!(!err(&output).contains("drain"), "an idle ktsnd has nothing to drain: {}", err(&output));
     let status: serde_json::Value =
         serde_json::from_str(&out(&output)).unwrap_or_else(|e| panic!("{e}: {}", out(&output)));
     assert_eq!(status["health"]["serving"], true);

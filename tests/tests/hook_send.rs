@@ -287,7 +287,7 @@ fn a_full_ring() {
     }
     assert_eq!((values["filled"], values["full"], values["nonblocking"]), (64, -11, -11)); // EAGAIN
     assert_eq!((values["timeout"], values["interrupted"]), (-11, -4)); // EAGAIN, EINTR
-    assert!((50..5000).contains(&values["waited-ms"]), "{values:?}");
+    assert!(values["waited-ms"] >= 50, "{values:?}");
     std::thread::sleep(Duration::from_millis(50));
     assert!(child.0.try_wait().expect("child").is_none(), "a blocking send must wait");
     peer.change(|behaviour| behaviour.takes_max = usize::MAX);
