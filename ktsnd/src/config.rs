@@ -17,6 +17,7 @@ mod port;
 mod raw;
 mod schedule;
 mod segment;
+mod values;
 
 pub use addresses::Given;
 pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};

@@ -4,7 +4,6 @@
 //! In: the directories that they wrote into, what the daemon counted. Out: joined records, their figures, and whether the
 //! observation rather than the path is at fault.
 
-use crate::container::{DEADLINE, PRIORITY};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observers::Observers;
@@ -12,7 +11,12 @@ use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
 use ktsn_measure::series::{Facts, WireSource, untapped};
 use ktsn_measure::{listener, talker, tap};
-use ktsn_time::Tai;
+use ktsn_time::{Nanos, Tai};
+
+/// A latency above this misses the deadline.
+pub const DEADLINE: Nanos = Nanos::from_micros(400);
+/// SO_PRIORITY of every talker, and so the traffic class.
+pub(crate) const PRIORITY: u8 = 6;
 
 /// What the three observers wrote.
 pub(crate) struct Observations {

@@ -2,7 +2,6 @@
 //! The checkers. They stand outside of the worker and see three things only: what was pushed, what arrived on the
 //! virtual wire and when, and the counters that everybody can read.
 
-mod arrival;
 mod balance;
 mod counters;
 mod gates;
@@ -14,7 +13,6 @@ mod window;
 
 use crate::world::World;
 
-pub use arrival::on_arrival;
 pub use balance::conserved;
 pub use gates::looked_at;
 pub use time::{error_bound, wire_bound};

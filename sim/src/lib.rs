@@ -15,6 +15,7 @@
 //! It must never read a real clock, start a thread, or ask the worker about itself.
 #![forbid(unsafe_code)]
 
+mod arrival;
 pub mod broken;
 pub mod check;
 pub mod clocks;

@@ -318,7 +318,7 @@ impl World {
             }
             return;
         }
-        crate::check::on_arrival(&mut self.ledger, tenant, id, arrival);
+        crate::arrival::on_arrival(&mut self.ledger, tenant, id, arrival);
     }
 }
 

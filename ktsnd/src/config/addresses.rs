@@ -10,7 +10,7 @@ use ktsn_model::IpPrefix;
 use ktsn_proto::attachment::AddressesConfig;
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// Entries of one list.
 const GIVEN_MAX: usize = 256;

@@ -2,7 +2,7 @@
 //! `capture` and `capture_priority` of an attachment.
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// How sends of an attachment's programs are seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values that may be used without another look.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
@@ -22,6 +21,7 @@ use super::port::Port;
 use super::raw::{RawConfig, RawDaemon};
 use super::schedule;
 use super::segment;
+use super::values::{Checked, bounded, device_name, duration, prefix, required};
 use super::{AttachmentConfig, TakeConfig};
 
 /// The whole configuration.
@@ -130,8 +130,6 @@ pub struct Attachment {
     /// The configuration that it was made from, for the state file.
     pub raw: AttachmentConfig,
 }
-
-pub(super) type Checked<T> = Result<T, ConfigError>;
 
 pub(super) fn check(raw: RawConfig) -> Checked<Config> {
     let mut config = Config { daemon: daemon(&raw.daemon)?, ..Config::default() };
@@ -372,47 +370,6 @@ fn take(field: &str, raw: Option<&TakeConfig>) -> Checked<Option<u8>> {
     }
 }
 
-pub(super) fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
-    value
-        .filter(|v| !v.is_empty())
-        .ok_or_else(|| ConfigError::Missing { field: field.to_owned(), expected: expected.to_owned() })
-}
-
-pub(super) fn device_name(field: &str, value: Option<&str>) -> Checked<String> {
-    let name = required(field, value, "the name of a network device")?;
-    let fits = name.len() < 16
-        && name != "."
-        && name != ".."
-        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
-    if fits {
-        Ok(name.to_owned())
-    } else {
-        Err(ConfigError::value(field, name, "a device name of 1 to 15 characters without '/' and ':'"))
-    }
-}
-
-pub(super) fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
-    let text = required(field, value, "an IP address")?;
-    text.parse().map_err(|_| ConfigError::value(field, text, "an IP address"))
-}
-
-pub(super) fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
-    text.parse()
-        .map_err(|e: ktsn_model::PrefixError| ConfigError::value(field, text, format!("a prefix: {e}")))
-}
-
-pub(super) fn duration(field: &str, text: &str, smallest: Nanos, largest: Nanos) -> Checked<Nanos> {
-    let nanos = humantime::parse_duration(text)
-        .ok()
-        .and_then(|d| i64::try_from(d.as_nanos()).ok())
-        .map(Nanos::new)
-        .filter(|n| (smallest..=largest).contains(n));
-    nanos.ok_or_else(|| {
-        let expected = format!("a time between {smallest} and {largest} with its unit, such as 300us or 1ms");
-        ConfigError::value(field, text, expected)
-    })
-}
-
 fn classes(field: &str, raw: Option<&[u8]>) -> Checked<u8> {
     let Some(raw) = raw else { return Ok(0xff) };
     let mut bits = 0;
@@ -425,12 +382,4 @@ fn classes(field: &str, raw: Option<&[u8]>) -> Checked<u8> {
         return Err(ConfigError::value(field, "[]", "at least one traffic class"));
     }
     Ok(bits)
-}
-
-fn bounded(field: &str, value: Option<u64>, default: u64, smallest: u64, largest: u64) -> Checked<u64> {
-    match value {
-        None => Ok(default),
-        Some(v) if (smallest..=largest).contains(&v) => Ok(v),
-        Some(v) => Err(ConfigError::value(field, v, format!("{smallest} to {largest}"))),
-    }
 }

@@ -4,7 +4,7 @@
 use ktsn_time::Nanos;
 
 use super::ConfigError;
-use super::checked::{Checked, duration};
+use super::values::{Checked, duration};
 
 /// Who says whether the clock is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! `ethernet` of an attachment: where frames of packet sockets go that are neither IP nor ARP.
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// Where frames go that are neither IP nor ARP. IP and ARP go by prefixes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

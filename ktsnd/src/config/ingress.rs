@@ -2,7 +2,7 @@
 //! `ingress` of an attachment.
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// How frames that arrive for the pod get into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

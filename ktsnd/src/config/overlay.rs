@@ -11,8 +11,8 @@ use ktsn_resolve::Bridged;
 use ktsn_resolve::limits::PEERS_MAX;
 use ktsn_wire::MacAddress;
 
-use super::checked::{Checked, address, device_name, prefix, required};
 use super::segment::{self, SegmentFrom};
+use super::values::{Checked, address, device_name, prefix, required};
 use super::{ConfigError, OverlayConfig, PeerConfig, VxlanConfig};
 
 /// Flannel's network identifier, port and device.

@@ -15,11 +15,11 @@ use ktsn_sched::policing::{
 };
 
 use super::ConfigError;
-use super::checked::{Checked, device_name, prefix};
 use super::raw::policing::{
     RawFilter, RawGate, RawGateEntry, RawIdentity, RawIp, RawMeter, RawPolicing, RawProtocol,
 };
 use super::schedule;
+use super::values::{Checked, device_name, prefix};
 
 const IDENTITIES: &str = "policing.stream-identity";
 const FILTERS: &str = "policing.stream-filter-instance-table";
@@ -260,7 +260,7 @@ fn check_identity(field: &str, raw: RawIdentity) -> Checked<Identity> {
         (None, None) => StreamMatch::All { tenant: None },
         (Some(null), None) => {
             let leaf = path("null-stream-identification.destination-mac");
-            let text = super::checked::required(&leaf, null.destination_mac.as_deref(), "a MAC address")?;
+            let text = super::values::required(&leaf, null.destination_mac.as_deref(), "a MAC address")?;
             let mac: ktsn_wire::MacAddress = text
                 .parse()
                 .map_err(|_| ConfigError::value(&leaf, text, "six octets such as 02:00:00:00:00:01"))?;

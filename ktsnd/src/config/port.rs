@@ -5,8 +5,8 @@ use ktsn_model::{PriorityMap, TrafficClass, UnsynchronisedPolicy};
 use ktsn_time::Nanos;
 
 use super::ConfigError;
-use super::checked::{Checked, device_name, duration};
 use super::raw::{RawClass, RawPort};
+use super::values::{Checked, device_name, duration};
 
 /// Which adapter a port is asked to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

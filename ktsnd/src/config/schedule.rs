@@ -6,7 +6,7 @@ use ktsn_model::{AdminPort, GateFault};
 use ktsn_schedule::{Faults, Format, Schedule};
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// A schedule of the configuration; `field` is the path that errors begin with.
 pub(super) fn check(field: &str, raw: &toml::Table) -> Checked<Schedule> {

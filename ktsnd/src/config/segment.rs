@@ -13,7 +13,7 @@ use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Tunnel
 use ktsn_wire::{DsField, MacAddress, Vni};
 
 use super::ConfigError;
-use super::checked::{Checked, address, device_name, prefix, required};
+use super::values::{Checked, address, device_name, prefix, required};
 use super::{OuterConfig, PeerConfig, VxlanConfig};
 
 /// The word of this mode.

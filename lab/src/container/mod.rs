@@ -24,15 +24,15 @@ use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
 use crate::error::LabError;
 use crate::exclusive::{VOID_RULE, check_machine};
 use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+pub use crate::observations::DEADLINE;
+pub(crate) use crate::observations::PRIORITY;
 use crate::testbed::Testbed;
 use ktsn_measure::payload::check_size;
 use ktsn_measure::results::Document;
 use ktsn_time::Nanos;
+pub(crate) use one_run::Bench;
 use one_run::RunSpec;
-pub(crate) use one_run::{Bench, PRIORITY};
 
-/// A latency above this misses the deadline.
-pub const DEADLINE: Nanos = Nanos::from_micros(400);
 /// How far ahead the program under KTSN sends.
 pub const LEAD: Nanos = Nanos::from_micros(300);
 

@@ -6,7 +6,7 @@
 //! ```
 
 use super::load::Running;
-use super::{LEAD, Path, Plan, capture, far};
+use super::{LEAD, PRIORITY, Path, Plan, capture, far};
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::observations::{DaemonUse, Observations, RunLabel};
@@ -21,8 +21,6 @@ use std::time::Duration;
 
 /// The listener's port.
 const PORT: u16 = 7000;
-/// SO_PRIORITY of every talker, and so the traffic class.
-pub(crate) const PRIORITY: u8 = 6;
 /// What all runs share.
 pub(crate) struct Bench<'a> {
     pub(crate) plan: &'a Plan,

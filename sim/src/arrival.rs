@@ -4,7 +4,7 @@
 use crate::ledger::{Arrival, Disturbance, Frame, Kind, Ledger};
 
 /// A frame with this id in its payload, from this tenant's address, is on the wire.
-pub fn on_arrival(ledger: &mut Ledger, tenant: u16, id: u64, arrival: Arrival) {
+pub(crate) fn on_arrival(ledger: &mut Ledger, tenant: u16, id: u64, arrival: Arrival) {
     let at = arrival.handed.monotonic.as_nanos();
     let Some(frame) = ledger.frames.get_mut(id as usize) else {
         return ledger.violated("once", at, format!("frame {id} was never made"));

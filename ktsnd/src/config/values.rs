@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Checks of single values, for every part of the configuration.
+//!
+//! In: a field's path and its text or number. Out: the value, or a [`ConfigError`] that names the field, the value and what was
+//! expected.
+
+use std::net::IpAddr;
+
+use ktsn_model::IpPrefix;
+use ktsn_time::Nanos;
+
+use super::ConfigError;
+
+/// A checked value, or which field is wrong and why.
+pub(super) type Checked<T> = Result<T, ConfigError>;
+
+/// The text of a field that must be there and not empty.
+pub(super) fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
+    value
+        .filter(|v| !v.is_empty())
+        .ok_or_else(|| ConfigError::Missing { field: field.to_owned(), expected: expected.to_owned() })
+}
+
+/// The name of a network device, as the kernel takes it.
+pub(super) fn device_name(field: &str, value: Option<&str>) -> Checked<String> {
+    let name = required(field, value, "the name of a network device")?;
+    let fits = name.len() < 16
+        && name != "."
+        && name != ".."
+        && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
+    if fits {
+        Ok(name.to_owned())
+    } else {
+        Err(ConfigError::value(field, name, "a device name of 1 to 15 characters without '/' and ':'"))
+    }
+}
+
+/// An IP address.
+pub(super) fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
+    let text = required(field, value, "an IP address")?;
+    text.parse().map_err(|_| ConfigError::value(field, text, "an IP address"))
+}
+
+/// An IP prefix.
+pub(super) fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
+    text.parse()
+        .map_err(|e: ktsn_model::PrefixError| ConfigError::value(field, text, format!("a prefix: {e}")))
+}
+
+/// A time with its unit, from `smallest` to `largest`.
+pub(super) fn duration(field: &str, text: &str, smallest: Nanos, largest: Nanos) -> Checked<Nanos> {
+    let nanos = humantime::parse_duration(text)
+        .ok()
+        .and_then(|d| i64::try_from(d.as_nanos()).ok())
+        .map(Nanos::new)
+        .filter(|n| (smallest..=largest).contains(n));
+    nanos.ok_or_else(|| {
+        let expected = format!("a time between {smallest} and {largest} with its unit, such as 300us or 1ms");
+        ConfigError::value(field, text, expected)
+    })
+}
+
+/// A number from `smallest` to `largest`; `default` where the field is absent.
+pub(super) fn bounded(
+    field: &str,
+    value: Option<u64>,
+    default: u64,
+    smallest: u64,
+    largest: u64,
+) -> Checked<u64> {
+    match value {
+        None => Ok(default),
+        Some(v) if (smallest..=largest).contains(&v) => Ok(v),
+        Some(v) => Err(ConfigError::value(field, v, format!("{smallest} to {largest}"))),
+    }
+}
