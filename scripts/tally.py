@@ -39,7 +39,7 @@ class Suite:
         self.passed = self.failed = 0
         self.checks = []
         self.place, self.is_hidden = "", False  # is_hidden: in libtest's list of what passed tests have printed
-        self.go_tests = {}  # name -> (outcome, output) of the Go package that runs
+        self.go_tests = {}  # Go package -> name -> (outcome, output): several packages run at a time
 
     def add(self, place, test, outcome, reason=None):
         self.checks.append(check(f"{self.name}/{place}::{test}", outcome, reason))
@@ -72,8 +72,9 @@ class Suite:
         """One event of test2json. A package's tests are counted and shown when it ends."""
         name, action, text = event.get("Test", ""), event["Action"], event.get("Output", "")
         self.log.write(text)
-        outcome, said = self.go_tests.get(name, ("run", ""))
-        self.go_tests[name] = (action if action in ("pass", "fail", "skip") else outcome, said + text)
+        tests = self.go_tests.setdefault(event.get("Package", ""), {})
+        outcome, said = tests.get(name, ("run", ""))
+        tests[name] = (action if action in ("pass", "fail", "skip") else outcome, said + text)
         if action == "build-output":
             self.show(text.rstrip("\n"))
         elif not name and action in ("pass", "fail", "skip"):
@@ -81,7 +82,7 @@ class Suite:
 
     def end_package(self, package):
         """A test with subtests counts by these alone, unless it failed and none of them did."""
-        tests, self.go_tests = self.go_tests, {}
+        tests = self.go_tests.pop(package)
         _, last = tests.pop("", ("", ""))
         for name, (outcome, said) in tests.items():
             if outcome != "pass":
@@ -208,10 +209,10 @@ IGNORED_LOG = "test slow ... ignored, takes a day\n" + SUMMARIES.format(1, 0, 1)
 FAILED_LOG = "test tests::one ... FAILED\n\nfailures:\n\n---- tests::one stdout ----\nit broke\n" + SUMMARIES.format(0, 1, 0)
 
 
-def go_log(*events):
+def go_log(*events, package="k8s/a"):
     """Lines of test2json from `ACTION [TEST [OUTPUT]]`."""
     split = (event.split(" ", 2) for event in events)
-    return "".join(json.dumps({"Time": "now", "Action": action, "Package": "k8s/a"} | ({"Test": more[0]} if more and more[0] else {})
+    return "".join(json.dumps({"Time": "now", "Action": action, "Package": package} | ({"Test": more[0]} if more and more[0] else {})
                               | ({"Output": more[1] + "\n"} if more[1:] else {})) + "\n" for action, *more in split)
 
 
@@ -222,6 +223,9 @@ GO_FAILED_LOG = go_log("pass TestOne/first", "output TestOne/second     a_test.g
                        "output  FAIL\tk8s/a\t0.1s", "fail")
 GO_DIED_LOG = go_log("pass TestOne", "run TestTwo", "output TestTwo panic: oh", "fail")
 GO_BROKEN_LOG = GO_LOG + go_log("build-output  a.go:1: syntax error", "fail")
+# Two packages at a time: the lines of the second one come while a test of the first one runs.
+GO_BESIDE_LOG = (go_log("run TestOne") + go_log("run TestTwo", package="k8s/b") + go_log("pass TestOne", "pass")
+                 + go_log("pass TestTwo", "pass", package="k8s/b"))
 LISTED = '[[skip]]\nname = "link::zero_copy"\nreason = "veth has no zero-copy"\nsince = 2026-11-21\n'
 CASES = [  # what, text, status, list of skips, (passed, failed, skipped), what is shown
     ("good", GOOD_LOG, 0, "", (2, 0, 0), ["   Compiling a v0.1.0", "     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)"]),
@@ -232,6 +236,7 @@ CASES = [  # what, text, status, list of skips, (passed, failed, skipped), what 
     ("does not compile", "error[E0425]: cannot find value\n", 101, "", (0, 1, 0), ["error[E0425]: cannot find value"]),
     ("ran nothing", "", 0, "", (0, 1, 0), []),
     ("good Go", GO_LOG, 0, "", (2, 0, 0), ["ok  \tk8s/a\t0.5s"]),
+    ("Go packages side by side", GO_BESIDE_LOG, 0, "", (2, 0, 0), []),
     ("listed Go skip", GO_SKIP_LOG, 0, LISTED.replace("link::zero_copy", "TestTwo"), (2, 0, 1), ["    two_test.go:7: no such device"]),
     ("unlisted Go skip", GO_SKIP_LOG, 0, "", (2, 1, 1), []),
     ("failed Go test", GO_FAILED_LOG, 1, "", (1, 1, 0), ["    a_test.go:9: it broke", "FAIL\tk8s/a\t0.1s"]),
