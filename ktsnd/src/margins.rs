@@ -9,13 +9,13 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ktsn_expect::Margins;
 use ktsn_time::Nanos;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use crate::run_dir::fault_of;
-use crate::worker::Margins;
 
 const FILE: &str = "margins.json";
 const NEW: &str = "margins.json.new";

@@ -375,7 +375,7 @@ pub struct WorkerStats {
     pub cpu_budget_spent: AtomicU64,
     /// The margin now, nanoseconds.
     pub spin_margin_ns: AtomicU64,
-    /// The margins that were learnt ([`crate::worker::Margins`]), nanoseconds; 0 = not yet.
+    /// The margins that were learnt ([`ktsn_expect::Margins`]), nanoseconds; 0 = not yet.
     pub margins_learnt: [AtomicU64; 3],
     /// Steps of TAI against MONOTONIC seen.
     pub clock_steps: AtomicU64,

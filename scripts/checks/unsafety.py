@@ -9,7 +9,7 @@ import re
 
 from .tree import Tree, rust_code
 
-PURE = ("base/time", "base/model", "base/wire", "resolve", "sched")
+PURE = ("base/time", "base/model", "base/wire", "base/expect", "resolve", "sched")
 HOMES = ("ring/", "libktsn/")
 ARGUED = re.compile(r'\bunsafe\s*\{|\bunsafe\s+impl\b|\bunsafe\s+(?:extern\s+"[^"]*"\s+)?fn\s+\w|\bunsafe\s+extern\s+"[^"]*"\s*\{')
 COMMENT_REACH = 8  # lines above in which the argument must stand

@@ -266,6 +266,17 @@ macro_rules! clock {
             }
         }
 
+        impl Instant for $name {
+            #[inline]
+            fn from_nanos(nanos: u64) -> Self {
+                Self(nanos)
+            }
+            #[inline]
+            fn as_nanos(self) -> u64 {
+                self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!("{}.{:09} ", $label), self.0 / 1_000_000_000, self.0 % 1_000_000_000)
@@ -284,6 +295,17 @@ clock!(
     Monotonic,
     "monotonic"
 );
+
+/// An instant of one clock: code that works the same on every clock takes this type parameter.
+pub trait Instant: Copy + Ord {
+    /// The instant `nanos` nanoseconds after the clock's zero.
+    #[must_use]
+    fn from_nanos(nanos: u64) -> Self;
+    /// Nanoseconds since the clock's zero.
+    #[must_use]
+    fn as_nanos(self) -> u64;
+}
+
 /// A transmit time as a program asked for it: the clock belongs to the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxTime {

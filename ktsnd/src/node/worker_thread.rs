@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
+use ktsn_expect::Margins;
 use ktsn_port::AnyPort;
 use ktsn_resolve::Tables;
 use ktsn_time::Nanos;
@@ -22,7 +23,7 @@ use crate::stats::WorkerStats;
 use crate::supervise::{WORKER, Watched};
 use crate::sys;
 use crate::tenant::Directory;
-use crate::worker::{ClockGate, Command, Host, Margins, Outbox, Returned, Worker, WorkerOptions, queues};
+use crate::worker::{ClockGate, Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
 
 /// A running worker.
 pub(super) struct WorkerThread {

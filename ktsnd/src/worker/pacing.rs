@@ -11,12 +11,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use ktsn_expect::{Margin, Margins, SpinBudget};
 use ktsn_time::{Monotonic, Nanos, Now, Offset, TxTime};
 
 use super::cpu_budget::{Allowed, CpuBudget};
 use super::due::Next;
 use super::environment::{Environment, Woken};
-use super::margin::{Margin, Margins, SpinBudget};
 use super::warm_up::WarmUp;
 use crate::config::SpinMargin;
 use crate::limits;
@@ -89,7 +89,10 @@ impl Pacing {
     /// The worker was just made.
     pub(super) fn new(options: WorkerOptions) -> Self {
         Self {
-            margin: Margin::new(options.spin_margin, options.known_margins),
+            margin: match options.spin_margin {
+                SpinMargin::Adaptive => Margin::adaptive(options.known_margins),
+                SpinMargin::Fixed(margin) => Margin::fixed(margin),
+            },
             spin_budget: SpinBudget::new(options.spin_duty_max_permille),
             cpu: CpuBudget::new(),
             is_resting: false,

@@ -5,33 +5,37 @@
 
 /// How many samples fell into each bucket; the last one holds all that is above.
 #[derive(Debug)]
-pub(super) struct Decaying {
+pub struct Decaying {
     buckets: [u32; Self::BUCKETS],
 }
 
 impl Decaying {
-    pub(super) const BUCKETS: usize = 256;
+    /// How many buckets there are.
+    pub const BUCKETS: usize = 256;
 
-    pub(super) const fn new() -> Self {
+    /// No sample yet.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { buckets: [0; Self::BUCKETS] }
     }
 
     /// Counts a sample of `value`, in units of the bucket's width.
     #[inline]
-    pub(super) fn count(&mut self, value: i64) {
+    pub fn count(&mut self, value: i64) {
         let bucket = usize::try_from(value).unwrap_or(0).min(Self::BUCKETS - 1);
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
     }
 
     /// From here on all samples so far count a quarter less.
-    pub(super) fn age(&mut self) {
+    pub fn age(&mut self) {
         for count in &mut self.buckets {
             *count -= count.div_ceil(4);
         }
     }
 
     /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples.
-    pub(super) fn covered(&self, permille: u64) -> Option<i64> {
+    #[must_use]
+    pub fn covered(&self, permille: u64) -> Option<i64> {
         let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
         let wanted = (total * permille).div_ceil(1000);
         let mut seen = 0;
@@ -40,5 +44,11 @@ impl Decaying {
             seen >= wanted
         });
         (total > 0).then(|| covered.unwrap_or(Self::BUCKETS - 1) as i64 + 1)
+    }
+}
+
+impl Default for Decaying {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to stop sleeping: the spin margin and the spin budget.
+//! When to stop sleeping: the spin margin.
 //!
-//! In: how long each timed sleep was meant to take, and how late it ended; how long each spin took. Out: the margin to wake ahead
-//! of an event, and whether spinning is still allowed in this second.
+//! In: how long each timed sleep was meant to take, and how late it ended. Out: the margin to wake ahead of an event.
 //!
 //! ```text
-//!        sleep                       spin               hand over
+//!        sleep                       spin
 //! ───────────────────────┬─lateness─┬─────────────────┬──►
-//!                   wake target   awake             TxTime
+//!                   wake target   awake             event
 //!                        └────────── margin ──────────┘
 //! ```
 //!
@@ -15,13 +14,12 @@
 //! Short sleeps are followed by the spin: their margin covers 99 of 100. Longer ones are followed by a short one where the
 //! margin leaves time for it, and so cost no spinning: their margin covers all of the last 64.
 //!
-//! A worker begins with what an earlier one on this machine had learnt. As long as it has slept less than 16 times for a
-//! length, it sleeps no longer than that: it learns from sleeps between frames too.
+//! A sleeper can begin with what an earlier one on this machine had learnt. ktsnd's worker sleeps no longer than a length as long as it
+//! has slept less than 16 times for that length ([`Margin::practice`]): it learns from sleeps between frames too.
 
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_time::Nanos;
 
-use super::decaying::Decaying;
-use crate::config::SpinMargin;
+use crate::decaying::Decaying;
 
 /// After so many short sleeps their margin is computed again, and older sleeps count a quarter less.
 const SAMPLES_A_ROUND: u32 = 128;
@@ -33,7 +31,7 @@ const SMALLEST: Nanos = Nanos::from_micros(8);
 const RESERVE: Nanos = Nanos::from_micros(2);
 /// Sleeps of a length after which its margin is a measured one.
 const MEASURED_FROM: u32 = 16;
-/// Sleeps of each length before a worker has practised enough, and how long those are.
+/// Sleeps of each length before a sleeper has practised enough, and how long those are.
 const PRACTICE: [(u32, Nanos); Length::COUNT] =
     [(16, Nanos::from_millis(1)), (16, Nanos::from_millis(8)), (16, Nanos::from_millis(40))];
 /// Greatest margins. One of a short sleep is spun.
@@ -104,7 +102,7 @@ impl Recent {
     }
 }
 
-/// How long before an event the worker wakes.
+/// How long before an event the sleeper wakes.
 #[derive(Debug)]
 pub struct Margin {
     /// Of short sleeps, in buckets of 1 µs.
@@ -118,13 +116,26 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// A margin by configuration; `known`: what an earlier worker on this machine had learnt.
+    /// A margin that follows the measured lateness of wake-ups. It begins with `known`, what an earlier sleeper on this machine had
+    /// learnt, or with [`Margins::AT_START`].
     #[must_use]
-    pub fn new(choice: SpinMargin, known: Option<Margins>) -> Self {
-        let (current, adaptive) = match choice {
-            SpinMargin::Adaptive => (known.unwrap_or(Margins::AT_START).bounded(), true),
-            SpinMargin::Fixed(margin) => (Margins([margin; Length::COUNT]), false),
-        };
+    pub fn adaptive(known: Option<Margins>) -> Self {
+        Self::with(known.unwrap_or(Margins::AT_START).bounded(), true)
+    }
+
+    /// A margin that begins with [`Margins::AT_START`] and follows the measured lateness of wake-ups: for a `static`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with(Margins::AT_START, true)
+    }
+
+    /// A margin that stays.
+    #[must_use]
+    pub const fn fixed(margin: Nanos) -> Self {
+        Self::with(Margins([margin; Length::COUNT]), false)
+    }
+
+    const fn with(current: Margins, adaptive: bool) -> Self {
         Self {
             short: Decaying::new(),
             longer: [Recent::new(), Recent::new()],
@@ -135,7 +146,7 @@ impl Margin {
         }
     }
 
-    /// The margin of a short sleep now: how long the worker spins at most.
+    /// The margin of a short sleep now: how long the sleeper spins at most.
     #[inline]
     #[must_use]
     pub fn get(&self) -> Nanos {
@@ -209,40 +220,9 @@ impl Margin {
     }
 }
 
-/// How much of each second may be spent spinning.
-#[derive(Debug)]
-pub struct SpinBudget {
-    a_second: Nanos,
-    second_began: Monotonic,
-    spent: Nanos,
-}
-
-impl SpinBudget {
-    /// A budget of `permille` thousandths of each second.
-    #[must_use]
-    pub fn new(permille: u32) -> Self {
-        let a_second = Nanos::from_micros(1000).saturating_mul(i64::from(permille));
-        Self { a_second, second_began: Monotonic::ZERO, spent: Nanos::ZERO }
-    }
-
-    /// True when a spin may begin at `now`.
-    pub fn allows(&mut self, now: Monotonic) -> bool {
-        if now.since(self.second_began) >= Nanos::from_seconds(1) {
-            self.second_began = now;
-            self.spent = Nanos::ZERO;
-        }
-        self.spent < self.a_second
-    }
-
-    /// True when a spin may begin at `now` that only frames without transmit time gain from. The last quarter of the budget is not
-    /// for them.
-    pub fn allows_untimed(&mut self, now: Monotonic) -> bool {
-        self.allows(now) && self.spent.saturating_mul(4) < self.a_second.saturating_mul(3)
-    }
-
-    /// Counts a spin that took so long.
-    pub fn spend(&mut self, span: Nanos) {
-        self.spent = self.spent.saturating_add(span);
+impl Default for Margin {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -254,8 +234,8 @@ mod tests {
     const SHORT: Nanos = Nanos::from_millis(1);
     const LONG: Nanos = Nanos::from_millis(250);
 
-    fn adaptive() -> Margin {
-        Margin::new(SpinMargin::Adaptive, None)
+    fn started() -> Margin {
+        Margin::new()
     }
 
     proptest! {
@@ -265,7 +245,7 @@ mod tests {
             late in proptest::collection::vec(-5_000i64..400_000, 128),
             span in prop_oneof![Just(SHORT), Just(Nanos::from_millis(10)), Just(LONG)],
         ) {
-            let mut margin = adaptive();
+            let mut margin = started();
             for l in &late {
                 margin.observe(span, Nanos::new(*l));
             }
@@ -279,7 +259,7 @@ mod tests {
         /// One length of sleep teaches nothing about another.
         #[test]
         fn each_length_has_its_own(late in proptest::collection::vec(0i64..3_000_000, 1..200)) {
-            let mut margin = adaptive();
+            let mut margin = started();
             for l in &late {
                 margin.observe(LONG, Nanos::new(*l));
             }
@@ -290,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_fixed_margin_stays() {
-        let mut margin = Margin::new(SpinMargin::Fixed(Nanos::from_micros(33)), Some(Margins::AT_START));
+        let mut margin = Margin::fixed(Nanos::from_micros(33));
         for _ in 0..1000 {
             margin.observe(SHORT, Nanos::from_micros(150));
             margin.observe(LONG, Nanos::from_micros(1500));
@@ -301,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_margin_shrinks_again_when_the_machine_calms_down() {
-        let mut margin = adaptive();
+        let mut margin = started();
         for _ in 0..256 {
             margin.observe(SHORT, Nanos::from_micros(100));
             margin.observe(LONG, Nanos::from_micros(700));
@@ -317,7 +297,7 @@ mod tests {
     #[test]
     fn begins_with_what_is_known_and_measures_soon() {
         let known = Margins([Nanos::from_micros(20), Nanos::from_micros(30), Nanos::from_seconds(1)]);
-        let mut margin = Margin::new(SpinMargin::Adaptive, Some(known));
+        let mut margin = Margin::adaptive(Some(known));
         assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(20), LARGEST.0[2]));
         let mut practised = 0;
         while let Some(span) = margin.practice() {
@@ -331,23 +311,5 @@ mod tests {
             (short, medium, long),
             (Nanos::from_micros(53), Nanos::from_micros(52), Nanos::from_micros(52))
         );
-    }
-
-    #[test]
-    fn the_budget_is_per_second() {
-        let at = |ms: u64| Monotonic::from_nanos(10_000_000_000 + ms * 1_000_000);
-        let mut budget = SpinBudget::new(800);
-        assert!(budget.allows(at(0)));
-        budget.spend(Nanos::from_millis(799));
-        assert!(budget.allows(at(900)));
-        budget.spend(Nanos::from_millis(1));
-        assert!(!budget.allows(at(999)));
-        assert!(budget.allows(at(1000)));
-        assert!(!SpinBudget::new(0).allows(at(5000)));
-        let mut budget = SpinBudget::new(800);
-        assert!(budget.allows_untimed(at(0)));
-        budget.spend(Nanos::from_millis(600));
-        assert!(!budget.allows_untimed(at(900)) && budget.allows(at(900)));
-        assert!(budget.allows_untimed(at(1000)));
     }
 }
