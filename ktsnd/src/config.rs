@@ -62,6 +62,16 @@ pub enum ConfigError {
         /// What belongs there.
         expected: String,
     },
+    /// A field that is not allowed here.
+    #[error("{field}: {value:?}: {why}; remove it")]
+    NotAllowed {
+        /// Path of the field.
+        field: String,
+        /// The value found.
+        value: String,
+        /// Where the field belongs, or what gives its value.
+        why: String,
+    },
     /// Two objects with one name.
     #[error("{field}: {value:?} is used twice; names are unique")]
     Duplicate {

@@ -119,9 +119,9 @@ fn check_vxlan(field: &str, raw: &VxlanConfig) -> Checked<Vxlan> {
     if let Some(mode) = raw.mode.as_deref().filter(|m| *m != "routed") {
         return Err(ConfigError::value(&path("mode"), mode, "routed or bridged"));
     }
-    if let Some(name) = segment::foreign_field(raw) {
-        let expected = "nothing in routed mode, which does as its VXLAN device does";
-        return Err(ConfigError::value(&path(name), "", expected));
+    if let Some((name, value)) = segment::foreign_field(raw) {
+        let why = "only for mode = \"bridged\"".to_owned();
+        return Err(ConfigError::NotAllowed { field: path(name), value, why });
     }
     if let Some(vni) = raw.vni {
         check_vni(&path("vni"), vni)?;

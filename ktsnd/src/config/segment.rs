@@ -21,17 +21,26 @@ pub(super) const MODE: &str = "bridged";
 /// Linux's default, and Flannel's.
 const PORT: u16 = 8472;
 
-/// Fields that only this mode has; the first that is set, for the error.
-pub(super) fn foreign_field(raw: &VxlanConfig) -> Option<&'static str> {
-    let set = [
-        (raw.flood.is_some(), "flood"),
-        (raw.flood_interface.is_some(), "flood_interface"),
-        (raw.ttl.is_some(), "ttl"),
-        (raw.tos.is_some(), "tos"),
-        (raw.df.is_some(), "df"),
-        (raw.udp_checksum.is_some(), "udp_checksum"),
-    ];
-    set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
+/// The first field that is set although only bridged mode has it, with its value.
+pub(super) fn foreign_field(raw: &VxlanConfig) -> Option<(&'static str, String)> {
+    let flood_interface = ("flood_interface", shown(raw.flood_interface.as_ref()));
+    std::iter::once(flood_interface).chain(outer_fields(raw)).find_map(|(name, value)| Some((name, value?)))
+}
+
+/// The fields about copies and the outer header, each with its value if it is set.
+fn outer_fields(raw: &VxlanConfig) -> [(&'static str, Option<String>); 5] {
+    [
+        ("flood", raw.flood.as_ref().map(|ends| if ends.is_empty() { "[]".to_owned() } else { ends.join(", ") })),
+        ("ttl", shown(raw.ttl.as_ref())),
+        ("tos", shown(raw.tos.as_ref())),
+        ("df", raw.df.clone()),
+        ("udp_checksum", shown(raw.udp_checksum.as_ref())),
+    ]
+}
+
+/// A value as errors show it.
+fn shown(value: Option<&impl std::fmt::Display>) -> Option<String> {
+    value.map(ToString::to_string)
 }
 
 /// The hosts that a segment's table names by prefix.
@@ -55,21 +64,18 @@ pub struct SegmentFrom {
 pub(super) fn check_learnt(field: &str, raw: &VxlanConfig, device: &str) -> Checked<SegmentFrom> {
     let path = |name: &str| format!("{field}.{name}");
     let device = device_name(&path("learn_from"), Some(device))?;
-    let set = [
-        (raw.vni.is_some(), "vni"),
-        (raw.port.is_some(), "port"),
-        (raw.local.is_some(), "local"),
-        (raw.device.is_some(), "device"),
-        (raw.peers.as_ref().is_some_and(|peers| !peers.is_empty()), "peers"),
-        (raw.flood.is_some(), "flood"),
-        (raw.ttl.is_some(), "ttl"),
-        (raw.tos.is_some(), "tos"),
-        (raw.df.is_some(), "df"),
-        (raw.udp_checksum.is_some(), "udp_checksum"),
+    let peers = raw.peers.as_ref().filter(|peers| !peers.is_empty());
+    let of_the_device = [
+        ("vni", shown(raw.vni.as_ref())),
+        ("port", shown(raw.port.as_ref())),
+        ("local", raw.local.clone()),
+        ("device", raw.device.clone()),
+        ("peers", peers.map(|peers| format!("{} peers", peers.len()))),
     ];
-    if let Some((_, name)) = set.into_iter().find(|(is_set, _)| *is_set) {
-        let expected = format!("nothing beside `learn_from` in bridged mode: {device} and its tables say it");
-        return Err(ConfigError::value(&path(name), "set", expected));
+    let mut fields = of_the_device.into_iter().chain(outer_fields(raw));
+    if let Some((name, value)) = fields.find_map(|(name, value)| Some((name, value?))) {
+        let why = format!("in bridged mode `learn_from` takes it from {device}");
+        return Err(ConfigError::NotAllowed { field: path(name), value, why });
     }
     Ok(SegmentFrom { device, flood_interface: raw.flood_interface.unwrap_or(false) })
 }

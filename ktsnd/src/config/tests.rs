@@ -73,8 +73,9 @@ fn faults_name_field_value_and_expectation() {
         (
             "vni = 1,",
             "vni = 1, ttl = 9,",
-            "attachment[0].overlay.vxlan.ttl: \"\": expected nothing in routed",
+            "attachment[0].overlay.vxlan.ttl: \"9\": only for mode = \"bridged\"; remove it",
         ),
+        ("vni = 1,", "vni = 1, flood = [],", "attachment[0].overlay.vxlan.flood: \"[]\": only for mode"),
         ("vtep = \"192.168.50.2\"", "vtep = \"fd00::2\"", "attachment[0].overlay.vxlan.peers[0].vtep"),
         ("02:00:00:00:00:02", "02:00", "attachment[0].overlay.vxlan.peers[0].mac: \"02:00\""),
     ];
@@ -240,10 +241,10 @@ mod segments {
             ("flood_interface=false", "destinations: missing; expected prefixes or MAC addresses"),
             (
                 "destination=::/0,vni=7",
-                "vni: \"set\": expected nothing beside `learn_from` in bridged mode: vx7",
+                "vni: \"7\": in bridged mode `learn_from` takes it from vx7; remove it",
             ),
-            ("destination=::/0,flood=10.0.0.1", "flood: \"set\": expected nothing beside"),
-            ("destination=::/0,device=vx7", "device: \"set\": expected nothing beside"),
+            ("destination=::/0,flood=10.0.0.1", "flood: \"10.0.0.1\": in bridged mode"),
+            ("destination=::/0,device=vx7", "device: \"vx7\": in bridged mode"),
         ] {
             let error = of(options).unwrap_err().to_string();
             assert!(error.contains(message), "{options}: {error}");
