@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Go side (k8s/). In: what to do. Out:
 #   build FOLDER   its programs, static, in FOLDER
-#   generate       the types of proto/ktsn/v1/node.proto, written anew into k8s/internal/nodeapi
+#   generate       the types of proto/ktsn/v1/node.proto, written again into k8s/internal/nodeapi
 #   lint           exit status 0 if the types are current, gofmt has nothing to do, and vet and staticcheck find nothing
 #   bench-cni FOLDER FILE   what ADD costs, with the programs in FOLDER, as a document in FILE
 #   test           `go test -json` with the race detector, as scripts/tally.py reads it

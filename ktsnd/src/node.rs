@@ -51,7 +51,7 @@ use worker_thread::WorkerThread;
 /// How often it is seen whether a link has another speed now.
 const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// How often it is seen whether the short ways in are where they were put.
+/// Period at which the programs of the ingress fast path are checked for being in place.
 const INGRESS_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Why a request failed.
@@ -96,7 +96,7 @@ pub enum NodeRequest {
     SetPeers(PeersTarget, Vec<VxlanPeer>, oneshot::Sender<Result<(), NodeError>>),
     /// The overlay peers of an attachment.
     GetPeers(String, oneshot::Sender<Result<Vec<v1::PeerState>, NodeError>>),
-    /// What network policies leave of attachments' short cuts, by name; answers the names of no attachment.
+    /// What network policies leave of attachments' uplink egress and ingress fast path, by name; answers names of no attachment.
     SetPolicies(Vec<(String, Restriction)>, oneshot::Sender<Result<Vec<String>, NodeError>>),
     /// Everything there is.
     List(oneshot::Sender<v1::ListReply>),

@@ -18,7 +18,7 @@ FRONT, FRONT_WORDS_MAX, FRONT_COLUMNS_MAX = "README.md", 500, 110
 # All pages are in plain words, in lines of this length, but for these.
 NOT_PLAIN = ("docs/design/gates.md", "docs/design/kubernetes.md", "docs/design/ring-abi.md", "docs/design/strategy.md",
              "docs/design/wake-up.md", "docs/guide/kubernetes-cni.md", "fuzz/README.md")
-HOUSE_WORDS = re.compile(r"\b(short way in|somebody|nobody|anew|reckons?|whose)\b", re.I)
+HOUSE_WORDS = re.compile(r"\b(short ways? in|short cuts?|somebody|nobody|anew|reckons?|whose)\b", re.I)
 PLAIN_COLUMNS_MAX = 140
 CHANGES, BULLET = "CHANGELOG.md", re.compile(r"^- .*\n(?:  .*\n){2,}", re.M)  # a bullet of more than two lines
 MADE = ("out/", "target/")  # what builds and runs leave behind

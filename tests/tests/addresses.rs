@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses are given, not believed: what a pod's root adds to its interface sends nothing and receives nothing by the
-//! short way in, also after a restart.
+//! ingress fast path, also after a restart.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -125,7 +125,7 @@ fn frames_of_packet_sockets_from_foreign_addresses_are_the_kernels() {
     assert_eq!((counters.taken, counters.sent), (20, 20), "{counters:?}");
 }
 
-/// ktsnd on host A with pod Q's short way in, and on host B as the sender.
+/// ktsnd on host A with pod Q's ingress fast path, and on host B as the sender.
 fn two_daemons(bed: &Bed, more: &str) -> (Daemon, Daemon) {
     let table = |name: &str, namespace: &str, (local, remote): (u8, u8), rest: &str| {
         format!(
@@ -157,7 +157,7 @@ fn heard(bed: &Bed, sending: &Daemon, place: &str, to: &str, sender: u32) -> usi
 }
 
 #[test]
-fn the_short_way_in_delivers_to_given_addresses_alone() {
+fn the_ingress_fast_path_delivers_to_given_addresses_alone() {
     let bed = Bed::new();
     // The node's bridge, its VXLAN device, and the pod beside, which has no attachment.
     let others = [("10.244.0.1", &bed.host_a), ("10.244.0.0", &bed.host_a), (POD_A, &bed.pod_a)];

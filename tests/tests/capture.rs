@@ -194,7 +194,7 @@ fn a_program_that_somebody_takes_off_is_put_there_again() {
     talk(&bed.pod_a, go(), POD_B, 1, "count=100 lead_us=100000");
     assert_eq!(tap.wait(1, 100, SOON).len(), 100);
     assert!(tap.early().is_empty(), "{:?}", tap.early());
-    assert!(daemon.log().contains("somebody took the capture program off"));
+    assert!(daemon.log().contains("the capture program was removed from the veth"));
 }
 
 #[test]

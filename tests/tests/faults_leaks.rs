@@ -115,7 +115,7 @@ fn is_known(&(kind, number): &(&'static str, u32)) -> bool {
     Command::new("bpftool").args(arguments).output().expect("bpftool").status.success()
 }
 
-/// One of every kind: captured by the kernel, with the short way in, plain.
+/// One of every kind: captured by the kernel, with the ingress fast path, plain.
 fn attachment(pods: &Crowd, index: usize) -> Value {
     let changes = match index % 8 {
         0 => json!({ "capture": "kernel" }),

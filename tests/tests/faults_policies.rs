@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network policies that come after the attachment: what they forbid past the node's packet filter is dropped with its reason,
-//! nothing takes the short way in, and both survive a kill.
+//! nothing takes the ingress fast path, and both survive a kill.
 
 use ktsn_proto::v1::AttachmentPolicy;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
@@ -72,9 +72,9 @@ fn what_a_policy_forbids_is_dropped_and_counted() {
     drop(talker);
 }
 
-/// The short way in is closed and opened again; what arrives meanwhile is the kernel's, which has the policy's engine.
+/// The ingress fast path is closed and opened again; what arrives meanwhile is the kernel's, which has the policy's engine.
 #[test]
-fn a_policy_about_what_arrives_closes_the_short_way_in() {
+fn a_policy_about_what_arrives_closes_the_ingress_fast_path() {
     let bed = Bed::new();
     let table = format!(
         "{}[[attachment]]\nname = \"pod-b\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n\

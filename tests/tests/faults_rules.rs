@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules of the node's packet filter that the short cut would skip: the attachment is refused, or what they name is the
+//! Rules of the node's packet filter that KTSN's frames would bypass: the attachment is refused, or what they name is the
 //! kernel's from then on, unless the attachment says that it may be skipped.
 
 use ktsn_proto::v1::RuleState;

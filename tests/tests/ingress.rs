@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in: frames out of the overlay straight from the uplink into a pod behind a veth.
+//! The ingress fast path: frames out of the overlay straight from the uplink into a pod behind a veth.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn start_with(bed: &Bed, tables: &str) -> Daemon {
     daemon
 }
 
-/// ktsnd on host B, whose pod takes the short way in.
+/// ktsnd on host B, whose pod uses the ingress fast path.
 fn start(bed: &Bed) -> Daemon {
     start_with(bed, &on_b(POD, &bed.pod_b))
 }
@@ -182,7 +182,7 @@ fn a_program_that_somebody_takes_off_is_put_there_again_and_nothing_is_lost() {
     drop(talker);
     assert_whole(&heard, &sending);
     assert!(counted(&receiving).taken < 3000, "some took the kernel's way");
-    assert!(receiving.log().contains("somebody took the short way in off the uplink"));
+    assert!(receiving.log().contains("the ingress fast path's program was removed from the uplink"));
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     });
 }
 
-/// Whether a frame for an address of pod Q is seen by its short way in.
+/// Whether a frame for an address of pod Q is seen by its ingress fast path.
 fn taken_for(bed: &Bed, receiving: &Daemon, to: &str) -> bool {
     let sender = within(&bed.pod_b, || UdpSocket::bind((POD_B, 0)).expect("sender"));
     let seen = || {

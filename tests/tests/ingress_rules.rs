@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short way in, what it leaves to the kernel and why: listeners of layer 2, malformed frames, rules of the node, a
+//! The ingress fast path, what it leaves to the kernel and why: listeners of layer 2, malformed frames, rules of the node, a
 //! device that is not up, and two pods with one MAC address.
 
 use std::net::UdpSocket;
@@ -16,7 +16,7 @@ use ktsn_tests::faults::{Tap, eventually};
 const SOON: Duration = Duration::from_secs(20);
 const POD: &str = "pod-b";
 
-/// ktsnd on host B with this pod, whose frames take the short way in.
+/// ktsnd on host B with this pod, whose frames take the ingress fast path.
 fn start(bed: &Bed, rest: &str) -> Daemon {
     let table = format!(
         "{}[[attachment]]\nname = \"{POD}\"\nnetns = \"{}\"\ninterface = \"eth0\"\nuplink = \"{UPLINK}\"\n\
@@ -34,7 +34,7 @@ fn counted(daemon: &Daemon) -> IngressStatistics {
     daemon.control().counters(POD).ingress.expect("ingress is short")
 }
 
-/// A rule against what arrives ends the short way in; the kernel, which has the rule, delivers what it lets pass.
+/// A rule against what arrives ends the ingress fast path; the kernel, which has the rule, delivers what it lets pass.
 #[test]
 fn a_rule_about_what_arrives_is_met() {
     let bed = Bed::new();
@@ -64,7 +64,7 @@ fn without_a_way_in_everything_is_the_kernels_until_there_is_one() {
     bed.run(&format!("ip -n {b} link set flannel.1 down"));
     let receiving = start(&bed, "");
     assert!(counted(&receiving).idle.contains("is not up"), "{:?}", counted(&receiving));
-    assert!(receiving.log().contains("short way in: nothing is taken"), "{}", receiving.log());
+    assert!(receiving.log().contains("ingress fast path: nothing is taken"), "{}", receiving.log());
     bed.run(&format!(
         "ip -n {b} link set flannel.1 up\nip -n {b} route replace 10.244.0.0/24 via 10.244.0.0 dev flannel.1 onlink"
     ));

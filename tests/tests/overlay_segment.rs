@@ -286,10 +286,10 @@ fn frames_of_packet_sockets_take_the_tunnel_over_ipv6() {
     frames_as_the_kernel_does(ENDS6);
 }
 
-/// Listeners of layer 2 in a pod with the short way in: what it takes reaches packet sockets at the pod's interface, and
+/// Listeners of layer 2 in a pod with the ingress fast path: what it takes reaches packet sockets at the pod's interface, and
 /// what they and groups hear beside it, tagged frames too, comes by the kernel, all of it once.
 #[test]
-fn the_short_way_in_leaves_layer_2_its_frames() {
+fn the_ingress_fast_path_leaves_layer_2_its_frames() {
     let bed = Bed::new();
     segment(&bed, ENDS4);
     let Bed { pod_b, host_b, .. } = &bed;

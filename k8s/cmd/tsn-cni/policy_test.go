@@ -48,8 +48,8 @@ func TestPodsThatPoliciesSelect(t *testing.T) {
 	}
 }
 
-// An ingress policy counts where the pod asks for the short way in, and nowhere else.
-func TestIngressPoliciesAreAboutTheShortWayIn(t *testing.T) {
+// An ingress policy counts where the pod asks for the ingress fast path, and nowhere else.
+func TestIngressPoliciesAreAboutTheIngressFastPath(t *testing.T) {
 	w := &world{t: t, runDir: t.TempDir()}
 	w.writePolicies(`{"synced":true,"ingress_namespaces":{"a":["in"]},"pods":{"a/p":{"uid":"u1","policies":[],"ingress":["in"]}}}`)
 	pod := cniconf.Pod{Namespace: "a", Name: "p", UID: "u1"}

@@ -302,7 +302,7 @@ func (x *GetPeersReply) GetPeers() []*PeerState {
 
 type PeerState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Peer          *VxlanPeer             `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`       // vtep and mac are empty while nobody knows them
+	Peer          *VxlanPeer             `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`       // vtep and mac are empty while they are not known
 	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`   // configuration, control-api or learnt
 	Missing       string                 `protobuf:"bytes,3,opt,name=missing,proto3" json:"missing,omitempty"` // why frames to it are dropped (no_neighbour); empty = nothing
 	Left          string                 `protobuf:"bytes,4,opt,name=left,proto3" json:"left,omitempty"`       // why they are left to the kernel (not_allowed); empty = they are not
@@ -493,13 +493,13 @@ func (x *OverlayState) GetPeersLeft() uint32 {
 	return 0
 }
 
-// A rule of the node's packet filter about an attachment's datagrams, which its short cuts would skip.
+// A rule of the node's packet filter about an attachment's datagrams, which uplink egress or the ingress fast path would bypass.
 type RuleState struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Rule              string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	Destinations      []string               `protobuf:"bytes,2,rep,name=destinations,proto3" json:"destinations,omitempty"`                                     // at most 16 of those that are the kernel's for it (not_allowed)
 	DestinationsCount uint32                 `protobuf:"varint,3,opt,name=destinations_count,json=destinationsCount,proto3" json:"destinations_count,omitempty"` // all of them
-	IsArrival         bool                   `protobuf:"varint,4,opt,name=is_arrival,json=isArrival,proto3" json:"is_arrival,omitempty"`                         // it drops what arrives: nothing takes the short way in
+	IsArrival         bool                   `protobuf:"varint,4,opt,name=is_arrival,json=isArrival,proto3" json:"is_arrival,omitempty"`                         // it drops what arrives: nothing takes the ingress fast path
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -562,13 +562,13 @@ func (x *RuleState) GetIsArrival() bool {
 	return false
 }
 
-// What network policies leave of one attachment's short cuts. All fields at their defaults: everything.
+// What network policies leave of one attachment's uplink egress and ingress fast path. All fields at their defaults: everything.
 type AttachmentPolicy struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Attachment       string                 `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`                                      // name
 	EgressRestricted bool                   `protobuf:"varint,2,opt,name=egress_restricted,json=egressRestricted,proto3" json:"egress_restricted,omitempty"` // frames that leave by the uplink to none of egress_allowed are dropped (network_policy)
 	EgressAllowed    []string               `protobuf:"bytes,3,rep,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`           // prefixes, at most 4096
-	IngressBlocked   bool                   `protobuf:"varint,4,opt,name=ingress_blocked,json=ingressBlocked,proto3" json:"ingress_blocked,omitempty"`       // nothing takes the short way in: all is the kernel's
+	IngressBlocked   bool                   `protobuf:"varint,4,opt,name=ingress_blocked,json=ingressBlocked,proto3" json:"ingress_blocked,omitempty"`       // nothing takes the ingress fast path: all frames take the kernel's path
 	Reason           string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                                              // which policies, for who reads the status
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2133,7 +2133,7 @@ func (x *Histogram) GetMax() uint64 {
 	return 0
 }
 
-// The short way in, of one attachment. The frames for its addresses that came by the tunnel: taken, or left to the kernel.
+// The ingress fast path of one attachment. The frames for its addresses that came by the tunnel: taken, or left to the kernel.
 type IngressStatistics struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Taken         uint64                 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"`                                                                         // handed into the pod

@@ -54,10 +54,11 @@ type NodeClient interface {
 	SetPeers(ctx context.Context, in *SetPeersRequest, opts ...grpc.CallOption) (*SetPeersReply, error)
 	// The peers in force of one attachment, each with its source and what is missing.
 	GetPeers(ctx context.Context, in *GetPeersRequest, opts ...grpc.CallOption) (*GetPeersReply, error)
-	// Says what network policies leave of attachments' short cuts, as a whole for each attachment that is named; the others keep
-	// theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT names the field. Names of
-	// no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a restart: where that cannot be written, INTERNAL and nothing changes. An
-	// attachment's restriction goes when it is detached.
+	// Says what network policies leave of attachments' uplink egress and ingress fast path, as a whole for each attachment that is
+	// named; the others keep theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT
+	// names the field. Names of no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a
+	// restart: where that cannot be written, INTERNAL; new restrictions are in force all the same, and none ends. An attachment's
+	// restriction goes when it is detached.
 	SetPolicies(ctx context.Context, in *SetPoliciesRequest, opts ...grpc.CallOption) (*SetPoliciesReply, error)
 	// Ports, attachments, clients and streams of this moment.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListReply, error)
@@ -69,7 +70,7 @@ type NodeClient interface {
 	GetSchedule(ctx context.Context, in *GetScheduleRequest, opts ...grpc.CallOption) (*GetScheduleReply, error)
 	// Counters by reason and the distribution of the transmit error.
 	Statistics(ctx context.Context, in *StatisticsRequest, opts ...grpc.CallOption) (*StatisticsReply, error)
-	// The same, again and again, every `period_ns` (at least 100 ms).
+	// Statistics, sent again every `period_ns` (at least 100 ms).
 	WatchStatistics(ctx context.Context, in *WatchStatisticsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatisticsReply], error)
 	Health(ctx context.Context, in *HealthRequest, opts ...grpc.CallOption) (*HealthReply, error)
 	Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionReply, error)
@@ -228,10 +229,11 @@ type NodeServer interface {
 	SetPeers(context.Context, *SetPeersRequest) (*SetPeersReply, error)
 	// The peers in force of one attachment, each with its source and what is missing.
 	GetPeers(context.Context, *GetPeersRequest) (*GetPeersReply, error)
-	// Says what network policies leave of attachments' short cuts, as a whole for each attachment that is named; the others keep
-	// theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT names the field. Names of
-	// no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a restart: where that cannot be written, INTERNAL and nothing changes. An
-	// attachment's restriction goes when it is detached.
+	// Says what network policies leave of attachments' uplink egress and ingress fast path, as a whole for each attachment that is
+	// named; the others keep theirs. In force when it answers. Everything is checked before anything changes: INVALID_ARGUMENT
+	// names the field. Names of no attachment are answered; those with allow_policy_bypass are left as they are. Kept over a
+	// restart: where that cannot be written, INTERNAL; new restrictions are in force all the same, and none ends. An attachment's
+	// restriction goes when it is detached.
 	SetPolicies(context.Context, *SetPoliciesRequest) (*SetPoliciesReply, error)
 	// Ports, attachments, clients and streams of this moment.
 	List(context.Context, *ListRequest) (*ListReply, error)
@@ -243,7 +245,7 @@ type NodeServer interface {
 	GetSchedule(context.Context, *GetScheduleRequest) (*GetScheduleReply, error)
 	// Counters by reason and the distribution of the transmit error.
 	Statistics(context.Context, *StatisticsRequest) (*StatisticsReply, error)
-	// The same, again and again, every `period_ns` (at least 100 ms).
+	// Statistics, sent again every `period_ns` (at least 100 ms).
 	WatchStatistics(*WatchStatisticsRequest, grpc.ServerStreamingServer[StatisticsReply]) error
 	Health(context.Context, *HealthRequest) (*HealthReply, error)
 	Version(context.Context, *VersionRequest) (*VersionReply, error)

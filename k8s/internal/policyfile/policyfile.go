@@ -3,9 +3,9 @@
 // Package policyfile computes which pods network policies select: for tsn-cni as RUN_DIR/policies.json, for ktsnd as restrictions.
 //
 // In: the agent's informers of NetworkPolicies and of this node's pods, the names of policies of other kinds. Out: the contents
-// of the file, and what the policies leave of one pod's short cuts. Frames of KTSN pass by the node's packet filter, so a pod that a
-// policy restricts must not be attached unknowingly, and one that is attached already must not go on as before. Where a policy
-// cannot be expressed it must always leave less than the policy does, never more.
+// of the file, and what the policies leave of one pod's uplink egress and ingress fast path. Frames of KTSN bypass the node's packet
+// filter, so a pod that a policy restricts must not be attached unknowingly, and one that is attached already must not go on as
+// before. Where a policy cannot be expressed, the restriction must always leave less than the policy does, never more.
 package policyfile
 
 import (

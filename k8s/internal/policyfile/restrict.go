@@ -18,7 +18,7 @@ const (
 	reasonMax   = 900
 )
 
-// Restriction is what network policies leave of one pod's short cuts. The zero value: everything.
+// Restriction is what network policies leave of one pod's uplink egress and ingress fast path. The zero value: everything.
 type Restriction struct {
 	// EgressRestricted: what leaves past the packet filter may go to EgressAllowed only.
 	EgressRestricted bool
@@ -102,8 +102,8 @@ func sorted(prefixes []netip.Prefix) []netip.Prefix {
 	return slices.Compact(prefixes)
 }
 
-// Restrict says what the policies leave of a pod's short cuts. Of what an egress policy allows only address blocks for all UDP ports
-// can be expressed; what it allows by labels or for some ports is left out. An ingress policy that selects the pod closes the
+// Restrict returns what the policies leave of a pod's uplink egress and ingress fast path. Of what an egress policy allows, only
+// address blocks for all UDP ports can be expressed; what it allows by labels or for some ports is left out. An ingress policy that selects the pod closes the
 // ingress fast path, whatever the policy allows: on the kernel's path an engine enforces it.
 func Restrict(pod *corev1.Pod, policies []*networking.NetworkPolicy, others Others) Restriction {
 	selecting := selecting(policies, pod)

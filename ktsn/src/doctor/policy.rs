@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which engines of network policy work on this node: KTSN's short cuts skip them (docs/guide/policy.md).
+//! Which engines of network policy work on this node: uplink egress and the ingress fast path bypass them (docs/guide/policy.md).
 //!
 //! In: the names of the packet filter's chains and of network devices. Out: one finding. It does not read the
 //! rules themselves, and changes nothing.
@@ -81,7 +81,7 @@ fn of(engines: &[&str], is_blind: bool) -> Finding {
             "install nftables and iptables beside ktsnd, and run both as root on the node",
         );
     }
-    Finding::ok(NAME, "no known engine", "no policy that the short cuts would skip is known here")
+    Finding::ok(NAME, "no known engine", "no policy that KTSN's frames would bypass is known here")
 }
 
 #[cfg(test)]

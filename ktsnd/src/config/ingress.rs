@@ -29,7 +29,7 @@ impl IngressMode {
             (None | Some("kernel"), _) => Ok(Self::Kernel),
             (Some("short"), true) => Ok(Self::Short),
             (Some("short"), false) => {
-                let expected = "kernel without an overlay: the short way in takes an overlay's frames (overlay = { vxlan = … })";
+                let expected = "kernel without an overlay: the ingress fast path takes an overlay's frames (overlay = { vxlan = … })";
                 Err(ConfigError::value(field, "short", expected))
             }
             (Some(other), _) => Err(ConfigError::value(field, other, "kernel or short")),

@@ -30,7 +30,10 @@ pub(super) fn foreign_field(raw: &VxlanConfig) -> Option<(&'static str, String)>
 /// The fields about copies and the outer header, each with its value if it is set.
 fn outer_fields(raw: &VxlanConfig) -> [(&'static str, Option<String>); 5] {
     [
-        ("flood", raw.flood.as_ref().map(|ends| if ends.is_empty() { "[]".to_owned() } else { ends.join(", ") })),
+        (
+            "flood",
+            raw.flood.as_ref().map(|ends| if ends.is_empty() { "[]".to_owned() } else { ends.join(", ") }),
+        ),
         ("ttl", shown(raw.ttl.as_ref())),
         ("tos", shown(raw.tos.as_ref())),
         ("df", raw.df.clone()),

@@ -2,7 +2,7 @@
 //! Attachments that are taken up again before the node's rules are known.
 //!
 //! In: what the node's packet filter says of an attachment. Out: a refusal; or, at ktsnd's start, an attachment that is
-//! closed: nothing of it leaves past the kernel's rules (`network_policy`), and nothing takes the short way in. It is opened
+//! closed: nothing of it leaves past the kernel's rules (`network_policy`), and nothing takes the ingress fast path. It is opened
 //! when the rules have been read and its tables hold to them. A start waits for the rules once, however many
 //! attachments there are. A closed attachment is never forgotten, and never opened without the rules.
 
@@ -44,7 +44,7 @@ impl Node {
     /// they are followed.
     ///
     /// # Errors
-    /// `Precondition` where a rule is about datagrams that a short cut would carry past it, or rules cannot be read.
+    /// `Precondition` where a rule is about datagrams that KTSN would send or deliver past it, or rules cannot be read.
     pub(super) async fn check_rules(
         &mut self,
         attachment: &Attachment,
@@ -53,7 +53,7 @@ impl Node {
         added: &mut Added,
     ) -> Result<(), NodeError> {
         let tables = added.tables.attachment(index).filter(|_| !attachment.allow_policy_bypass);
-        // The short way in needs an overlay.
+        // The ingress fast path needs an overlay.
         let Some(tables) = tables.filter(|tables| policy::is_past_the_kernel(tables)) else { return Ok(()) };
         let own: Vec<IpAddr> = tables.interface().addresses().iter().map(|(address, _)| *address).collect();
         let why = match self.node_rules().await {
@@ -63,7 +63,7 @@ impl Node {
             Err(unread) => {
                 return Err(NodeError::Precondition(format!(
                     "attachment.allow_policy_bypass: false, and the rules of the node's packet filter cannot be read, \
-                     which the uplink's short cut would not meet: {unread}; expected rules that can be read, or true \
+                     which frames by the uplink bypass: {unread}; expected rules that can be read, or true \
                      (docs/guide/policy.md)"
                 )));
             }
@@ -75,7 +75,7 @@ impl Node {
                 Some(found) => {
                     return Err(NodeError::Precondition(format!(
                         "attachment.allow_policy_bypass: false, and the node's packet filter has a rule about this \
-                         pod's datagrams, which the uplink's short cut would not meet ({}); expected no such rule, \
+                         pod's datagrams, which frames by the uplink bypass ({}); expected no such rule, \
                          destinations that leave them to the kernel, or true (docs/guide/policy.md)",
                         found.rule
                     )));
@@ -101,7 +101,7 @@ impl Node {
         warn!(
             attachment = name,
             "taken up closed, until the node's rules are followed nothing leaves by the uplink (network_policy) and \
-             nothing takes the short way in: {reason}"
+             nothing takes the ingress fast path: {reason}"
         );
         let closed = Restriction { egress: Some(Vec::new()), is_ingress_blocked: true, reason };
         let closed = Arc::new(closed);

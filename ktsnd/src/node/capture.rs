@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Whoever took a program off its device is answered.
+    /// Puts each capture program back that was removed from its veth.
     pub(super) fn look_at_captures(&mut self) {
         if self.stopping {
             return;
@@ -119,11 +119,11 @@ impl Node {
                     count(&attached.stats.capture_reattached);
                     warn!(
                         attachment = name,
-                        "somebody took the capture program off the veth; it is there again, what was sent meanwhile took \
-                         the kernel's way"
+                        "the capture program was removed from the veth; it is there again, and datagrams that were sent \
+                         meanwhile took the kernel's path"
                     );
                 }
-                Looked::Failed(error) => error!(attachment = name, %error, "kernel capture stands still"),
+                Looked::Failed(error) => error!(attachment = name, %error, "kernel capture does not work"),
             }
         }
     }

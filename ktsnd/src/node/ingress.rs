@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short ways in of the node's attachments: one program for each uplink, begun with the first attachment that asks for it and
-//! ended with the last.
+//! The ingress fast path of the node's attachments: one BPF program for each uplink. It starts with the first attachment that
+//! asks for it, and ends with the last one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::stats::count;
 const NO_WAY_IN: &str = "the VXLAN device, the interface or its host end is not up, or the latter is a port of something else than a bridge";
 
 impl Node {
-    /// The attachments that ask for the short way in, by uplink.
+    /// The attachments that ask for the ingress fast path, by uplink.
     fn members(&self) -> BTreeMap<&str, Vec<Member<'_>>> {
         let mut members: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
         for (index, attached) in (0..).map(AttachmentIndex).zip(&self.attached) {
@@ -48,10 +48,10 @@ impl Node {
         if self.latest.attachment(index).is_some_and(|tables| tables.delivery().is_some()) {
             info!(
                 attachment = name,
-                uplink, "short way in: UDP out of the overlay goes past the node's stack and rules"
+                uplink, "ingress fast path: UDP out of the overlay goes past the node's stack and rules"
             );
         } else {
-            warn!(attachment = name, uplink, "short way in: nothing is taken: {NO_WAY_IN}");
+            warn!(attachment = name, uplink, "ingress fast path: nothing is taken: {NO_WAY_IN}");
         }
         Ok(())
     }
@@ -104,11 +104,11 @@ impl Node {
             return;
         }
         if let Err(error) = self.set_members() {
-            self.warn(format!("short way in: {error}"));
+            self.warn(format!("ingress fast path: {error}"));
         }
     }
 
-    /// Whoever took a program off its uplink, or put another one in front, is answered.
+    /// Puts each program back that was removed from its uplink, or that another program was put in front of.
     pub(super) fn look_at_ingress(&mut self) {
         for (uplink, program) in &mut self.ingress {
             match program.look() {
@@ -116,8 +116,8 @@ impl Node {
                 Ok(true) => {
                     warn!(
                         uplink,
-                        "somebody took the short way in off the uplink or put a program in front of it; it is in front \
-                         again, what arrived meanwhile took the kernel's way"
+                        "the ingress fast path's program was removed from the uplink, or another program was put in front; it \
+                         is in front again, and frames that arrived meanwhile took the kernel's path"
                     );
                     let concerned = self.attached.iter().flatten().filter(|a| a.uplink == *uplink);
                     for attached in concerned.filter(|a| a.attachment.ingress == IngressMode::Short) {
@@ -125,13 +125,13 @@ impl Node {
                     }
                 }
                 Err(error) => {
-                    error!(uplink, %error, "the short way in stands still; frames take the kernel's");
+                    error!(uplink, %error, "the ingress fast path does not work; frames take the kernel's path");
                 }
             }
         }
     }
 
-    /// What the short way in counted for an attachment; `None` where it asks for none.
+    /// The counters of the ingress fast path for an attachment; `None` if the attachment does not ask for it.
     pub(super) fn ingress_statistics(&self, attached: &Attached) -> Option<v1::IngressStatistics> {
         let index = self.find(&attached.attachment.name)?;
         let program = self.ingress.get(&attached.uplink)?;
@@ -139,7 +139,7 @@ impl Node {
         if attached.attachment.ingress != IngressMode::Short {
             return None;
         }
-        let tallies = tallies.inspect_err(|error| warn!(%error, "counters of the short way in")).ok()?;
+        let tallies = tallies.inspect_err(|error| warn!(%error, "counters of the ingress fast path")).ok()?;
         let of = |tallied: Tallied| tallies[tallied as usize];
         let is_reason = |tallied: &Tallied| {
             !matches!(tallied, Tallied::Taken | Tallied::Octets | Tallied::Failed) && of(*tallied) > 0
@@ -155,7 +155,7 @@ impl Node {
         })
     }
 
-    /// Why nothing is taken for an attachment now; empty: it is.
+    /// Why the ingress fast path takes no frame for the attachment now; empty: it takes frames.
     fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
         let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
         let is_blocked = self.restriction_of(&attached.attachment.name).is_ingress_blocked;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What network policies leave of the attachments' short cuts, as the control API says it.
+//! What network policies leave of the attachments' uplink egress and ingress fast path, as the control API says it.
 //!
 //! In: checked restrictions by attachment. Out: tables that hold to them, what is shown and kept. A restriction is kept in the
 //! state file before anything changes, so it is in force again from the first frame after a restart. Where it cannot be kept,
@@ -48,7 +48,7 @@ fn message(name: &str, of: &Restriction, most: usize) -> v1::AttachmentPolicy {
 }
 
 impl Node {
-    /// What network policies leave of an attachment's short cuts.
+    /// What network policies leave of an attachment's uplink egress and ingress fast path.
     pub(super) fn restriction_of(&self, name: &str) -> Arc<Restriction> {
         self.restrictions.get(name).cloned().unwrap_or_default()
     }
@@ -191,7 +191,8 @@ fn tell(name: &str, restriction: &Restriction) {
             all.len()
         ),
     };
-    let ingress = if restriction.is_ingress_blocked { ", and nothing takes the short way in" } else { "" };
+    let ingress =
+        if restriction.is_ingress_blocked { ", and nothing takes the ingress fast path" } else { "" };
     let reason = &restriction.reason;
     warn!(attachment = name, "network policies: {egress}{ingress}: {reason}");
 }

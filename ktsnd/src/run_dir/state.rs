@@ -19,7 +19,7 @@ pub struct State {
     pub schedules: Vec<KeptSchedule>,
     /// Overlay peers that came by it.
     pub peers: Vec<KeptPeers>,
-    /// What network policies leave of attachments' short cuts, where that is not everything.
+    /// What network policies leave of attachments' uplink egress and ingress fast path, where that is not everything.
     pub policies: Vec<KeptPolicy>,
     /// What this ktsnd does not understand.
     pub foreign: Foreign,
@@ -67,7 +67,7 @@ pub struct KeptPeers {
     pub peers: Vec<PeerConfig>,
 }
 
-/// What network policies leave of one attachment's short cuts.
+/// What network policies leave of one attachment's uplink egress and ingress fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptPolicy {
@@ -76,7 +76,7 @@ pub struct KeptPolicy {
     /// Destinations of frames that leave by the uplink; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress_allowed: Option<Vec<String>>,
-    /// Whether nothing takes the short way in.
+    /// Whether nothing takes the ingress fast path.
     #[serde(default)]
     pub ingress_blocked: bool,
     /// Which policies.

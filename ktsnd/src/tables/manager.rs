@@ -101,7 +101,7 @@ impl Manager {
         self.call(move |state| state.set_peers(of, peers)).await.unwrap_or_default()
     }
 
-    /// Says what network policies leave of these attachments' short cuts; answers the newest tables.
+    /// Says what network policies leave of these attachments' uplink egress and ingress fast path; answers the newest tables.
     pub async fn restrict(
         &self,
         restrictions: Vec<(AttachmentIndex, Arc<Restriction>)>,

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_attachments_with_the_short_way_in_have_a_row() {
+    fn only_attachments_with_the_ingress_fast_path_have_a_row() {
         let plain = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
         assert_eq!(text(std::slice::from_ref(&plain)), "");
         assert_eq!(json_of(&plain), Value::Null);

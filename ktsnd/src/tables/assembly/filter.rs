@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the node's packet filter leaves of the attachments' short cuts.
+//! What the node's packet filter leaves of the attachments' uplink egress and ingress fast path.
 //!
 //! In: the node's rules, an attachment's tables. Out: the same tables, less the destinations that a rule names (they are
-//! the kernel's), and news when those are others. The short way in goes as a whole where a rule drops what arrives. What
-//! network policies take away is taken away here too.
+//! the kernel's), and news when those are others. A rule that drops arriving frames ends the ingress fast path
+//! of the attachment. Restrictions by network policies are applied here too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -126,7 +126,7 @@ fn text(name: &str, hindrance: &Hindrance) -> String {
         0 | 1 => String::new(),
         count => format!(" and {} more", count - 1),
     };
-    let arrival = if hindrance.is_arrival { ", and what arrives takes no short way in" } else { "" };
+    let arrival = if hindrance.is_arrival { ", and no frame takes the ingress fast path" } else { "" };
     let rule: String = hindrance.rule.chars().take(TEXT_MAX).collect();
     format!(
         "{name}: the node's packet filter has a rule about its datagrams, which KTSN would skip: {first}{more} left to \

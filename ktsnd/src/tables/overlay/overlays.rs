@@ -193,8 +193,8 @@ fn left(state: &OverlayState) -> Option<String> {
     ))
 }
 
-/// The devices whose forwarding tables matter for `specs`: those that they learn from, and those that frames for the
-/// short way in come out of.
+/// The VXLAN devices with forwarding tables that `specs` need: the devices that they learn peers from, and those of attachments
+/// on the ingress fast path.
 pub(crate) fn watched<'a>(specs: impl Iterator<Item = &'a AttachmentSpec> + Clone) -> BTreeSet<String> {
     let short = specs.clone().filter(|spec| spec.attachment.is_short());
     let short = short.filter_map(|spec| Some(spec.attachment.overlay.routed()?.device.clone()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that are given, and what the short way in may deliver to.
+//! Addresses that are given, and what the ingress fast path may deliver to.
 
 use std::net::IpAddr;
 
@@ -89,7 +89,7 @@ fn delivery(seen: &Seen) -> &Delivery {
 
 /// Even where the interface is believed, the node's own routes decide for whom it is.
 #[test]
-fn the_short_way_in_goes_where_the_node_would_deliver() {
+fn the_ingress_fast_path_goes_where_the_node_would_deliver() {
     Place::run(async |place, mut seen: Seen| {
         let (node, pod) = (&place.node, &place.pod);
         ip(&format!("-n {node} addr add 10.244.0.0/32 dev flannel.1"));
