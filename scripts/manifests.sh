@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The deployment files of k8s/deploy. In: `check` or `write`. Out: faults and exit status 1, or the plain manifests written
-# anew from the chart. The checker is a Go module of its own (Helm's engine, the Kubernetes types); it needs no cluster.
+# again from the chart. The checker is a Go module of its own (Helm's engine, the Kubernetes types); it needs no cluster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly" GOTOOLCHAIN=local

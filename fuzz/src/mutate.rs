@@ -17,7 +17,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// The same seed gives the same mutations.
+    /// A source of mutations. Equal seeds give equal mutations.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }

@@ -41,7 +41,7 @@ struct Model {
     driver: Driver,
     limits: Limits,
     programs: Vec<Program>,
-    /// What the worker was told of each client.
+    /// The commands about each client that the worker got.
     clients: BTreeMap<u64, Client>,
     /// Counted at the last look.
     counted: BTreeSet<u64>,

@@ -98,7 +98,7 @@ fn warnings_count_with_strict_only() {
     assert!(error.contains("class 7 never opens"), "{error}");
     let (status, out, error) = said(&fed(&["check", "-", "--link-speed", "1G", "--strict"], DOUBTFUL));
     assert_eq!((status, out.as_str()), (Some(2), ""), "{error}");
-    // What fits is enough; and who does not say the speed is told so.
+    // What fits is enough; and a schedule without a speed gets a warning.
     let (_, _, error) = said(&fed(&["check", "-", "--link-speed", "1G", "--mtu", "1208"], DOUBTFUL));
     assert!(!error.contains("class 1"), "{error}");
     let (_, _, error) = said(&fed(&["check", "-"], DOUBTFUL));

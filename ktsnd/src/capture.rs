@@ -20,7 +20,7 @@ use crate::worker::Ring;
 pub(crate) enum CaptureError {
     /// The device for the program does not exist.
     #[error(
-        "the interface is no veth whose other end is in ktsnd's network namespace; capture = \"preload\" serves \
+        "the interface is no veth with its other end in ktsnd's network namespace; capture = \"preload\" serves \
          programs that can be preloaded"
     )]
     NoHostEnd,

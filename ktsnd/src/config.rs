@@ -38,7 +38,7 @@ pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_sche
 pub use segment::SegmentFrom;
 pub(crate) use segment::prefixes_of;
 
-/// What is wrong with a configuration, told by field path.
+/// What is wrong with a configuration, with the path of the field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The text is no TOML, or a field is unknown or of the wrong type; TOML's own message has line and column.

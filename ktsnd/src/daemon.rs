@@ -62,7 +62,7 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     let manager = {
         let sender = event_sender.clone();
         tables::Manager::start(move |event| {
-            // The node is the last to go; nobody misses an event after it.
+            // The node ends last: an event after it has no receiver, and needs none.
             let _ = sender.send(Event::Tables(event));
         })
         .await

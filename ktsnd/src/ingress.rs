@@ -19,7 +19,7 @@ use crate::tables::host_end;
 pub(crate) enum IngressError {
     /// The device that frames would be handed to does not exist.
     #[error(
-        "the interface is no veth whose other end is in ktsnd's network namespace; ingress = \"kernel\" serves every pod"
+        "the interface is no veth with its other end in ktsnd's network namespace; ingress = \"kernel\" serves every pod"
     )]
     NoHostEnd,
     /// Another attachment has the same address.

@@ -409,7 +409,7 @@ impl Node {
         let (_, offset) = crate::sys::clock_state();
         let hint = if mistaken {
             format!(
-                "; TAI - UTC is 37 s: the program adds it to a time that has it already, or it was not told to this \
+                "; TAI - UTC is 37 s: the program adds it to a time that has it already, or it was not set in this \
                  kernel (CLOCK_TAI is {offset} s ahead of UTC here)"
             )
         } else {

@@ -62,7 +62,7 @@ fn what_a_rule_counted_makes_no_other_rule_of_it() {
     assert_eq!(counted(1), counted(2));
 }
 
-/// What Flannel, kube-proxy and Docker write on every node is nobody's will about this pod.
+/// What Flannel, kube-proxy and Docker write on every node is no rule about this pod.
 #[test]
 fn the_rules_of_an_ordinary_node_hinder_nothing() {
     let text = "*filter\n:INPUT ACCEPT [0:0]\n\

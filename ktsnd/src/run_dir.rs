@@ -148,7 +148,7 @@ impl RunDir {
         self.path.join("client/ktsn.sock")
     }
 
-    /// What was kept, and what is to be told of it. A file that is damaged as a whole, or of a newer form, is set aside
+    /// What was kept, and the notes to log about it. A file that is damaged as a whole, or of a newer form, is set aside
     /// and not used; of one with damaged entries a copy is kept.
     ///
     /// # Errors

@@ -261,7 +261,7 @@ pub enum PortRefusal {
 }
 
 impl PortRefusal {
-    /// All of them; each is its index.
+    /// All reasons; each is its own index.
     pub const ALL: [Self; 8] = [
         Self::NoBuffer,
         Self::Busy,

@@ -32,7 +32,7 @@ pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie: u64 = 0;
     let mut octets = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: `cookie` and `octets` are valid for writes of the sizes told and live through the call; the descriptor
+    // SAFETY: `cookie` and `octets` are valid for writes of the given sizes and live through the call; the descriptor
     // is borrowed, so it is open.
     let result = unsafe {
         libc::getsockopt(
@@ -46,7 +46,7 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Readiness of a descriptor, told by the current runtime.
+/// Readiness of a descriptor, reported by the current runtime.
 pub(crate) fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: `OwnedFd` owns an open descriptor and gives it out by reference only, so it is neither closed nor
     // replaced while registered.

@@ -3,7 +3,7 @@
 //!
 //! In: `environ`, read once by the constructor (later changes are not seen). Out: the path of the daemon's socket,
 //! the policy, how much to say. In a set-user-id program (AT_SECURE) the environment is ignored, for the path
-//! decides whose memory is mapped.
+//! decides which daemon's memory is mapped.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -3,7 +3,7 @@
 //!
 //! In: what the hooks of close, dup, socket, … saw succeed. Out: the stream of a descriptor. Descriptors beyond
 //! [`FDS_COUNT`] are never ours. A table that has missed a close (by a raw system call) is at worst wrong about a
-//! number that the program uses again for another timed socket, whose `setsockopt` puts it right.
+//! number that the program uses again for another timed socket; that socket's `setsockopt` puts it right.
 
 use core::ffi::c_int;
 use core::sync::atomic::{

@@ -20,7 +20,7 @@ fn bare(devargs: &str) -> Dpdk {
     Dpdk::open(None, devargs, &options()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same device name may be used once at a time in a process, and tests run beside each other.
+/// A DPDK device with a name of its own: a process may use a name once at a time, and tests run beside each other.
 fn af_packet(number: u32) -> String {
     format!("net_af_packet{number},iface={NEAR},qdisc_bypass=1")
 }
@@ -29,7 +29,7 @@ fn af_packet(number: u32) -> String {
 fn frames_arrive_whole_and_in_order_and_the_device_is_given_back() {
     let bed = Bed::new();
     let receiver = bed.receiver();
-    // Opened anew with the same name: the one before gave it back.
+    // Opened again with the same name: the one before gave it back.
     for round in 0..2_u32 {
         let port = bed.with_device(|device| Dpdk::open(Some(device), &af_packet(0), &options()));
         let mut port = AnyPort::from(port.unwrap());

@@ -67,7 +67,7 @@ fn mac() -> impl Strategy<Value = MacAddress> {
     any::<u8>().prop_map(|last| MacAddress([2, 0, 0, 0, 0, last]))
 }
 
-/// Of a tunnel end: now and then nobody knows it.
+/// A tunnel end's MAC address: sometimes it is not known.
 fn tunnel_mac() -> impl Strategy<Value = MacAddress> {
     prop_oneof![5 => mac(), 1 => Just(MacAddress::ZERO)]
 }
@@ -298,7 +298,7 @@ fn resolve_all(tables: &Tables, flow: &Flow) -> Result<Vec<Resolved>, Refusal> {
     Ok(all)
 }
 
-/// As a client does it: all addresses as IPv6, first match.
+/// The verdict of a client's table: all addresses as IPv6, first match.
 fn first_match(rules: &[DestinationRule], to: IpAddr) -> Option<Verdict> {
     let to = match to {
         IpAddr::V4(to) => to.to_ipv6_mapped(),

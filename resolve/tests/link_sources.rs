@@ -68,7 +68,7 @@ fn refused(tables: &Tables, flow: &LinkFlow, octets: &[u8]) -> Option<DropReason
     }
 }
 
-/// Where addresses are given, a frame comes from one of them or names none; else nobody asks.
+/// Where addresses are given, a frame comes from one of them or names none; without given addresses the source is not judged.
 #[test]
 fn a_foreign_ip_source_is_policed() {
     let open = tables(attachment(&[(ip("10.0.0.1"), 24)]));
@@ -107,7 +107,7 @@ fn a_foreign_ip_source_is_policed() {
     assert_eq!(refused(&given, &flow(payload(0x0800)), &v4(1)[2..]), None);
 }
 
-/// What is withheld stays the namespace's own, is no source of a datagram, and is told to no client.
+/// What is withheld stays the namespace's own, is no source of a datagram, and is in no client's table.
 #[test]
 fn a_withheld_address_is_own_and_no_source() {
     let tables = tables(attachment(&[(ip("10.0.0.1"), 24)]).withholding(vec![ip("10.0.0.7")]).unwrap());

@@ -238,7 +238,7 @@ fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
     }
 }
 
-/// What is left to the kernel is neither taken nor told as taken, tunnel or not, and the rest of the peer's prefix is.
+/// What is left to the kernel is neither taken nor listed as taken, tunnel or not, and the rest of the peer's prefix is.
 #[test]
 fn what_is_left_to_the_kernel_is_not_allowed() {
     let left = |prefixes: &[&str]| {

@@ -48,7 +48,7 @@ pub mod kind {
     pub const SOFTWARE: u8 = 2;
     /// The frame was dropped for its transmit time's sake.
     pub const ERROR: u8 = 4;
-    /// All of them.
+    /// All kinds of completion.
     pub const ALL: u8 = 7;
 }
 

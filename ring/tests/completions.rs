@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of frames: told in their slots, read once, never more than half of the slots, whatever the program does.
+//! What became of frames: written into their slots, read once, never more than half of the slots, whatever the program does.
 
 mod support;
 
@@ -146,7 +146,7 @@ fn a_program_that_never_reads_keeps_half_of_the_slots() {
         }
     }
     assert_eq!((told, dropped), (SLOTS / 2, 2_000 - SLOTS / 2));
-    // What is read makes room, though nobody tells the daemon.
+    // What is read makes room, without a message to the daemon.
     for number in 0..3 * SLOTS as u64 {
         client.producer().drop_completions(|frame| frame.stream_index == 0);
         push(&client, 0, number);

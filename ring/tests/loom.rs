@@ -251,7 +251,7 @@ fn slots_claimed_together_are_one_owners() {
         let single = single.join().expect("it ends");
         let owned = together.map_or(0, |(_, bits)| bits & bits.wrapping_neg());
         assert!(single.is_none_or(|slot| owned & (1 << slot) == 0), "slot {single:?} has two owners");
-        // Whatever nobody owns is free.
+        // Every slot without an owner is free.
         let mut left = 0;
         while algorithm::claim(&*arena, &two).is_some() {
             left += 1;
@@ -350,7 +350,7 @@ fn brought_and_told(arena: &Arena, sequence: u32) -> bool {
     true
 }
 
-/// Takes `kinds` of slot 0 if anything is told there; what it took belongs together.
+/// Takes `kinds` of slot 0 if it holds a completion; what it took belongs together.
 fn take_entries(arena: &Arena, kinds: u8) -> u8 {
     let Some((place, told, header)) = completion::read(arena, &layout(), 0) else { return 0 };
     let taken = completion::take(arena, &layout(), place, kinds);

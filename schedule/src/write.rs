@@ -52,7 +52,7 @@ fn about(schedule: &Schedule) -> Fields {
     ])
 }
 
-/// The same as lines of JSON, which is YAML too.
+/// The leaves about a schedule as lines of JSON, which is YAML too.
 pub(crate) fn about_lines(schedule: &Schedule) -> impl Iterator<Item = String> {
     about(schedule).into_iter().map(|(name, item)| format!("{name}: {}", json_item(&item, 4)))
 }

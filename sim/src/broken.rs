@@ -36,7 +36,7 @@ pub enum Broken {
 }
 
 impl Broken {
-    /// All of them, with their words and the rules of which one must find it.
+    /// All faults, each with its word and the rules of which one must find it.
     pub const ALL: [(Self, &'static str, &'static [&'static str]); 12] = [
         (Self::Duplicate, "duplicate", &["once"]),
         (Self::EarlyClock, "early-clock", &["never-early"]),

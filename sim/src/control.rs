@@ -27,7 +27,7 @@ pub const VXLAN_PORT: u16 = 8472;
 const UPLINK: Ipv4Addr = Ipv4Addr::new(192, 168, 50, 1);
 const REMOTE_VTEP: Ipv4Addr = Ipv4Addr::new(192, 168, 50, 2);
 
-/// The address of a tenant's pod: the daemon writes it into every frame, so the wire knows whose it is.
+/// The address of a tenant's pod: the daemon writes it into every frame, so the wire knows which tenant sent it.
 #[must_use]
 pub const fn pod(tenant: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, 0, 5 + tenant as u8)

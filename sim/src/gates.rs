@@ -2,7 +2,7 @@
 //! Gate schedules of a run, and the simplest possible answer to "which gates are open": adding up intervals.
 //!
 //! In: a seed's numbers. Out: what is sent to the worker as administrative parameters, and for the checkers the windows,
-//! reckoned here without the engine.
+//! computed here without the engine.
 
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
 use ktsn_time::{Nanos, Tai};
@@ -44,7 +44,7 @@ impl Schedule {
         self.entries.iter().map(|(_, interval)| interval).sum()
     }
 
-    /// As an administrator asks for it.
+    /// This list as gate parameters that an administrator sets.
     #[must_use]
     pub fn admin(&self, base_time: u64) -> AdminPort {
         let entry = |(states, interval): &(u8, u64)| GateControlEntry {
@@ -83,7 +83,7 @@ impl Sent {
         Running { sent: self, last: None }
     }
 
-    /// As it runs while a change to another list is pending (8.6.9.1): from the last cycle's start on once.
+    /// This list while a change to another list is pending (8.6.9.1): from the last cycle's start on it runs once.
     #[must_use]
     pub fn up_to(&self, last: u64) -> Running<'_> {
         Running { sent: self, last: Some(last) }

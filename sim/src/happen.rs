@@ -398,7 +398,7 @@ impl World {
         self.note(Note::PortErrors { permille });
     }
 
-    /// All faults end; what misbehaved begins anew and behaves.
+    /// All faults end; programs that misbehaved start again and behave.
     fn heal(&mut self) {
         self.agenda.forget(|event| {
             !matches!(

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::world::World;
 
-/// Doorbells told in one go, as by ktsnd's own host.
+/// Doorbells reported in one call, as many as ktsnd's own host reports.
 const BELLS_A_WAKE: usize = 64;
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl VirtualHost {
             return false;
         }
         let any = !self.ringing().is_empty();
-        // Nothing can be read any more: the sockets need not be asked again before somebody rings.
+        // Nothing can be read any more: the sockets need not be read again before a client rings.
         world.news.bell = any;
         any
     }

@@ -193,11 +193,11 @@ pub struct Plan {
     pub heal: u64,
     /// When fresh frames begin that must all be on time.
     pub fresh: u64,
-    /// When the worker is told to drain.
+    /// When the worker gets the command to drain.
     pub drain: u64,
     /// For everything that is drawn while it runs.
     pub random: Random,
-    /// The port is not told of the tenants' meters: for showing that the checkers see it.
+    /// The port has no meters for the tenants: this shows that the checkers notice it.
     pub forgets_meters: bool,
 }
 
@@ -266,7 +266,7 @@ fn machine(random: &mut Random) -> MachinePlan {
     }
 }
 
-/// The device has a frame before the system call returns, as `ktsnd` reckons.
+/// The device has a frame before the system call returns; `ktsnd` computes with the same instant.
 fn link(commit: u64, random: &mut Random) -> LinkPlan {
     LinkPlan {
         mode: random.of(&[Mode::Dedicated, Mode::Shared]),

@@ -89,7 +89,7 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Unmade> {
 /// Runs a world that was planned otherwise.
 ///
 /// # Errors
-/// As [`run`].
+/// Descriptors or memory of the machine ran out; nothing was learned about the worker.
 pub fn run_plan(plan: Plan, options: Options) -> Result<Outcome, Unmade> {
     let (world, mut worker, returned, stats) = set_up(plan, options)?;
     let mut looked_at = 0;

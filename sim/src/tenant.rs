@@ -41,11 +41,11 @@ pub struct Process {
     bell: Option<OwnedFd>,
     /// Whether it runs.
     pub alive: bool,
-    /// Whether it told of its end already.
+    /// Whether it has announced its end.
     pub over: bool,
     /// Slots between claim and publish.
     pub held: Vec<Held>,
-    /// Slots that nobody will ever publish.
+    /// Slots that will never be published.
     pub leaked: usize,
 }
 

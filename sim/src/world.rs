@@ -62,7 +62,7 @@ pub struct World {
     pub broken: Broken,
     /// Whether the faults have ended.
     pub healed: bool,
-    /// Whether the daemon was told to end.
+    /// Whether the daemon has been asked to end.
     pub draining: bool,
     pub(crate) random: Random,
     pub(crate) known: Vec<bool>,
@@ -149,7 +149,7 @@ impl World {
     /// The tables as they are now.
     ///
     /// # Errors
-    /// As [`control::tables`].
+    /// The tables of the present state, made by [`control::tables`].
     pub fn tables(&self) -> Result<Arc<ktsn_resolve::Tables>, Unmade> {
         control::tables(self.generation, &self.known)
     }
@@ -220,7 +220,7 @@ impl World {
     /// A frame is committed on a port of device number `device`: when its last bit leaves, or why it does not.
     ///
     /// # Errors
-    /// As the plan has it.
+    /// Hands a frame to the device; the plan decides whether the device refuses it.
     pub fn hand_over(&mut self, device: u32, frame: &[u8]) -> Result<u64, SendError> {
         let refused = if device != self.link.device {
             Some(SendError::DeviceGone)

@@ -3,7 +3,7 @@
 
 use ktsn_sim::{Broken, Options, report, run};
 
-/// The same as `cargo run -p ktsn-sim -- --seeds 200`.
+/// Runs the seeds of `cargo run -p ktsn-sim -- --seeds 200`.
 #[test]
 fn two_hundred_seeds_hold_every_rule() {
     let mut failures = String::new();

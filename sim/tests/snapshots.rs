@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Latency and jitter per class of some fixed runs, checked in: a change of behaviour shows in review.
 //!
-//! Where a change is meant, `KTSN_UPDATE_SNAPSHOTS=1 cargo test -p ktsn-sim --test snapshots` writes the files anew;
+//! Where a change is meant, `KTSN_UPDATE_SNAPSHOTS=1 cargo test -p ktsn-sim --test snapshots` writes the files again;
 //! they go into the same commit as the change.
 
 use std::fmt::Write;

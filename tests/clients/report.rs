@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
-    /// As expected.
+    /// The result is the expected one.
     Passed,
-    /// Not as expected.
+    /// The result is not the expected one.
     Failed,
     /// Not run, for a reason that is on the list of skips.
     Skipped,

@@ -7,7 +7,7 @@ use ktsn_tests::hostile::judge::P99_MORE_NS;
 /// An attack beside the innocent stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
-    /// What the program `attack` is told.
+    /// The arguments of the program `attack`.
     pub(crate) words: &'static str,
     /// What the testbed is like, and what happens in the middle of a round.
     pub(crate) bed: On,
@@ -35,7 +35,7 @@ pub(crate) enum On {
 pub(crate) enum Kind {
     /// The innocent stream, with and without.
     Stream(Beside),
-    /// The same beside no attack: what its p50 is allowed to be under attacks.
+    /// The innocent stream beside a computing program instead of an attack: its p50 bounds the p50 under attacks.
     Computing(Beside),
     /// Another pod's first attach, with and without.
     Attach(&'static str),
@@ -90,7 +90,7 @@ pub(crate) const COMPUTING: Case = Case {
     }),
 };
 
-/// All of them, in the order in which they run.
+/// All cases, in the order in which they run.
 pub(crate) const ALL: &[Case] = &[
     COMPUTING,
     stream(

@@ -231,10 +231,10 @@ pub fn run(
     run_with(Behaviour::default(), libc, script, check)
 }
 
-/// The same with a peer that behaves so.
+/// Runs `script` like [`run`], with a peer of this behaviour.
 ///
 /// # Panics
-/// As [`run`].
+/// When the program fails, or the peer got what is no frame.
 pub fn run_with(
     behaviour: Behaviour,
     libc: Libc,

@@ -158,7 +158,7 @@ fn end(bed: &Bed, daemon: &Daemon, pods: &Crowd, all_detached: bool) {
     eventually("all but one are gone", SOON, || (control.list().attachments.len() == 1).then_some(()));
 }
 
-/// As [`held`], once it is what it was.
+/// Waits until [`held`] is what it was before.
 fn released(what: &str, before: &Held, bed: &Bed, daemon: &Daemon) {
     let began = Instant::now();
     loop {

@@ -143,8 +143,8 @@ fn pointers_that_point_nowhere() {
     assert_eq!(texts(&frames)[..2], ["fault".to_owned(), "x".to_owned()]);
 }
 
-/// The same where the kernel's socket knows nothing of SO_TXTIME because the daemon granted it: root's answers, with
-/// the rights that nobody has.
+/// Wild pointers on a socket with a granted CLOCK_TAI, of which the kernel's socket knows nothing: a program without rights
+/// gets root's answers.
 #[test]
 fn pointers_that_point_nowhere_on_a_granted_socket() {
     let run_dir = hook::open_directory();

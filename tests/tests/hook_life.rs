@@ -205,7 +205,7 @@ fn no_hook_asks_for_memory_locks_or_output() {
     }
 }
 
-/// As the kernel: EACCES without SO_BROADCAST.
+/// A broadcast gets the kernel's answer: EACCES without SO_BROADCAST.
 #[test]
 fn a_broadcast_needs_the_sockets_permission() {
     let script = "timed 0
@@ -274,7 +274,7 @@ fn compile(
     made
 }
 
-/// A burst in whose midst the socket is registered anew: what stands before it left under the old registration.
+/// A burst in the middle of which the socket is registered again: the messages before it left under the old registration.
 #[test]
 fn a_burst_outlives_a_new_registration() {
     run(Libc::Gnu, "reconnected", |values, texts, events| {

@@ -261,7 +261,7 @@ fn the_pods_addresses_are_followed() {
     let _ = talk(&sending, &bed.pod_a, OTHER, 1, "count=200 period_us=1000 lead_us=400000");
     assert_eq!(heard.join().expect("the listener"), in_order(200));
     assert_eq!(counted(&receiving).taken, before + 200);
-    // Another MAC address, and another bridge's. The host asks anew who has the pod's address.
+    // Another MAC address, and another bridge's. The host asks again which device has the pod's address.
     bed.run(&format!("ip -n {} link set eth0 address 02:00:00:00:09:09", bed.pod_b));
     bed.run(&format!(
         "ip -n {} link set cni0 address 02:00:00:00:09:01\nip -n {0} neigh flush dev cni0",
@@ -347,7 +347,7 @@ fn an_uplink_that_is_replaced_is_followed() {
     assert_eq!(counted(&receiving).taken, before + 200, "{:?}", counted(&receiving));
 }
 
-/// The same on host A, for a pod that is believed what addresses it has.
+/// An attachment on host A with `addresses = "interface"`.
 fn attachment_on_a(name: &str, namespace: &str) -> Value {
     let overlay = json!({ "vxlan": { "local": "192.168.50.1" } });
     with(attachment(name, namespace), &json!({ "overlay": overlay, "addresses": "interface" }))
@@ -363,7 +363,7 @@ fn mac(namespace: &str, device: &str) -> String {
 #[test]
 fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let bed = Bed::new();
-    // The pods ask for nobody, so the host does not learn of them by itself.
+    // The pods resolve no address, so the host does not learn of them by itself.
     let bridge = mac(&bed.host_a, "cni0");
     for pod in [&bed.pod_a, &bed.pod_q] {
         bed.run(&format!("ip -n {pod} neigh replace 10.244.0.1 lladdr {bridge} dev eth0 nud permanent"));
@@ -421,7 +421,7 @@ fn an_address_that_two_pods_come_to_claim_is_nobodys() {
     let before = seen();
     send();
     assert_eq!((seen(), told()), (before + 10, false), "pod A has it still");
-    // It knows nobody: none of both has it, until one answers.
+    // It knows no device: neither has the address until one answers.
     bed.run(&format!("ip -n {} neigh del {POD_A} dev cni0", bed.host_a));
     eventually("told", SOON, || told().then_some(()));
     // Other tables, of which this is no news.

@@ -181,7 +181,7 @@ proptest! {
         prop_assert_eq!(LinkHead::parse(&frame), naive(&frame));
     }
 
-    /// Whatever else it says: no foreign source, no reserved group that nobody named.
+    /// Whatever else it says: no foreign source, no reserved group that is not listed.
     #[test]
     fn nothing_foreign_leaves(frame in any_frame(), vlan in proptest::option::of(1u16..4095), is_ip_listed: bool, is_mac_listed: bool) {
         let Some(head) = LinkHead::parse(&frame) else { return Ok(()) };

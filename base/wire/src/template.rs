@@ -164,7 +164,7 @@ pub(crate) struct Stack {
     pub(crate) udp_sum: u16,
 }
 
-/// The same for the tunnel.
+/// Places and sums of the tunnel's outer headers.
 #[derive(Clone, Copy, Debug)]
 struct TunnelStack {
     stack: Stack,

@@ -50,7 +50,7 @@ fn every_refusal_has_its_reason() {
     refused("vxlan4-udp4", 62, &[0x08, 0x06], other(Header::Ethernet, 0x0806)); // an ARP inside
 }
 
-/// ICMP with its own right header checksum is told apart from damage.
+/// ICMP with its own right header checksum is distinguished from damage.
 #[test]
 fn other_protocols_are_not_damage() {
     let mut frame = capture("udp4");

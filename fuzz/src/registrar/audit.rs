@@ -17,7 +17,7 @@ pub(super) struct Client {
 }
 
 impl Model {
-    /// Hears what the worker is told. Says whether it is told anything.
+    /// Reads the commands that the worker gets; true if there was one.
     pub(super) fn take_commands(&mut self) -> bool {
         let commands = self.driver.commands();
         for told in &commands {
@@ -36,7 +36,7 @@ impl Model {
             assert!(!client.is_ended, "client {number} is over: {told:?}");
             client.is_ended = matches!(told, Told::End(_));
             let Some((index, token, is_registered)) = of_stream else { continue };
-            // A stream whose status changed is told again.
+            // A stream with a changed status is sent again.
             let is_again = is_registered && token == client.streams.get(&index).copied();
             match token {
                 Some(token) if is_registered => client.streams.insert(index, token),
@@ -59,7 +59,7 @@ impl Model {
         program.answered.push(token);
     }
 
-    /// Holds the daemon's counts against its limits, and against what the worker was told.
+    /// Holds the daemon's counts against its limits, and against the commands that the worker got.
     pub(super) fn audit(&mut self) {
         let counted = self.driver.counted();
         self.budgets_hold(&counted);

@@ -108,7 +108,7 @@ func TestNetworksOfTheNodesPrefixes(t *testing.T) {
 	w.nothingLeft()
 }
 
-// A broken state belongs to nobody knows which network: GC collects the others, DEL removes it.
+// A broken state does not say which network it belongs to: GC collects the others, DEL removes it.
 func TestGCWithABrokenState(t *testing.T) {
 	w := newWorld(t)
 	w.startDaemon()

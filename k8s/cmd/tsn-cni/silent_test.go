@@ -45,7 +45,7 @@ func (w *world) takes(least, most time.Duration, run func()) {
 	}
 }
 
-// AtOnce runs what waits for nobody: the fastest of several takes less than the shortest wait there is, which is two seconds. The
+// AtOnce runs calls that need not wait: the fastest of several takes less than the shortest wait there is, which is two seconds. The
 // machine may stand still in one of them.
 func (w *world) atOnce(run func()) {
 	w.t.Helper()

@@ -356,7 +356,7 @@ func TestInterfacesAreReadFromStates(t *testing.T) {
 	}
 }
 
-// What the informers throw away must not be what somebody looks at.
+// The informers must not throw away what a part of the agent reads.
 func TestSlimKeepsWhatIsLookedAt(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "kn1", HostNetwork: true, Containers: []corev1.Container{{Name: "main"}}}}
 	if _, err := slim("kn1")(pod); err != nil || pod.Spec.NodeName != "kn1" || !pod.Spec.HostNetwork || pod.Spec.Containers != nil {

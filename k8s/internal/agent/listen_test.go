@@ -21,7 +21,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/guard"
 )
 
-// Without a flag nobody but this node reaches the agent.
+// Without a flag only this node reaches the agent.
 func TestTheAgentListensOnLoopback(t *testing.T) {
 	c, err := parse(nil, "--node-name=kn1", "--tsn-cidr=10.99.0.0/16")
 	if err != nil || !strings.HasPrefix(c.Listen, "127.0.0.1:") || c.SecureListen != "" {
@@ -29,7 +29,7 @@ func TestTheAgentListensOnLoopback(t *testing.T) {
 	}
 }
 
-// At the address that others reach, metrics are for whom the API server lets, and faults are not told in words.
+// At the address that others reach, metrics are for users that the API server allows, and faults have no text.
 func TestTheListenerForOthersIsGuarded(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay, c.SecureListen = false, "127.0.0.1:0" }, nil, node("kn1", "192.0.2.1", nil, 0))
 	reviews := b.reviews.(*fake.Clientset)

@@ -48,7 +48,7 @@ func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Fatalf("never: %s", what)
 }
 
-// The policies of an engine that nobody reads here count as ones about every pod; those that may not be listed are not known.
+// The policies of an engine that KTSN does not read count as ones about every pod; those that may not be listed are not known.
 func TestPoliciesOfOtherKinds(t *testing.T) {
 	kube := kubefake.NewClientset()
 	kube.Resources = []*metav1.APIResourceList{
@@ -155,7 +155,7 @@ func TestPoliciesOfAKindThatMoves(t *testing.T) {
 	}
 }
 
-// withKinds makes the agent anew, with a dynamic client whose lists of Cilium's policies wait until they are let through.
+// withKinds makes the agent again, with a dynamic client whose lists of Cilium's policies wait until they are let through.
 func (b *bench) withKinds(policies ...runtime.Object) (letThrough func(), client *dynamicfake.FakeDynamicClient) {
 	b.t.Helper()
 	b.kube.Resources = []*metav1.APIResourceList{{GroupVersion: "cilium.io/v2", APIResources: []metav1.APIResource{{Name: "ciliumnetworkpolicies"}}}}

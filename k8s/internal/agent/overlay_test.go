@@ -161,7 +161,7 @@ func TestTheOverlayFollowsTheNodes(t *testing.T) {
 		text := strings.Join(routes(), "\n")
 		return strings.Contains(text, "10.99.2.0/25") && !strings.Contains(text, "10.99.2.0/24")
 	})
-	// Made later, with an address of the other family: it is told, and no route leads to where nothing would arrive.
+	// Made later, with an address of the other family: it is reported, and no route leads to where nothing would arrive.
 	six := node("kn6", "2001:db8::6", given("10.99.6.0/24", vtepOf("kn6", "2001:db8::6", "10.99.6.0/24")), time.Minute)
 	if _, err := b.kube.CoreV1().Nodes().Create(context.Background(), six, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

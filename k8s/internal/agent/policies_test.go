@@ -55,7 +55,7 @@ func (b *bench) policy(name string, spec networking.NetworkPolicySpec) {
 	}
 }
 
-// A policy that comes after the attachment is told to ktsnd, for both directions, and so is its end; an attachment that comes after the
+// A policy that comes after the attachment is sent to ktsnd, for both directions, and so is its end; an attachment that comes after the
 // policy hears of it, too, and one that is not there yet again and again.
 func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
@@ -96,7 +96,7 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	})
 }
 
-// An ADD that attaches again under the same name is told of within a second: ktsnd forgot the restriction with the attachment.
+// An ADD that attaches again under the same name is sent within a second: ktsnd forgot the restriction with the attachment.
 func TestAnAttachmentThatIsMadeAgain(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
 	b.policy("closed", networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeEgress}})

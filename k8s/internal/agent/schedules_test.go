@@ -309,7 +309,7 @@ func TestANodeThatJoinsLaterGetsWhatIsAccepted(t *testing.T) {
 	if status := w.schedules[0].Status; len(status.Accepted.Nodes) != 2 || status.Attempts != 1 {
 		t.Errorf("%+v", status)
 	}
-	// One that cannot have it is told, and disturbs nobody.
+	// A node that cannot have it reports that, and disturbs no other.
 	w.join("c")
 	w.daemons["c"].refuse = "link-speed: made for another"
 	w.run(time.Second)
@@ -423,7 +423,7 @@ func TestWhatIsDeletedIsForgotten(t *testing.T) {
 	if w.daemons["a"].state.Name != "" || w.daemons["b"].state.Name != "by hand" {
 		t.Errorf("left %q, %q: only ours is taken back", w.daemons["a"].state.Name, w.daemons["b"].state.Name)
 	}
-	// Made anew with the same name it is another one: old answers do not count.
+	// Made again with the same name it is another object: old answers do not count.
 	w.schedules = schedules
 	w.schedules[0].UID, w.schedules[0].Status = "another", v1alpha1.GateScheduleStatus{}
 	w.cut["b"] = true

@@ -62,7 +62,7 @@ func TestAReservationOutlastsAPowerCut(t *testing.T) {
 	}
 }
 
-// A state that is prepared counts from its commit on, and one that nobody commits goes with the interface.
+// A state that is prepared counts from its commit on, and one without a commit goes with the interface.
 func TestAPreparedStateDoesNotCount(t *testing.T) {
 	d := directory(t)
 	state := example("c1", nil)

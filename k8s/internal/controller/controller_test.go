@@ -179,7 +179,7 @@ func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
 	})
 }
 
-// An administrator gave a prefix to two nodes: the younger one gets another as long as nobody uses it there.
+// An administrator gave a prefix to two nodes: the younger one gets another as long as no pod there uses it.
 func TestAPrefixOfTwoNodesIsSeparated(t *testing.T) {
 	has := func(text string) map[string]string { return map[string]string{overlaynet.AnnotationPrefixes: text} }
 	pod := func(name, on, status string) *corev1.Pod {
@@ -207,7 +207,7 @@ func TestAPrefixOfTwoNodesIsSeparated(t *testing.T) {
 			t.Errorf("%s: %v", word, err)
 		}
 	}
-	// What is told keeps nobody from getting a prefix; the kept one is of the same range, so it is enough.
+	// A report keeps no node from getting a prefix; the kept one is of the same range, so it is enough.
 	for name, want := range map[string]string{"old": "10.99.0.0/24", "young": "10.99.5.0/24", "youngest": "10.99.0.0/24", "new": "10.99.1.0/24"} {
 		if got := of(name); got != want {
 			t.Errorf("%s has %s, not %s", name, got, want)

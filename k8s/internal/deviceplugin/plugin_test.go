@@ -55,7 +55,7 @@ func TestAKubeletThatRestartsIsToldAgain(t *testing.T) {
 	}
 }
 
-// The kubelet was killed and started so quickly that nobody saw the moment without a socket.
+// The kubelet was killed and started so quickly that the plugin missed the moment without a socket.
 func TestAKubeletsNewSocketIsSeen(t *testing.T) {
 	folder := folderFor(t)
 	k := startKubelet(t, folder)

@@ -92,7 +92,7 @@ func TestOnlyWhoMayReadReads(t *testing.T) {
 			t.Errorf("%s %s %.20q: %d, expected %d", c.method, c.path, c.authorization, got, c.want)
 		}
 	}
-	// Without an API server nobody new is let in.
+	// Without an API server no new user is let in.
 	r.fails.Store(true)
 	if got := status(handler, "GET", "/metrics", "Bearer new", "192.0.2.1"); got != 503 {
 		t.Errorf("API server away: %d", got)

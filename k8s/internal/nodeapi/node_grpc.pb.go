@@ -47,7 +47,7 @@ type NodeClient interface {
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (*AttachReply, error)
 	// Detaches by name. NOT_FOUND when there is none. Queued frames are dropped as `detached`.
 	Detach(ctx context.Context, in *DetachRequest, opts ...grpc.CallOption) (*DetachReply, error)
-	// Sets overlay peers, as a whole list: those of one attachment, or of every attachment whose overlay has a VNI, also later ones.
+	// Sets overlay peers, as a whole list: those of one attachment, or of every attachment with this VNI, also later ones.
 	// They go before learnt peers and behind the configuration's (docs/design/overlay-peers.md). Everything is checked before
 	// anything changes: INVALID_ARGUMENT names the field, NOT_FOUND the attachment. An empty list forgets. Kept over a restart:
 	// where that cannot be written, INTERNAL and nothing changes. An attachment's list goes when it is detached.
@@ -222,7 +222,7 @@ type NodeServer interface {
 	Attach(context.Context, *AttachRequest) (*AttachReply, error)
 	// Detaches by name. NOT_FOUND when there is none. Queued frames are dropped as `detached`.
 	Detach(context.Context, *DetachRequest) (*DetachReply, error)
-	// Sets overlay peers, as a whole list: those of one attachment, or of every attachment whose overlay has a VNI, also later ones.
+	// Sets overlay peers, as a whole list: those of one attachment, or of every attachment with this VNI, also later ones.
 	// They go before learnt peers and behind the configuration's (docs/design/overlay-peers.md). Everything is checked before
 	// anything changes: INVALID_ARGUMENT names the field, NOT_FOUND the attachment. An empty list forgets. Kept over a restart:
 	// where that cannot be written, INTERNAL and nothing changes. An attachment's list goes when it is detached.

@@ -4,7 +4,7 @@
 // other node its prefixes (routes), device (neighbour) and tunnel end (forwarding entry).
 //
 // In: what the Nodes' annotations say. Out: this node's own annotation, the device, and the kernel's tables, which ktsnd
-// learns its peers from (`learn_from`); so the kernel and ktsnd never disagree. Entries on the device that nobody
+// learns its peers from (`learn_from`); so the kernel and ktsnd never disagree. Entries on the device that no node
 // asked for are removed. It never touches another device, nor routes that it did not make, and it never
 // believes an annotation beyond the cluster's TSN prefixes.
 package overlaynet

@@ -12,7 +12,7 @@ import (
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 )
 
-// While the pods of a stream are made anew its place is kept; without a pod for longer, or with another generation, it is not.
+// While the pods of a stream are replaced its place is kept; without a pod for longer, or with another generation, it is not.
 func TestAPlaceIsKeptWhilePodsAreMadeAnew(t *testing.T) {
 	w := cluster()
 	w.Memo = NewMemo()
@@ -92,7 +92,7 @@ func TestThePlaceOfSeveralPodsIsKept(t *testing.T) {
 	}
 }
 
-// An object has to fit into etcd however many nodes have talkers; those where something is wrong are told of first.
+// An object has to fit into etcd however many nodes have talkers; those with a fault are listed first.
 func TestAStatusIsBounded(t *testing.T) {
 	w := cluster()
 	w.stream("s", func(s *v1alpha1.StreamSpec) { s.Talker.PodSelector = map[string]string{"app": "talker"} })

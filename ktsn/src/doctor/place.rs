@@ -39,7 +39,7 @@ fn clients(socket: &Path, is_served: bool) -> Finding {
         return Finding::ok(NAME, socket.display().to_string(), "programs under `ktsn run` attach here");
     }
     let (value, remedy) = if socket.exists() {
-        ("nobody serves it (left over, or not for this user)", "start ktsnd with this run directory")
+        ("no daemon serves it (left over, or not for this user)", "start ktsnd with this run directory")
     } else {
         ("does not exist", "start ktsnd, or name its directory with --run-dir or KTSN_RUN_DIR")
     };

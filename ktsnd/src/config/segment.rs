@@ -59,7 +59,7 @@ pub(crate) fn prefixes_of(segment: &Bridged) -> impl Iterator<Item = IpPrefix> {
 pub struct SegmentFrom {
     /// The device.
     pub device: String,
-    /// As [`Bridged::flood_interface`].
+    /// One more copy of flooded frames leaves by the interface ([`Bridged::flood_interface`]).
     pub flood_interface: bool,
 }
 

@@ -227,7 +227,7 @@ impl Node {
         stats
     }
 
-    /// Detaches: its frames are dropped, its clients told, its namespace let go.
+    /// Detaches: drops the queued frames, notifies the clients, and closes the namespace.
     pub(crate) async fn detach(&mut self, name: &str) -> Result<(), NodeError> {
         let must_save = self.detach_unsaved(name).await?;
         if must_save {
@@ -405,7 +405,7 @@ impl Node {
         known.tried_at = Some(Instant::now());
         let config = self.port_config(uplink);
         if let Ok(opened) = open_uplink(&config) {
-            warn!(device = uplink, "the device is there again: port opened anew");
+            warn!(device = uplink, "the device is there again: port opened again");
             let reason = opened.fallback.as_ref().map(ToString::to_string).unwrap_or_default();
             self.note_port(index, uplink, String::new(), &opened.port, reason, speed_of(&config));
             // Another device may be faster or slower; one that does not say keeps what was known.
@@ -444,7 +444,7 @@ fn is_own_device(attachment: &Attachment, uplink: &str) -> bool {
     attachment.interface == uplink && own.is_some() && identity(&attachment.netns) == own
 }
 
-/// Frames that the device has sent since it was made, whoever sent them; 0 where nobody counts.
+/// Frames that the device has sent since it was made, whichever program sent them; 0 if the device has no counter.
 pub(super) fn frames_sent(device: &str) -> u64 {
     let path = format!("/sys/class/net/{device}/statistics/tx_packets");
     std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)

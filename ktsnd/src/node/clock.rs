@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clock's policy: workers are told when the clock is good or not, people are told once, `Health` shows the state.
+//! The clock's policy: workers get a command at each change, the log has one line for it, `Health` shows the state.
 
 use ktsn_model::UnsynchronisedPolicy;
 use ktsn_proto::v1;

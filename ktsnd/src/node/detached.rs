@@ -2,13 +2,13 @@
 //! What attachments counted that are gone: their sums, so that nothing that was dropped is forgotten with its pod.
 //!
 //! In: the counters of attachments that end. Out: one value of the same kind. A worker may still count for one that ends,
-//! until it has dropped what was queued; it joins the sums when nobody else holds it.
+//! until it has dropped what was queued; it joins the sums when no other part holds it.
 
 use std::sync::Arc;
 
 use crate::stats::AttachmentStats;
 
-/// See the module.
+/// The counters of detached attachments: their sums, and those that a worker may still change.
 #[derive(Debug, Default)]
 pub(super) struct Detached {
     sums: AttachmentStats,

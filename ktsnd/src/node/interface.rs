@@ -279,7 +279,7 @@ mod tests {
             now += 500;
         }
         assert_eq!(waits, [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 86_400, 86_400]);
-        // As long by the worker as the last wait: it begins anew.
+        // It was sent by the worker for as long as the last wait: the waits begin again with the shortest.
         deferral.defer(at(now - 500 + 86_400), Nanos::ZERO);
         assert_eq!(deferral.wait, limits::DEFERRED_MIN);
     }

@@ -21,7 +21,7 @@ impl Node {
         Ok(Some(Box::new(policing)))
     }
 
-    /// By what the frames of an attachment are told apart.
+    /// The stream identities by which an attachment's frames are distinguished.
     pub(super) fn streams_of(&self, attachment: &str) -> StreamIdentification {
         let asked = self.config.policing.as_ref();
         // The configuration was checked: there is no fault to tell.

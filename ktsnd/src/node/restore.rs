@@ -12,7 +12,7 @@ use crate::run_dir::{Foreign, KeptAttachment};
 
 impl Node {
     /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
-    /// another reason (its uplink is not there yet, say) is told and kept, and so is what this ktsnd does not understand.
+    /// another reason (its uplink is not there yet, say) is logged and kept, and so is what this ktsnd does not understand.
     pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, mut foreign: Foreign) {
         foreign
             .attachments

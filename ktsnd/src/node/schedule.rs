@@ -185,7 +185,7 @@ impl Node {
             (next.map_or_else(String::new, |s| name_of(s).to_owned()), schedule.is_some());
         self.keep_schedule(device, schedule)?;
         if let (Some(index), Some(worker)) = (open, self.workers.get(device)) {
-            // What nobody needs must not make frames wait for each other.
+            // Without a schedule or a shaper, `link_speed` stays unset: the scheduler then does not pace frames.
             worker.send(Command::SetLinkSpeed(index, speed.filter(|_| is_asked)));
             worker.send(Command::SetClasses(index, Box::new(classes)));
             worker.send(Command::ChangeSchedule(index, program));
@@ -320,7 +320,7 @@ impl Node {
         }
     }
 
-    /// Takes up the schedules of the state file again; one that does not hold any more is told and forgotten.
+    /// Takes up the schedules of the state file again; a schedule that is no longer valid is logged and forgotten.
     pub(crate) fn restore_schedules(&mut self, kept: Vec<KeptSchedule>) {
         for KeptSchedule { port, schedule } in kept {
             match read_schedule("state.json", &schedule) {

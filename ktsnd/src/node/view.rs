@@ -150,7 +150,7 @@ impl Node {
                 let device = &port.device;
                 warnings.push(format!(
                     "port {device} is dedicated, but {foreign} frames of others left by it: they may stand in \
-                     front of scheduled ones (tcpdump -i {device} shows whose they are)"
+                     front of scheduled ones (tcpdump -i {device} shows which program sends them)"
                 ));
             }
         }
@@ -181,7 +181,7 @@ fn thread_message(thread: supervise::ThreadView) -> v1::ThreadState {
     }
 }
 
-/// Frames that left by the device and are not ours. A device that was made anew counts from zero.
+/// Frames that left by the device and are not ours. A device that was made again counts from zero.
 fn foreign_frames(port: &OpenPort) -> u64 {
     if !port.netns.is_empty() {
         return 0;

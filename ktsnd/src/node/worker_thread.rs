@@ -166,7 +166,7 @@ fn pass_on(number: u64, returned: &WatchedReceiver, freed: &Sender<Returned<AnyP
     while let Some(item) = returned.next() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
-            // Who hears these opens the device anew: not before the old port is closed.
+            // The receiver of these events opens the device again: not before the old port is closed.
             | Returned::PortFailed(_) | Returned::Ended => freed.send(item).is_ok(),
             news => events.send(Event::Worker(number, news)).is_ok(),
         };
@@ -225,7 +225,7 @@ mod tests {
     use crate::worker::GateView;
     use ktsn_resolve::PortIndex;
 
-    /// As slow to close as the test wants.
+    /// A port that closes only when the test lets it.
     struct Slow(std::sync::mpsc::Receiver<()>);
 
     impl Drop for Slow {

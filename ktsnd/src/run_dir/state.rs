@@ -63,7 +63,7 @@ pub struct KeptPeers {
     /// The VNI, where no attachment is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
-    /// As they came.
+    /// The peers, as the request gave them.
     pub peers: Vec<PeerConfig>,
 }
 

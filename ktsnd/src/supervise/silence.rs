@@ -52,7 +52,7 @@ mod tests {
     }
 
     proptest! {
-        /// As many looks as there were since the last change, less the first sight and the look that asks.
+        /// The result counts the looks since the last change, without the first one and the one that asks.
         #[test]
         fn only_looks_without_a_change_count(signs in proptest::collection::vec(sign(), 0..40)) {
             let mut silence = Silence::default();

@@ -20,8 +20,8 @@ use crate::worker::{Client, ClientTables};
 /// Slots that every client gets, where its attachment's `slots` and `octets_max` allow so many.
 const SLOTS_LEAST: u32 = 64;
 
-/// As many slots as were configured, fit into `octets_max`, and into `memory` octets of ktsnd ([`memory_of`]), but no fewer
-/// than [`SLOTS_LEAST`] for want of memory. Each is large enough for the interface's MTU.
+/// The layout of a client's region: the configured number of slots, less if they do not fit into `octets_max` or into `memory`
+/// octets of ktsnd ([`memory_of`]). Lack of memory never makes it fewer than [`SLOTS_LEAST`]. A slot holds the interface's MTU.
 pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, ktsn_ring::LayoutError> {
     // A packet socket's frame has its Ethernet header and a tag in the slot too.
     let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu.saturating_add(18);

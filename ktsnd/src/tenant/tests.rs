@@ -42,7 +42,7 @@ impl<const TEST: usize> Drop for Over<TEST> {
     }
 }
 
-/// As a system call that waits for a lock which a program holds.
+/// Blocks like a system call that waits for a lock which a program holds.
 fn hang_until_over<const TEST: usize>() {
     while !IS_OVER[TEST].load(SeqCst) {
         std::thread::sleep(Duration::from_millis(10));
@@ -227,7 +227,7 @@ fn a_grant_is_the_sockets_and_outlives_its_client() {
     assert_eq!(running.finish(), expected);
 }
 
-/// A namespace's second attachment: asked for by its interface, told to the clients of the first, with its own limits.
+/// A namespace's second attachment: asked for by its interface, announced to the clients of the first, with its own limits.
 #[test]
 fn each_attachment_of_a_namespace_is_asked_for_by_its_interface() {
     let running = start(1);
@@ -334,7 +334,7 @@ fn several_descriptors_at_once_end_their_connection() {
     assert_eq!(running.finish(), ["add", "register", "end"]);
 }
 
-/// A stream that is registered anew with what is refused is neither the worker's nor listed any more.
+/// A stream that is registered again with what is refused is neither the worker's nor listed any more.
 #[test]
 fn a_refused_registration_ends_the_stream() {
     let running = start(4);

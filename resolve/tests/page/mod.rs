@@ -3,7 +3,7 @@
 //! with the crate or with the other reference.
 //!
 //! In: a [`World`], a [`Place`] to send to and the socket's [`Bound`] and hop limit. Out: the frames that leave, or the reasons
-//! that apply. Where several things are missing, the page does not say which is told: any of them will do.
+//! that apply. Where several things are missing, the page does not say which is reported: any of them will do.
 
 mod world;
 
@@ -50,7 +50,7 @@ fn no_neighbour(address: IpAddr) -> Answer {
     Answer::Dropped { no_route: false, no_neighbour: vec![address], no_end: false }
 }
 
-/// Both are missing: either may be told.
+/// Both are missing: either may be reported.
 fn either(a: Answer, b: Answer) -> Answer {
     match (a, b) {
         (
@@ -198,7 +198,7 @@ impl Question {
         Answer::Leaves { frames, payload_max: self.payload_max(is_tunnel, is_forwarded) }
     }
 
-    /// As a router passes it on.
+    /// The hop limit after one router.
     fn passed_on(&self) -> Way<u8> {
         match self.hop_limit {
             0 => Ok(63),

@@ -43,9 +43,9 @@ pub(crate) enum PodRoute {
     Nothing,
     /// Its own network, on link.
     Subnet,
-    /// The same, and everything else by the gateway.
+    /// Its own network on link, and everything else by the gateway.
     Gateway,
-    /// The same, and everything else by another device.
+    /// Its own network on link, and everything else by another device.
     Elsewhere,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Known {
 /// Which destinations are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    /// As the overlay says.
+    /// The destinations that the overlay's peers give.
     Default,
     Everything,
     /// `Far`'s network only.

@@ -51,7 +51,7 @@ impl Arena {
         }
     }
 
-    /// The same with fences that do nothing.
+    /// An arena with fences that do nothing.
     pub(crate) fn without_fences(layout: &Layout) -> Self {
         Self { fences: false, ..Self::new(layout) }
     }

@@ -151,7 +151,7 @@ pub(crate) fn a_slot_published_twice_after_fork() {
     assert!(!checked.consumer.published() && checked.consumer.sleep_check(), "no more work from this region");
 }
 
-/// The same while the daemon holds the slot between the two publications.
+/// A program publishes one slot twice while the daemon holds the slot between the two publications.
 pub(crate) fn a_slot_published_while_it_is_held() {
     let (mut checked, memfd) = Checked::new(8, 1);
     let client = ClientMapping::open(&memfd).expect("a mapping");

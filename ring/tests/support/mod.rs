@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the ring's tests share: frames whose payload tells whether it arrived whole, and a small generator.
+//! What the ring's tests share: frames with a payload that shows whether it arrived whole, and a small generator.
 #![allow(dead_code, unreachable_pub)] // each test uses its part
 
 use ktsn_ring::{ClockId, Consumer, Frame, SlotFlags, StreamCode, StreamStatus};

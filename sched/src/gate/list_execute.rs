@@ -42,7 +42,7 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// The same place, seen from an instant `span` before.
+    /// This place, seen from an instant that is `span` earlier.
     pub(crate) fn later(self, span: Span) -> Self {
         Self { after: self.after.saturating_add(span), ..self }
     }

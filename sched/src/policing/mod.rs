@@ -11,7 +11,7 @@
 //!           longest SDU
 //! ```
 //! A frame that no filter matches goes on as if there were no policing. Gates go by TAI, meters by MONOTONIC: a step of TAI moves
-//! windows and gives nobody tokens.
+//! windows and adds no tokens.
 
 mod config;
 mod filter;

@@ -70,7 +70,7 @@ fn nothing_allocates_after_new_whatever_changes() {
                 Decision::WakeAt { .. } | Decision::Idle => {}
             }
         }
-        // Every other round nobody takes what retired.
+        // Every other round the retired program is not taken.
         if round % 2 == 0 {
             freed_elsewhere.extend(s.take_retired());
         }

@@ -28,7 +28,7 @@ where
     }
 }
 
-/// The same `count` worlds at every run.
+/// `count` worlds that are equal at every run.
 pub(crate) fn fixed<S: Strategy>(count: usize, worlds: &S) -> Vec<S::Value> {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);

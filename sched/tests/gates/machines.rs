@@ -16,7 +16,7 @@ pub(crate) struct Machines {
     pub(crate) config_change_time: u64,
     pub(crate) config_change_error: u64,
     new_config_ct: bool,
-    /// The same machines as if what is pending had never been configured.
+    /// These machines as they would be if the pending list had never been configured.
     without_pending: Option<Box<Self>>,
     // In force.
     oper: Option<AdminPort>,

@@ -73,7 +73,7 @@ fn nanos(span: i128) -> Nanos {
 }
 
 impl Wanted {
-    /// As the engine would say it, with the first clock that may be named.
+    /// This decision as the engine's type, with the first clock that may be named.
     pub(crate) fn decision(&self, now: Now) -> Decision {
         match *self {
             Self::Idle => Decision::Idle,

@@ -65,7 +65,7 @@ pub(crate) struct Reference {
     /// The class that was held back and had no turn since, and whether a higher one had.
     held: Option<(usize, bool)>,
     pub(crate) timeline: Timeline,
-    /// The same as of the last look at credits: what was pending then was pending in between.
+    /// The timeline as of the last look at credits: what was pending then was pending in between.
     seen_timeline: Timeline,
 }
 

@@ -82,7 +82,7 @@ impl Reference {
         self.rule.see(now);
         let mut entry = self.judged(frame, now)?;
         let due = self.rule.take_back(&frame);
-        // What was reckoned from the instant of its coming is not reckoned later the second time, nor before its TxTime.
+        // A due instant that was computed from the arrival does not move later the second time, nor before its TxTime.
         let is_kept = !entry.on_tai && frame.late != LatePolicy::Drop;
         if !entry.overrun_counts || is_kept {
             let place = self.rule.place(&frame);

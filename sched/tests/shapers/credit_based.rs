@@ -165,7 +165,7 @@ proptest! {
                     let frame = small(sent, id as u64, at);
                     let offered = ours.offer(frame, at);
                     prop_assert_eq!(offered, theirs.offer(frame));
-                    // A frame that is refused has told nothing.
+                    // A refused frame does not bring the credits to its instant.
                     if offered.is_ok() {
                         told = at;
                     }
@@ -173,7 +173,7 @@ proptest! {
                 Event::Decide if id % 3 == 0 => settle(&mut ours, &mut theirs, at)?,
                 Event::Decide => prop_assert_eq!(ours.decide(at), theirs.decide()),
                 Event::Remove { tenant } => {
-                    // Removal counts as of the last instant that was told.
+                    // Removal counts as of the last instant that a call had.
                     if told != at {
                         prop_assert_eq!(ours.decide(at), theirs.decide());
                     }

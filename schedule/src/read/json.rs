@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The one thing that JSON says and YAML does not: characters beyond U+FFFF as two `\u` escapes.
 
-/// The same JSON with those characters as themselves. Spaces behind a string that got shorter keep the places of what follows it.
+/// Returns the JSON with those characters written as themselves. Spaces behind a string that got shorter keep the places of what follows it.
 /// The text must be JSON: an escape outside of a string would be taken for one inside.
 pub(super) fn without_pairs(json: &str) -> String {
     const PAIR_OCTETS: usize = 12;

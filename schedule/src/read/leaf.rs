@@ -43,7 +43,7 @@ impl<'a> Leaf<'a> {
         Self { node, path: String::new(), found }
     }
 
-    /// The same value, named by another path in faults.
+    /// This value, but with another path in faults.
     pub(super) fn at_path(&self, path: String) -> Self {
         Self { node: self.node, path, found: self.found }
     }

@@ -2,7 +2,7 @@
 //! Meters: of a tenant that is metered no span carries more than its burst and its rate allow (802.1Q 8.6.5.5).
 //!
 //! When the worker judged a frame is not known, only that it was after its publication and before its hand-over. So of any
-//! two frames the span between them is reckoned as long as it can have been.
+//! two frames the longest possible span between them is assumed.
 
 use crate::world::World;
 

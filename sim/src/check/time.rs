@@ -10,7 +10,7 @@ use crate::world::World;
 use super::reasons::due_at;
 use super::window;
 
-/// The longest hand-over that the worker's guard band reckons with.
+/// The longest hand-over that the worker's guard band allows for.
 const GUARD_BAND_MAX: u64 = 64 * US;
 
 /// How long after its TxTime a frame may be handed over on a machine that is not disturbed: a wake-up as late as

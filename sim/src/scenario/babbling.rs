@@ -42,10 +42,10 @@ pub fn babbling(seed: u64) -> Result<Vec<Babbling>, Unmade> {
     [VICTIM + 1, VICTIM, VICTIM - 1].into_iter().map(|class| one(seed, class, false)).collect()
 }
 
-/// The first of them with a port that is not told of the meter.
+/// Runs the talker of the higher class at a port without the meter.
 ///
 /// # Errors
-/// As [`babbling`].
+/// Descriptors or memory of the machine ran out.
 pub fn unmetered(seed: u64) -> Result<Babbling, Unmade> {
     one(seed, VICTIM + 1, true)
 }

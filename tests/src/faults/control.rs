@@ -38,7 +38,7 @@ impl Control {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no daemon listens.
     pub fn connect(run_dir: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let path = run_dir.join("ktsnd.sock");

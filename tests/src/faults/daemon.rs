@@ -57,20 +57,20 @@ impl Attachment {
         }
     }
 
-    /// The same with these allowed prefixes.
+    /// This attachment with these allowed prefixes.
     #[must_use]
     pub fn to(mut self, destinations: &[&'static str]) -> Self {
         self.destinations = destinations.to_vec();
         self
     }
 
-    /// The same as a user has it who says nothing of late frames: on CLOCK_TAI they are dropped.
+    /// This attachment with the default for late frames: on CLOCK_TAI they are dropped.
     #[must_use]
     pub fn by_clock(self) -> Self {
         Self { late: "by-clock", ..self }
     }
 
-    /// The same with one more line of TOML.
+    /// This attachment with one more line of TOML.
     #[must_use]
     pub fn with(mut self, line: &str) -> Self {
         self.more = format!("{}\n{line}", self.more);
@@ -129,7 +129,7 @@ pub fn worker_cpu() -> usize {
     (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)).expect("a CPU")
 }
 
-/// The same whose worker keeps to one CPU.
+/// The TOML of a port with a worker that keeps to one CPU.
 #[must_use]
 pub fn pinned_port(adapter: &str) -> String {
     format!("{}cpu = {}\n", port(adapter), worker_cpu())
@@ -166,7 +166,7 @@ impl Daemon {
         daemon
     }
 
-    /// The same with a worker that keeps to one CPU, where the order of frames counts.
+    /// Starts a daemon with a worker that keeps to one CPU, for tests in which the order of frames counts.
     ///
     /// # Panics
     /// When it does not come to serve.
@@ -192,28 +192,28 @@ impl Daemon {
         Self { directory, run_dir, namespace, program: None, environment, log_filter, child: None }
     }
 
-    /// The same in another run directory.
+    /// This daemon in another run directory.
     #[must_use]
     pub fn at(mut self, run_dir: &Path) -> Self {
         run_dir.clone_into(&mut self.run_dir);
         self
     }
 
-    /// The same with another ktsnd.
+    /// This daemon with another ktsnd program.
     #[must_use]
     pub fn of(mut self, program: &Path) -> Self {
         self.program = Some(program.to_owned());
         self
     }
 
-    /// The same with an environment variable.
+    /// This daemon with an environment variable.
     #[must_use]
     pub fn with_variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    /// The same that logs no more than users see who ask for nothing: what is timed must not wait for a log.
+    /// This daemon with the default log level: timed code must not wait for the log.
     #[must_use]
     pub fn logging_as_shipped(mut self) -> Self {
         self.log_filter = "info";
@@ -402,7 +402,7 @@ impl Daemon {
         self.control().list().attachments.iter().map(|a| a.clients.len()).sum()
     }
 
-    /// A program inside `namespace` with the library preloaded, for this daemon; its standard input is open until somebody
+    /// A program inside `namespace` with the library preloaded, for this daemon; its standard input is open until a test
     /// closes it.
     ///
     /// # Panics

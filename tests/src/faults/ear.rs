@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::sys::{self, FRAME_OCTETS_MAX};
 
-/// See the module.
+/// A thread that collects what a socket receives.
 #[derive(Debug)]
 pub(crate) struct Ear<T> {
     stop: Arc<AtomicBool>,

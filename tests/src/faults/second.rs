@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A second uplink and a second interface of pod A, beside those of the testbed.
 //!
-//! In: a testbed. Out: the links, their addresses, and what ktsnd is told of the second interface. All of it goes with the
+//! In: a testbed. Out: the links, their addresses, and the configuration of the second interface. All of it goes with the
 //! testbed's namespaces.
 
 use super::bed::{Bed, UPLINK};

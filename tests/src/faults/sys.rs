@@ -26,7 +26,7 @@ pub(crate) fn open(device: &str) -> io::Result<OwnedFd> {
     let raw = answer(unsafe {
         libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
     })?;
-    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor; no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 256 << 20)?;

@@ -39,12 +39,12 @@ pub enum Way {
     Raw,
     /// A packet socket's ARP request with that sender.
     Arp,
-    /// As [`Self::Raw`], behind a VLAN tag.
+    /// A whole frame behind a VLAN tag.
     Tagged,
 }
 
 impl Way {
-    /// What the attacking program is told.
+    /// The arguments of the attacking program.
     const fn keys(self) -> &'static str {
         match self {
             Self::Bound | Self::Added => "raw=0",

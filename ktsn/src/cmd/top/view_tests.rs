@@ -104,7 +104,7 @@ fn rates_and_percentiles_are_those_of_the_interval() {
     );
 }
 
-/// A ktsnd that was started anew, and an attachment that is new.
+/// A ktsnd that was restarted, and a new attachment.
 #[test]
 fn what_began_anew_counts_from_nothing() {
     let before = statistics(1_000_000_000, 5_000, &[5; 50], &[("missed", 7)]);

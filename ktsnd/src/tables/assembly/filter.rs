@@ -29,7 +29,7 @@ struct Found {
     hindrances: Arc<Vec<Hindrance>>,
 }
 
-/// See the module.
+/// The rules of the node's packet filter, and what they take away from each attachment.
 #[derive(Default)]
 pub(super) struct Filter {
     rules: Arc<Vec<Rule>>,
@@ -49,7 +49,7 @@ impl Filter {
         !spec.attachment.allow_policy_bypass && policy::is_past_the_kernel(tables)
     }
 
-    /// The same tables, less what rules name.
+    /// Returns `tables` without the destinations that rules name.
     pub(super) fn apply(
         &mut self,
         spec: &AttachmentSpec,

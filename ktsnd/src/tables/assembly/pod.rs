@@ -17,7 +17,7 @@ pub(super) struct Pod {
     pub(super) space: Space,
     pub(super) identity: Identity,
     pub(super) cookie: u64,
-    /// As the daemon's namespace counts it.
+    /// The number that the daemon's namespace has for the pod's namespace.
     pub(super) number: Option<i32>,
 }
 

@@ -427,7 +427,7 @@ impl TablesState {
         self.ask(index, &[wanted]);
     }
 
-    /// As [`Self::look`], where one path leads elsewhere by now.
+    /// Calls [`Self::look`] if `path` leads to another namespace by now.
     fn look_at(&mut self, path: &Path) {
         if self.pods.get(path).is_some_and(|pod| Identity::of(path).ok() != Some(pod.identity)) {
             self.look();

@@ -15,7 +15,7 @@ use crate::tables::spec::AttachmentSpec;
 /// An uplink, its port, and whether what leads to tunnel devices is left out of it.
 type Key = (String, u16, bool);
 
-/// See the module.
+/// The link tables of the uplinks, by uplink and kind, each with its revision.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks(BTreeMap<Key, (u64, Arc<LinkTable>)>);
 

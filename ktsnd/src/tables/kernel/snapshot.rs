@@ -68,10 +68,10 @@ struct Known {
     state: u16,
 }
 
-/// See the module.
+/// What the kernel says about one network namespace: devices, addresses, routes and neighbours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// By number.
+    /// Devices, by number.
     pub(crate) devices: BTreeMap<u32, Device>,
     addresses: Vec<Address>,
     /// Of the main table, the preferred of equal prefixes first.

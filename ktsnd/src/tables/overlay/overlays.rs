@@ -31,7 +31,7 @@ pub enum PeersOf {
 /// Conflicts that are logged one by one; more are counted.
 const LOGGED_MAX: usize = 8;
 
-/// See the module.
+/// The overlays of all attachments: what devices teach, what the control API gave, and what was reported last.
 #[derive(Debug, Default)]
 pub(crate) struct Overlays {
     learners: BTreeMap<String, Learner>,

@@ -75,7 +75,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) local: IpAddr,
 }
 
-/// See the module.
+/// Merges the peers of all sources into one list by precedence; returns the list and the conflicts.
 pub(crate) fn merge(sources: &Sources<'_>) -> (Vec<PeerState>, Vec<String>) {
     let (mut merged, mut conflicts) = (Merged::default(), Vec::new());
     let listed = |source| {
@@ -143,7 +143,7 @@ impl Merged {
                 let _ = self.by_prefix.insert(prefix, self.peers.len());
                 self.peers.push(peer);
                 return Err(format!(
-                    "{mac} is at {known} and at {vtep}; prefixes are served as each is told"
+                    "{mac} is at {known} and at {vtep}; both are served, each for its own prefixes"
                 ));
             }
         }

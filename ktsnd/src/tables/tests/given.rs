@@ -123,7 +123,7 @@ fn the_ingress_fast_path_goes_where_the_node_would_deliver() {
     });
 }
 
-/// Behind a bridge several pods have addresses of one prefix: the node knows by their MAC addresses whose is whose.
+/// Behind a bridge several pods have addresses of one prefix: the node tells them apart by their MAC addresses.
 #[test]
 fn a_bridge_knows_its_stations() {
     Place::run(async |place, mut seen: Seen| {

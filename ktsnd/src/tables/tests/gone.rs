@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::Event;
 use super::place::{INDEX, PATIENCE, Place, Seen, ip, path_of};
 
-/// The node's end of the pod's veth vanishes with the namespace, once nobody holds that; when is the kernel's own affair.
+/// The node's end of the pod's veth vanishes with the namespace, once no process holds it; the kernel decides when.
 pub(super) async fn veth_goes(place: &Place) {
     let began = Instant::now();
     while ip(&format!("-n {} -o link", place.node)).contains("pod0") {

@@ -142,7 +142,7 @@ fn a_missing_tunnel_end_is_named_and_its_frames_dropped() {
     });
 }
 
-/// flanneld makes its device anew when what it wants is another one: until a prefix is told again, its frames are
+/// flanneld makes its device again when it wants another one: until a prefix is announced again, its frames are
 /// dropped, and never leave by another way.
 #[test]
 fn a_device_made_anew_is_learnt_anew() {
@@ -167,7 +167,7 @@ fn a_device_made_anew_is_learnt_anew() {
         let overlay = seen.overlay();
         assert_eq!((overlay.vni, overlay.port), (5, 4789));
         assert_eq!(overlay.device_mac.to_string(), "02:00:00:00:f4:aa");
-        // The second one is not told yet.
+        // The second one is not reported yet.
         assert_eq!(to(&seen, "10.244.2.7").err(), Some(DROPPED));
         join(node, 2, "192.168.77.3");
         seen.until("all back", |t| vtep_of(t, "10.244.2.0/24").is_some_and(|end| end.0 == "192.168.77.3"))
@@ -277,7 +277,7 @@ fn the_more_explicit_peer_wins_and_conflicts_are_told() {
         assert_eq!(end(seen.overlay()).unwrap().0, "192.168.77.6");
         assert_eq!(seen.overlay().peers[0].source, Source::Configuration);
 
-        // Another VNI's list is nobody's here; none forgets.
+        // The list of another VNI concerns no attachment here; an empty list removes peers.
         seen.manager.add(learning(place)).await.unwrap();
         seen.manager.set_peers(PeersOf::Vni(1), Vec::new()).await;
         seen.manager.set_peers(PeersOf::Vni(2), by_vni).await;
@@ -302,7 +302,7 @@ fn two_nodes_with_one_mac_address_or_the_pods_own_network_are_told() {
         let overlay = seen.overlay();
         let conflicts = overlay.conflicts.join("\n");
         for part in [
-            "02:00:00:00:f4:02 is at 192.168.77.2 and at 192.168.77.3; prefixes are served as each is told",
+            "02:00:00:00:f4:02 is at 192.168.77.2 and at 192.168.77.3; both are served, each for its own prefixes",
             "10.244.0.0/24 of 192.168.77.4 with 02:00:00:00:f4:04 (control-api) is this pod's 10.244.0.5/24 as well",
             "10.9.0.0/16: fd77::2 with 02:00:00:00:f4:09 (control-api) is of another family than 192.168.77.1",
         ] {

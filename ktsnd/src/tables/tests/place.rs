@@ -206,7 +206,7 @@ pub(super) struct Seen {
     pub(super) manager: Manager,
     pub(super) events: mpsc::UnboundedReceiver<Event>,
     pub(super) latest: Option<Arc<Tables>>,
-    /// The attachment's overlay as it was told last, and how many conflicts there were.
+    /// The attachment's overlay as it was reported last, and how many conflicts there were.
     pub(super) overlay: Option<(Arc<OverlayState>, u64)>,
     /// All warnings so far.
     pub(super) warnings: Vec<String>,
@@ -235,7 +235,7 @@ impl Seen {
         }
     }
 
-    /// The overlay of now: what was told up to this moment.
+    /// The present overlay: everything that was reported up to this moment.
     pub(super) fn overlay(&mut self) -> &OverlayState {
         while let Ok(event) = self.events.try_recv() {
             match event {

@@ -98,7 +98,7 @@ fn a_route_by_a_tunnel_device_leaves_the_peer_to_the_kernel() {
     });
 }
 
-/// The refusal once the tables have been told.
+/// The refusal once the tables have been reported.
 async fn to_later(seen: &mut Seen, destination: &str) -> Option<Refusal> {
     seen.until("attached", |_| true).await;
     to(seen, destination).err()

@@ -107,7 +107,7 @@ impl Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// What a worker was told, with the number of the client.
+/// A command that a worker got, with the number of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A client.
@@ -324,7 +324,7 @@ impl Driver {
         self.jobs.set(are_asleep, are_ready);
     }
 
-    /// What the worker was told since the last call.
+    /// The commands that the worker got since the last call.
     pub fn commands(&mut self) -> Vec<Told> {
         let mut all = Vec::new();
         while let Some(command) = self.inbox.next() {

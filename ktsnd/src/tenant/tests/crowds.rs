@@ -98,7 +98,7 @@ fn processes_whose_sockets_hang_hold_up_their_own_namespace_only() {
     }
 }
 
-/// A namespace of one's own that nobody attached is worth nothing: all of them together have one place.
+/// Namespaces without an attachment count as one: all of them together have one place.
 #[test]
 fn namespaces_that_nobody_attached_hold_up_nobody() {
     let running = start_with(8, examine_what_is_held::<1>);
@@ -121,7 +121,7 @@ fn examine_slowly(fd: OwnedFd) -> Result<SocketFacts, NotASocket> {
     examine(fd)
 }
 
-/// What takes its time without hanging keeps nobody waiting either: who comes behind it is served before it is done.
+/// A slow request that does not hang keeps no other waiting: the requests behind it are served before it is done.
 #[test]
 fn descriptors_that_are_slow_wait_for_each_other_only() {
     let running = start_with(8, examine_slowly);

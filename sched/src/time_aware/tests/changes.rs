@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// The same as `gated`, with class 7's window in the last fifth.
+/// The program of `gated`, but with class 7's window in the last fifth.
 fn moved(base_time: u64) -> Box<GateProgram> {
     program(&port(base_time, 100_000, &[(0x7f, 80_000), (0x80, 20_000)]))
 }

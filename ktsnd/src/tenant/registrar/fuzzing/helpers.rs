@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Helpers that do a job when they are told to.
+//! Helpers that do a job when the fuzz target lets them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
