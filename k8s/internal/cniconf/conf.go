@@ -224,7 +224,7 @@ func (c *Conf) CheckChain() error {
 		given bool
 	}{{"ipam", c.IPAMType != ""}, {"mac", c.macGiven}, {"mtu", c.MTU != 0}, {"dns", len(c.DNS.Nameservers) > 0}} {
 		if field.given {
-			return fault(field.name, "has no meaning behind another plugin, whose interface tsn-cni attaches as it is; remove it")
+			return fault(field.name, "has no meaning behind another plugin: tsn-cni attaches that plugin's interface unchanged; remove it")
 		}
 	}
 	return nil
