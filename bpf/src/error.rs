@@ -41,7 +41,7 @@ pub enum BpfError {
     /// More rules than the map holds.
     #[error("{count} {what}, at most {count_max} are possible")]
     TooMany {
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
         /// How many there are.
         count: usize,

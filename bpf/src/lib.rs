@@ -39,7 +39,7 @@ mod test_run {
 
     /// Fields of an IPv4 header to try.
     pub(crate) struct Ipv4Fields<'a> {
-        /// Of header and options.
+        /// Length of header and options in words of four octets.
         pub(crate) words: usize,
         pub(crate) ds: u8,
         /// Behind the header.

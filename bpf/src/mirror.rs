@@ -19,7 +19,7 @@ pub(crate) struct Mirror<const K: usize, const V: usize> {
 }
 
 impl<const K: usize, const V: usize> Mirror<K, V> {
-    /// Of an empty map, for at most so many entries; errors name `what` they are.
+    /// The mirror of an empty map for at most `count_max` entries; errors name the entries by `what`.
     pub(crate) const fn new(what: &'static str, count_max: usize) -> Self {
         Self { what, count_max, entries: BTreeMap::new() }
     }

@@ -56,14 +56,14 @@ pub(crate) enum ControlError {
     /// Something else is in the way.
     #[error("{path}: {1}; name ktsnd's directory with --run-dir or KTSN_RUN_DIR", path = .0.display())]
     Unusable(PathBuf, io::Error),
-    /// It accepts and does not answer.
+    /// ktsnd accepts the connection and does not answer.
     #[error(
         "ktsnd at {} does not answer within {} s; look at its log, restart it if it hangs",
         .0.display(),
         ANSWER_MAX.as_secs()
     )]
     Silent(PathBuf),
-    /// It answered with an error.
+    /// ktsnd answered with an error.
     #[error("ktsnd at {} answered: {} ({})", .0.display(), .1.message(), .1.code())]
     Refused(PathBuf, tonic::Status),
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// What became of a text.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It is out.
+    /// The whole text was written.
     Whole,
     /// The reader has closed its end (`| head`).
     NoReader,

@@ -57,7 +57,7 @@ pub(crate) async fn find(flag: Option<&Path>) -> Result<Found, ControlError> {
 enum Presence {
     /// A ktsnd listens.
     Running,
-    /// This user may not connect; the socket may be left over.
+    /// The user may not connect; the socket may be left over.
     Denied,
     /// No ktsnd listens.
     Absent,

@@ -168,7 +168,7 @@ fn selection(arguments: &[String]) -> TimeAware {
     })
 }
 
-/// With `--policed` every frame is metered, and passes.
+/// The policing of `--policed`: every frame is metered, and passes.
 fn policing(arguments: &[String]) -> anyhow::Result<Option<Box<Policing>>> {
     if !arguments.iter().any(|a| a == "--policed") {
         return Ok(None);

@@ -10,7 +10,7 @@ use ktsn_time::{Monotonic, Nanos};
 
 use crate::limits;
 
-/// For this long the longest hand-over counts.
+/// The span for which the longest hand-over is remembered.
 pub(crate) const REMEMBERED: Nanos = Nanos::from_seconds(60);
 /// The budget comes back within a second: this part of the elapsed time.
 const REFILL: i64 = 1_000_000_000 / limits::HAND_OVER_BUDGET.get();

@@ -22,7 +22,7 @@ const NEAR: &str = "near";
 const FAR: &str = "far";
 /// Locally administered, as the near end's.
 const FAR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-/// With this payload it is the shortest frame.
+/// The payload of the shortest frame.
 const PAYLOAD: [u8; 18] = [0; 18];
 
 /// The near end of the pair.

@@ -24,7 +24,7 @@ const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// It cannot be made or written.
+    /// The run directory cannot be made or written.
     #[error("run directory {}: {error}; give another one with --run-dir or KTSN_RUN_DIR", path.display())]
     Io {
         /// The path at fault.
@@ -40,7 +40,7 @@ pub enum RunDirError {
         /// The kernel's answer.
         error: io::Error,
     },
-    /// It cannot be trusted.
+    /// The run directory has a wrong owner or wrong rights.
     #[error("run directory {}: {why}; expected a directory of root's, or of ktsnd's own user, that no other user can write; mend it, or give another one with --run-dir or KTSN_RUN_DIR", path.display())]
     Unsafe {
         /// The path at fault.

@@ -62,9 +62,9 @@ impl Pulse {
 
 /// How a thread shows that it lives.
 enum Life {
-    /// By its pulse.
+    /// A thread that shows its life by a pulse.
     Pulse(Arc<Pulse>),
-    /// By a counter that goes up soon after it was asked.
+    /// A thread that shows its life by a counter, which goes up soon after `ask`.
     Asked { beats: Box<dyn Fn() -> u64 + Send>, ask: Box<dyn Fn() + Send> },
 }
 

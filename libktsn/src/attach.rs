@@ -58,7 +58,7 @@ enum Step {
     Waiting(u32),
     /// The daemon is there and busy.
     Busy,
-    /// Not now.
+    /// There is no region now.
     Absent,
 }
 

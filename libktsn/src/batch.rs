@@ -93,7 +93,7 @@ impl Batch {
         }
     }
 
-    /// So many messages of the call are still to come.
+    /// Announces that `count` messages of the call are still to come.
     pub(crate) const fn expect(&mut self, count: u32) {
         self.expected_count = count;
     }
@@ -119,7 +119,7 @@ impl Batch {
         self.now = 0;
     }
 
-    /// From here on the messages are another attachment's, if it is another one.
+    /// Switches to the attachment at `place`, if it is another one than before.
     pub(crate) fn select_place(&mut self, place: usize) {
         if place != self.place {
             self.end();

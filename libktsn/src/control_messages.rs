@@ -61,9 +61,9 @@ pub(crate) struct Parsed {
 /// Where a datagram is to leave, by its program's word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaving {
-    /// By this interface; 0 = any.
+    /// The interface to send by; 0 = any.
     pub(crate) interface: u32,
-    /// From this IPv4 address, network order; all zeros = any.
+    /// The IPv4 source address, network order; all zeros = any.
     pub(crate) source: [u8; 4],
 }
 

@@ -15,9 +15,9 @@ const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 pub(crate) enum Destination {
     /// The address the socket is connected to.
     Peer,
-    /// This one.
+    /// The datagram goes to this address.
     To(Address),
-    /// Not ours to judge.
+    /// The kernel judges the destination.
     Kernel,
 }
 

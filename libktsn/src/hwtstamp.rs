@@ -62,7 +62,7 @@ pub(crate) enum Answer {
     Kernel,
     /// The program's memory holds ours: success.
     Done,
-    /// It fails with this errno.
+    /// The request fails with this errno.
     Fail(c_int),
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Of no stream.
+    /// The reports of a stream that asks for none.
     pub(crate) const fn new() -> Self {
         Self {
             flags: AtomicU32::new(0),

@@ -30,7 +30,7 @@ pub(crate) const OPT_CMSG: u32 = 1 << 10;
 /// Timestamps come without the datagram.
 pub(crate) const OPT_TSONLY: u32 = 1 << 11;
 
-/// From now on the daemon may report about this stream; its registration has just been answered.
+/// Lets the daemon report about this stream; its registration has just been answered.
 pub(crate) fn begin(stream: Stream, held: &RegionUse) {
     let reports = stream.reports();
     let place = 1u32.wrapping_shl(held.place() as u32);
@@ -79,7 +79,7 @@ pub(crate) fn wants_report(frame: &Frame) -> bool {
 /// The key of one datagram's timestamps.
 #[derive(Clone, Copy)]
 pub(crate) enum Key {
-    /// It has none, or it is this one.
+    /// The key is this number; 0 if there is none.
     Is(u32),
     /// The socket's next one, once it is clear that the datagram is taken.
     Next,

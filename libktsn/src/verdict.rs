@@ -26,8 +26,8 @@ pub(crate) enum Verdict {
         /// Without SCM_TXTIME: the socket never got SO_TXTIME.
         is_stripped: bool,
     },
-    /// It is KTSN's; so many octets were sent.
+    /// KTSN took the message; so many octets were sent.
     Taken(usize),
-    /// It fails with this errno, as the kernel's own call would.
+    /// The call fails with this errno, as the kernel's own call would.
     Fail(c_int),
 }

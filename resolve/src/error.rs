@@ -11,7 +11,7 @@ pub enum TableError {
     /// More than [`crate::limits`] allows.
     #[error("{count} {what}, at most {count_max} are possible")]
     TooMany {
-        /// Of what.
+        /// The kind of entry.
         what: &'static str,
         /// How many there are.
         count: usize,

@@ -48,7 +48,7 @@ pub(crate) struct Index<K> {
 }
 
 impl<K: Key> Index<K> {
-    /// Of equal keys the first counts.
+    /// Builds the index; of equal keys the first counts.
     pub(crate) fn new(keys: impl IntoIterator<Item = (K, u32)>) -> Self {
         let mut slots: Vec<(K, u32)> = keys.into_iter().collect();
         let buckets = slots.len().max(2).next_power_of_two();

@@ -22,9 +22,9 @@ const TTL_DEFAULT: u8 = 64;
 /// TTL or hop limit of the outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OuterTtl {
-    /// This one, above 0.
+    /// A fixed value above 0.
     Fixed(u8),
-    /// That of the inner packet; frames without an IP packet get the default, 64.
+    /// The value of the inner packet; frames without an IP packet get the default, 64.
     Inherit,
 }
 
@@ -39,9 +39,9 @@ impl OuterTtl {
 /// DSCP of the outer header. Its ECN is the inner packet's in any case (RFC 6040 4.1, normal mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OuterDs {
-    /// That of this field.
+    /// The DSCP of this field.
     Fixed(DsField),
-    /// That of the inner packet; frames without an IP packet get 0.
+    /// The DSCP of the inner packet; frames without an IP packet get 0.
     Inherit,
 }
 
@@ -53,7 +53,7 @@ pub enum OuterDf {
     Unset,
     /// Set.
     Set,
-    /// That of the inner IPv4 header; set around IPv6, clear around everything else.
+    /// The bit of the inner IPv4 header; set around IPv6, clear around everything else.
     Inherit,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Path<'a> {
     Group,
     /// Through the tunnel, by the uplink.
     Tunnel(&'a VxlanRouted, &'a Peer),
-    /// By the uplink, with the headers that the node's own routing would make.
+    /// The frame leaves by the uplink, with the headers that the node's own routing would make.
     Forwarded,
     /// One host on the interface's link: by the interface or, in a bridged overlay, to where its station is.
     Unicast,

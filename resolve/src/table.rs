@@ -45,7 +45,7 @@ pub struct Forwarding {
     pub own: Vec<IpAddr>,
     /// It forwards IPv4 that comes from the pod (`net.ipv4.conf.DEVICE.forwarding`).
     pub is_v4: bool,
-    /// It forwards IPv6 that comes from the pod.
+    /// The node forwards IPv6 that comes from the pod.
     pub is_v6: bool,
 }
 

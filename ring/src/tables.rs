@@ -90,7 +90,7 @@ pub mod stream_flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RegionState {
-    /// It is.
+    /// The region is attached.
     Attached = 0,
     /// The attachment is gone: frames are lost and counted [`counter::DAEMON_ABSENT`] until another one is there.
     Detached = 1,
@@ -230,9 +230,9 @@ impl StreamShadow {
 pub enum DestinationAction {
     /// KTSN takes them.
     Take = 1,
-    /// To the kernel: the host's own address.
+    /// The frame goes to the kernel: it is for the host's own address.
     OwnAddress = 2,
-    /// To the kernel: not allowed.
+    /// The frame goes to the kernel: the destination is not allowed.
     NotAllowed = 3,
     /// Packet sockets may send to the MAC address in the first six octets; no datagram's destination matches.
     Named = 4,

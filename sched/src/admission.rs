@@ -9,7 +9,7 @@ use ktsn_time::{Monotonic, Nanos, Now, Span, Tai, TxTime};
 /// The result for a frame that may be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// From when on it may leave; never before its TxTime.
+    /// The instant from which on the frame may leave; never before its TxTime.
     pub due: TxTime,
     /// Whether its TxTime had passed when it was sent.
     pub late: bool,

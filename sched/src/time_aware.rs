@@ -385,9 +385,9 @@ enum Verdict {
     Leave,
     /// Its head can never leave.
     NeverFits,
-    /// It waits, and is the soonest so far.
+    /// The class waits, and is the soonest so far.
     Wait(Wake),
-    /// It waits, and another one is not later.
+    /// The class waits, and another one is not later.
     Later,
 }
 

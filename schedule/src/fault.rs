@@ -8,7 +8,7 @@ use crate::limits::{FAULTS_MAX, RULE, SHOWN_CHARS_MAX};
 /// A place in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// From 1; 0 where there is no text (a schedule that cannot be written).
+    /// The line, from 1; 0 if there is no text (a schedule that cannot be written).
     pub line: usize,
     /// In characters, from 1.
     pub column: usize,

@@ -10,11 +10,11 @@ const SPEEDS: &[(&str, i128)] =
 /// What a number looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberError {
-    /// It is none.
+    /// The text is no number.
     NotANumber,
-    /// It is one, further from zero than anything here can be.
+    /// The number is further from zero than any value here can be.
     TooLarge,
-    /// It has a part smaller than one unit.
+    /// The number has a part smaller than one unit.
     NotWhole,
 }
 

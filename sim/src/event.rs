@@ -41,7 +41,7 @@ pub enum Event {
     DeviceGone,
     /// The device is there again.
     DeviceBack,
-    /// So many of a thousand commits fail.
+    /// The number of commits in a thousand that fail.
     PortErrors { permille: u32 },
     /// The kernel fills the link, or stops.
     BestEffort { on: bool },

@@ -11,7 +11,7 @@ use crate::gates::Sent;
 /// What must become of a frame, by its program's doing alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It is to arrive on time.
+    /// The frame has to arrive on time.
     Good,
     /// Its TxTime had passed by far: TAI is dropped, MONOTONIC sent at once.
     Late,
@@ -47,7 +47,7 @@ pub struct Arrival {
 pub struct Frame {
     /// Whose.
     pub tenant: u16,
-    /// Of which process.
+    /// The process that sent it.
     pub key: u64,
     /// Its class.
     pub class: u8,
@@ -134,7 +134,7 @@ pub enum Disturbance {
 pub struct Disturbed {
     /// What.
     pub what: Disturbance,
-    /// From.
+    /// The start of the span.
     pub from: u64,
     /// Until; `u64::MAX` while it lasts.
     pub until: u64,

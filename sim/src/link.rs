@@ -24,7 +24,7 @@ pub struct Link {
     pub up: bool,
     /// Counts how often the device was removed; ports of an older one are dead.
     pub device: u32,
-    /// So many of a thousand commits fail.
+    /// The number of commits in a thousand that fail.
     pub errors_permille: u32,
     /// When everything that is in the FIFO now has left.
     free_at: u64,

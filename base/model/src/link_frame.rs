@@ -87,7 +87,7 @@ pub enum LinkFault {
 pub struct LinkRules {
     /// The interface's MAC address.
     pub source: [u8; 6],
-    /// With a VLAN of its own, frames that bring a tag must name it, or VID 0 (a priority tag).
+    /// The attachment's VLAN, if it has one. A frame with a tag must name this VID, or VID 0 (a priority tag).
     pub vlan: Option<u16>,
     /// IP and ARP may go to listed prefixes only.
     pub is_ip_listed: bool,
@@ -210,7 +210,7 @@ fn unwrapped(ether_type: u16, packet: &[u8]) -> (u16, &[u8]) {
     }
 }
 
-/// Who the packet says it comes from.
+/// The source that the packet names.
 fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
     let (ether_type, packet) = unwrapped(ether_type, packet);
     let read = match ether_type {
@@ -222,7 +222,7 @@ fn ip_source(ether_type: u16, packet: &[u8]) -> IpSource {
     read.unwrap_or(IpSource::Unreadable)
 }
 
-/// Who the packet says it is for.
+/// The destination that the packet names.
 fn ip_target(ether_type: u16, packet: &[u8]) -> Option<[u8; 16]> {
     match unwrapped(ether_type, packet) {
         (ARP, packet) if array(packet, 0)? == ARP_ETHERNET_IPV4 => Some(mapped(array(packet, 24)?)),

@@ -15,10 +15,10 @@ pub struct IpPrefix {
 /// What is wrong with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// Not an IP address before the slash.
+    /// The text before the slash is no IP address.
     #[error("not an IP address; expected ADDRESS/BITS, for example 10.244.1.0/24")]
     Address,
-    /// Not a count of bits behind the slash, or too many.
+    /// The text behind the slash is no count of bits, or the count is too large.
     #[error("not a prefix length; expected 0 to 32 (IPv4) or 0 to 128 (IPv6)")]
     Bits,
     /// Bits set behind the prefix.

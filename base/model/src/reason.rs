@@ -83,7 +83,7 @@ reasons!(
 reasons!(
     /// Why a datagram was passed to the kernel instead of being taken.
     BypassReason {
-        /// It carries no SCM_TXTIME.
+        /// The datagram carries no SCM_TXTIME.
         NoTxtime = 0, "no_txtime";
         /// The socket's namespace has no attachment, or no daemon was ever there.
         NotAttached = 1, "not_attached";

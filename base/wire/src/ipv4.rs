@@ -103,7 +103,7 @@ impl<'a> Ipv4Packet<'a> {
         be16(self.header, field::FLAGS_FRAGMENT) & FRAGMENT_OFFSET
     }
 
-    /// Not a whole datagram.
+    /// True if the packet is a fragment, not a whole datagram.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.more_fragments() || self.fragment_offset() != 0

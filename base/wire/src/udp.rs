@@ -34,9 +34,9 @@ pub mod field {
 pub enum UdpChecksum {
     /// The field is 0: the sender computed none (over IPv6 only tunnels may, RFC 6935).
     Absent,
-    /// It agrees with the octets.
+    /// The checksum agrees with the octets.
     Right,
-    /// It does not.
+    /// The checksum does not agree with the octets.
     Wrong,
 }
 

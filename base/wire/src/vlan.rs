@@ -87,7 +87,7 @@ pub struct Tci {
 }
 
 impl Tci {
-    /// Of the 16-bit field; every value is one.
+    /// Reads the tag control information from the 16-bit field; every value is valid.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self { pcp: Pcp((bits >> 13) as u8), dei: bits & 0x1000 != 0, vid: Vid(bits & 0xfff) }

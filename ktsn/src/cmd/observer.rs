@@ -23,9 +23,9 @@ use crate::output;
 pub(crate) enum Failed {
     /// Wrong usage or input (2).
     Usage(String),
-    /// Not possible here (3).
+    /// The observation is not possible here (exit status 3).
     NotPossible(String),
-    /// It began, and what it was to measure or write failed (1).
+    /// The observation began and could not be measured or written (exit status 1).
     Broken(String),
 }
 

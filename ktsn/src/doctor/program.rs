@@ -84,7 +84,7 @@ pub(crate) struct Inspection {
     pub(crate) kind: &'static str,
     /// What keeps libktsn out.
     pub(crate) obstacle: Option<Obstacle>,
-    /// It may send through io_uring, which libktsn does not see.
+    /// The program may send through io_uring, which libktsn does not see.
     pub(crate) names_io_uring: bool,
 }
 

@@ -27,12 +27,12 @@ impl Reading {
         Self { fault: None, error }
     }
 
-    /// Not to be trusted.
+    /// A reading of a clock that is not good.
     pub(super) fn bad(why: impl Into<String>) -> Self {
         Self { fault: Some(why.into()), error: None }
     }
 
-    /// This reading, not to be trusted if its source admits a greater error than `most`.
+    /// Marks the reading as not good if its source reports a greater error than `most`.
     pub(super) fn within(mut self, most: Option<Nanos>) -> Self {
         if let (None, Some(error), Some(most)) = (&self.fault, self.error, most)
             && error > most

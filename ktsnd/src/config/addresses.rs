@@ -26,7 +26,7 @@ pub enum Given {
     AtAttachment,
     /// Those that the interface has at any moment: its namespace is trusted.
     Interface,
-    /// These, as far as the interface has them.
+    /// The listed addresses, as far as the interface has them.
     These(Vec<IpPrefix>),
 }
 

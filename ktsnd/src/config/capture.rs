@@ -7,10 +7,10 @@ use super::values::Checked;
 /// How sends of an attachment's programs are seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// By libktsn, preloaded into them.
+    /// libktsn sees the sends of programs that it is preloaded into.
     #[default]
     Preload,
-    /// By libktsn where it is preloaded, and by the kernel at the host end of the pod's veth.
+    /// libktsn where it is preloaded, and a BPF program at the host end of the pod's veth.
     Kernel,
 }
 

@@ -6,7 +6,7 @@ use ktsn_time::Nanos;
 use super::ConfigError;
 use super::values::{Checked, duration};
 
-/// Who says whether the clock is good.
+/// The source that judges whether the clock is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockSource {
     /// The kernel's clock discipline (adjtimex).

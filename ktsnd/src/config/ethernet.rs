@@ -7,10 +7,10 @@ use super::values::Checked;
 /// Where frames go that are neither IP nor ARP. IP and ARP go by prefixes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ethernet {
-    /// To every MAC address that is no reserved group; to such a group where `destinations` names it.
+    /// Frames go to every MAC address except reserved groups; to a reserved group if `destinations` names it.
     #[default]
     Any,
-    /// To MAC addresses that `destinations` names.
+    /// Frames go only to MAC addresses that `destinations` names.
     Listed,
 }
 

@@ -7,7 +7,7 @@ use super::values::Checked;
 /// How frames that arrive for the pod get into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IngressMode {
-    /// By the kernel: VXLAN device, netfilter, bridge.
+    /// Frames arrive by the kernel's path: VXLAN device, netfilter, bridge.
     #[default]
     Kernel,
     /// UDP datagrams out of the overlay straight from the uplink, past all of that.

@@ -74,7 +74,7 @@ pub enum SpinMargin {
     Fixed(Nanos),
 }
 
-/// Who else may send on the device.
+/// Whether other senders than KTSN use the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The kernel's own traffic leaves by it too.
@@ -151,7 +151,7 @@ pub struct Port {
     pub device: String,
     /// Adapter asked for.
     pub adapter: AdapterChoice,
-    /// Who else sends on it.
+    /// Whether other senders than KTSN use the device.
     pub mode: Mode,
     /// bit/s; `None` = what ethtool says.
     pub link_speed: Option<u64>,

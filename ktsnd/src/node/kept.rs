@@ -21,9 +21,9 @@ type Counts = BTreeMap<String, u64>;
 pub(super) struct KeptCounters {
     /// When that daemon was started, as its run directory says ([`crate::run_dir::RunDir::starts`]).
     started: i128,
-    /// By attachment.
+    /// Counters by attachment.
     attachments: BTreeMap<String, Counts>,
-    /// Of those that had gone before.
+    /// The sum of attachments that were detached before.
     detached: Counts,
 }
 

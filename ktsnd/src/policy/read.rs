@@ -54,12 +54,12 @@ const TOOLS: [Tool; 5] = [
 /// The answer of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Said {
-    /// It is not installed, or it has nothing to print.
+    /// The tool is not installed, or it has nothing to print.
     #[default]
     Nothing,
     Rules,
     Failed,
-    /// It did not end within its limit.
+    /// The tool did not end within its limit.
     Silent,
 }
 
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Also a tool that closed its output, and one that never ends to print.
+    /// The limit also ends a tool that closed its output, and one that prints without end.
     #[test]
     fn a_tool_that_hangs_is_ended_at_its_limit() {
         for line in ["exec sleep 60", "exec >&-; exec sleep 60", "exec yes"] {

@@ -13,7 +13,7 @@ pub struct StateRead {
     pub state: State,
     /// The file as it is written next; `None`: it could not be.
     pub written: Option<Vec<u8>>,
-    /// It holds a number with a fraction, or one beyond 64 bits: of those serde_json reads the last digit in one of two ways.
+    /// The text holds a number with a fraction or beyond 64 bits; serde_json may read its last digit in two ways.
     pub is_inexact: bool,
     /// Entries are lost.
     pub is_damaged: bool,

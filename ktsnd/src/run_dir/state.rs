@@ -176,7 +176,7 @@ impl Reading {
         }
     }
 
-    /// Not knowing what policies leave is no permission: an entry that is not understood leaves nothing until it is said again.
+    /// Reads a restriction. An entry that is not understood forbids everything until a new request replaces it.
     fn policy(&mut self, index: usize, entry: Value) {
         let Some(attachment) = entry.get("attachment").and_then(Value::as_str).map(str::to_owned) else {
             return self.lose("policies", index, &"it names no attachment");

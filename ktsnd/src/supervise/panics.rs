@@ -4,7 +4,7 @@
 use std::os::fd::AsFd as _;
 use std::panic::PanicHookInfo;
 
-/// From now on a panic in any thread of this process ends it: what started ktsnd starts it again.
+/// Makes a panic in any thread end the process; the program that started ktsnd starts it again.
 ///
 /// A thread that is gone while the others go on would be an outage that no probe sees. Nothing is unwound: the hook runs
 /// before that.

@@ -7,9 +7,9 @@
 /// What a thread shows at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// It waits for work.
+    /// The thread waits for work.
     Waits,
-    /// It has given this many beats.
+    /// The thread works, and has counted this many beats.
     Beats(u64),
 }
 

@@ -17,7 +17,7 @@ const SOCKETS_MAX: usize = 16_384;
 /// The grants of one attachment.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
-    /// By SO_COOKIE: when it was last registered (a count), and its SO_TXTIME flags.
+    /// Sockets by SO_COOKIE: when each was last registered (a count), and its SO_TXTIME flags.
     sockets: BTreeMap<u64, (u64, u8)>,
     /// SO_COOKIE by age: the key is when it was last registered.
     ages: BTreeMap<u64, u64>,

@@ -20,7 +20,7 @@ const LOOPBACK: u32 = 1;
 /// Local scope, unassigned (224.0.0.0/24 is never forwarded).
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 255);
 /// An IPv6 destination option: a receiver that does not know it must discard the packet silently (RFC 8200 4.2: type 01…….).
-/// It is of the range for experiments (RFC 4727), so no receiver knows it.
+/// Its number is of the range for experiments (RFC 4727), so no receiver knows the option.
 const DISCARD: [u8; 8] = [0, 0, 0x5e, 4, 0, 0, 0, 0];
 /// The discard service.
 const PORT: u16 = 9;

@@ -49,7 +49,7 @@ pub(super) struct Process {
 
 /// A wrong number counts as much as this many right ones.
 const WRONG_WEIGHT: u32 = 16;
-/// From this count on a client gets no more notices.
+/// Value of `Process::wrong` from which on a client gets no more notices.
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {

@@ -40,7 +40,7 @@ pub struct SocketFacts {
 /// Why a descriptor cannot be examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotASocket {
-    /// It is something else.
+    /// The descriptor is no socket.
     #[error("the descriptor is not a socket")]
     Other,
     /// The kernel refused the request.

@@ -25,7 +25,7 @@ pub(super) const PAGE_OCTETS: u64 =
 /// The streams of one client by their index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// By the first index over [`PAGE_STREAMS`]; none of them is empty.
+    /// Pages by the first index divided by [`PAGE_STREAMS`]; no page is empty.
     pages: BTreeMap<u32, Arc<Page>>,
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// It is a map by index, and its octets are those of its pages.
+        /// The streams are a map by index, and their octets are those of the pages.
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0u32..200, any::<bool>()), 0..200), from in 0u32..220) {
             let (mut streams, mut model) = (Streams::default(), BTreeMap::new());

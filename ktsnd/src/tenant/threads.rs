@@ -29,7 +29,7 @@ struct Thread {
 pub(super) struct Threads {
     examine: Examine,
     idle: Vec<Thread>,
-    /// By the number of the job.
+    /// The busy threads, by the number of their job.
     busy: BTreeMap<u64, Thread>,
     tell: Sender<Done>,
     told: Receiver<Done>,

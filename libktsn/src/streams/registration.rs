@@ -32,11 +32,11 @@ const EPOCH_MASK: u32 = u32::MAX >> 1;
 /// What the daemon says about a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registration {
-    /// It has answered; `StreamStatus::token` is the one for frames.
+    /// The daemon has answered; `StreamStatus::token` is the token for frames.
     Known(StreamStatus),
-    /// Not yet, or not any more.
+    /// The daemon does not know the registration: not yet, or not any more.
     Unknown,
-    /// It lives and has not answered, and the socket does not wait any longer.
+    /// The daemon lives and has not answered, and the socket waits no longer.
     Late,
     /// The region has fewer streams than this program.
     NoRoom,

@@ -28,9 +28,9 @@ pub(crate) const STREAMS_COUNT: usize = 1024;
 
 /// The kernel's socket knows SO_TXTIME too.
 const KERNEL_TXTIME: u32 = 1;
-/// It has a local port.
+/// The socket has a local port.
 pub(super) const BOUND: u32 = 1 << 2;
-/// It is connected.
+/// The socket is connected.
 pub(super) const CONNECTED: u32 = 1 << 3;
 /// The peer is a group.
 pub(super) const PEER_GROUP: u32 = 1 << 4;
@@ -77,7 +77,7 @@ pub(super) struct Entry {
     /// The second word of the options: UDP_SEGMENT.
     segment: AtomicU32,
     pub(super) reports: Reports,
-    /// With each attachment: the token in the low half, the region's epoch and [`STALE`] above; token 0 = never.
+    /// The registration at each attachment: token in the low half, region epoch and [`STALE`] above; token 0 = none.
     pub(super) registrations: [AtomicU64; PLACES_COUNT],
     /// The interface that the socket is bound to, 0 = none.
     pub(super) interface: AtomicU32,

@@ -22,7 +22,7 @@ type Row = [u16; PRIORITIES];
 pub(super) struct FirstMatch {
     handles: Box<[StreamHandle]>,
     rows: Box<[Row]>,
-    /// For a frame of any other stream, or of none.
+    /// The row for frames of any other stream, or of none.
     others: Row,
 }
 

@@ -19,7 +19,7 @@ pub struct FrameKey {
     pub destination: [u8; 6],
     /// VLAN id of its tag; `None`: untagged or priority-tagged.
     pub vlan: Option<u16>,
-    /// Of an IP packet, its flow.
+    /// The flow, for an IP packet.
     pub flow: Option<FlowKey>,
 }
 

@@ -36,12 +36,12 @@ use meter::Meter;
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It goes on to the queue of the class that serves `priority`: its own, or its stream gate's IPV.
+    /// The frame goes on to the queue of the class for `priority`: its own, or its stream gate's IPV.
     Pass {
         /// The priority.
         priority: Priority,
     },
-    /// It is dropped: [`DropReason::Policed`].
+    /// The frame is dropped: [`DropReason::Policed`].
     Drop(DropReason),
 }
 

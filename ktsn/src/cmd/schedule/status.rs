@@ -79,7 +79,7 @@ macro_rules! put {
     ($text:expr, $($arg:tt)*) => { let _ = writeln!($text, $($arg)*); };
 }
 
-/// For people.
+/// The state of ports as text for people.
 pub(super) fn text_of(ports: &[v1::ScheduleState]) -> String {
     let mut text = String::new();
     if ports.is_empty() {

@@ -40,9 +40,9 @@ pub(crate) struct Device {
     pub(crate) kind: Kind,
     /// The device that it is a port of.
     pub(crate) master: Option<u32>,
-    /// Of a veth: its peer's number, and the number of the peer's namespace.
+    /// For a veth: the peer's number, and the number of the peer's namespace.
     pub(crate) peer: Option<(u32, i32)>,
-    /// Of a VXLAN device.
+    /// For a VXLAN device: its parameters.
     pub(crate) vxlan: Option<VxlanDevice>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// That of the calling thread.
+    /// The identity of the calling thread's namespace.
     pub(crate) fn here() -> io::Result<Self> {
         let identity = Identity::of(Path::new("/proc/thread-self/ns/net"))?;
         let netlink = Netlink::open()?;

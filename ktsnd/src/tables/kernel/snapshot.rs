@@ -31,7 +31,7 @@ use crate::tables::error::TablesError;
 
 /// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-/// Of these, those that need no new probe now: all but NUD_STALE.
+/// Valid neighbour states that need no new probe: all but NUD_STALE.
 const NUD_FRESH: u16 = NUD_VALID & !0x04;
 
 /// An address of a device.
@@ -40,7 +40,7 @@ struct Address {
     device: u32,
     address: IpAddr,
     bits: u8,
-    /// Not to be used as a source yet, or no more.
+    /// The address may not be used as a source: not yet, or no more.
     unusable: bool,
     deprecated: bool,
 }
@@ -74,11 +74,11 @@ pub(crate) struct Snapshot {
     /// Devices, by number.
     pub(crate) devices: BTreeMap<u32, Device>,
     addresses: Vec<Address>,
-    /// Of the main table, the preferred of equal prefixes first.
+    /// Routes of the main table; of equal prefixes the preferred one first.
     pub(crate) routes: Vec<MainRoute>,
     routers: BTreeMap<u32, Router>,
     neighbours: BTreeMap<(u32, IpAddr), Known>,
-    /// Of the VXLAN devices whose tables are learnt, in the kernel's order.
+    /// Forwarding entries of the VXLAN devices with learnt tables, in the kernel's order.
     pub(crate) forwarding: Vec<Forwarding>,
     /// Beside them: port of the same bridge, and a MAC address behind it.
     stations: Vec<(u32, MacAddress)>,

@@ -16,11 +16,11 @@ use crate::tables::error::TablesError;
 pub(crate) struct Space {
     pub(crate) socket: Listener,
     pub(crate) snapshot: Snapshot,
-    /// Of the snapshot: grows with each other one.
+    /// The snapshot's revision: grows when the snapshot changes.
     pub(crate) revision: u64,
     /// VXLAN devices whose forwarding tables are learnt.
     pub(crate) learnt: BTreeSet<String>,
-    /// It is the daemon's own: the node's.
+    /// True for the daemon's own namespace, the node's.
     is_own: bool,
 }
 

@@ -122,7 +122,7 @@ impl Policies {
         Ok(policies)
     }
 
-    /// Of a node whose policies cannot be read: everything counts as covered.
+    /// The policies of a node on which they cannot be read: everything counts as covered.
     pub(crate) fn unknown() -> Self {
         Self { socket: None, list: Vec::new(), is_unknown: true }
     }

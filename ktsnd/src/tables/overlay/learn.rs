@@ -106,7 +106,7 @@ fn on_link<'a>(host: &'a Snapshot, device: u32, route: &'a MainRoute) -> impl It
     known.filter(move |_| !is_link_local && !route.prefix.address().is_multicast())
 }
 
-/// Who is where on the L2 segment of a VXLAN device.
+/// The stations on the L2 segment of a VXLAN device, each with its tunnel end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// Stations behind other ports of the device's bridge.
@@ -209,7 +209,7 @@ impl Learner {
         self.is_away
     }
 
-    /// Who is where on the device's segment, as it was last seen.
+    /// The stations on the device's segment, as they were last seen.
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
     }

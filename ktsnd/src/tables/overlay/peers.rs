@@ -47,7 +47,7 @@ pub struct PeerState {
     pub prefix: IpPrefix,
     /// Its tunnel end and the MAC address of its VXLAN device; `Err`: why it is not known.
     pub end: Result<(IpAddr, MacAddress), String>,
-    /// Who says so.
+    /// The source of the peer.
     pub source: Source,
     /// Why frames to it are left to the kernel; `None`: they are not.
     pub left: Option<String>,
@@ -66,7 +66,7 @@ impl fmt::Display for PeerState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'a> {
     pub(crate) configured: &'a [VxlanPeer],
-    /// By `SetPeers`: the attachment's list, then its VNI's.
+    /// Peers of `SetPeers`: the attachment's list, then its VNI's.
     pub(crate) given: [&'a [VxlanPeer]; 2],
     pub(crate) learnt: &'a [Learnt],
     /// The addresses of the pod's interface.
