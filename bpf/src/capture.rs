@@ -11,7 +11,7 @@ use crate::mirror::Mirror;
 use crate::program::{CAPTURE, CaptureMap, Loaded, Program};
 use crate::sys::{self, CounterMap, MapShape, MapType, RingMap};
 
-/// What the kernel shows of the program and its maps.
+/// The name that the kernel shows for the program and its maps.
 const NAME: &str = "ktsn_capture";
 /// Rules for destinations.
 const DESTINATIONS_MAX: usize = 4096;
@@ -38,7 +38,7 @@ impl Default for Options {
 pub struct Destination {
     /// The prefix; IPv4 as IPv4-mapped IPv6.
     pub address: Ipv6Addr,
-    /// Its length, 0 to 128.
+    /// The prefix length, 0 to 128.
     pub bits: u8,
     /// Taken, with payloads up to so many octets; `None`: passed on.
     pub take: Option<u16>,

@@ -12,9 +12,9 @@ use crate::sys::{CounterMap, RingMap};
 /// A captured frame, copied out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// When it is to leave, nanoseconds of `clock`.
+    /// The transmit time, nanoseconds of `clock`.
     pub tx_time: u64,
-    /// Its clock.
+    /// The clock of the transmit time.
     pub clock: Clock,
     /// When the program saw it, CLOCK_MONOTONIC, nanoseconds.
     pub captured_at: u64,

@@ -20,7 +20,7 @@ mod tests;
 use layout::{DELIVERY_OCTETS, TALLIES, TARGET_OCTETS, address_key};
 pub use layout::{Delivery, End, Routed, Tallied, Target};
 
-/// What the kernel shows of the program and its maps.
+/// The name that the kernel shows for the program and its maps.
 const NAME: &str = "ktsn_ingress";
 /// Addresses of all attachments of one uplink.
 pub const TARGETS_MAX: usize = 16_384;

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use crate::error::BpfError;
 use crate::sys;
 
-/// What was put into a map.
+/// The entries that were put into a map.
 #[derive(Debug)]
 pub(crate) struct Mirror<const K: usize, const V: usize> {
     what: &'static str,

@@ -27,7 +27,7 @@ pub fn api(data: &[u8]) {
     run(data);
 }
 
-/// Whether it was accepted.
+/// Runs one request; true if it was accepted.
 fn run(data: &[u8]) -> bool {
     let Some((first, octets)) = data.split_first() else { return false };
     let accepted = match first {

@@ -31,7 +31,7 @@ struct Program {
     statuses: Vec<HelloStatus>,
     /// Tokens of its registrations, in order.
     registered: Vec<u32>,
-    /// Those whose answers the worker has, in order.
+    /// Tokens that the worker has answered, in order.
     answered: Vec<u32>,
     is_closed: bool,
 }

@@ -4,7 +4,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// What became of a text.
+/// How writing a text ended.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// The whole text was written.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the daemon may run.
+/// The CPUs that the daemon may run on.
 static ALL: OnceLock<CpuSet> = OnceLock::new();
 
 /// The calling thread, and threads that it starts from now on, keep off these CPUs.

@@ -20,12 +20,12 @@ use crate::supervise::{Supervisor, Watched};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
 
-/// What the command line decides.
+/// The settings that the command line decides.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Sockets, lock and state.
     pub run_dir: PathBuf,
-    /// What is learnt of this machine is kept there.
+    /// The directory for what ktsnd learns about this machine.
     pub cache_dir: PathBuf,
     /// The process that made the run directory and removes it. When that process is gone, ktsnd removes the directory at its end.
     pub run_dir_of: Option<u32>,

@@ -245,7 +245,7 @@ impl RunDir {
     }
 }
 
-/// What a daemon that ends has counted.
+/// The file with the counters of a daemon that has ended.
 const COUNTERS: &str = "counters.json";
 
 /// How long a lock may stay taken: what a ktsnd that was killed was about to start (nft, pmc) shares it until it runs.

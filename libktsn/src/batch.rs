@@ -37,7 +37,7 @@ pub(crate) enum Full {
 /// A message as slots hold it.
 #[derive(Clone, Copy)]
 pub(crate) struct Filling<'a> {
-    /// What all its frames say.
+    /// The fields that all frames of the message share.
     pub(crate) frame: Frame,
     /// The clock of `frame.tx_time`.
     pub(crate) clock: ClockId,
@@ -47,7 +47,7 @@ pub(crate) struct Filling<'a> {
     pub(crate) segment_octets: usize,
 }
 
-/// What one call has handed over so far.
+/// The frames that one call has handed over so far.
 pub(crate) struct Batch {
     page: &'static Page,
     /// Which attachment's region is meant.

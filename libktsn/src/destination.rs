@@ -33,12 +33,12 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Whether it is an IPv4 address.
+    /// True if the destination is an IPv4 address.
     pub(crate) fn is_v4(&self) -> bool {
         self.address.starts_with(&MAPPED)
     }
 
-    /// Whether it is a group.
+    /// True if the destination is a group.
     pub(crate) fn is_multicast(&self) -> bool {
         if self.is_v4() { self.address[12] & 0xf0 == 0xe0 } else { self.address[0] == 0xff }
     }

@@ -42,7 +42,7 @@ const CODE_MISSED: u8 = 2;
 const STAMP_SND: u32 = 0;
 const STAMP_SCHED: u32 = 1;
 
-/// What a read comes to.
+/// How a read of the error queue ends.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     /// The program's call goes to the kernel as it is.

@@ -98,7 +98,7 @@ pub(crate) struct Pieces<'a> {
     segments: &'a [Segment],
     /// How much of the first of `segments` is behind us.
     at: usize,
-    /// What is left of the frame.
+    /// Octets of the frame that are not copied yet.
     left: usize,
 }
 

@@ -144,7 +144,7 @@ fn has_headers(fd: c_int, level: c_int, name: c_int) -> bool {
     }
 }
 
-/// What a successful `setsockopt` calls for.
+/// What libktsn must do after a successful `setsockopt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Only the priority is another.

@@ -18,7 +18,7 @@ const CONTROL_HEADER: usize = 16;
 /// The program's header, read once.
 pub(crate) struct Reply {
     header: *mut MessageHeader,
-    /// Its segments.
+    /// The buffer's segments.
     pub(crate) segments: [Segment; SEGMENTS],
     /// How many of them there are.
     pub(crate) count: usize,

@@ -51,6 +51,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
     let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
+    // The batch is dropped at the end of this statement: that publishes the frame.
     // SAFETY: the caller's promise.
     unsafe { message(Send { stream, fd, flags }, header, &mut Batch::new(page)) }
 }

@@ -20,7 +20,7 @@ const TX_HARDWARE: u32 = 1;
 const TX_SOFTWARE: u32 = 1 << 1;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
-/// What one message may ask for.
+/// The flags that one message may set.
 const TX_RECORD: u32 = TX_HARDWARE | TX_SOFTWARE | TX_SCHED | TX_ACK;
 
 /// Software times are shown (without it only that something happened).

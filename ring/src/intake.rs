@@ -249,6 +249,7 @@ impl Intake {
     }
 
     /// Copies the metadata of the oldest ready frame; `is_registered` says whether a frame of this stream may carry this token.
+    /// The walk has put the newest slot on the stack first, so the last entry is the oldest frame.
     /// The payload stays in the slot.
     ///
     /// # Errors

@@ -344,7 +344,8 @@ impl TimeAware {
         Verdict::Wait(Wake { on_time, queue: head.queue, after, from, wait: head.wait })
     }
 
-    /// Judges a frame that is offered at `now` and makes its node.
+    /// Judges a frame that is offered at `now` and makes its node. ktsnd's worker has called [`admit`] before, ahead of the route;
+    /// here it gives the due instant, and refuses frames of other callers.
     fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
         self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);

@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value} is out of range, expected 0 to {largest}")]
 pub struct OutOfRange {
-    /// What was being set.
+    /// The name of the value that was out of range.
     pub what: &'static str,
     /// The value found.
     pub value: u64,

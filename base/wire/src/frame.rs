@@ -133,7 +133,7 @@ fn layers(frame: &[u8]) -> Result<Layers<'_>, WireError> {
     })
 }
 
-/// What both IP versions give.
+/// The fields that both IP versions have.
 struct Ip<'a> {
     source: IpAddr,
     destination: IpAddr,

@@ -99,9 +99,9 @@ impl Network {
 /// The addresses of an Ethernet header, or the ports of a UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends<T> {
-    /// Where it comes from.
+    /// The source.
     pub source: T,
-    /// Where it goes.
+    /// The destination.
     pub destination: T,
 }
 

@@ -102,7 +102,7 @@ pub struct Delivery {
 pub struct Routed {
     /// The pod's.
     pub pod: [u8; 6],
-    /// Its gateway's.
+    /// The gateway's MAC address.
     pub gateway: [u8; 6],
 }
 

@@ -128,7 +128,7 @@ impl From<InputFormat> for Format {
 }
 
 impl Input {
-    /// What faults are named with.
+    /// The name of the file in faults.
     fn name(&self) -> String {
         if self.file.as_os_str() == "-" { "standard input".into() } else { self.file.display().to_string() }
     }

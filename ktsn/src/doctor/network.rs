@@ -31,7 +31,7 @@ const PEER: &str = "ktsndr1";
 #[repr(C, align(65536))] // the largest page of any kernel: the umem begins on one
 struct Pages([u8; PAGE_OCTETS * PAGES]);
 
-/// What the trials gave.
+/// The results of the trials.
 struct Trials {
     af_xdp: io::Result<()>,
     af_packet: io::Result<()>,

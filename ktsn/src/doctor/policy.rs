@@ -48,7 +48,7 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What is there.
+/// The finding: which policy engines work on this node.
 pub(super) fn finding() -> Finding {
     let tools: [(&str, &[&str]); 3] =
         [("iptables-save", &[]), ("ip6tables-save", &[]), ("nft", &["list", "chains"])];

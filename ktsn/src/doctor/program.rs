@@ -82,7 +82,7 @@ pub(crate) struct Inspection {
     pub(crate) libc: &'static str,
     /// How it starts, for people.
     pub(crate) kind: &'static str,
-    /// What keeps libktsn out.
+    /// The obstacle that keeps libktsn out of the program, if there is one.
     pub(crate) obstacle: Option<Obstacle>,
     /// The program may send through io_uring, which libktsn does not see.
     pub(crate) names_io_uring: bool,

@@ -12,7 +12,7 @@ use crate::stats::AttachmentStats;
 #[derive(Debug, Default)]
 pub(super) struct Detached {
     sums: AttachmentStats,
-    /// Those that a worker may still count for.
+    /// Counters of attachments that a worker may still count for.
     ending: Vec<Arc<AttachmentStats>>,
 }
 

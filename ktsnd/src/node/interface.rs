@@ -47,9 +47,9 @@ pub(super) struct DeferralState {
     deferred: Option<(Monotonic, Arc<Seen>)>,
     /// How long hand-overs have to be within the budget for the way back.
     wait: Nanos,
-    /// When they went back last.
+    /// When the frames last went back to the worker.
     back_at: Option<Monotonic>,
-    /// When it was tried to defer them last.
+    /// When ktsnd last tried to defer the frames.
     tried_at: Option<Monotonic>,
 }
 
@@ -108,7 +108,7 @@ fn observer(stats: Arc<AttachmentStats>, seen: Arc<Seen>, now: fn() -> Monotonic
     })
 }
 
-/// What is found where the interface is.
+/// The pod's namespace as it was found: what an attachment needs to know of it.
 struct Inside {
     port: AfPacket,
     speed: Option<u64>,

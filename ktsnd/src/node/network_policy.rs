@@ -25,7 +25,7 @@ pub(super) type Restrictions = BTreeMap<String, Arc<Restriction>>;
 /// An attachment's name, its index where it is served, and its restriction from now on.
 type Change = (String, Option<AttachmentIndex>, Arc<Restriction>);
 
-/// What the state file keeps.
+/// The restrictions as entries of the state file.
 pub(super) fn to_save(restrictions: &Restrictions) -> Vec<KeptPolicy> {
     let keep = |(name, of): (&String, &Arc<Restriction>)| KeptPolicy {
         attachment: name.clone(),

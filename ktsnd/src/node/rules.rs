@@ -21,7 +21,7 @@ impl Node {
     }
 }
 
-/// Those of now.
+/// The rules that hinder the attachment now, for the control API.
 pub(super) fn messages(attached: &Attached) -> Vec<v1::RuleState> {
     let all = attached.rules.iter().flat_map(|news| news.hindrances.iter());
     all.take(SHOWN).map(message).collect()

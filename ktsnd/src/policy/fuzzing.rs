@@ -10,9 +10,9 @@ use super::{Hindrance, Prefixes, Rule, hindrances, of_iptables, of_nft};
 /// A rule that names addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Where datagrams come from; empty: anywhere.
+    /// Source prefixes; empty: any source.
     pub sources: Vec<IpPrefix>,
-    /// Where they go; empty: anywhere.
+    /// Destination prefixes; empty: any destination.
     pub destinations: Vec<IpPrefix>,
 }
 

@@ -122,7 +122,7 @@ fn unread(said: &[Said]) -> Option<Unread> {
 }
 
 impl Tool {
-    /// What it prints.
+    /// Runs the tool and reads what it prints.
     fn ask(&self, limit: Duration) -> (Said, Vec<Rule>) {
         if self.older_tables.is_some_and(|tables| !is_named(tables)) {
             return (Said::Nothing, Vec::new());

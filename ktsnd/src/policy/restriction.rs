@@ -21,7 +21,7 @@ pub struct Restriction {
 }
 
 impl Restriction {
-    /// Whether it forbids anything.
+    /// True if the restriction forbids anything.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.egress.is_some() || self.is_ingress_blocked

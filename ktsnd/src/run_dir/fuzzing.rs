@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::State;
 use super::state::{read_state, write_state};
 
-/// What came of reading a state file.
+/// The result of reading a state file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateRead {
-    /// What is taken up.
+    /// The state that a daemon restores.
     pub state: State,
     /// The file as it is written next; `None`: it could not be.
     pub written: Option<Vec<u8>>,

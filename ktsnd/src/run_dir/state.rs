@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{AttachmentConfig, Ethernet, PeerConfig};
 
-/// What is taken up again after a restart.
+/// The state that a daemon restores after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Attachments that came by the control API.
@@ -21,7 +21,7 @@ pub struct State {
     pub peers: Vec<KeptPeers>,
     /// What network policies leave of attachments' uplink egress and ingress fast path, where that is not everything.
     pub policies: Vec<KeptPolicy>,
-    /// What this ktsnd does not understand.
+    /// Entries that this ktsnd does not understand.
     pub foreign: Foreign,
 }
 

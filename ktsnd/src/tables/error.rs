@@ -20,7 +20,7 @@ pub enum TablesError {
     /// The kernel does not talk to us.
     #[error("netlink {what}: {source}")]
     Netlink {
-        /// What was being asked.
+        /// The question to the kernel.
         what: &'static str,
         /// What went wrong.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum TablesError {
         field: &'static str,
         /// The name.
         device: String,
-        /// Where it was looked for.
+        /// The namespace in which ktsnd looked for it.
         place: String,
     },
     /// The interface has an attachment already.

@@ -29,7 +29,7 @@ const COALESCE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often neighbours without confirmation are probed.
 const PROBE: Duration = Duration::from_secs(5);
-/// When to try again what the kernel refused.
+/// The span after which a refused request to the kernel is made again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Commands that wait at most.

@@ -9,7 +9,7 @@ use super::overlay::state::OverlayState;
 use crate::config::Given;
 use crate::policy::Hindrance;
 
-/// What is known once an attachment was added.
+/// The facts about an attachment that was just added.
 #[derive(Clone, Debug)]
 pub struct Added {
     /// Tables that contain it.
@@ -52,7 +52,7 @@ pub struct RulesNews {
     pub revision: u64,
 }
 
-/// What happens by itself.
+/// A change that no request caused.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// New tables, generation one higher than before.

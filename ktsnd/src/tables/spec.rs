@@ -13,7 +13,7 @@ use crate::policy::Restriction;
 pub struct AttachmentSpec {
     /// The attachment as it was configured.
     pub attachment: Arc<Attachment>,
-    /// Its place in the tables.
+    /// The attachment's index in the tables.
     pub index: AttachmentIndex,
     /// The pod's interface by the name that it has now.
     pub interface: String,
@@ -25,7 +25,7 @@ pub struct AttachmentSpec {
     pub uplink_port: PortIndex,
     /// The addresses that are given to it.
     pub addresses: Given,
-    /// What network policies allow of its direct paths.
+    /// What network policies leave of uplink egress and the ingress fast path.
     pub restriction: Arc<Restriction>,
 }
 

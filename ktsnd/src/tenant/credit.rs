@@ -11,7 +11,7 @@ const MAX: Duration = Duration::from_millis(200);
 /// What it gets back: one part of the elapsed time in this many.
 const SHARE: u32 = 5;
 
-/// What one namespace has left.
+/// The credit that one namespace has left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credit {
     /// May be below zero: a job is never cut short.

@@ -66,7 +66,7 @@ pub(super) struct Target {
     has_keys: bool,
 }
 
-/// What a socket sends.
+/// The kind of datagrams that a socket sends.
 #[derive(Clone, Copy, Debug)]
 enum Family {
     /// AF_INET.

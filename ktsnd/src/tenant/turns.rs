@@ -40,7 +40,7 @@ impl Turns {
         Some((netns_cookie, number?))
     }
 
-    /// What a namespace has used lately.
+    /// The time that a namespace has used lately.
     pub(super) fn spent(&self, netns_cookie: u64) -> Duration {
         self.spent.get(&netns_cookie).copied().unwrap_or_default()
     }

@@ -37,7 +37,7 @@ enum SendCalls {
 /// Time every sendmsg with a transmit time: a process of the experiment `micro`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SendCostArgs {
-    /// Where to.
+    /// The receiver's address.
     destination: SocketAddr,
     /// Which calls.
     #[arg(long, value_enum, default_value = "timed")]

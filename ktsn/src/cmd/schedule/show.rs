@@ -12,7 +12,7 @@ use ktsn_schedule::draw::{self, Paint};
 use super::Input;
 use crate::output;
 
-/// Where the width is unknown.
+/// The width if the terminal's is unknown.
 const COLUMNS_DEFAULT: usize = 100;
 /// Wider drawings show no more.
 const COLUMNS_MAX: usize = 240;

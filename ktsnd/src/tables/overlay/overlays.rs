@@ -19,12 +19,12 @@ use crate::tables::kernel::xfrm::Policies;
 use crate::tables::news::{Event, OverlayNews};
 use crate::tables::spec::AttachmentSpec;
 
-/// Whose peers.
+/// The attachments that a list of peers is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeersOf {
-    /// Those of one attachment.
+    /// The peers that were given to one attachment.
     Attachment(AttachmentIndex),
-    /// Those of every attachment whose overlay has this network identifier.
+    /// The peers that were given to every attachment with this network identifier.
     Vni(u32),
 }
 
@@ -181,7 +181,7 @@ fn lines(
     lines
 }
 
-/// What is left to the kernel, in one line.
+/// One line about the peers that are left to the kernel.
 fn left(state: &OverlayState) -> Option<String> {
     let mut left = state.peers.iter().filter_map(|peer| peer.left.as_ref());
     let first = left.next()?;

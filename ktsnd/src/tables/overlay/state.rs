@@ -36,7 +36,7 @@ pub struct OverlayState {
     pub fault: Option<String>,
     /// One for each prefix.
     pub peers: Vec<PeerState>,
-    /// What contradicts, and who won.
+    /// The conflicts between sources, each with the winner.
     pub conflicts: Vec<String>,
 }
 
