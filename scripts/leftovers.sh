@@ -51,4 +51,4 @@ chmod 755 "$TMPDIR" # programs without rights use it, too
 trap 'leftovers >&2; rm -rf --one-file-system "$TMPDIR"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-leftovers >&2 || true # of runs before this one: nobody's fault here
+leftovers >&2 || true # of runs before this one

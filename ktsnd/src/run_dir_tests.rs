@@ -64,7 +64,7 @@ fn state_survives_and_damage_is_set_aside() {
     }
 }
 
-/// A network as tsn-cni attaches it: what nobody gave is not written, and a file that says `null` is read as before.
+/// A network as tsn-cni attaches it: fields that were not given are not written, and a file that says `null` is read as before.
 #[test]
 fn two_hundred_attachments_are_written_without_what_is_default() {
     let dir = tempfile::tempdir().unwrap();

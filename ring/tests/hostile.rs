@@ -339,7 +339,7 @@ fn every_fault_of_a_slot_has_a_name() {
     for (field, mask, value, fault) in faults {
         let layout = Layout::new(4, 512, 2, 1).expect("a valid layout");
         let (mut consumer, memfd) = Consumer::create(layout).expect("a region");
-        support::register(&mut consumer, 1); // stream 1 exists, but nobody registered it
+        support::register(&mut consumer, 1); // stream 1 exists, but is not registered
         let client = ClientMapping::open(&memfd).expect("a mapping");
         let producer = client.producer();
         let claim = producer.claim().expect("a slot");

@@ -92,7 +92,7 @@ impl Case {
         steps
     }
 
-    /// The letters that nobody hears when the daemon is killed at the pause.
+    /// The letters that do not arrive when the daemon is killed at the pause.
     pub(crate) fn absent_letters(&self) -> String {
         if let Some(letters) = &self.absent {
             return letters.clone();

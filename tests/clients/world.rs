@@ -18,7 +18,7 @@ use crate::cases::PORT;
 
 /// How long a program may take.
 const PROGRAM_MAX: Duration = Duration::from_secs(30);
-/// How long the listener waits for something that must come, and where nobody knows how much that is.
+/// How long the listener waits for something that must come, and where that has no known length.
 const ARRIVAL_MAX: Duration = Duration::from_secs(20);
 const OPEN_MAX: Duration = Duration::from_millis(1500);
 /// How long it then waits for what must not come.
@@ -79,7 +79,7 @@ impl World {
     /// Sets it up; `listener` is the steps program.
     pub(crate) fn new(listener: &Path) -> Self {
         let bed = Bed::new();
-        // Refused datagrams are told each time, not once a second.
+        // Refused datagrams are logged each time, not once a second.
         for key in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
             bed.run(&format!("ip netns exec {} sysctl -qw {key}", bed.pod_b));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A worker that panics or hangs under the innocent stream. In: the fault, a debug build of ktsnd, which alone can be told to have
-//! it. Out: how soon the daemon is red, how soon it runs again after its restart, and frames that nobody has counted.
+//! A worker that panics or hangs under the innocent stream. In: the fault, a debug build of ktsnd, which alone can be made to have
+//! it. Out: how soon the daemon is red, how soon it runs again after its restart, and frames that are not counted.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ fn round(options: &Options, fault: &str) -> anyhow::Result<Round> {
 /// # Errors
 /// A round could not be carried through: the daemon never was red, or did not come back.
 pub(crate) fn case(options: &Options, fault: &str) -> anyhow::Result<Found> {
-    // The program outlives the daemon: of both gone, nobody can count.
+    // The program outlives the daemon: if both were gone, no process could count.
     let options = Options { frames: FRAMES, ..options.clone() };
     let rounds: Vec<Round> = (0..3).map(|_| round(&options, fault)).collect::<Result<_, _>>()?;
     let most = |what: fn(&Round) -> u128| rounds.iter().map(what).max().unwrap_or(0);

@@ -109,7 +109,7 @@ impl Options {
         Ok(options)
     }
 
-    /// A debug build of ktsnd, which can be told to fail.
+    /// A debug build of ktsnd, which can be made to fail.
     pub(crate) fn debug_ktsnd(&self) -> PathBuf {
         variable("DEBUG_KTSND").map_or_else(|| ktsn_tests::faults::daemon::binary().to_owned(), PathBuf::from)
     }

@@ -266,7 +266,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A talker that waits for room longer than this is told to end, then killed: what it has not sent is lost.
+/// A talker that waits for room longer than this gets a signal to end, then is killed: what it has not sent is lost.
 pub(crate) fn end_talker(talker: &mut Process, longest: Duration) -> anyhow::Result<()> {
     if talker.wait_any(longest + BEGIN)?.is_none() {
         talker.ask_to_end()?;

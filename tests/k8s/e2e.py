@@ -193,7 +193,7 @@ def main():
     except KeyboardInterrupt as stopped:
         print(f"e2e-k8s: stopped by {stopped}; everything that was set up is removed", file=sys.stderr)
         return 130
-    except Exception as error:  # pylint: disable=broad-except  # the cluster itself: told like every other check
+    except Exception as error:  # pylint: disable=broad-except  # the cluster itself: reported like every other check
         run.note("the cluster works", "failed", f"{type(error).__name__}: {error}")
         document = None
     print(f"e2e-k8s: {time.monotonic() - begun:.0f} s", flush=True)

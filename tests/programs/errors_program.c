@@ -418,7 +418,7 @@ static void stream(void) {
     printf("failed %d\nread %d\nlast %d\nwaits %d\n", failed, read, last, waits);
 }
 
-/* What a report costs: send, wait until it is told, read. */
+/* What a report costs: send, wait until it is there, read. */
 static void cost(void) {
     int fd = timed(), count = (int)key("count", 2000);
     struct entry entry;

@@ -134,7 +134,7 @@ static size_t headers(uint8_t *frame, enum kind kind)
 	// Protocol 253 (RFC 3692) from 10.244.0.5 to 10.244.0.6; 20 + 64 octets.
 	static const uint8_t packet[] = { 0x08, 0x00, 0x45, 0, 0, 84, 0, 0, 0x40, 0, 1, 253, 0, 0,
 					  10,   244,  0,    5, 10, 244, 0, 6 };
-	// From 10.244.0.99, which is nobody's; the ARP packet says that it is here.
+	// From 10.244.0.99, which no pod has; the ARP packet says that it is here.
 	static const uint8_t tag[] = { 0x81, 0x00, 0xa0, 0x07 };
 	static const uint8_t spoofed[] = { 0x08, 0x00, 0x45, 0, 0, 84, 0, 0, 0x40, 0, 1, 253, 0, 0,
 					   10,	 244,  0,    99, 10, 244, 0, 6 };

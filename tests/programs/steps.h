@@ -109,7 +109,7 @@ int local_port(int fd);
 int set_txtime(int fd, int clock);
 // A UDP socket with SO_TXTIME; ends the program if the kernel refuses.
 int timed_socket(int family, int clock);
-// From now on user and group are nobody's: no rights, no capabilities.
+// From now on user and group are those of `nobody`: no rights, no capabilities.
 void drop_rights(void);
 // sendmsg with one SCM_TXTIME; the result, or -errno. errno must not change on success: -1000 says that it did.
 long send_at(int fd, const void *name, socklen_t octets, const char *text, uint64_t at, int flags);

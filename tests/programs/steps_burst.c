@@ -228,7 +228,7 @@ static void faults(const struct step *step)
 	}
 }
 
-// The ring has 64 slots, and nobody takes.
+// The ring has 64 slots, and no daemon takes frames.
 static void burst_full(const struct step *)
 {
 	static struct parcel parcels[70];
@@ -278,7 +278,7 @@ static void burst_waits(const struct step *)
 	}
 }
 
-// What a frame of 64 octets costs in a burst of 64 while slots are free and nobody must be woken: the mean.
+// What a frame of 64 octets costs in a burst of 64 while slots are free and no thread must be woken: the mean.
 static void burst_cost(const struct step *)
 {
 	static struct parcel parcels[64];

@@ -45,7 +45,7 @@ static void full(const struct step *)
 	show("released", send_text(fd, "late"));
 }
 
-// What one send of 64 octets costs while slots are free and nobody must be woken: the mean.
+// What one send of 64 octets costs while slots are free and no thread must be woken: the mean.
 static void cost(const struct step *)
 {
 	uint64_t took = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a call waited for somebody, however long the machine took for it.
+// Whether a call waited for another thread or process, however long the machine took for it.
 #ifndef WAITED_H
 #define WAITED_H
 

@@ -160,7 +160,7 @@ class Soak:
         self._start_ktsnd()
 
     def kill_both(self):
-        """A program is killed while no ktsnd is there: nobody can count what it had queued."""
+        """A program is killed while no ktsnd is there: no process can count what it had queued."""
         self._kill_ktsnd()
         self._pause(0.5)
         self.kill_program()

@@ -45,7 +45,7 @@ class Region:
         return struct.unpack_from("<I", self.memory, STATE_AT)[0] == 0
 
     def kept(self):
-        """Slots that are not free: nobody gave them back."""
+        """Slots that are not free: they were not given back."""
         free = int.from_bytes(self.memory[FREE_AT:FREE_AT + FREE_OCTETS], "little").bit_count()
         return struct.unpack_from("<I", self.memory, SLOTS_COUNT_AT)[0] - free
 

@@ -47,7 +47,7 @@ class Case(unittest.TestCase):
         self.write(life, 0, 0, 0)
 
     def write(self, life, absent, published, kept):
-        """The counters of a region, and slots that nobody gave back."""
+        """The counters of a region, and slots that were not given back."""
         with (pathlib.Path(self.directory.name) / f"region{life}").open("r+b") as file:
             for at, form, value in ((SLOTS_COUNT_AT, "<I", SLOTS), (COUNTERS_AT + 8 * DAEMON_ABSENT, "<Q", absent),
                                     (COUNTERS_AT + 8 * PUBLISHED, "<Q", published), (FREE_AT, "<Q", (1 << SLOTS - kept) - 1)):

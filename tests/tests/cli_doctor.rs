@@ -199,7 +199,7 @@ fn the_lead_that_capture_needs_is_measured() {
     let output = run(&["doctor", "--capture", "--json"]);
     let findings = findings(&output);
     let lead = named(&findings, "capture_lead");
-    // A busy machine may make a frame late, which is told; but it is measured.
+    // A busy machine may make a frame late, which is reported; but it is measured.
     let value = lead["value"].as_str().unwrap();
     assert!(value.contains("p99") && value.contains("(1000 frames)"), "{lead}");
     assert!(lead["meaning"].as_str().unwrap().contains("error reports"), "{lead}");

@@ -75,7 +75,7 @@ fn the_environment_names_library_directory_and_policy() {
     let output = run(&["run", "--emulate-hwtstamp", "printenv", "KTSN_EMULATE_HWTSTAMP"]);
     assert_eq!(out(&output), "1\n", "{}", err(&output));
     assert_eq!(run(&["run", "printenv", "KTSN_EMULATE_HWTSTAMP"]).status.code(), Some(1));
-    // A policy that nobody gave on the command line stays as it was.
+    // A policy that is not on the command line stays as it was.
     let output =
         ktsn().args(["run", "printenv", "KTSN_POLICY"]).env("KTSN_POLICY", "strict").output().unwrap();
     assert_eq!(out(&output), "strict\n");

@@ -269,7 +269,7 @@ fn a_schedule_that_cannot_be_kept_is_refused() {
     assert_eq!(daemon.gates()["name"], "two windows");
 }
 
-/// A link that is negotiated anew keeps its device: guard bands must follow its speed.
+/// A link that is negotiated again keeps its device: guard bands must follow its speed.
 #[test]
 fn a_link_with_another_speed_is_noticed() {
     let dir = tempfile::tempdir().unwrap();

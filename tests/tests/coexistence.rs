@@ -144,7 +144,7 @@ fn timed_streams_by_two_uplinks_beside_best_effort_traffic_of_the_same_pod() {
     came(&first, &other, 1);
     came(&other, &first, 2);
     came(&first, &other, 3);
-    // What went to pod B is there, once and in order; what the second network's pod would get is nobody's here.
+    // What went to pod B is there, once and in order; what the second network's pod would get is not checked here.
     for sender in [1, 3] {
         let numbers: Vec<u64> = pod.wait(sender, COUNT as usize, SOON).iter().map(|a| a.sequence).collect();
         assert_eq!(numbers, (0..COUNT).collect::<Vec<_>>(), "sender {sender} in the pod");

@@ -42,7 +42,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let bed = Bed::new();
-        // The first datagram to a neighbour that nobody knows waits in the kernel, and is dropped here by name.
+        // The first datagram to an unknown neighbour waits in the kernel, and is dropped here by name.
         for to in [POD_Q, POD_Q6] {
             bed.run(&format!(
                 "ip -n {} neigh replace {to} lladdr $(ip -n {} -br link show eth0 | awk '{{print $3}}') dev eth0 nud permanent",
@@ -294,7 +294,7 @@ fn late_readers_find_all_in_order() {
     }
 }
 
-/// 2,000 frames whose stamps nobody reads: all leave.
+/// 2,000 frames with stamps that the program never reads: all leave.
 #[test]
 fn who_never_reads_goes_on_sending() {
     let world = World::new();

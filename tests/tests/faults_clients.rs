@@ -32,7 +32,7 @@ fn looked_at(daemon: &Daemon, whose: impl Fn(u32) -> bool, count: usize, mut mea
         assert!(began.elapsed() < SOON, "{ready} of {count} programs");
         (0..100).for_each(|_| meanwhile());
     }
-    // What a worker is told is done in turn.
+    // A worker carries out its commands in turn.
     assert!(!daemon.control().gates().expect("the worker answers").is_empty());
 }
 
@@ -61,7 +61,7 @@ fn begin_with(bed: &Bed, attachment: &Attachment) -> (Daemon, Tap, usize) {
     (daemon, tap, descriptors)
 }
 
-/// A client of another ring ABI is told which one is spoken here.
+/// A client of another ring ABI gets the versions that the daemon speaks.
 #[test]
 fn another_ring_version() {
     let bed = Bed::new();
@@ -81,7 +81,7 @@ fn another_ring_version() {
     raw.send(Hello { abi_min: 9, abi_max: 1, interface_index: 0 }.encode().as_slice(), &[socket.as_fd()])
         .expect("send");
     assert!(raw.is_ended());
-    // A socket of a namespace that nobody attached.
+    // A socket of a namespace without an attachment.
     let raw = Raw::connect(daemon.run_dir()).expect("connection");
     assert_eq!(raw.hello(&bed.pod_q, (ABI, ABI)).0.status, HelloStatus::NotAttached);
     drop(raw);
@@ -157,7 +157,7 @@ fn garbage() {
     serves_on(&daemon, &bed, &tap, descriptors);
 }
 
-/// A client that never reads what it is told, and registers again and again.
+/// A client that never reads the daemon's answers, and registers again and again.
 #[test]
 fn a_client_that_never_reads() {
     let bed = Bed::new();
@@ -198,7 +198,7 @@ fn a_client_that_never_reads() {
     serves_on(&daemon, &bed, &tap, descriptors);
 }
 
-/// Doorbells as fast as a process can: muted, counted, and nobody else notices.
+/// Doorbells as fast as a process can: muted, counted, and no other client notices.
 #[test]
 fn a_flood_of_doorbells() {
     let bed = Bed::new();

@@ -183,7 +183,7 @@ fn a_restart_without_the_namespace() {
     assert!(warnings.iter().any(|w| w.contains("pod-q")), "{warnings:?}");
 }
 
-/// A damaged state file is set aside and told; the daemon serves.
+/// A damaged state file is set aside and logged; the daemon serves.
 #[test]
 fn a_damaged_state_file() {
     let bed = Bed::new();
@@ -200,7 +200,7 @@ fn a_damaged_state_file() {
     assert!(daemon.run_dir().join("state.json.damaged").exists());
 }
 
-/// Back from a newer ktsnd: what this one understands is attached, the rest is told, kept as it is, and can be detached.
+/// Back from a newer ktsnd: what this one understands is attached, the rest is logged, kept as it is, and can be detached.
 #[test]
 fn the_state_file_of_a_newer_ktsnd() {
     let bed = Bed::new();

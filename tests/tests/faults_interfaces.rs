@@ -192,7 +192,7 @@ fn what_a_killed_daemon_took_along_is_counted_at_its_own_attachment() {
     for (name, came) in [(NAME, first.of(1).len()), ("net1", second.of(2).len())] {
         let absent = reason(&daemon.control().counters(name).dropped, "daemon_absent");
         let lost = 3000 - came as u64;
-        // Of the frame that it was just handing over nobody knows.
+        // The fate of the frame that it was just handing over is unknown.
         assert!(lost > 0 && (lost..=lost + 1).contains(&absent), "{name}: {absent} counted, {lost} lost");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An overlay whose peers nobody wrote down: learnt from Flannel's device, kept current while frames leave, and what
+//! An overlay without configured peers: learnt from Flannel's device, kept current while frames leave, and what
 //! happens when something of it is missing.
 
 use std::time::Duration;
@@ -262,7 +262,7 @@ fn peers_by_the_control_api() {
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=5");
     assert_eq!(tap.wait(1, 5, SOON).len(), 5, "{}", daemon.log());
 
-    // Another claim, by the attachment's own list: told, and the winner is the same after a restart.
+    // Another claim, by the attachment's own list: reported, and the winner is the same after a restart.
     let wrong = peer(PODS_B, "192.168.50.9", "02:00:00:00:01:09");
     daemon.control().set_peers(attachment(), vec![wrong]).expect("peers");
     let told = overlay(&daemon);
@@ -341,7 +341,7 @@ bridge -n {host} fdb add 02:00:00:00:07:0{m} dev vx7 dst 192.168.50.{m} self
         assert_eq!(pod.wait(sender, 20, SOON).len(), 20, "{to}");
     }
     assert_eq!(daemon.control().counters(NAME).sent, 40);
-    // The station is nobody's any more: what goes to it is flooded, and arrives all the same.
+    // No peer has the station any more: what goes to it is flooded, and arrives all the same.
     bed.run(&format!("bridge -n {} fdb del 02:00:00:00:07:02 dev vx7 dst 192.168.50.2 self", bed.host_a));
     std::thread::sleep(Duration::from_millis(300));
     talk(&daemon, &bed.pod_a, "10.77.0.2", 3, "count=20 clock=1");

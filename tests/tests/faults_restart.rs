@@ -46,7 +46,7 @@ fn killed_and_started_again() {
     let counters = daemon.control().counters(NAME);
     let absent = reason(&counters.dropped, "daemon_absent");
     let lost = 5000 - arrived.len() as u64;
-    // Of the frame that it was just handing over nobody knows.
+    // The fate of the frame that it was just handing over is unknown.
     assert!(
         lost > 0 && (lost..=lost + 1).contains(&absent),
         "daemon_absent {absent}, {lost} lost: {counters:?}"

@@ -19,7 +19,7 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     let nft = |text: &str| bed.run(&format!("ip netns exec {} nft '{text}'", bed.host_a));
     nft("add table inet rules");
     nft("add chain inet rules forward { type filter hook forward priority 0; }");
-    // Another pod's rule, and a service's address: nobody's will about pod A.
+    // Another pod's rule, and a service's address: not about pod A.
     nft("add rule inet rules forward ip saddr 10.244.0.77 drop");
     nft("add rule inet rules forward ip daddr 10.96.0.10 counter reject");
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
@@ -295,7 +295,7 @@ fn a_rule_of_iptables_that_comes_later_makes_what_it_names_the_kernels() {
     a_rule_is_followed(&bed, &format!("iptables -A {rule}"), &format!("iptables -D {rule}"));
 }
 
-/// The older iptables notifies nobody: it is looked at every few seconds while it has tables.
+/// The older iptables sends no notification: it is read every few seconds while it has tables.
 #[test]
 fn a_rule_of_the_older_iptables_that_comes_later_makes_what_it_names_the_kernels() {
     let bed = Bed::new();

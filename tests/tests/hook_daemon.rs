@@ -97,7 +97,7 @@ fn a_daemon_that_cuts_off_is_asked_again() {
     assert_eq!((events.cut_off, events.clients), (2, 1));
 }
 
-/// A stream that the daemon does not serve: the kernel sends, under `strict` nobody does.
+/// A stream that the daemon does not serve: the kernel sends, under `strict` the send fails.
 #[test]
 fn a_socket_of_another_namespace() {
     let run_dir = hook::open_directory();

@@ -75,7 +75,7 @@ fn without_a_way_in_everything_is_the_kernels_until_there_is_one() {
     eventually("taking again", SOON, || counted(&receiving).idle.is_empty().then_some(()));
 }
 
-/// Frames that nobody but an attacker sends: counted, none reaches the pod, and the right ones go on.
+/// Frames that only an attacker sends: counted, none reaches the pod, and the right ones go on.
 #[test]
 fn malformed_frames_are_counted_and_go_nowhere() {
     let bed = Bed::new();
@@ -111,7 +111,7 @@ fn malformed_frames_are_counted_and_go_nowhere() {
         (3, 1),
         "{counters:?}"
     );
-    // No VXLAN at all: nobody's, so not counted; it hurts nobody either.
+    // No VXLAN at all: it concerns no attachment, is not counted, and does no harm.
     send(&changed(&|frame| frame[14 + 20 + 8] = 0));
     send(&changed(&|frame| frame.truncate(inner - 3)));
     talk(&sending, &bed.pod_a, POD_B, 2, "count=50 lead_us=100000");
@@ -120,7 +120,7 @@ fn malformed_frames_are_counted_and_go_nowhere() {
     assert_eq!((counted(&receiving).taken, counted(&receiving).failed), (51, 0));
 }
 
-/// The second pod comes to have the first one's MAC address: nobody's, told, and mended.
+/// The second pod comes to have the first one's MAC address: neither gets its frames, the status warns, and it is mended.
 #[test]
 fn a_mac_address_that_two_pods_come_to_have_is_nobodys() {
     let bed = Bed::new();

@@ -127,11 +127,11 @@ fn two_nodes_that_claim_one_pods_address() {
     };
     daemon.control().set_peers(attachment(), vec![claim()]).expect("peers");
     traffic.goes_to(3);
-    // Prefixes of two lengths are no conflict; that both ends have one MAC address is told, and each is served.
+    // Prefixes of two lengths are no conflict; that both ends have one MAC address is reported, and each is served.
     let same_mac = conflicts();
     let is_mac = |told: &String| told.starts_with("02:00:00:00:01:02 is at");
     assert!(!same_mac.is_empty() && same_mac.iter().all(is_mac), "{same_mac:?}");
-    // The kernel learns that the same pod is behind the first node: told, and the control API's word holds.
+    // The kernel learns that the same pod is behind the first node: reported, and the control API's peer stays in force.
     bed.run(&format!("ip -n {a} route add {POD_B}/32 via 10.244.1.0 dev flannel.1 onlink"));
     eventually("a conflict", SOON, || {
         conflicts().iter().any(|told| told.contains(&format!("{POD_B}/32 is claimed by"))).then_some(())

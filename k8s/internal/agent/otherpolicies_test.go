@@ -173,7 +173,7 @@ func (b *bench) withKinds(policies ...runtime.Object) (letThrough func(), client
 	return sync.OnceFunc(cancel), client
 }
 
-// What an agent before this one told ktsnd may be about policies of other kinds: until these are read, nothing is loosened.
+// Restrictions that an agent before this one sent to ktsnd may be about policies of other kinds: until these are read, nothing is loosened.
 func TestARestartLoosensNothing(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
 	closed := &nodeapi.AttachmentPolicy{Attachment: "c-talker/net1", EgressRestricted: true, IngressBlocked: true, Reason: "CiliumNetworkPolicy l7"}

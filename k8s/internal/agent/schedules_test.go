@@ -345,7 +345,7 @@ func TestAControllerMayDieAnywhere(t *testing.T) {
 			w.edit()
 			w.until(phase)
 			for end := w.now.Add(away); w.now.Before(end); w.now = w.now.Add(100 * time.Millisecond) {
-				w.agents() // nobody decides
+				w.agents() // there is no controller to decide
 			}
 			w.until(v1alpha1.PhaseApplied)
 			w.run(time.Second)
@@ -459,7 +459,7 @@ func TestTheOlderOfTwoForOnePortWins(t *testing.T) {
 
 func TestClocksThatDifferAreRefused(t *testing.T) {
 	w := newWorld(t, "a", "b")
-	w.daemons["b"].offset = 0 // nobody told its kernel the TAI offset
+	w.daemons["b"].offset = 0 // its kernel does not have the TAI offset
 	w.until(v1alpha1.PhaseRejected)
 	if rejected := w.schedules[0].Status.Rejected; rejected.Reason != rollout.ReasonClock || !strings.Contains(rejected.Message, "37s") {
 		t.Errorf("%+v", rejected)

@@ -63,7 +63,7 @@ impl Given {
         list.iter().enumerate().map(entry).collect::<Checked<Vec<IpPrefix>>>().map(Self::These)
     }
 
-    /// What an interface with these addresses is given that nobody named any for.
+    /// The given addresses of an attachment without `addresses`: those that its interface has.
     #[must_use]
     pub fn found(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let is_plain = |address: &IpAddr| *address == address.to_canonical();

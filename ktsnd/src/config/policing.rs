@@ -66,7 +66,7 @@ impl Policing {
         self.ports.is_empty() || self.ports.iter().any(|port| port == device)
     }
 
-    /// The table by which frames of one attachment are told apart.
+    /// The table by which frames of one attachment are assigned to streams.
     ///
     /// # Errors
     /// [`PolicingFault`]; never for a table that was checked.

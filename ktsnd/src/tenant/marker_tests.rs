@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Markers on real sockets of this kernel: each leaves one readable entry, nobody receives it, and no option changes.
+//! Markers on real sockets of this kernel: each leaves one readable entry, no program receives it, and no option changes.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -130,7 +130,7 @@ fn a_datagram_in_the_making_stays_the_programs() {
     }
 }
 
-/// A frame too short for the tag that its type promises is nobody's: the kernel looks for the tag before it shows a frame
+/// A frame too short for the tag that its type promises reaches no program: the kernel looks for the tag before it shows a frame
 /// to any packet socket, also to one that hears every interface.
 #[test]
 fn every_kind_of_packet_socket_can_be_marked() {

@@ -97,7 +97,7 @@ pub(super) fn is_v6_only(fd: impl AsFd) -> bool {
 }
 
 /// Whether a UDP socket collects what is sent in one datagram (UDP_CORK), or may have begun one (MSG_MORE). Octets that have not
-/// left belong to such a datagram or to queued ones; the two cannot be told apart.
+/// left belong to such a datagram or to queued ones; the two cannot be distinguished.
 pub(super) fn is_corked(fd: impl AsFd) -> bool {
     let mut waiting: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int to `waiting`, which lives until after the call.

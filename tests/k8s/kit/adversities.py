@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an administrator or a machine gets wrong: a full disk, one prefix for two nodes, a range that is somebody else's.
+"""What an administrator or a machine gets wrong: a full disk, one prefix for two nodes, a range that is used elsewhere.
 
 In: a cluster with KTSN and the experiment's pods. Out: one case each: it is told in clear words, or healed.
 """

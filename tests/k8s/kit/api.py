@@ -69,7 +69,7 @@ class Api:
         return answer
 
     def text(self, path):
-        """What is no object; empty: nobody answers."""
+        """An answer that is no object; empty: there is no answer."""
         connection = Connection(self.path)
         try:
             connection.request("GET", path)

@@ -74,7 +74,7 @@ class Cluster:
         self.control = Space("control", "control", self.directory / "control", self.name, self.path)
         for line in ("link add switch type bridge", f"addr add {self.control_address}/24 dev switch", "link set switch up"):
             self.control.ip(line)
-        # A switch asks no packet filter; Linux's bridge does unless it is told not to, and every path would be slower by it.
+        # A switch asks no packet filter; Linux's bridge does unless that is switched off, and every path would be slower by it.
         for family in ("ip", "ip6", "arp"):
             self.control.run("sh", "-c", f"f=/proc/sys/net/bridge/bridge-nf-call-{family}tables; [ ! -e $f ] || echo 0 >$f")
         self._start_store()

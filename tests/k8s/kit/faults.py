@@ -110,7 +110,7 @@ class Faults(Cases):
         self.cluster.wait_nodes(90)
         self.ktsn.wait_ready(120)
         self.reborn(120)
-        if self.cluster.api.get("Pod", "listener")["status"]["phase"] == "Failed":  # bare: nobody else makes it anew
+        if self.cluster.api.get("Pod", "listener")["status"]["phase"] == "Failed":  # bare: no controller makes it again
             self.gone("listener")
             self.cluster.api.apply(self.listener())
         self.ready(["listener"], 120)

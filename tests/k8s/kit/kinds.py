@@ -15,7 +15,7 @@ from .ktsn import addresses, network, workload
 from .space import until
 
 LIBRARY = "/usr/lib/ktsn/libktsn.so"
-UNHEARD = 7999  # nobody listens there
+UNHEARD = 7999  # no program listens there
 MONOTONIC, TAI = 1, 11
 # The agent waits a minute before it says that a program does not use its slot, and looks every quarter of one.
 TOLD_AFTER = 100
@@ -129,14 +129,14 @@ class Kinds(Cases):
             expect(self.attachment("slotless")["sent"] == 0, f"{self.attachment('slotless')}")
 
     def unserved_started(self):
-        """Pods with slots that nobody uses: static without capture, a pod on the host's network."""
+        """Pods with slots that no program uses: static without capture, a pod on the host's network."""
         self.unserved = self.leavings(self.node)
         self.cluster.api.apply(self.talker("static", clock=MONOTONIC, name="uncaptured"),
                                self.talker("jemalloc", None, MONOTONIC, name="hosted", host_network=True))
         self.ready(["uncaptured", "hosted"])
 
     def unserved_told(self):
-        """After a minute the agent has said why nobody uses them, in events."""
+        """After a minute the agent's events say why no program uses them."""
         expect(self.unserved, "unserved_started was not run")
         try:
             self.event("uncaptured", "static programs need", "capture", seconds=TOLD_AFTER)

@@ -152,7 +152,7 @@ def network(name="tsn", **fields):
 
 
 def workload(name, node=None, networks="tsn", resource=1, host_network=False, rights=(), **spec):
-    """A pod of the workload image that waits to be told what to run."""
+    """A pod of the workload image that waits for a command to run."""
     user = {"runAsUser": 0} if rights else {}
     container = {"name": "main", "image": "localhost/ktsn-workload:dev", "imagePullPolicy": "Never",
                  "command": ["/bin/busybox", "sh", "-c", ENDLESS],
@@ -168,7 +168,7 @@ def workload(name, node=None, networks="tsn", resource=1, host_network=False, ri
 
 
 def deployment(name, node):
-    """One such pod that is made anew when it is lost."""
+    """One such pod that is made again when it is lost."""
     pod = workload(name, node)
     pod["metadata"]["labels"] = {"test": "e2e", "app": name}
     pod["spec"]["terminationGracePeriodSeconds"] = 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registrar under a fuzz target: one thread, a clock that stands still unless it is moved, helpers that answer when they
-//! are told to, and a worker that gives clients back when it is told to.
+//! The registrar under a fuzz target: one thread, a clock that stands still unless it is moved, helpers that answer when the
+//! target lets them, and a worker that gives clients back when the target lets it.
 //!
 //! In: what programs, helpers, worker and control thread do, one step at a time. Out: what the registrar made of it. Sockets and
 //! regions are the kernel's own, as what is passed on them is what is tried; nothing of them outlives the driver.

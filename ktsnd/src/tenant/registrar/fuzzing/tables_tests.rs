@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables that change while clients have all their streams: what a turn does is bounded, and all is told in the end.
+//! Tables that change while clients have all their streams: what a turn does is bounded, and each change is reported in the end.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn with_streams(driver: &mut Driver, pid: u32) -> Peer {
     peer
 }
 
-/// How often each stream was told of.
+/// How often each stream was reported.
 fn registered(driver: &mut Driver) -> Vec<(u64, u32)> {
     let told = driver.commands();
     let of =
