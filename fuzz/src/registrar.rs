@@ -6,6 +6,7 @@
 //! connection is closed; then, as all programs go, nothing is left.
 
 mod audit;
+mod client;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use ktsn_ring::control::{self, Hello, HelloStatus, Message};
 use ktsn_ring::layout::ABI;
 use ktsnd::fuzzing::registrar::{Counted, Driver, Limits, Namespace, Passed, Peer};
 
-use audit::Client;
+use client::Client;
 
 /// Steps of one input at most.
 const STEPS_MAX: usize = 300;

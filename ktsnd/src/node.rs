@@ -18,6 +18,7 @@ mod margins;
 mod network_policy;
 mod peers;
 mod policing;
+mod request;
 mod restore;
 mod rules;
 mod schedule;
@@ -28,7 +29,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ktsn_port::AnyPort;
-use ktsn_proto::v1;
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 use ktsn_time::Nanos;
 use tokio::sync::{mpsc, oneshot};
@@ -41,11 +41,11 @@ use crate::limits;
 use crate::margins::MarginCache;
 use crate::run_dir::{Foreign, KeptAttachment, KeptSchedule, RunDir, State};
 use crate::stats::{AttachmentStats, PortStats, StreamFilterStats};
-use crate::tables::{self, OverlayNews, Restriction, RulesNews};
+use crate::tables::{self, OverlayNews, RulesNews};
 use crate::tenant::{Directory, Registrar};
-use crate::worker::{Command, Returned};
-pub(crate) use mailbox::{EventSender, Mailbox};
-use schedule::{GateAnswer, States};
+use crate::worker::{Command, GateView, Returned};
+pub(crate) use mailbox::{Event, EventSender, Mailbox};
+pub use request::{NodeError, NodeRequest};
 use worker_thread::WorkerThread;
 
 /// How often it is seen whether a link has another speed now.
@@ -53,72 +53,6 @@ const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Period at which the programs of the ingress fast path are checked for being in place.
 const INGRESS_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
-
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// Another attachment has this name.
-    #[error("attachment.name: {0:?} is attached with other contents; detach it first")]
-    Exists(String),
-    /// No such port.
-    #[error("port: {device:?}: no such port; ktsnd has: {known}")]
-    UnknownPort {
-        /// What was asked for.
-        device: String,
-        /// What there is.
-        known: String,
-    },
-    /// A value that cannot be.
-    #[error("{0}")]
-    Invalid(String),
-    /// No such attachment.
-    #[error("name: {0:?}: no such attachment")]
-    Unknown(String),
-    /// A bound is reached.
-    #[error("{0}")]
-    Full(String),
-    /// Something outside is not as it must be.
-    #[error("{0}")]
-    Precondition(String),
-    /// Our own fault.
-    #[error("{0}")]
-    Internal(String),
-}
-
-/// A request of the control API to the node.
-#[derive(Debug)]
-pub enum NodeRequest {
-    /// Attach, or (true) only check; answers whether it was attached already.
-    Attach(Box<Attachment>, bool, oneshot::Sender<Result<bool, NodeError>>),
-    /// Detach by name.
-    Detach(String, oneshot::Sender<Result<(), NodeError>>),
-    /// Set overlay peers.
-    SetPeers(PeersTarget, Vec<VxlanPeer>, oneshot::Sender<Result<(), NodeError>>),
-    /// The overlay peers of an attachment.
-    GetPeers(String, oneshot::Sender<Result<Vec<v1::PeerState>, NodeError>>),
-    /// What network policies leave of attachments' uplink egress and ingress fast path, by name; answers names of no attachment.
-    SetPolicies(Vec<(String, Restriction)>, oneshot::Sender<Result<Vec<String>, NodeError>>),
-    /// Everything there is.
-    List(oneshot::Sender<v1::ListReply>),
-    /// Counters, of one attachment or (empty) of all.
-    Statistics(String, oneshot::Sender<Result<v1::StatisticsReply, NodeError>>),
-    /// Set the gates of a port; `None`: as the configuration has it; true: only check.
-    ApplySchedule(String, Option<Box<Schedule>>, bool, oneshot::Sender<States>),
-    /// Gates of one port or (empty) of all.
-    GetSchedule(String, oneshot::Sender<States>),
-    /// Health.
-    Health(oneshot::Sender<v1::HealthReply>),
-}
-
-/// An event that no request caused.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Tables(tables::Event),
-    /// The clock went from good to not good or back.
-    Clock,
-    /// From the worker with this number: another one may serve its uplink by now.
-    Worker(u64, Returned<AnyPort>),
-}
 
 struct Attached {
     attachment: Attachment,
@@ -195,7 +129,7 @@ pub struct Node {
     /// True when the last restrictions are not in the state file because it could not be written.
     must_save_policies: bool,
     /// Requests about gates that workers have not answered yet, by number.
-    gate_requests: BTreeMap<u64, oneshot::Sender<GateAnswer>>,
+    gate_requests: BTreeMap<u64, oneshot::Sender<Box<GateView>>>,
     /// The number of requests about gates so far. It is the last request's number.
     gate_requests_count: u64,
     /// The spin margins that workers learnt on this machine. `None` until the daemon has set the directory of their file.

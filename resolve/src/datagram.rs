@@ -10,7 +10,7 @@ use ktsn_model::DropReason;
 use ktsn_wire::template::{Ends, Outer};
 use ktsn_wire::{DsField, MacAddress, Network, TemplateRepr};
 
-use crate::answer::{Egress, Flow, NO_ROUTE, NextHop, Refusal, Replica, Side, needs_scope};
+use crate::flow::{Egress, Flow, NO_ROUTE, NextHop, Refusal, Replica, Side, needs_scope};
 use crate::link::{LinkTable, Via};
 use crate::overlay::{OuterDf, OuterDs, OuterTtl, Overlay, Peer, Station, Tunnel, VxlanRouted};
 use crate::source;

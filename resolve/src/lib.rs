@@ -26,6 +26,7 @@ mod datagram;
 mod delivery;
 mod destinations;
 mod error;
+mod flow;
 mod index;
 pub mod limits;
 mod link;
@@ -36,13 +37,11 @@ mod prefixes;
 mod source;
 mod table;
 
-pub use answer::{
-    Egress, Flow, NextHop, Refusal, Replica, Resolved, Side, next_replica, resolve, resolve_ahead,
-    resolve_replica,
-};
+pub use answer::{Resolved, next_replica, resolve, resolve_ahead, resolve_replica};
 pub use delivery::Delivery;
 pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
 pub use error::TableError;
+pub use flow::{Egress, Flow, NextHop, Refusal, Replica, Side};
 pub use link::{Link, LinkTable, Neighbour, PortIndex, Route, Via};
 pub use link_frame::{
     LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link, resolve_link_replica,

@@ -16,8 +16,8 @@ use ktsn_model::link_frame::{HEAD_OCTETS, HEADER_OCTETS, TAG_OCTETS};
 use ktsn_model::{DropReason, IpPrefix, LinkHead, LinkRules};
 use ktsn_wire::{EtherType, InnerMarks, MacAddress, Tci, TunnelTemplate, wire_octets};
 
-use crate::answer::{Egress, FORBIDDEN, NO_ROUTE, Refusal, Replica};
 use crate::datagram::{outer_around, place};
+use crate::flow::{Egress, FORBIDDEN, NO_ROUTE, Refusal, Replica};
 use crate::limits::{VXLAN_OVER_IPV4_OCTETS, VXLAN_OVER_IPV6_OCTETS};
 use crate::link::{PortIndex, Via};
 use crate::path::{Path, path_to};

@@ -6,6 +6,11 @@
 
 use ktsn_time::{Monotonic, Now, Tai};
 
+/// Nanoseconds in a microsecond.
+pub const US: u64 = 1_000;
+/// Nanoseconds in a millisecond.
+pub const MS: u64 = 1_000_000;
+
 /// What TAI does from an instant of MONOTONIC on.
 #[derive(Clone, Copy, Debug)]
 struct Course {

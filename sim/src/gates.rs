@@ -7,7 +7,7 @@
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
 use ktsn_time::{Nanos, Tai};
 
-use crate::plan::US;
+use crate::clocks::US;
 use crate::random::Random;
 
 /// One gate control list.

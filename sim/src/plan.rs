@@ -6,14 +6,11 @@
 
 use ktsn_ring::ClockId;
 
+pub use crate::clocks::{MS, US};
 use crate::event::Event;
 use crate::gates::Schedule;
 use crate::random::Random;
 
-/// Nanoseconds in a microsecond.
-pub const US: u64 = 1_000;
-/// Nanoseconds in a millisecond.
-pub const MS: u64 = 1_000_000;
 /// MONOTONIC at the start of every run.
 pub const BEGAN: u64 = 1_000_000 * MS;
 /// TAI at the start of every run: some day in 2026.

@@ -11,13 +11,28 @@ use std::rc::Weak;
 use ktsn_port::memory::{Completion, Memory};
 use ktsn_port::{Builder, Capabilities, Counters, Occupancy, Port, SendError, StageError, StageId};
 
-use crate::world::World;
+/// What lies behind the port.
+pub trait Behind {
+    /// The instant.
+    fn at(&self) -> u64;
+    /// Carrier.
+    fn is_up(&self) -> bool;
+    /// The worker found no buffer.
+    fn port_full(&mut self);
+    /// The worker built a frame.
+    fn staged(&mut self);
+    /// The worker commits a frame on a port of device number `device`: when its last bit leaves, or why it does not.
+    ///
+    /// # Errors
+    /// As the plan has it.
+    fn hand_over(&mut self, device: u32, frame: &[u8]) -> Result<u64, SendError>;
+}
 
 /// The port.
 #[derive(Debug)]
 pub struct LinkPort {
     memory: Memory,
-    world: Weak<RefCell<World>>,
+    world: Weak<RefCell<dyn Behind>>,
     /// Which device it was opened on.
     device: u32,
     /// When the buffers in flight come back.
@@ -30,15 +45,15 @@ impl LinkPort {
     /// # Panics
     /// When the plan's count of buffers is no power of two.
     #[must_use]
-    pub fn open(world: Weak<RefCell<World>>, device: u32, stages: u16) -> Self {
+    pub fn open(world: Weak<RefCell<dyn Behind>>, device: u32, stages: u16) -> Self {
         let mut memory = Memory::new(stages, 1_500).expect("a power of two");
         memory.set_completion(Completion::AtReap { at_most: 0 });
         Self { memory, world, device, in_flight: VecDeque::with_capacity(usize::from(stages)) }
     }
 
     /// Calls `act` with the world; a port that outlives it does nothing any more.
-    fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> Option<T> {
-        Some(act(&mut self.world.upgrade()?.borrow_mut()))
+    fn with<T>(&self, act: impl FnOnce(&mut dyn Behind) -> T) -> Option<T> {
+        Some(act(&mut *self.world.upgrade()?.borrow_mut()))
     }
 }
 
@@ -49,7 +64,7 @@ impl Port for LinkPort {
             if staged == Err(StageError::Full) {
                 world.port_full();
             }
-            world.work(world.plan.machine.stage);
+            world.staged();
         });
         staged
     }
@@ -60,11 +75,7 @@ impl Port for LinkPort {
 
     fn commit(&mut self, stage: StageId) -> Result<(), SendError> {
         let Some(frame) = self.memory.staged_frame(stage) else { return self.memory.commit(stage) };
-        let handed = self.with(|world| {
-            let handed = world.hand_over(self.device, frame);
-            world.work(world.plan.machine.commit);
-            handed
-        });
+        let handed = self.with(|world| world.hand_over(self.device, frame));
         match handed {
             Some(Ok(until)) => {
                 self.in_flight.push_back(until);
@@ -86,7 +97,7 @@ impl Port for LinkPort {
     }
 
     fn reap(&mut self) -> usize {
-        let Some(now) = self.with(|world| world.clocks.at()) else { return 0 };
+        let Some(now) = self.with(|world| world.at()) else { return 0 };
         let done = self.in_flight.iter().take_while(|until| **until <= now).count();
         self.in_flight.drain(..done);
         self.memory.set_completion(Completion::AtReap { at_most: done });
@@ -100,7 +111,7 @@ impl Port for LinkPort {
     }
 
     fn link_up(&self) -> bool {
-        self.with(|world| world.link.up).unwrap_or(false)
+        self.with(|world| world.is_up()).unwrap_or(false)
     }
 
     fn occupancy(&self) -> Occupancy {

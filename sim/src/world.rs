@@ -20,7 +20,7 @@ use crate::event::Agenda;
 use crate::ledger::{Arrival, Disturbance, Ledger};
 use crate::link::Link;
 use crate::plan::{BEGAN, Plan, TAI_BEGAN};
-use crate::port::LinkPort;
+use crate::port::{Behind, LinkPort};
 use crate::random::Random;
 use crate::stamp;
 use crate::tenant::Tenant;
@@ -211,17 +211,8 @@ impl World {
         self.ledger.during(Disturbance::Stall, now, now + span);
     }
 
-    /// The worker found no buffer.
-    pub fn port_full(&mut self) {
-        let now = self.clocks.at();
-        self.ledger.during(Disturbance::PortFull, now, now);
-    }
-
-    /// A frame is committed on a port of device number `device`: when its last bit leaves, or why it does not.
-    ///
-    /// # Errors
-    /// Hands a frame to the device; the plan decides whether the device refuses it.
-    pub fn hand_over(&mut self, device: u32, frame: &[u8]) -> Result<u64, SendError> {
+    /// Hands a frame to the device: when its last bit leaves, or why it does not. The plan decides whether the device refuses it.
+    fn commit(&mut self, device: u32, frame: &[u8]) -> Result<u64, SendError> {
         let refused = if device != self.link.device {
             Some(SendError::DeviceGone)
         } else if !self.link.up {
@@ -319,6 +310,31 @@ impl World {
             return;
         }
         crate::arrival::on_arrival(&mut self.ledger, tenant, id, arrival);
+    }
+}
+
+impl Behind for World {
+    fn at(&self) -> u64 {
+        self.clocks.at()
+    }
+
+    fn is_up(&self) -> bool {
+        self.link.up
+    }
+
+    fn port_full(&mut self) {
+        let now = self.clocks.at();
+        self.ledger.during(Disturbance::PortFull, now, now);
+    }
+
+    fn staged(&mut self) {
+        self.work(self.plan.machine.stage);
+    }
+
+    fn hand_over(&mut self, device: u32, frame: &[u8]) -> Result<u64, SendError> {
+        let handed = self.commit(device, frame);
+        self.work(self.plan.machine.commit);
+        handed
     }
 }
 

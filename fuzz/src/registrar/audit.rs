@@ -6,15 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ktsnd::fuzzing::registrar::{ATTACHMENTS, CLIENTS_A_PROCESS, Counted, Told};
 
 use super::Model;
-
-/// A client as its worker knows it.
-#[derive(Default)]
-pub(super) struct Client {
-    pub is_ended: bool,
-    pub is_given_back: bool,
-    /// The token of each stream that is registered.
-    streams: BTreeMap<u32, u32>,
-}
+use super::client::Client;
 
 impl Model {
     /// Reads the commands that the worker gets; true if there was one.

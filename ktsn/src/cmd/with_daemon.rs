@@ -5,6 +5,7 @@
 //! own (the terminal's Ctrl-C is the program's), ends by SIGTERM, which drains, after the program; it also ends when
 //! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so `ktsn run` says what it did not send.
 
+mod asked;
 mod watch;
 
 use std::fs::File;
@@ -16,15 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use ktsn_proto::v1::{HealthReply, HealthRequest, StatisticsReply, StatisticsRequest};
+use ktsn_proto::v1::StatisticsReply;
 use ktsn_wire::MacAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::net::UnixStream;
 
 use super::unserved;
 use crate::sys::{self, Signals};
 use crate::{control, installed, running};
+use asked::{health, statistics};
 use watch::Watch;
 
 /// The longest wait for ktsnd to serve.
@@ -334,25 +335,6 @@ impl Drop for Daemon {
             self.end();
         }
     }
-}
-
-async fn statistics(run_dir: &Path) -> Result<StatisticsReply, control::ControlError> {
-    let mut client = control::connect(run_dir).await?;
-    control::answer(run_dir, client.statistics(StatisticsRequest::default())).await
-}
-
-/// Health of the daemon with this process number; another daemon in the same place is recognised by its socket.
-async fn health(run_dir: &Path, pid: u32) -> Result<HealthReply, String> {
-    let stream = UnixStream::connect(control::socket(run_dir)).await.map_err(|error| error.to_string())?;
-    let server = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
-    if server != i32::try_from(pid).ok() {
-        return Err("another process serves the control socket".into());
-    }
-    let asked = async {
-        let mut client = control::connect(run_dir).await?;
-        control::answer(run_dir, client.health(HealthRequest {})).await
-    };
-    asked.await.map_err(|error: control::ControlError| error.to_string())
 }
 
 /// `--attach` for our own namespace: the interface is its own uplink, and everything may be sent to, unless the user

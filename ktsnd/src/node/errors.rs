@@ -3,7 +3,7 @@
 
 use ktsn_port::OpenError;
 
-use super::NodeError;
+use super::request::NodeError;
 
 /// A port that cannot be opened, with the rights that it takes where one is missing.
 pub(super) fn not_opened(field: &str, error: &OpenError) -> NodeError {

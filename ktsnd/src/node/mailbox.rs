@@ -8,10 +8,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ktsn_port::AnyPort;
 use ktsn_resolve::NextHop;
 use tokio::sync::Notify;
 
-use super::Event;
 use crate::tables;
 use crate::worker::Returned;
 
@@ -19,6 +19,16 @@ use crate::worker::Returned;
 const NEIGHBOURS_MAX: usize = 4096;
 /// Hints and warnings for people that wait at most.
 const HINTS_MAX: usize = 256;
+
+/// An event that no request caused.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Tables(tables::Event),
+    /// The clock went from good to not good or back.
+    Clock,
+    /// From the worker with this number: another one may serve its uplink by now.
+    Worker(u64, Returned<AnyPort>),
+}
 
 /// Two events with the same key say the same, or the later one replaces the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,6 +14,7 @@ use ktsn_sched::{ClassOptions, CreditOptions, GateProgram, Order, Shaper, TimeAw
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use super::request::States;
 use super::{Node, NodeError};
 use crate::config::{ClassChoice, ClassOrder, Port as PortConfig, Schedule, SelectionChoice, read_schedule};
 use crate::messages::queue_max_sdu_messages;
@@ -22,12 +23,6 @@ use crate::worker::{Command, GateView, HAND_OVER_AT_START, tai_now};
 
 /// The longest wait for a worker's answer about its gates.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-
-/// Answers with the state of gates.
-pub(crate) type States = Result<Vec<v1::ScheduleState>, NodeError>;
-
-/// A worker's answer to a request about the gates of its uplink. False: the uplink's selection has no gates.
-pub(super) type GateAnswer = Box<GateView>;
 
 impl Node {
     /// The schedule that is meant to hold on a device.
@@ -253,7 +248,7 @@ impl Node {
     }
 
     /// Asks a worker for the gates of its uplink.
-    fn look(&mut self, device: &str, index: PortIndex) -> oneshot::Receiver<GateAnswer> {
+    fn look(&mut self, device: &str, index: PortIndex) -> oneshot::Receiver<Box<GateView>> {
         let (sender, receiver) = oneshot::channel();
         self.gate_requests.retain(|_, request| !request.is_closed());
         self.gate_requests_count += 1;

@@ -13,7 +13,8 @@ use ktsn_time::Nanos;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::{debug, warn};
 
-use super::{Event, EventSender, NodeError};
+use super::mailbox::{Event, EventSender};
+use super::request::NodeError;
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;

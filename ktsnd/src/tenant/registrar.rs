@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables};
@@ -39,7 +40,6 @@ use super::socket::{Examine, examine};
 use super::threads::Threads;
 use super::turns::Turns;
 use crate::worker::{ClientKey, ClientTables, Outbox};
-use looking::Looked;
 
 /// How long a connection may stay without Hello.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(1);
@@ -404,8 +404,8 @@ impl<P: Send + 'static> Service<P> {
             Read::Message(mut message) => {
                 let is_register = matches!(control::parse(message.octets()), Ok(Message::Register(_)));
                 match self.look(number, is_register, std::mem::take(&mut message.descriptors)) {
-                    Looked::Later => self.wait_for_facts(number, message),
-                    Looked::At(facts) => {
+                    Poll::Pending => self.wait_for_facts(number, message),
+                    Poll::Ready(facts) => {
                         if !self.handle(number, &message, facts) {
                             self.end(number);
                         }

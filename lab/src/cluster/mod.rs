@@ -12,68 +12,25 @@
 
 mod bars;
 mod one_run;
+mod plan;
 mod site;
 
 pub use bars::{missed, violations};
+pub use plan::Plan;
 pub use site::{End, Site, Way, WayName};
 
 use crate::container::{DEADLINE, LEAD};
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::exclusive::check_machine;
-use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
-use ktsn_measure::payload::check_size;
+use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use ktsn_measure::results::Document;
-use ktsn_time::Nanos;
 use one_run::Bench;
 
 /// The rule in words, for the results.
 const VOID_RULE: &str = "a stepped clock or a frame that the tap lost voids a run, which is repeated at most 3 times; nothing else \
      does. The control plane and both kubelets run on the same two CPUs all the time: nobody waits for a quiet machine, and \
      each run shows its pressure and steal";
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Where.
-    pub site: Site,
-    /// Octets of payload, in the order of each round.
-    pub payloads: Vec<usize>,
-    /// Rounds.
-    pub rounds: u32,
-    /// Frames of one run: one path, payload and round.
-    pub frames: u64,
-    /// Distance of two transmit times.
-    pub period: Nanos,
-    /// Programs of this machine (of these only `ktsn` is used, for the tap), lock, command.
-    pub setup: Setup,
-}
-
-impl Plan {
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * (self.site.ways.len() * self.payloads.len()) as u64
-    }
-
-    /// # Errors
-    /// [`LabError::Usage`] names what cannot be measured.
-    pub fn check(&self) -> Result<(), LabError> {
-        if self.site.ways.is_empty() || self.payloads.is_empty() || self.rounds == 0 || self.frames == 0 {
-            let expected = "expected a path, a payload, a round and a frame at least";
-            return Err(LabError::Usage(format!("nothing to measure: {expected}")));
-        }
-        for &octets in &self.payloads {
-            check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;
-        }
-        for (index, way) in self.site.ways.iter().enumerate() {
-            if self.site.ways[..index].iter().any(|before| before.path == way.path) {
-                return Err(LabError::Usage(format!("ways: {} is named twice", way.path.name())));
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Measures, and holds the results against the bars.
 ///

@@ -5,7 +5,8 @@
 //!  tap ready ── listener ready ── counters ── talker ─────── listener ends ── tap ends ── counters ── join
 //! ```
 
-use super::{End, Plan, Way};
+use super::plan::Plan;
+use super::site::{End, Way};
 use crate::container::{LEAD, PRIORITY};
 use crate::daemon::Daemon;
 use crate::error::LabError;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use crate::experiment::Setup;
 use ktsn_measure::results::Series;
+use ktsn_time::Nanos;
 
 const SITE: &str = r#"{"tap_enter": ["nsenter"], "tap_device": "eth0", "daemon_run_dir": "/run/ktsn", "daemon_pid": 7, "ways": [
     {"path": "tsn-cni", "to": "10.99.1.2", "vxlan_port": 4789,

@@ -16,86 +16,22 @@ pub(crate) mod far;
 pub mod load;
 mod one_run;
 mod path;
+mod plan;
 
 pub use load::Load;
 pub use path::Path;
+pub use plan::{LEAD, Plan};
 
 use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
 use crate::error::LabError;
 use crate::exclusive::{VOID_RULE, check_machine};
-use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+use crate::experiment::{Event, Outcome, Watch, repeat_void};
 pub use crate::observations::DEADLINE;
 pub(crate) use crate::observations::PRIORITY;
 use crate::testbed::Testbed;
-use ktsn_measure::payload::check_size;
 use ktsn_measure::results::Document;
-use ktsn_time::Nanos;
 pub(crate) use one_run::Bench;
 use one_run::RunSpec;
-
-/// How far ahead the program under KTSN sends.
-pub const LEAD: Nanos = Nanos::from_micros(300);
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The document's name.
-    pub experiment: &'static str,
-    /// The paths, in the order of each round.
-    pub paths: Vec<Path>,
-    /// Payloads, in octets.
-    pub payloads: Vec<usize>,
-    /// What goes through the same nodes meanwhile, in the order of each round.
-    pub loads: Vec<Load>,
-    /// Rounds.
-    pub rounds: u32,
-    /// Frames of one run: one path, payload and round.
-    pub frames: u64,
-    /// Distance of two transmit times.
-    pub period: Nanos,
-    /// Programs, lock, command.
-    pub setup: Setup,
-}
-
-impl Plan {
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * (self.paths.len() * self.payloads.len() * self.loads.len()) as u64
-    }
-
-    /// # Errors
-    /// [`LabError::Usage`] names what cannot be measured.
-    pub fn check(&self) -> Result<(), LabError> {
-        let usage = |text: String| Err(LabError::Usage(text));
-        let lists = [self.paths.len(), self.payloads.len(), self.loads.len()];
-        if lists.contains(&0) || self.rounds == 0 || self.frames == 0 {
-            let expected = "expected a path, a payload, a load, a round and a frame at least";
-            return usage(format!("nothing to measure: {expected}"));
-        }
-        if !(Nanos::from_micros(500)..=Nanos::from_seconds(1)).contains(&self.period) {
-            return usage(format!("period: {}: expected 500 us to 1 s", self.period));
-        }
-        for &octets in &self.payloads {
-            check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;
-            // Larger ones would be fragmented on the overlay, and matched by their first fragment only.
-            if octets > 1400 {
-                return usage(format!(
-                    "payload: {octets} octets do not fit into the overlay's MTU: expected at most 1400"
-                ));
-            }
-        }
-        for (index, path) in self.paths.iter().enumerate() {
-            if self.paths[..index].contains(path) {
-                return usage(format!("path: {} is named twice", path.name()));
-            }
-        }
-        if self.loads.iter().enumerate().any(|(index, load)| self.loads[..index].contains(load)) {
-            return usage("load: one is named twice".to_owned());
-        }
-        Ok(())
-    }
-}
 
 /// Measures, and holds the results against the bars of `container`.
 ///

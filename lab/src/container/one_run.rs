@@ -6,10 +6,12 @@
 //! ```
 
 use super::load::Running;
-use super::{LEAD, PRIORITY, Path, Plan, capture, far};
+use super::path::Path;
+use super::plan::{LEAD, Plan};
+use super::{capture, far};
 use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::observations::{DaemonUse, Observations, RunLabel};
+use crate::observations::{DaemonUse, Observations, PRIORITY, RunLabel};
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};

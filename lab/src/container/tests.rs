@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use crate::experiment::Setup;
 use ktsn_measure::results::{Document, Round, Series};
 use ktsn_measure::stats::Statistics;
+use ktsn_time::Nanos;
 
 fn plan() -> Plan {
     Plan {

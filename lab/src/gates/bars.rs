@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the experiment `gates` is held against. In: rounds, a document. Out: its checks, comparisons and violations.
 
-use super::PATH;
+use super::plan::PATH;
 use super::round::{Class, RoundResult};
 use super::traffic::STREAMS;
 use ktsn_measure::results::{Check, CheckOutcome, Document, Micro, Question, Round};

@@ -15,60 +15,29 @@
 
 mod bars;
 mod evidence;
+mod plan;
 mod round;
 pub mod traffic;
 
 pub use bars::{compare, violations};
+pub use plan::{DEADLINE, PATH, Plan};
 
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
 use crate::exclusive::{VOID_RULE, check_machine};
-use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use crate::testbed::Testbed;
 use ktsn_measure::clock::tai_now;
 use ktsn_measure::gates::{WIRE_LATE_MAX, Windows};
 use ktsn_measure::results::Document;
 use ktsn_measure::watchdog::{ACCIDENT_MAX_PERMILLE, GAP_MIN, RESUME_MAX, STALL_MIN};
 use ktsn_model::AdminPort;
-use ktsn_time::{Nanos, Tai};
+use ktsn_time::Tai;
 use round::{Bench, RoundResult};
-use traffic::{CYCLE_TIME, LINK_SPEED, SCHEDULE, STREAMS};
+use traffic::{LINK_SPEED, SCHEDULE, STREAMS};
 
-/// The path's name.
-pub const PATH: &str = "ktsn";
-/// A latency of class 7 above this misses the deadline.
-pub const DEADLINE: Nanos = Nanos::from_micros(400);
 /// Cycles of the control.
 const CONTROL_CYCLES: u64 = 1_000;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Rounds.
-    pub rounds: u32,
-    /// Cycles of a round.
-    pub cycles: u64,
-    /// Whether the daemon has the schedule; without it the same frames are judged, and the bars are missed.
-    pub gated: bool,
-    /// Whether the watchdog runs; without it no overrun can be proven.
-    pub watchdog: bool,
-    /// Programs, lock, command.
-    pub setup: Setup,
-}
-
-impl Plan {
-    /// # Errors
-    /// [`LabError::Usage`] names what cannot be measured.
-    pub fn check(&self) -> Result<(), LabError> {
-        if self.rounds == 0 || self.cycles < 10 {
-            return Err(LabError::Usage(format!(
-                "rounds, seconds: {} rounds of {} cycles: expected one round and 10 cycles of {CYCLE_TIME} at least",
-                self.rounds, self.cycles
-            )));
-        }
-        Ok(())
-    }
-}
 
 /// Measures. `watch` hears what is done next.
 ///

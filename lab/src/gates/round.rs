@@ -7,8 +7,8 @@
 //! `handed_at` is the worker thread's system call that the far end's stamp lies in, by the kernel's trace.
 
 use super::evidence::Evidence;
+use super::plan::{DEADLINE, PATH, Plan};
 use super::traffic::{self, CYCLE_TIME, STREAMS, Stream};
-use super::{DEADLINE, Plan};
 use crate::calls::{Timeline, Trace, thread_named};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
@@ -228,7 +228,7 @@ impl Bench<'_> {
                 }),
             );
             let run = RunRecords {
-                path: super::PATH.to_owned(),
+                path: PATH.to_owned(),
                 payload_octets: stream.payload_octets,
                 load: None,
                 round,

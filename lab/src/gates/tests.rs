@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use crate::experiment::Setup;
 use ktsn_measure::gates::Figures;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{CheckOutcome, Round, Series};
 use ktsn_measure::watchdog;
+use ktsn_time::Nanos;
 use round::Class;
 
 fn plan() -> Plan {

@@ -21,6 +21,7 @@ mod list_execute;
 mod open_time;
 mod position;
 mod program;
+mod windows;
 
 pub(crate) use list_execute::Fit;
 pub(crate) use position::Position;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The shape that the bounds rest on, checked node by node after every operation.
 
+use super::node::ON_TAI;
 use super::*;
 use alloc::vec::Vec;
+use ktsn_time::{Monotonic, Tai};
 use proptest::prelude::*;
 
 /// Checks the subtree at `slot` of `lane` and gives its weight.

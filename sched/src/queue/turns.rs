@@ -12,7 +12,7 @@
 //!   stand   a lane's place in the queue of a class and clock, an array heap that knows where each lane is
 //! ```
 
-use super::{CLOCKS, Instant, NIL, Node, QUEUES};
+use super::node::{CLOCKS, Instant, NIL, Node, QUEUES};
 use alloc::vec::Vec;
 use core::array;
 use ktsn_model::TrafficClass;

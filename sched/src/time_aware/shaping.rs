@@ -7,7 +7,7 @@
 //! is the same. An update works out the time since the last update from the head's due instant, so no call is needed
 //! when a frame becomes due or a gate opens.
 
-use super::{ClassOptions, Shaper};
+use super::options::{ClassOptions, Shaper};
 use crate::credit::Credit;
 use crate::gate::Gates;
 use crate::queue::Head;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 
-use super::{health, statistics};
+use super::asked::{health, statistics};
 use crate::cmd::unserved;
 use crate::control;
 

@@ -7,6 +7,7 @@
 
 mod helpers;
 mod passed;
+mod peer;
 #[cfg(test)]
 mod tables_tests;
 
@@ -34,6 +35,7 @@ use crate::worker::{Client, ClientKey, Command, Inbox, queues};
 use helpers::Jobs;
 pub use passed::Passed;
 use passed::{FOREIGN_NETNS, Shelf};
+pub use peer::{Peer, Region};
 
 /// Attachments of a driver: two of the process's own namespace, one of another.
 pub const ATTACHMENTS: u16 = 3;
@@ -65,42 +67,6 @@ pub enum Namespace {
     Foreign,
     /// One without an attachment.
     Unserved,
-}
-
-/// A program's end of a connection.
-#[derive(Debug)]
-pub struct Peer {
-    /// The connection's number, which is its client's too.
-    pub number: u64,
-    /// Its process.
-    pub pid: u32,
-    /// Octets of the region that it was given.
-    pub region_octets: u32,
-    fd: OwnedFd,
-    region: Option<Region>,
-}
-
-/// What came with the answer to a Hello.
-#[derive(Debug)]
-pub struct Region {
-    memfd: OwnedFd,
-    doorbell: OwnedFd,
-}
-
-impl Region {
-    /// Whether the daemon has closed its end of the doorbell: it does with the client's memory.
-    #[must_use]
-    pub fn is_given_back(&self) -> bool {
-        matches!(connection::read(self.doorbell.as_fd()), Read::Ended)
-    }
-}
-
-impl Peer {
-    /// The connection and the region by themselves.
-    #[must_use]
-    pub fn part(self) -> (OwnedFd, Option<Region>) {
-        (self.fd, self.region)
-    }
 }
 
 /// A connection that is over.

@@ -5,6 +5,7 @@
 //! client: a connection with a message at the examiner is read again when the answer is there.
 
 use std::os::fd::OwnedFd;
+use std::task::Poll;
 
 use tracing::warn;
 
@@ -13,14 +14,6 @@ use crate::tenant::connection::{Received, unwatch, watch};
 use crate::tenant::examiner::{Answer, Facts, Job, Owner};
 use crate::tenant::socket::facts_without_lock;
 use crate::worker::{Client, ClientKey, Command};
-
-/// The result of an examination.
-pub(super) enum Looked {
-    /// The facts.
-    At(Facts),
-    /// The examiner answers later.
-    Later,
-}
 
 impl<P: Send + 'static> Service<P> {
     /// The owner that jobs of such a connection count against. A program can make any number of namespaces: only those that are
@@ -42,7 +35,12 @@ impl<P: Send + 'static> Service<P> {
     /// Examines what came with a message, one descriptor at most. The first registration of a client has its region sealed: the program
     /// has mapped it by then. Only UDP sockets of served namespaces are asked for what may block, and the job counts against the
     /// socket's namespace.
-    pub(super) fn look(&mut self, number: u64, is_register: bool, mut descriptors: Vec<OwnedFd>) -> Looked {
+    pub(super) fn look(
+        &mut self,
+        number: u64,
+        is_register: bool,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Poll<Facts> {
         let mut owner = self.owner_of(number);
         let mut known = None;
         if let [descriptor] = &descriptors[..]
@@ -66,10 +64,10 @@ impl<P: Send + 'static> Service<P> {
             unsealed = Some(here);
         }
         if unsealed.is_none() && descriptors.is_empty() {
-            return Looked::At(known);
+            return Poll::Ready(known);
         }
         self.examiner.give(owner, number, Job::Look { unsealed, known, descriptors });
-        Looked::Later
+        Poll::Pending
     }
 
     /// A connection waits for the examiner with this message; what follows stays in its socket.

@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::Peer;
+use super::peer::Peer;
 use crate::tenant::sys;
 
 /// SO_NETNS_COOKIE of attachment 2. The kernel's own are small.
