@@ -2,8 +2,8 @@
 //! Network policies that come after the attachment: what they forbid past the node's packet filter is dropped with its reason,
 //! nothing takes the ingress fast path, and both survive a kill.
 
-use ktsn_proto::v1::AttachmentPolicy;
-use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_proto::v1::{self, AttachmentPolicy};
+use ktsn_tests::faults::bed::{Bed, POD_B, PODS_B, UPLINK};
 use ktsn_tests::faults::control::{Control, reason, with};
 use ktsn_tests::faults::daemon::{self, Attachment, Daemon, NAME};
 use ktsn_tests::faults::talker::{Talker, talk};
@@ -177,4 +177,53 @@ fn a_policy_that_cannot_be_kept_takes_away_all_the_same() {
     assert_eq!(shown(&mut control), tight().pop());
     control.set_policies(vec![free(NAME)]).expect("kept");
     assert!(shown(&mut control).is_none());
+}
+
+/// An entry of the state file that could not be attached after a restart keeps its restriction and its peers when an Attach under its name
+/// fails at the last step. The uplink's device is free again afterwards.
+#[test]
+fn an_attach_that_fails_at_its_last_step_takes_nothing_from_the_state_file() {
+    let bed = Bed::new();
+    let mut daemon = Daemon::prepare(&bed.host_a, &daemon::port("auto"));
+    daemon.spawn();
+    let local = json!({ "vxlan": { "local": "192.168.50.1" } });
+    let short = json!({
+        "name": NAME, "netns": bed.pod_a, "interface": "eth0", "uplink": UPLINK, "ingress": "short", "overlay": local,
+    });
+    let mut control = daemon.control();
+    control.attach(short.clone()).expect("attach");
+    control.set_policies(vec![restricted(NAME, &["10.244.1.64/26"])]).expect("set");
+    let peer =
+        v1::VxlanPeer { prefix: PODS_B.into(), vtep: "192.168.50.2".into(), mac: "02:00:00:00:01:02".into() };
+    let target = v1::set_peers_request::Target::Attachment(NAME.to_owned());
+    control.set_peers(target, vec![peer]).expect("set");
+    let adapter = |control: &mut Control| {
+        control.list().ports.into_iter().find(|port| port.netns.is_empty()).expect("the uplink").adapter
+    };
+    assert_eq!(adapter(&mut control), "af_xdp", "{}", daemon.log());
+    daemon.kill();
+    // A bridge has no host end, which only the last step needs.
+    let pod = &bed.pod_a;
+    bed.run(&format!("ip -n {pod} link set eth0 down\nip -n {pod} link set eth0 name veth0"));
+    daemon.spawn();
+    let kept = || std::fs::read_to_string(daemon.run_dir().join("state.json")).expect("state.json");
+    let before = kept();
+    bed.run(&format!("ip -n {pod} link add eth0 type bridge\nip -n {pod} link set eth0 up"));
+    let mut control = daemon.control();
+    for _ in 0..5 {
+        let refused = control.attach(short.clone()).expect_err("no host end");
+        assert!(refused.message().starts_with("attachment.ingress"), "{refused}");
+        assert!(control.list().attachments.is_empty() && control.list().ports.is_empty());
+        assert_eq!(kept(), before);
+    }
+    let warnings = control.health().expect("health").warnings;
+    assert!(!warnings.iter().any(|warning| warning.contains("AF_XDP")), "{warnings:?}");
+    bed.run(&format!(
+        "ip -n {pod} link del eth0\nip -n {pod} link set veth0 name eth0\nip -n {pod} link set eth0 up"
+    ));
+    assert!(!control.attach(short).expect("attach"));
+    let listed = control.list().attachments.remove(0);
+    assert_eq!(listed.policy, Some(restricted(NAME, &["10.244.1.64/26"])));
+    assert_eq!(control.peers(NAME).expect("peers").len(), 1);
+    assert_eq!(adapter(&mut control), "af_xdp", "{}", daemon.log());
 }

@@ -164,12 +164,12 @@ func spent(err error) error {
 	return failure(codeCapacity, "this node's TSN capacity is spent: %v (pods that ask for ktsn.io/tsn wait for a free node)", err)
 }
 
-func withUndo(err, undone error) error {
-	if undone == nil {
+func withUndo(err, undoErr error) error {
+	if undoErr == nil {
 		return err
 	}
 	found := coded(err)
-	return types.NewError(found.Code, found.Msg, strings.TrimSpace(found.Details+" Not all of it could be taken back; DEL or GC will: "+undone.Error()))
+	return types.NewError(found.Code, found.Msg, strings.TrimSpace(found.Details+" Not all of it could be taken back; DEL or GC will: "+undoErr.Error()))
 }
 
 // prepareState checks all that can be checked before the first step, and removes what an interrupted run has left.
@@ -334,17 +334,17 @@ func (a *addition) attach(ctx context.Context) error {
 		return err
 	}
 	a.state.Unattached = false
-	attached := begin(call)
+	waitForAttach := begin(call)
 	// ADD prepares its result while ktsnd works.
-	finished := a.prepare()
-	err := attached()
+	prepareErr := a.prepare()
+	err := waitForAttach()
 	if nodeapi.CodeOf(err) == codes.AlreadyExists {
 		// Only this container has the name. Its attachment is left from before the state was lost.
 		if _, err = a.daemon.Detach(ctx, &nodeapi.DetachRequest{Name: a.state.Attachment}); err == nil {
 			err = call()
 		}
 	}
-	return errors.Join(a.refusal(err), finished)
+	return errors.Join(a.refusal(err), prepareErr)
 }
 
 // refusal gives an error of Attach the path of the field in tsn-cni's own input.

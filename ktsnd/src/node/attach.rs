@@ -50,10 +50,12 @@ impl Node {
         let (name, mut done) = (attachment.name.clone(), Vec::new());
         if let Err(error) = self.carry_out(&mut done, index, &uplink, attachment, is_saved).await {
             while let Some(step) = done.pop() {
-                self.undo(step, index, &uplink, &name).await?;
+                self.undo(step, index, &uplink, &name).await;
             }
             return Err(error);
         }
+        // It takes the place of an entry of the state file with this name.
+        self.forget_not_restored(&name);
         if is_saved && !self.starting {
             self.save();
         }
@@ -132,8 +134,6 @@ impl Node {
         self.check_rules(&attachment, is_saved, index, &mut added).await?;
         let loaded = capture::load(index, &attachment, &added)
             .map_err(|error| precondition("attachment.capture", &error))?;
-        // It takes the place of an entry of the state file with this name.
-        self.forget_not_restored(&attachment.name);
         let overlay = added.overlay.clone();
         attachment.give(added.addresses.clone());
         let stats = self.begin_to_serve(index, &attachment, uplink, added);
@@ -150,7 +150,7 @@ impl Node {
             is_saved,
         };
         self.note_attached(index, attached);
-        // To detach it undoes all steps but a new worker.
+        // `end_service` undoes everything except a new worker, so only these two steps are left to undo.
         done.retain(|step| matches!(step, Step::Worker(_)));
         done.push(Step::Served);
         self.give_peers(index).await;
@@ -158,19 +158,13 @@ impl Node {
         self.begin_ingress(index)
     }
 
-    async fn undo(
-        &mut self,
-        step: Step,
-        index: AttachmentIndex,
-        uplink: &str,
-        name: &str,
-    ) -> Result<(), NodeError> {
+    /// Takes back one step. What the state file holds about this name stays: an entry that was not restored, peers, restrictions.
+    async fn undo(&mut self, step: Step, index: AttachmentIndex, uplink: &str, name: &str) {
         match step {
             Step::Worker(port) => {
                 self.close_port(uplink, port);
-                if let Some(mut worker) = self.workers.remove(uplink) {
-                    worker.send(Command::Drain);
-                    worker.join();
+                if let Some(worker) = self.workers.remove(uplink) {
+                    worker.end().await;
                 }
             }
             Step::Interface(port) => self.close_port(uplink, port),
@@ -178,9 +172,8 @@ impl Node {
                 self.awaiting_rules.forget(name);
                 self.manager.remove(index).await;
             }
-            Step::Served => self.detach(name).await?,
+            Step::Served => self.end_service(index).await,
         }
-        Ok(())
     }
 
     fn note_attached(&mut self, index: AttachmentIndex, attached: Attached) {
@@ -247,9 +240,19 @@ impl Node {
             self.restrictions.remove(name);
             return Ok(true);
         };
-        let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return Ok(false) };
+        let is_saved = self.attached[usize::from(index.0)].as_ref().is_some_and(|attached| attached.is_saved);
+        self.end_service(index).await;
+        info!(attachment = name, "detached");
         self.wholes.remove(name);
-        self.awaiting_rules.forget(name);
+        let had_peers = self.forget_peers(name);
+        let was_restricted = self.restrictions.remove(name).is_some();
+        Ok(is_saved || had_peers || was_restricted)
+    }
+
+    /// Serves the attachment no more: its frames are dropped, its clients notified, its namespace closed.
+    async fn end_service(&mut self, index: AttachmentIndex) {
+        let Some(mut attached) = self.attached[usize::from(index.0)].take() else { return };
+        self.awaiting_rules.forget(&attached.attachment.name);
         // From here on frames take the kernel's way.
         attached.capture = None;
         self.ingress_by_tables();
@@ -263,10 +266,6 @@ impl Node {
         }
         self.manager.remove(index).await;
         self.detached.add(attached.stats);
-        info!(attachment = name, "detached");
-        let had_peers = self.forget_peers(name);
-        let was_restricted = self.restrictions.remove(name).is_some();
-        Ok(attached.is_saved || had_peers || was_restricted)
     }
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.

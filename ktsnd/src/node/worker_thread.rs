@@ -34,6 +34,8 @@ pub(super) struct WorkerThread {
     /// No two workers of a daemon have the same.
     pub(super) number: u64,
     thread: Option<JoinHandle<()>>,
+    /// Closes what the worker hands back; it ends after the worker.
+    freeing: JoinHandle<()>,
 }
 
 impl WorkerThread {
@@ -84,15 +86,16 @@ impl WorkerThread {
                 &news,
             );
         })?;
-        std::thread::Builder::new().name("ktsn-freed".into()).stack_size(256 << 10).spawn(move || {
-            free(
-                number,
-                &WatchedReceiver::new("ktsn-freed", &freeing, move || bin.recv().ok()),
-                &directory,
-                &events,
-            );
-        })?;
-        Ok(Self { outbox, stats, ended: false, number, thread: Some(thread) })
+        let freeing =
+            std::thread::Builder::new().name("ktsn-freed".into()).stack_size(256 << 10).spawn(move || {
+                free(
+                    number,
+                    &WatchedReceiver::new("ktsn-freed", &freeing, move || bin.recv().ok()),
+                    &directory,
+                    &events,
+                );
+            })?;
+        Ok(Self { outbox, stats, ended: false, number, thread: Some(thread), freeing })
     }
 
     /// Sends a command that the worker must take for an attachment to be served.
@@ -117,6 +120,16 @@ impl WorkerThread {
     /// Whether it takes no commands any more.
     pub(super) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it. Returns when its devices are closed: an AF_XDP socket that is still open would refuse the next one on the device. A
+    /// worker whose attachment failed has nothing queued, so this takes the kernel's time to close sockets, tens of milliseconds. The
+    /// runtime's one thread goes on meanwhile; the node's other requests wait.
+    pub(super) async fn end(self) {
+        self.send(Command::Drain);
+        let threads = self.thread.into_iter().chain([self.freeing]);
+        let joined = tokio::task::spawn_blocking(move || threads.for_each(|thread| drop(thread.join())));
+        let _ = joined.await;
     }
 
     /// The worker said that it ended.
