@@ -116,16 +116,6 @@ impl Daemon {
         self.pid
     }
 
-    /// Kills it at once, as a crash would, and waits for its end.
-    ///
-    /// # Errors
-    /// It cannot be killed.
-    pub fn crash(self) -> Result<(), LabError> {
-        let Some(mut process) = self.process else { return Ok(()) };
-        process.kill()?;
-        process.wait_any(ANSWER_MAX).map(drop)
-    }
-
     /// Asks it to end, and waits until it has taken everything back.
     ///
     /// # Errors
