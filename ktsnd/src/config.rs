@@ -20,7 +20,7 @@ mod segment;
 mod values;
 
 pub use addresses::Given;
-pub use attach_flag::{KEYS as ATTACH_KEYS, parse_attach};
+pub use attach_flag::{attach_keys, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, ClientLimits, Config, Daemon};
 pub use clock::ClockSource;

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ktsnd::config::{ATTACH_KEYS, Config, parse_attach};
+use ktsnd::config::{Config, attach_keys, parse_attach};
 use ktsnd::daemon::{self, Options};
 
 fn after_help() -> String {
-    format!("Keys of --attach (docs/interfaces.md says what each means): {ATTACH_KEYS}.\n\n{EXAMPLES}")
+    let keys = attach_keys();
+    format!("Keys of --attach (docs/interfaces.md says what each means): {keys}.\n\n{EXAMPLES}")
 }
 
 const EXAMPLES: &str = "\

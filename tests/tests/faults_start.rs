@@ -71,7 +71,7 @@ fn wrong_command_lines() {
     for (arguments, parts) in [
         (["--attach", "eth0"], ["--attach", "\"eth0\"", "NETNS:INTERFACE"]),
         (["--attach", "n:eth0,colour=red"], ["--attach", "\"colour\"", "one of name"]),
-        (["--attach", "n:eth0,slots=many"], ["--attach slots", "\"many\"", "a count"]),
+        (["--attach", "n:eth0,slots=many"], ["--attach slots", "\"many\"", "a whole number"]),
         (["--attach", "n:eth0,late=never"], ["--attach.late", "\"never\"", "by-clock"]),
         (["--attach", "n:"], ["--attach.interface", "missing", "network device"]),
         (["--attach", "n:eth0,local=here"], ["--attach.overlay.vxlan.local", "\"here\"", "an IP address"]),

@@ -17,10 +17,11 @@ type Attachment map[string]json.RawMessage
 // what the network's configuration grants.
 var podFields = []string{"capture_priority", "late", "overrun_limit", "take"}
 
-// Fields of an attachment that a pod may not set. Every other name in a pod's arguments belongs to another plugin.
-var networkFields = []string{
-	"addresses", "allow_policy_bypass", "allow_tai", "capture", "classes", "clients_max", "destinations", "ethernet", "horizon", "ingress",
-	"memory_max", "octets_max", "overlay", "pcp", "slots", "uplink", "vlan",
+// isNetworkField is true for a field of an attachment that a pod may not set. Every other name in a pod's arguments belongs to another plugin:
+// so does "name", and the runtime names the namespace and the interface.
+func isNetworkField(field string) bool {
+	ofRuntime := []string{"name", "netns", "interface"}
+	return slices.Contains(nodeapi.AttachmentKeys(), field) && !slices.Contains(podFields, field) && !slices.Contains(ofRuntime, field)
 }
 
 // Has is true when the configuration sets the field, to whatever value.
@@ -71,7 +72,7 @@ func (c *Conf) set(path, field string, raw json.RawMessage) error {
 // asked takes a field of the pod's arguments.
 func (c *Conf) asked(field string, raw json.RawMessage) error {
 	switch {
-	case slices.Contains(networkFields, field):
+	case isNetworkField(field):
 		return fault("args.cni."+field, "a pod may not set it: the network's configuration does; a pod may set mac, %s",
 			strings.Join(podFields, ", "))
 	case slices.Contains(podFields, field):

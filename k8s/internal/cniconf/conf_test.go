@@ -222,6 +222,24 @@ func TestWrongArguments(t *testing.T) {
 }
 
 // Hostile standard input: an error or a configuration, never a panic, and every error names a place.
+// Every key of ktsnd's schema is the pod's, the network's or the runtime's: a new key is the network's until it is put into podFields.
+func TestAPodMaySetNoOtherKey(t *testing.T) {
+	keys := nodeapi.AttachmentKeys()
+	for _, field := range podFields {
+		if !slices.Contains(keys, field) {
+			t.Errorf("podFields: the schema has no key %q", field)
+		}
+	}
+	for _, key := range keys {
+		_, err := Parse([]byte(head+`,"args":{"cni":{"`+key+`":"x"}}}`), "")
+		isRefused := err != nil && strings.Contains(err.Error(), "a pod may not set it")
+		ofRuntime := key == "name" || key == "netns" || key == "interface"
+		if isRefused == (ofRuntime || slices.Contains(podFields, key)) {
+			t.Errorf("args.cni.%s: %v", key, err)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, wrong := range wrongFields {
 		f.Add([]byte(head+","+wrong.field+"}"), "MAC=x;KTSN_ATTACH=true")

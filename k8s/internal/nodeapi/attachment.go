@@ -2,7 +2,24 @@
 
 package nodeapi
 
-import "encoding/json"
+import (
+	_ "embed"
+	"encoding/json"
+	"strings"
+)
+
+//go:embed attachment.keys
+var attachmentKeys string
+
+// AttachmentKeys returns the names of all keys of an attachment, as ktsnd's schema has them.
+func AttachmentKeys() (keys []string) {
+	for line := range strings.Lines(attachmentKeys) {
+		if !strings.HasPrefix(line, "#") {
+			keys = append(keys, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return keys
+}
 
 // Attachment is the part of an attachment's JSON that the programs of this module read (docs/interfaces.md, Attachment). ktsnd
 // defines all fields and judges them.

@@ -105,7 +105,7 @@ fn the_attach_flag_makes_the_same_values() {
         ("eth0", "NETNS:INTERFACE"),
         ("a:eth0,slots", "key=value"),
         ("a:eth0,colour=red", "one of name"),
-        ("a:eth0,slots=many", "--attach slots: \"many\": expected a count"),
+        ("a:eth0,slots=many", "--attach slots: \"many\": expected a whole number"),
         ("a:eth0,slots=1", "--attach.slots: \"1\": expected 64 to 4096"),
         ("a:eth0,local=10.0.0.1,peer=10.0.0.0/8@10.0.0.2", "peers[0].mac: missing"),
     ] {
