@@ -76,7 +76,7 @@ impl<I: Instant> Predictor<I> {
         Self { tracks: [Track::NONE; TRACKS], past: Past::new(), last: 0, known: 0, clock: PhantomData }
     }
 
-    /// A predictor for events of which one period is known: it locks on that period two events sooner than on others, and on others
+    /// A predictor for events of which one period is known: it locks on that period one event sooner than on others, and on others
     /// as usual. A period out of bounds counts as unknown.
     #[must_use]
     pub const fn with_period(period: Nanos) -> Self {

@@ -16,8 +16,8 @@ const BIT: u32 = 256;
 const SURE: u32 = 24 * BIT;
 /// What one link says at most: a chain of noiseless events has three links beyond the first gap, so five events.
 const LINK_MAX: u32 = 8 * BIT;
-/// What it says that the first gap is the period that the caller knows.
-const KNOWN: u32 = 8 * BIT;
+/// A talker's clock may be off by so much of a period that the caller knows: 1/8192, 122 ppm.
+const CLOCK_SHIFT: u32 = 13;
 
 /// The last events that no track explains.
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +89,13 @@ impl Past {
 
     /// Walks back from the newest event by `period`, which is that to the event at `second`, until the chain breaks or is sure.
     fn walk(events: &[u64], second: usize, period: u64, known: u64) -> Option<Chain> {
-        let is_known = known != 0 && period.abs_diff(known) <= (known >> 10) + TOLERANCE;
+        // Of a period that is known the first gap is a link like the others.
+        let first = period.abs_diff(known).saturating_sub(known >> CLOCK_SHIFT);
+        let is_known = known != 0 && first <= TOLERANCE;
         let tolerance = (period >> 3).min(TOLERANCE);
         let mut chain = Chain { members: 1 | 1 << second, links: 1 };
         let (mut slot, mut step, mut place) = (events[second], period, second);
-        let mut worst = SPREAD_MIN.as_nanos();
+        let mut worst = if is_known { first.max(SPREAD_MIN.as_nanos()) } else { SPREAD_MIN.as_nanos() };
         loop {
             let gaps = u32::try_from(place).unwrap_or(0);
             if chain.score(period, gaps, worst, is_known) >= SURE {
@@ -138,7 +140,7 @@ impl Chain {
     fn score(self, period: u64, gaps: u32, worst: u64, is_known: bool) -> u32 {
         let gap = log2(period) + log2(self.links.into()) - log2(gaps.into()).min(log2(period));
         let link = gap.saturating_sub(log2(worst << 1)).min(LINK_MAX);
-        if is_known { KNOWN + link * self.links } else { link * (self.links - 1) }
+        link * if is_known { self.links } else { self.links - 1 }
     }
 }
 

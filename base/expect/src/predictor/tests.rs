@@ -65,9 +65,9 @@ fn the_clock_of_tai_works_the_same() {
 }
 
 #[test]
-fn a_known_period_locks_with_three_events() {
+fn a_known_period_locks_with_four_events() {
     let mut predictor = Predictor::with_period(Nanos::from_millis(1));
-    for (event, is_locked) in [(0, false), (1, false), (2, true)] {
+    for (event, is_locked) in [(0, false), (1, false), (2, false), (3, true)] {
         predictor.observe(at(START + event * MILLI), Seen::Exact);
         assert_eq!(predictor.is_locked(), is_locked);
     }

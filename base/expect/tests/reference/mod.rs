@@ -274,17 +274,18 @@ impl Reference {
             if !(50_000..=10_000_000_000).contains(&period) {
                 continue;
             }
-            let is_known =
-                self.known.is_some_and(|known| (period - known).abs() <= divide(known, 1024) + 100_000);
+            // Of a known period the first gap is a link too.
+            let off = |known: i128| ((period - known).abs() - divide(known, 8192)).max(0);
+            let first = self.known.map(off).filter(|off| *off <= 100_000);
             let tolerance = divide(period, 8).min(100_000);
             let (mut members, mut slot, mut step, mut worst) =
-                (vec![newest, *second], *second, period, 1_000);
+                (vec![newest, *second], *second, period, first.unwrap_or(0).max(1_000));
             loop {
                 let links = members.len() as i128 - 1;
                 let gaps =
                     self.past.iter().filter(|event| *event >= members.last().unwrap()).count() as i128 - 1;
                 let link = (lg(period) + lg(links) - lg(gaps) - lg(2 * worst)).clamp(0, 8 * 256);
-                let bits = if is_known { 8 * 256 + link * links } else { link * (links - 1) };
+                let bits = link * if first.is_some() { links } else { links - 1 };
                 if bits >= 24 * 256 {
                     return Some(members);
                 }
