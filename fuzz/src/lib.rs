@@ -18,6 +18,7 @@ mod api;
 mod control_messages;
 #[cfg(feature = "api")]
 mod daemon;
+mod expect;
 mod link;
 mod messages;
 pub mod mutate;
@@ -37,6 +38,7 @@ mod wire;
 pub use api::api;
 #[cfg(feature = "api")]
 pub use daemon::{clock, config, netlink, rules, state};
+pub use expect::expect;
 pub use link::link;
 pub use messages::messages;
 #[cfg(feature = "api")]

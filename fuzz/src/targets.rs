@@ -10,6 +10,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("control", crate::control),
     ("ring", crate::ring),
     ("link", crate::link),
+    ("expect", crate::expect),
     ("resolve", crate::resolve),
     #[cfg(feature = "api")]
     ("api", crate::api),
