@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The way of a frame: interrupt, bottom half, sending. Negotiation is in start.c, the rings are in ring.c.
+#include "memory.h"
+#include "net.h"
+#include "shared.h"
+
+void vnet_report(struct vnet_device *device, enum vnet_event event, unsigned value) {
+    if (device->platform->log != NULL) {
+        device->platform->log(device->platform->context, event, value);
+    }
+}
+
+void vnet_push(struct vnet_list *list, struct vnet_buffer *buffer) {
+    buffer->next = NULL;
+    if (list->first == NULL) {
+        list->first = buffer;
+    } else {
+        list->last->next = buffer;
+    }
+    list->last = buffer;
+    list->count++;
+}
+
+struct vnet_buffer *vnet_pop(struct vnet_list *list) {
+    struct vnet_buffer *buffer = list->first;
+    if (buffer != NULL) {
+        list->first = buffer->next;
+        list->count--;
+    }
+    return buffer;
+}
+
+void vnet_wake(struct vnet_device *device) {
+    if (atomic_exchange(&device->is_woken, 1) == 0) {
+        device->platform->wake(device->platform->context);
+    }
+}
+
+bool vnet_interrupt(struct vnet_device *device) {
+    uint32_t pending = device->transport->ops->acknowledge(device->transport);
+    if (pending == 0) {
+        device->interrupts_foreign++;
+        return false;
+    }
+    device->interrupts++;
+    if (pending & VNET_INTERRUPT_CONFIG) {
+        atomic_store(&device->is_config_new, 1);
+    }
+    // Once for all interrupts until the bottom half begins.
+    if (atomic_exchange(&device->is_woken, 1) == 0) {
+        device->wakes++;
+        device->platform->wake(device->platform->context);
+    }
+    return true;
+}
+
+void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is_sent) {
+    buffer->is_sent = is_sent;
+    if (buffer->is_pooled) {
+        buffer->owner = VNET_OWNER_POOL;
+        buffer->next = device->pool;
+        device->pool = buffer;
+    } else {
+        vnet_push(&device->done, buffer);
+    }
+}
+
+void vnet_kick(struct vnet_device *device, unsigned queue) {
+    if (vnet_ring_publish(queue == QUEUE_RX ? &device->rx : &device->tx)) {
+        vnet_fence_device();
+        device->transport->ops->notify(device->transport, queue);
+    }
+}
+
+void vnet_refill(struct vnet_device *device) {
+    struct vnet_ring *ring = &device->rx;
+    while (ring->under_way_count < device->rx_target && device->pool != NULL) {
+        struct vnet_buffer *buffer = device->pool;
+        uint64_t bus = buffer->bus + VNET_HEADROOM - device->header;
+        if (!vnet_ring_add(ring, bus, device->header, (uint32_t)device->header + buffer->capacity, true, buffer)) {
+            break;
+        }
+        device->pool = buffer->next;
+        buffer->owner = VNET_OWNER_POSTED;
+    }
+    if (ring->under_way_count > device->counters.rx_posted_peak) {
+        device->counters.rx_posted_peak = ring->under_way_count;
+    }
+}
+
+static void break_down(struct vnet_device *device, unsigned fault) {
+    if (device->state == VNET_RUNNING) {
+        device->state = VNET_BROKEN;
+        device->counters.faults[fault]++;
+        vnet_report(device, VNET_EVENT_FAULT, fault);
+    }
+}
+
+// Takes back what the device has sent. Returns whether there was any.
+static bool reclaim(struct vnet_device *device) {
+    void *cookie;
+    uint32_t octets;
+    bool any = false;
+    // At most what is under way: a device cannot finish more.
+    while (vnet_ring_take(&device->tx, &cookie, &octets)) {
+        vnet_return(device, cookie, true);
+        any = true;
+    }
+    if (any) {
+        device->restarts_in_vain = 0;
+    }
+    if (device->tx.fault) {
+        break_down(device, device->tx.fault);
+    }
+    return any;
+}
+
+static bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
+    uint16_t header = device->header;
+    if (!vnet_ring_add(&device->tx, buffer->bus + VNET_HEADROOM - header, header, (uint32_t)header + buffer->length, false, buffer)) {
+        return false;
+    }
+    // No offload: all fields are 0, in the short and in the long form.
+    memset(buffer->start + VNET_HEADROOM - 12, 0, 12);
+    buffer->owner = VNET_OWNER_SENDING;
+    device->counters.tx_frames++;
+    device->counters.tx_octets += buffer->length;
+    return true;
+}
+
+// Moves frames from the interface queue into the ring.
+static void flush(struct vnet_device *device) {
+    while (device->state == VNET_RUNNING && device->queue.first != NULL && add(device, device->queue.first)) {
+        // `next` is the list's: vnet_ring_add does not touch it.
+        vnet_pop(&device->queue);
+    }
+}
+
+// Asks for interrupts of transmitted frames if something waits for them. Returns whether frames were finished in between.
+static bool judge_tx_interrupts(struct vnet_device *device) {
+    const struct vnet_ring *tx = &device->tx;
+    bool is_rx_short = device->rx.under_way_count < device->rx_target && device->pool == NULL;
+    bool wanted = tx->under_way_count > 0 && (device->queue.count > 0 || is_rx_short ||
+                                              tx->slots_count - tx->under_way_count <= device->config.tx_watermark);
+    if (wanted == device->tx_interrupts) {
+        return false;
+    }
+    device->tx_interrupts = wanted;
+    vnet_ring_want_interrupts(&device->tx, wanted);
+    return wanted && vnet_ring_is_pending_after_enable(&device->tx);
+}
+
+static void look_at_config(struct vnet_device *device) {
+    uint8_t status = device->transport->ops->status(device->transport);
+    if ((status & VNET_STATUS_NEEDS_RESET) || !(status & VNET_STATUS_DRIVER_OK)) {
+        break_down(device, VNET_FAULT_RESET);
+        return;
+    }
+    bool is_up = vnet_read_link(device);
+    device->is_link_new |= is_up != device->is_link_up;
+    device->is_link_up = is_up;
+}
+
+static void restart(struct vnet_device *device) {
+    int result = VNET_ERROR_DEVICE;
+    if (device->restarts_in_vain < VNET_RESTARTS_MAX) {
+        device->restarts_in_vain++;
+        device->counters.restarts++;
+        result = vnet_bring_up(device);
+    } else {
+        vnet_take_down(device);
+    }
+    if (result == VNET_OK) {
+        vnet_report(device, VNET_EVENT_RESTART, device->counters.restarts);
+        return;
+    }
+    device->state = VNET_FAILED;
+    struct vnet_buffer *buffer;
+    while ((buffer = vnet_pop(&device->queue)) != NULL) {
+        device->counters.tx_lost++;
+        vnet_return(device, buffer, false);
+    }
+    vnet_report(device, VNET_EVENT_FAILED, (unsigned)-result);
+}
+
+// The part of a run before frames are taken. Returns whether the device runs.
+static bool begin(struct vnet_device *device, bool *has_worked) {
+    vnet_lock(device);
+    device->counters.polls++;
+    if (atomic_load(&device->is_config_new) != 0 && device->state == VNET_RUNNING) {
+        atomic_store(&device->is_config_new, 0);
+        look_at_config(device);
+        *has_worked = true;
+    }
+    if (device->state == VNET_BROKEN) {
+        restart(device);
+    }
+    device->is_polling = device->state == VNET_RUNNING;
+    if (device->is_polling) {
+        vnet_ring_want_interrupts(&device->rx, false);
+        *has_worked |= reclaim(device);
+        flush(device);
+    }
+    bool runs = device->state == VNET_RUNNING;
+    vnet_unlock(device);
+    return runs;
+}
+
+struct batch {
+    unsigned taken, frames, octets, shorts;
+};
+
+// Hands frames up. The lock is not held: only the bottom half takes from this ring.
+static void receive(struct vnet_device *device, unsigned budget, struct batch *batch) {
+    void *cookie;
+    uint32_t octets;
+    while (batch->taken < budget && device->state == VNET_RUNNING && vnet_ring_take(&device->rx, &cookie, &octets)) {
+        struct vnet_buffer *buffer = cookie;
+        batch->taken++;
+        octets -= device->header;
+        buffer->owner = VNET_OWNER_CALLER;
+        if (octets < VNET_FRAME_MIN) {
+            batch->shorts++;
+            vnet_free(device, buffer);
+            continue;
+        }
+        batch->frames++;
+        batch->octets += octets;
+        buffer->length = (uint16_t)octets;
+        device->config.receive(device->config.context, buffer);
+    }
+}
+
+// The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was enough.
+static void adapt(struct vnet_device *device, const struct batch *batch, unsigned budget) {
+    uint16_t most = device->config.rx_posted_max, least = device->config.rx_posted_min, target = device->rx_target;
+    most = most < device->rx.slots_count ? most : device->rx.slots_count;
+    least = least < most ? least : most;
+    // What the device had finished when it was last looked at, and is not taken yet.
+    uint16_t finished = (uint16_t)(device->rx.used_seen - device->rx.used_next);
+    if (batch->taken > 0 && device->rx.under_way_count == finished) {
+        device->counters.rx_starved++;
+        target = target < most / 2 ? (uint16_t)(target * 2) : most;
+    }
+    unsigned taken = batch->taken == budget ? target : batch->taken; // a whole budget: more may have waited
+    if (taken > device->rx_taken_max) {
+        device->rx_taken_max = (uint16_t)taken;
+    }
+    if (++device->adapt_polls == VNET_ADAPT_POLLS) {
+        if (device->rx_taken_max <= target / 2) {
+            target = target / 2 > least ? target / 2 : least;
+        }
+        device->adapt_polls = 0;
+        device->rx_taken_max = 0;
+    }
+    device->rx_target = target;
+}
+
+static void count(struct vnet_device *device, const struct batch *batch) {
+    device->counters.rx_frames += batch->frames;
+    device->counters.rx_octets += batch->octets;
+    device->counters.rx_short += batch->shorts;
+    if (batch->frames > 0) {
+        device->restarts_in_vain = 0;
+    }
+    if (device->rx.fault) {
+        break_down(device, device->rx.fault);
+    }
+}
+
+// Posts, sends, and only then asks for interrupts. Returns whether there is more to do.
+static bool finish(struct vnet_device *device, const struct batch *batch, unsigned budget) {
+    if (device->state != VNET_RUNNING) {
+        return device->state == VNET_BROKEN; // the next run resets the device
+    }
+    adapt(device, batch, budget);
+    vnet_refill(device);
+    vnet_kick(device, QUEUE_TX);
+    vnet_kick(device, QUEUE_RX);
+    bool is_tx_pending = judge_tx_interrupts(device);
+    if (batch->taken == budget) {
+        return true;
+    }
+    // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
+    vnet_ring_want_interrupts(&device->rx, true);
+    return vnet_ring_is_pending_after_enable(&device->rx) || is_tx_pending;
+}
+
+bool vnet_poll(struct vnet_device *device, unsigned budget) {
+    if (device->platform == NULL || budget == 0) {
+        return false;
+    }
+    // Before any look at the rings: an interrupt after this wakes the bottom half once more.
+    bool is_woken = atomic_exchange(&device->is_woken, 0) != 0;
+    bool has_worked = false, is_more = false;
+    struct batch batch = {0};
+    if (begin(device, &has_worked)) {
+        receive(device, budget, &batch);
+    }
+    vnet_lock(device);
+    device->is_polling = false;
+    count(device, &batch);
+    device->idle_wakes = !is_woken || has_worked || batch.taken > 0 ? 0 : device->idle_wakes + 1;
+    if (device->idle_wakes > VNET_IDLE_WAKES_MAX) {
+        break_down(device, VNET_FAULT_INTERRUPTS);
+    }
+    is_more = finish(device, &batch, budget);
+    bool has_news = device->done.first != NULL || device->is_link_new;
+    vnet_unlock(device);
+    if (has_news) {
+        vnet_deliver(device);
+    }
+    return is_more;
+}
+
+void vnet_deliver(struct vnet_device *device) {
+    vnet_lock(device);
+    struct vnet_list done = device->done;
+    device->done = (struct vnet_list){0};
+    bool is_link_new = device->is_link_new, is_up = device->is_link_up && device->state == VNET_RUNNING;
+    device->is_link_new = false;
+    vnet_unlock(device);
+    struct vnet_buffer *buffer;
+    while ((buffer = vnet_pop(&done)) != NULL) {
+        buffer->owner = VNET_OWNER_CALLER;
+        if (device->config.sent != NULL) {
+            device->config.sent(device->config.context, buffer);
+        }
+    }
+    if (is_link_new && device->config.link != NULL) {
+        device->config.link(device->config.context, is_up);
+    }
+}
+
+// With the lock held.
+static int send(struct vnet_device *device, struct vnet_buffer *buffer) {
+    if (buffer->owner != VNET_OWNER_CALLER) {
+        return VNET_ERROR_OWNER;
+    }
+    if (buffer->length < VNET_FRAME_MIN || buffer->length > buffer->capacity) {
+        return VNET_ERROR_LENGTH;
+    }
+    if (device->state != VNET_RUNNING) {
+        return VNET_ERROR_DOWN;
+    }
+    if (!device->is_link_up) {
+        return VNET_ERROR_LINK;
+    }
+    // The bottom half has just taken back what was sent.
+    if (!device->is_polling || vnet_ring_is_full(&device->tx)) {
+        reclaim(device);
+        flush(device);
+        if (device->state != VNET_RUNNING) {
+            vnet_wake(device);
+            return VNET_ERROR_DOWN;
+        }
+    }
+    int result = VNET_OK;
+    if (device->queue.count > 0 || !add(device, buffer)) {
+        if (device->queue.count >= device->config.tx_queue_max) {
+            device->counters.tx_full++;
+            result = VNET_ERROR_FULL;
+        } else {
+            buffer->owner = VNET_OWNER_QUEUED;
+            vnet_push(&device->queue, buffer);
+            device->counters.tx_queued++;
+            result = VNET_QUEUED;
+        }
+    }
+    // Inside a run of the bottom half the run's end does this once for all frames.
+    if (!device->is_polling) {
+        vnet_kick(device, QUEUE_TX);
+        // Buffers that came back just now are posted by the bottom half.
+        bool is_rx_waiting = device->rx.under_way_count < device->rx_target && device->pool != NULL;
+        if (judge_tx_interrupts(device) || is_rx_waiting) {
+            vnet_wake(device);
+        }
+    }
+    return result;
+}
+
+int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
+    if (device->platform == NULL) {
+        return VNET_ERROR_ARGUMENT;
+    }
+    vnet_lock(device);
+    int result = send(device, buffer);
+    bool has_done = device->done.first != NULL;
+    vnet_unlock(device);
+    if (has_done) {
+        vnet_deliver(device);
+    }
+    return result;
+}
+
+struct vnet_buffer *vnet_take(struct vnet_device *device) {
+    if (device->platform == NULL) {
+        return NULL;
+    }
+    vnet_lock(device);
+    struct vnet_buffer *buffer = device->pool;
+    if (buffer != NULL) {
+        device->pool = buffer->next;
+        buffer->owner = VNET_OWNER_CALLER;
+    }
+    vnet_unlock(device);
+    return buffer;
+}
+
+int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer) {
+    if (device->platform == NULL || !buffer->is_pooled || buffer->owner != VNET_OWNER_CALLER) {
+        return VNET_ERROR_OWNER;
+    }
+    vnet_lock(device);
+    vnet_return(device, buffer, false);
+    // The bottom half had no buffer to post: it posts this one.
+    bool is_short = device->state == VNET_RUNNING && !device->is_polling && device->rx.under_way_count < device->rx_target;
+    vnet_unlock(device);
+    if (is_short) {
+        vnet_wake(device);
+    }
+    return VNET_OK;
+}
+
+void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counters) {
+    vnet_lock(device);
+    *counters = device->counters;
+    counters->interrupts = device->interrupts;
+    counters->wakes = device->wakes;
+    counters->interrupts_foreign = device->interrupts_foreign;
+    counters->rx_target = device->rx_target;
+    counters->rx_posted = device->rx.under_way_count;
+    vnet_unlock(device);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What start.c and net.c share. All functions are called with the driver's lock held.
+#ifndef VNET_INTERNAL_H
+#define VNET_INTERNAL_H
+
+#include "vnet.h"
+
+enum { QUEUE_RX, QUEUE_TX };
+
+static inline void vnet_lock(struct vnet_device *device) {
+    if (device->platform->lock != NULL) {
+        device->platform->lock(device->platform->context);
+    }
+}
+
+static inline void vnet_unlock(struct vnet_device *device) {
+    if (device->platform->unlock != NULL) {
+        device->platform->unlock(device->platform->context);
+    }
+}
+
+// Resets and negotiates; the device then runs. Buffers that the device had are taken back first.
+int vnet_bring_up(struct vnet_device *device);
+
+// Resets the device after an error or for good, and takes all buffers back. False: it did not finish, and still owns them.
+bool vnet_take_down(struct vnet_device *device);
+
+// Reads the link's state from the device's configuration.
+bool vnet_read_link(struct vnet_device *device);
+
+// Posts receive buffers up to the target, as far as the pool has some.
+void vnet_refill(struct vnet_device *device);
+
+// Gives a buffer back to its owner: the pool, or (later, without the lock) the caller's `sent`.
+void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is_sent);
+
+// Shows the device what was added to a ring, and notifies it if it wants that.
+void vnet_kick(struct vnet_device *device, unsigned queue);
+
+void vnet_report(struct vnet_device *device, enum vnet_event event, unsigned value);
+void vnet_push(struct vnet_list *list, struct vnet_buffer *buffer);
+struct vnet_buffer *vnet_pop(struct vnet_list *list);
+
+// Makes the bottom half run. Context: any.
+void vnet_wake(struct vnet_device *device);
+
+// Calls `sent` for the buffers that are on their way back to the caller, and `link`. The lock is not held.
+void vnet_deliver(struct vnet_device *device);
+
+#endif

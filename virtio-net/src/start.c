@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Reset, negotiation (VIRTIO 1.1, clause 3.1.1) and memory. Every answer of the device is checked; every wait is bounded.
+#include "memory.h"
+#include "net.h"
+
+#define FEATURE_MAC (UINT64_C(1) << 5)
+#define FEATURE_STATUS (UINT64_C(1) << 16)
+#define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
+#define FEATURE_VERSION_1 (UINT64_C(1) << 32)
+
+#define LEGACY_ALIGNMENT 4096u
+#define MODERN_ALIGNMENT 16u
+#define LEGACY_HEADER 10u
+#define MODERN_HEADER 12u
+#define CONFIG_MAC 0u
+#define CONFIG_STATUS 6u
+#define CONFIG_READS_MAX 4u // while the device changes its configuration
+
+static bool is_power_of_two(uint32_t value) {
+    return value != 0 && (value & (value - 1)) == 0;
+}
+
+int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
+              const struct vnet_config *config) {
+    memset(device, 0, sizeof(*device));
+    bool is_good = is_power_of_two(config->ring_size) && config->ring_size <= VNET_RING_SIZE_MAX && config->rx_posted_min > 0 &&
+                   config->rx_posted_min <= config->rx_posted_max && config->rx_posted_max <= config->buffers &&
+                   config->tx_slots > 0 && config->tx_slots <= VNET_RING_SIZE_MAX && config->rx_posted_max <= VNET_RING_SIZE_MAX &&
+                   config->receive != NULL && platform->memory != NULL && platform->bus_address != NULL &&
+                   platform->wake != NULL && platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
+    if (!is_good) {
+        return VNET_ERROR_ARGUMENT;
+    }
+    device->platform = platform;
+    device->transport = transport;
+    device->config = *config;
+    return VNET_OK;
+}
+
+static void *take_memory(struct vnet_device *device, size_t octets, size_t alignment) {
+    return device->platform->memory(device->platform->context, octets, alignment);
+}
+
+// The driver's own buffers, once.
+static int make_buffers(struct vnet_device *device) {
+    size_t count = device->config.buffers;
+    if (device->buffers != NULL) {
+        return VNET_OK;
+    }
+    uint8_t *data = take_memory(device, count * VNET_BUFFER_OCTETS, 64);
+    uint64_t bus = data == NULL ? VNET_NO_ADDRESS : device->platform->bus_address(device->platform->context, data, count * VNET_BUFFER_OCTETS);
+    struct vnet_buffer *buffers = bus == VNET_NO_ADDRESS ? NULL : take_memory(device, count * sizeof(*buffers), _Alignof(struct vnet_buffer));
+    if (buffers == NULL) {
+        return VNET_ERROR_MEMORY;
+    }
+    for (size_t index = count; index-- > 0;) {
+        struct vnet_buffer *buffer = &buffers[index];
+        buffer->start = data + index * VNET_BUFFER_OCTETS;
+        buffer->bus = bus + index * VNET_BUFFER_OCTETS;
+        buffer->capacity = VNET_FRAME_MAX;
+        buffer->is_pooled = true;
+        vnet_return(device, buffer, false);
+    }
+    device->buffers = buffers;
+    return VNET_OK;
+}
+
+static bool reset(struct vnet_device *device) {
+    const struct vnet_transport_ops *ops = device->transport->ops;
+    ops->set_status(device->transport, 0);
+    for (unsigned poll = 0; poll < VNET_RESET_POLLS; poll++) {
+        if (ops->status(device->transport) == 0) {
+            return true;
+        }
+        device->platform->pause(device->platform->context);
+    }
+    return false;
+}
+
+bool vnet_take_down(struct vnet_device *device) {
+    if (!reset(device)) {
+        device->state = VNET_FAILED;
+        return false;
+    }
+    struct vnet_buffer *buffer;
+    while ((buffer = vnet_ring_take_back(&device->rx)) != NULL) {
+        vnet_return(device, buffer, false);
+    }
+    while ((buffer = vnet_ring_take_back(&device->tx)) != NULL) {
+        device->counters.tx_lost++;
+        vnet_return(device, buffer, false);
+    }
+    device->state = VNET_STOPPED;
+    return true;
+}
+
+// How many descriptors the ring gets, or 0 if the device's wish cannot be met.
+static uint16_t choose_size(const struct vnet_device *device, uint32_t size_max) {
+    if (device->transport->ops->is_size_fixed) {
+        return is_power_of_two(size_max) && size_max <= VNET_RING_SIZE_MAX ? (uint16_t)size_max : 0;
+    }
+    uint16_t size = device->config.ring_size;
+    while (size > size_max) {
+        size /= 2;
+    }
+    return size;
+}
+
+static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
+    const struct vnet_transport_ops *ops = device->transport->ops;
+    struct vnet_ring *ring = queue == QUEUE_RX ? &device->rx : &device->tx;
+    uint16_t wanted = queue == QUEUE_RX ? device->config.rx_posted_max : device->config.tx_slots;
+    size_t alignment = ops->is_legacy ? LEGACY_ALIGNMENT : MODERN_ALIGNMENT;
+    uint16_t size = choose_size(device, ops->queue_size_max(device->transport, queue));
+    uint16_t slots = (uint16_t)(size >> pair);
+    if (slots == 0) {
+        return VNET_ERROR_QUEUE;
+    }
+    slots = slots < wanted ? slots : wanted;
+    if (device->ring_shared[queue] == NULL) {
+        uint16_t largest = ops->is_size_fixed ? size : device->config.ring_size;
+        device->ring_octets[queue] = vnet_ring_octets(largest, alignment);
+        device->ring_shared[queue] = take_memory(device, device->ring_octets[queue], alignment);
+    }
+    if (device->ring_own[queue] == NULL) {
+        device->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted), sizeof(void *));
+    }
+    void *shared = device->ring_shared[queue];
+    if (shared == NULL || device->ring_own[queue] == NULL) {
+        return VNET_ERROR_MEMORY;
+    }
+    size_t octets = vnet_ring_octets(size, alignment);
+    if (octets > device->ring_octets[queue]) {
+        return VNET_ERROR_QUEUE; // the device has a larger ring than at the first start
+    }
+    uint64_t bus = device->platform->bus_address(device->platform->context, shared, octets);
+    if (bus == VNET_NO_ADDRESS) {
+        return VNET_ERROR_MEMORY;
+    }
+    vnet_ring_reset(ring, shared, device->ring_own[queue], size, alignment, slots, pair, device->header);
+    struct vnet_queue where = {
+        .descriptors = bus,
+        .available = bus + (uint64_t)size * sizeof(struct vnet_descriptor),
+        .used = bus + vnet_ring_used_offset(size, alignment),
+        .size = size,
+    };
+    return ops->start_queue(device->transport, queue, &where) ? VNET_OK : VNET_ERROR_QUEUE;
+}
+
+// Reads a part of the configuration that does not change meanwhile. If the device changes it without end, the last reading counts.
+static void read_config(struct vnet_device *device, unsigned offset, uint8_t *to, unsigned octets) {
+    const struct vnet_transport_ops *ops = device->transport->ops;
+    for (unsigned read = 0; read < CONFIG_READS_MAX; read++) {
+        uint32_t before = ops->config_generation(device->transport);
+        ops->read_config(device->transport, offset, to, octets);
+        if (ops->config_generation(device->transport) == before) {
+            return;
+        }
+    }
+}
+
+bool vnet_read_link(struct vnet_device *device) {
+    uint8_t status[2] = {1, 0};
+    if (device->features & FEATURE_STATUS) {
+        read_config(device, CONFIG_STATUS, status, sizeof(status));
+    }
+    return status[0] & 1;
+}
+
+static bool is_station(const uint8_t *mac) {
+    return !(mac[0] & 1) && (mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]) != 0;
+}
+
+static int read_mac(struct vnet_device *device) {
+    if (device->features & FEATURE_MAC) {
+        read_config(device, CONFIG_MAC, device->mac, sizeof(device->mac));
+        if (is_station(device->mac)) {
+            return VNET_OK;
+        }
+    }
+    memcpy(device->mac, device->config.mac, sizeof(device->mac));
+    return is_station(device->mac) ? VNET_OK : VNET_ERROR_CONFIG;
+}
+
+static int negotiate(struct vnet_device *device) {
+    const struct vnet_transport_ops *ops = device->transport->ops;
+    uint8_t status = VNET_STATUS_ACKNOWLEDGE | VNET_STATUS_DRIVER;
+    ops->set_status(device->transport, VNET_STATUS_ACKNOWLEDGE);
+    ops->set_status(device->transport, status);
+    uint64_t known = FEATURE_MAC | FEATURE_STATUS | (ops->is_legacy ? FEATURE_ANY_LAYOUT : FEATURE_VERSION_1);
+    device->features = ops->features(device->transport) & known;
+    if (!ops->is_legacy && !(device->features & FEATURE_VERSION_1)) {
+        return VNET_ERROR_FEATURES;
+    }
+    ops->set_features(device->transport, device->features);
+    if (!ops->is_legacy) {
+        status |= VNET_STATUS_FEATURES_OK;
+        ops->set_status(device->transport, status);
+        if (!(ops->status(device->transport) & VNET_STATUS_FEATURES_OK)) {
+            return VNET_ERROR_FEATURES;
+        }
+    }
+    device->header = ops->is_legacy ? LEGACY_HEADER : MODERN_HEADER;
+    bool pair = ops->is_legacy && !(device->features & FEATURE_ANY_LAYOUT);
+    int result = set_up_queue(device, QUEUE_RX, pair);
+    if (result == VNET_OK) {
+        result = set_up_queue(device, QUEUE_TX, pair);
+    }
+    if (result == VNET_OK) {
+        result = read_mac(device);
+    }
+    if (result == VNET_OK) {
+        ops->set_status(device->transport, status | VNET_STATUS_DRIVER_OK);
+    }
+    return result;
+}
+
+int vnet_bring_up(struct vnet_device *device) {
+    if (!vnet_take_down(device)) {
+        return VNET_ERROR_TIMEOUT;
+    }
+    int result = make_buffers(device);
+    if (result == VNET_OK) {
+        result = negotiate(device);
+    }
+    if (result != VNET_OK) {
+        // A device that fails even here keeps what it has: vnet_take_down says so in `state`.
+        return vnet_take_down(device) ? result : VNET_ERROR_TIMEOUT;
+    }
+    device->tx_interrupts = false;
+    uint16_t slots = device->rx.slots_count;
+    device->rx_target = device->config.rx_posted_min < slots ? device->config.rx_posted_min : slots;
+    device->rx_taken_max = 0;
+    device->adapt_polls = 0;
+    device->idle_wakes = 0;
+    device->state = VNET_RUNNING;
+    device->is_link_up = vnet_read_link(device);
+    device->is_link_new = true;
+    vnet_refill(device);
+    vnet_kick(device, QUEUE_RX);
+    vnet_wake(device); // its first run asks for interrupts
+    return VNET_OK;
+}
+
+int vnet_start(struct vnet_device *device) {
+    if (device->platform == NULL) {
+        return VNET_ERROR_ARGUMENT;
+    }
+    vnet_lock(device);
+    device->restarts_in_vain = 0;
+    int result = vnet_bring_up(device);
+    vnet_unlock(device);
+    vnet_deliver(device);
+    return result;
+}
+
+int vnet_stop(struct vnet_device *device) {
+    if (device->platform == NULL) {
+        return VNET_ERROR_ARGUMENT;
+    }
+    vnet_lock(device);
+    bool is_down = vnet_take_down(device);
+    struct vnet_buffer *buffer;
+    while ((buffer = vnet_pop(&device->queue)) != NULL) {
+        device->counters.tx_lost++;
+        vnet_return(device, buffer, false);
+    }
+    vnet_unlock(device);
+    vnet_deliver(device);
+    return is_down ? VNET_OK : VNET_ERROR_TIMEOUT;
+}
