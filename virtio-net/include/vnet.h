@@ -58,10 +58,10 @@ enum vnet_owner {
 
 struct vnet_buffer {
     struct vnet_buffer *next; // the owner's
-    uint8_t *start;           // VNET_HEADROOM octets, then the frame
+    uint8_t *start;           // an even address: VNET_HEADROOM octets, then the frame
     uint64_t bus;             // bus address of `start`
-    uint16_t capacity;        // the longest frame
-    uint16_t length;          // the frame
+    size_t capacity;          // the longest frame
+    size_t length;            // the frame
     uint8_t owner;            // enum vnet_owner
     bool is_pooled;           // one of the driver's own buffers
     bool is_sent;             // for `sent`: the device took the frame
@@ -107,7 +107,7 @@ enum vnet_state { VNET_STOPPED, VNET_RUNNING, VNET_BROKEN, VNET_FAILED };
 
 struct vnet_list {
     struct vnet_buffer *first, *last;
-    uint16_t count;
+    size_t count;
 };
 
 // All fields are the driver's own.
@@ -125,10 +125,11 @@ struct vnet_device {
     struct vnet_counters counters;
     uint64_t features;
     uint8_t mac[6];
-    uint8_t header; // octets of the device's header
-    uint8_t state;  // enum vnet_state
+    size_t header;   // octets of the device's header
+    unsigned state;  // enum vnet_state
     bool is_link_up, is_polling, is_link_new, tx_interrupts;
-    uint16_t rx_target, rx_taken_max, adapt_polls;
+    size_t rx_least, rx_most; // bounds of rx_target with this ring
+    size_t rx_target, rx_taken_max, adapt_polls;
     uint32_t restarts_in_vain, idle_wakes;
     atomic_uint is_woken, is_config_new;
     uint32_t interrupts, wakes, interrupts_foreign; // written in interrupt context only

@@ -2,8 +2,8 @@
 // The split ring of VIRTIO 1.1, clause 2.6, between the driver and a device that may lie.
 //
 // What the device can write is read once, into a local variable, checked, and only then used. What the driver has to know later
-// (buffers, lengths, what is under way) it keeps in memory of its own and never reads back from the ring. A rule that the device
-// breaks sets `fault`: from then on the ring gives nothing out until vnet_ring_reset.
+// (buffers, lengths, which of them are under way) it keeps in memory of its own and never reads back from the ring. A rule that the device
+// breaks sets `fault`: from then on the ring gives nothing out until vnet_ring_reset. What runs for each frame is in src/ring.h.
 //
 // Context of all functions: task and bottom half, for each ring one at a time. Lengths are in octets.
 #ifndef VNET_RING_H
@@ -51,11 +51,11 @@ struct vnet_used {
     struct vnet_used_element ring[];
 };
 
-// One buffer under way, or a free place. Memory of the driver alone.
+// One buffer under way, or a free place. Memory of the driver alone. All numbers have the width of a register: that saves conversions.
 struct vnet_slot {
-    void *cookie;
-    uint32_t room; // octets that the device may write; 0: it may only read
-    uint16_t next_free;
+    void *cookie; // NULL: free, so an element that names this slot is a lie
+    size_t room;  // octets that the device may write; 0: it may only read
+    size_t next_free;
 };
 
 struct vnet_ring {
@@ -65,18 +65,18 @@ struct vnet_ring {
     volatile struct vnet_used *used;
     // The driver's own.
     struct vnet_slot *slots;
-    uint32_t *under_way; // a bit for each slot
-    uint16_t size;       // descriptors; a power of two
-    uint16_t slots_count;
-    uint16_t free_first; // slots_count: none is free
-    uint16_t under_way_count;
-    uint16_t available_next;      // index of the next entry to fill
-    uint16_t available_published; // index that the device can see
-    uint16_t used_next;           // index of the next element to take
-    uint16_t used_seen;           // elements before this index were there when the index was last read
-    uint16_t header;              // octets of the header in front of a frame that the device writes
-    uint8_t pair;                 // 1: header and frame have a descriptor each, 0: one descriptor for both
-    uint8_t fault;                // enum vnet_fault
+    size_t mask; // number of descriptors, a power of two, less 1
+    size_t slots_count;
+    size_t free_first; // slots_count: none is free
+    size_t under_way_count;
+    // Indices count on without end; the device sees their lower 16 bits.
+    size_t available_next;      // the next entry to fill
+    size_t available_published; // what the device can see
+    size_t used_next;           // the next element to take
+    size_t used_seen;           // elements before this one were there when the device's index was last read
+    size_t header;              // octets of the header in front of a frame
+    unsigned pair;              // 1: header and frame have a descriptor each, 0: one descriptor for both
+    unsigned fault;             // enum vnet_fault
 };
 
 // Octets of a ring's shared memory, and where its used part begins. `alignment` of the used part: 4,096 on legacy devices, else 4.
@@ -86,30 +86,22 @@ size_t vnet_ring_used_offset(uint16_t size, size_t alignment);
 // Octets of the driver's own memory for `slots` buffers under way.
 size_t vnet_ring_own_octets(uint16_t slots);
 
+// How a ring is made.
+struct vnet_ring_shape {
+    uint16_t size; // descriptors; a power of two
+    uint16_t slots; // buffers under way at most: ≤ size, or size / 2 if `pair`
+    uint16_t header; // octets of the header in front of a frame
+    size_t alignment; // of the used part
+    bool pair; // header and frame need a descriptor each
+    bool may_write; // buffers to receive into
+};
+
 // Makes an empty ring with interrupts off. `shared` has vnet_ring_octets octets (aligned to `alignment`, at least 16), `own` has
-// vnet_ring_own_octets. `size` is a power of two; `slots` ≤ size, or size / 2 if `pair`.
-void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, uint16_t size, size_t alignment, uint16_t slots, bool pair,
-                     uint16_t header);
-
-// Puts `octets` octets at bus address `bus`, the first `header` of them a header, into the ring; the device sees them after
-// vnet_ring_publish. `may_write`: a buffer to receive into. Returns false if no slot is free.
-bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, uint16_t header, uint32_t octets, bool may_write, void *cookie);
-
-// Shows the device what was added. Returns whether the device wants to be notified of it.
-bool vnet_ring_publish(struct vnet_ring *ring);
-
-// Takes the next buffer that the device has finished: its cookie and how many octets the device says it wrote. Returns false if there
-// is none or the device broke a rule; `ring->fault` then names the rule. `octets` is checked for buffers to receive into only.
-bool vnet_ring_take(struct vnet_ring *ring, void **cookie, uint32_t *octets);
+// vnet_ring_own_octets.
+void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const struct vnet_ring_shape *shape);
 
 // Takes back a buffer that is under way, after the device was reset. Returns NULL when none is left.
 void *vnet_ring_take_back(struct vnet_ring *ring);
-
-// Asks the device for interrupts, or for none. It is a hint: a device may interrupt all the same.
-void vnet_ring_want_interrupts(struct vnet_ring *ring, bool on);
-
-// After interrupts were asked for: orders that before the look, and returns whether the device has finished a buffer meanwhile.
-bool vnet_ring_is_pending_after_enable(struct vnet_ring *ring);
 
 static inline bool vnet_ring_is_full(const struct vnet_ring *ring) {
     return ring->free_first == ring->slots_count;

@@ -133,12 +133,13 @@ static void notify(struct vnet_transport *transport, unsigned queue) {
     put(transport, QUEUE_NOTIFY, queue);
 }
 
+// Bits that the standard does not know are acknowledged too: else they would interrupt without end.
 static uint32_t acknowledge(struct vnet_transport *transport) {
-    uint32_t pending = get(transport, INTERRUPT_STATUS) & (VNET_INTERRUPT_QUEUE | VNET_INTERRUPT_CONFIG);
+    uint32_t pending = get(transport, INTERRUPT_STATUS);
     if (pending != 0) {
         put(transport, INTERRUPT_ACK, pending);
     }
-    return pending;
+    return pending & (VNET_INTERRUPT_QUEUE | VNET_INTERRUPT_CONFIG);
 }
 
 static const struct vnet_transport_ops MODERN = {

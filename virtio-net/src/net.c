@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The way of a frame: interrupt, bottom half, sending. Negotiation is in start.c, the rings are in ring.c.
-#include "memory.h"
 #include "net.h"
-#include "shared.h"
+#include "ring.h"
 
 void vnet_report(struct vnet_device *device, enum vnet_event event, unsigned value) {
     if (device->platform->log != NULL) {
@@ -74,17 +73,17 @@ void vnet_kick(struct vnet_device *device, unsigned queue) {
 
 void vnet_refill(struct vnet_device *device) {
     struct vnet_ring *ring = &device->rx;
-    while (ring->under_way_count < device->rx_target && device->pool != NULL) {
-        struct vnet_buffer *buffer = device->pool;
-        uint64_t bus = buffer->bus + VNET_HEADROOM - device->header;
-        if (!vnet_ring_add(ring, bus, device->header, (uint32_t)device->header + buffer->capacity, true, buffer)) {
+    struct vnet_buffer *buffer;
+    while (ring->under_way_count < device->rx_target && (buffer = device->pool) != NULL) {
+        size_t room = ring->header + buffer->capacity;
+        if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, room, room, buffer)) {
             break;
         }
         device->pool = buffer->next;
         buffer->owner = VNET_OWNER_POSTED;
     }
     if (ring->under_way_count > device->counters.rx_posted_peak) {
-        device->counters.rx_posted_peak = ring->under_way_count;
+        device->counters.rx_posted_peak = (uint16_t)ring->under_way_count;
     }
 }
 
@@ -96,35 +95,40 @@ static void break_down(struct vnet_device *device, unsigned fault) {
     }
 }
 
-// Takes back what the device has sent. Returns whether there was any.
+// Takes back what the device has sent. Returns whether there was any. One look: what comes later is taken later.
 static bool reclaim(struct vnet_device *device) {
-    void *cookie;
-    uint32_t octets;
-    bool any = false;
-    // At most what is under way: a device cannot finish more.
-    while (vnet_ring_take(&device->tx, &cookie, &octets)) {
-        vnet_return(device, cookie, true);
-        any = true;
+    struct vnet_ring *ring = &device->tx;
+    if (ring->fault || !vnet_ring_look(ring)) {
+        if (ring->fault) {
+            break_down(device, ring->fault);
+        }
+        return false;
     }
-    if (any) {
-        device->restarts_in_vain = 0;
-    }
-    if (device->tx.fault) {
-        break_down(device, device->tx.fault);
-    }
-    return any;
+    size_t octets;
+    do {
+        struct vnet_buffer *buffer = vnet_ring_take(ring, &octets);
+        if (buffer == NULL) {
+            break_down(device, ring->fault);
+            return false;
+        }
+        vnet_return(device, buffer, true);
+    } while (ring->used_next != ring->used_seen);
+    device->restarts_in_vain = 0;
+    return true;
 }
 
 static bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
-    uint16_t header = device->header;
-    if (!vnet_ring_add(&device->tx, buffer->bus + VNET_HEADROOM - header, header, (uint32_t)header + buffer->length, false, buffer)) {
+    struct vnet_ring *ring = &device->tx;
+    size_t octets = buffer->length;
+    if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->header + octets, 0, buffer)) {
         return false;
     }
     // No offload: all fields are 0, in the short and in the long form.
-    memset(buffer->start + VNET_HEADROOM - 12, 0, 12);
+    // A builtin, because a freestanding compiler would call the function for 12 octets.
+    __builtin_memset(__builtin_assume_aligned(buffer->start + VNET_HEADROOM - 12, 2), 0, 12);
     buffer->owner = VNET_OWNER_SENDING;
     device->counters.tx_frames++;
-    device->counters.tx_octets += buffer->length;
+    device->counters.tx_octets += octets;
     return true;
 }
 
@@ -187,7 +191,7 @@ static void restart(struct vnet_device *device) {
 static bool begin(struct vnet_device *device, bool *has_worked) {
     vnet_lock(device);
     device->counters.polls++;
-    if (atomic_load(&device->is_config_new) != 0 && device->state == VNET_RUNNING) {
+    if (atomic_load_explicit(&device->is_config_new, memory_order_acquire) != 0 && device->state == VNET_RUNNING) {
         atomic_store(&device->is_config_new, 0);
         look_at_config(device);
         *has_worked = true;
@@ -207,17 +211,20 @@ static bool begin(struct vnet_device *device, bool *has_worked) {
 }
 
 struct batch {
-    unsigned taken, frames, octets, shorts;
+    size_t taken, frames, octets, shorts;
 };
 
 // Hands frames up. The lock is not held: only the bottom half takes from this ring.
 static void receive(struct vnet_device *device, unsigned budget, struct batch *batch) {
-    void *cookie;
-    uint32_t octets;
-    while (batch->taken < budget && device->state == VNET_RUNNING && vnet_ring_take(&device->rx, &cookie, &octets)) {
-        struct vnet_buffer *buffer = cookie;
+    struct vnet_ring *ring = &device->rx;
+    while (batch->taken < budget && device->state == VNET_RUNNING && vnet_ring_look(ring)) {
+        size_t octets;
+        struct vnet_buffer *buffer = vnet_ring_take(ring, &octets);
+        if (buffer == NULL) {
+            return;
+        }
         batch->taken++;
-        octets -= device->header;
+        octets -= ring->header;
         buffer->owner = VNET_OWNER_CALLER;
         if (octets < VNET_FRAME_MIN) {
             batch->shorts++;
@@ -226,29 +233,27 @@ static void receive(struct vnet_device *device, unsigned budget, struct batch *b
         }
         batch->frames++;
         batch->octets += octets;
-        buffer->length = (uint16_t)octets;
+        buffer->length = octets;
         device->config.receive(device->config.context, buffer);
     }
 }
 
 // The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was enough.
 static void adapt(struct vnet_device *device, const struct batch *batch, unsigned budget) {
-    uint16_t most = device->config.rx_posted_max, least = device->config.rx_posted_min, target = device->rx_target;
-    most = most < device->rx.slots_count ? most : device->rx.slots_count;
-    least = least < most ? least : most;
+    size_t target = device->rx_target;
     // What the device had finished when it was last looked at, and is not taken yet.
-    uint16_t finished = (uint16_t)(device->rx.used_seen - device->rx.used_next);
+    size_t finished = device->rx.used_seen - device->rx.used_next;
     if (batch->taken > 0 && device->rx.under_way_count == finished) {
         device->counters.rx_starved++;
-        target = target < most / 2 ? (uint16_t)(target * 2) : most;
+        target = target < device->rx_most / 2 ? target * 2 : device->rx_most;
     }
-    unsigned taken = batch->taken == budget ? target : batch->taken; // a whole budget: more may have waited
+    size_t taken = batch->taken == budget ? target : batch->taken; // a whole budget: more may have waited
     if (taken > device->rx_taken_max) {
-        device->rx_taken_max = (uint16_t)taken;
+        device->rx_taken_max = taken;
     }
     if (++device->adapt_polls == VNET_ADAPT_POLLS) {
         if (device->rx_taken_max <= target / 2) {
-            target = target / 2 > least ? target / 2 : least;
+            target = target / 2 > device->rx_least ? target / 2 : device->rx_least;
         }
         device->adapt_polls = 0;
         device->rx_taken_max = 0;
@@ -259,7 +264,7 @@ static void adapt(struct vnet_device *device, const struct batch *batch, unsigne
 static void count(struct vnet_device *device, const struct batch *batch) {
     device->counters.rx_frames += batch->frames;
     device->counters.rx_octets += batch->octets;
-    device->counters.rx_short += batch->shorts;
+    device->counters.rx_short += (uint32_t)batch->shorts;
     if (batch->frames > 0) {
         device->restarts_in_vain = 0;
     }
@@ -428,7 +433,7 @@ void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counte
     counters->interrupts = device->interrupts;
     counters->wakes = device->wakes;
     counters->interrupts_foreign = device->interrupts_foreign;
-    counters->rx_target = device->rx_target;
-    counters->rx_posted = device->rx.under_way_count;
+    counters->rx_target = (uint16_t)device->rx_target;
+    counters->rx_posted = (uint16_t)device->rx.under_way_count;
     vnet_unlock(device);
 }

@@ -137,7 +137,15 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
     if (bus == VNET_NO_ADDRESS) {
         return VNET_ERROR_MEMORY;
     }
-    vnet_ring_reset(ring, shared, device->ring_own[queue], size, alignment, slots, pair, device->header);
+    const struct vnet_ring_shape shape = {
+        .size = size,
+        .slots = slots,
+        .header = (uint16_t)device->header,
+        .alignment = alignment,
+        .pair = pair,
+        .may_write = queue == QUEUE_RX,
+    };
+    vnet_ring_reset(ring, shared, device->ring_own[queue], &shape);
     struct vnet_queue where = {
         .descriptors = bus,
         .available = bus + (uint64_t)size * sizeof(struct vnet_descriptor),
@@ -228,8 +236,10 @@ int vnet_bring_up(struct vnet_device *device) {
         return vnet_take_down(device) ? result : VNET_ERROR_TIMEOUT;
     }
     device->tx_interrupts = false;
-    uint16_t slots = device->rx.slots_count;
-    device->rx_target = device->config.rx_posted_min < slots ? device->config.rx_posted_min : slots;
+    size_t slots = device->rx.slots_count;
+    device->rx_most = device->config.rx_posted_max < slots ? device->config.rx_posted_max : slots;
+    device->rx_least = device->config.rx_posted_min < slots ? device->config.rx_posted_min : slots;
+    device->rx_target = device->rx_least;
     device->rx_taken_max = 0;
     device->adapt_polls = 0;
     device->idle_wakes = 0;

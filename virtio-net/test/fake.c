@@ -105,8 +105,10 @@ const struct vnet_platform fake_platform = {
 
 void fake_make(enum fake_kind kind) {
     static const uint8_t config[8] = {0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0};
-    memset(&fake, 0, sizeof(fake));
-    POISON(arena, sizeof(arena));
+    static bool is_poisoned; // all of it, but for what the last device had
+    POISON(arena, is_poisoned ? fake.arena_used : sizeof(arena));
+    is_poisoned = true;
+    memset(&fake, 0, offsetof(struct fake, sent));
     fake.kind = kind;
     bool is_legacy = kind == FAKE_MMIO_1 || kind == FAKE_PCI_LEGACY;
     // Of these the driver knows four; the rest is what QEMU offers.
@@ -130,9 +132,6 @@ uint16_t vnet_load16(const volatile uint16_t *from) {
 }
 
 uint32_t vnet_load32(const volatile uint32_t *from) {
-    if (fake.step != NULL) {
-        fake.step();
-    }
     return fake.twist != NULL ? fake.twist(from, *from) : *from;
 }
 
@@ -150,9 +149,6 @@ void vnet_store16(volatile uint16_t *to, uint16_t value) {
 void vnet_fence_full(void) {
     if (fake.fence != NULL) {
         fake.fence();
-    }
-    if (fake.step != NULL) {
-        fake.step();
     }
 }
 
@@ -238,7 +234,7 @@ static uint32_t header_octets(void) {
 }
 
 bool fake_receive_quietly(const uint8_t *frame, uint16_t octets) {
-    uint32_t id = fake_take_available(0);
+    uint32_t id = fake.is_stale ? UINT32_MAX : fake_take_available(0);
     if (id == UINT32_MAX) {
         return false;
     }
@@ -260,7 +256,7 @@ bool fake_receive(const uint8_t *frame, uint16_t octets) {
 }
 
 bool fake_transmit_quietly(void) {
-    uint32_t id = fake_take_available(1);
+    uint32_t id = fake.is_stale ? UINT32_MAX : fake_take_available(1);
     if (id == UINT32_MAX) {
         return false;
     }

@@ -41,26 +41,28 @@ struct fake {
     uint8_t config[8];
     uint8_t pci[256];
     bool refuses_reset, refuses_features, changes_config;
+    bool is_lenient; // registers may be touched that are not there: the device lied about their place
     unsigned memory_left;   // allocations before the platform refuses
     unsigned addresses_left; // bus addresses before the platform refuses
     // What happened.
+    bool is_stale; // a reset was refused: the rings may be others now, so the device carries no frames
     uint64_t accepted;
     uint8_t status;
     uint32_t feature_select, generation, isr;
     unsigned queue_select, resets, wakes, pauses, allocations;
     struct fake_queue queues[2];
-    struct fake_frame sent[FAKE_SENT_MAX]; // what the driver sent, oldest first
     unsigned sent_count;
     bool is_woken;
     size_t arena_used;
     unsigned lock_depth;
-    // Called at each step of the driver if a model test wants it.
+    // Called before each read of an index or flag and after each write of one, if a model test wants it.
     void (*step)(void);
     // Replaces what the driver reads from the ring if a test wants it.
     uint32_t (*twist)(const volatile void *from, uint32_t value);
     // Takes stores instead of memory if a model test wants it.
     void (*store)(volatile uint16_t *to, uint16_t value);
     void (*fence)(void);
+    struct fake_frame sent[FAKE_SENT_MAX]; // what the driver sent, oldest first; last, because fake_make leaves it as it is
 };
 
 extern struct fake fake;

@@ -10,7 +10,7 @@ struct host host;
 static void receive(void *context, struct vnet_buffer *buffer) {
     (void)context;
     host.received++;
-    host.last_octets = buffer->length;
+    host.last_octets = (uint16_t)buffer->length;
     memcpy(host.last, vnet_frame(buffer), buffer->length);
     if (fake.lock_depth != 0) {
         abort(); // no lock is held in callbacks
@@ -68,6 +68,9 @@ int host_start(const struct vnet_config *config) {
 
 void host_run(void) {
     for (unsigned round = 0; fake.isr != 0 || fake.is_woken; round++) {
+        if (fake.is_lenient && round > 100) {
+            return; // the interrupt register is not where the device says: nothing can silence it
+        }
         if (round > 100000) {
             abort();
         }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What runs for each frame on the split ring. Inline, because a frame costs few instructions and a call would cost as many again.
+// See vnet_ring.h for what is trusted, and for the context of all functions.
+#ifndef VNET_RING_INTERNAL_H
+#define VNET_RING_INTERNAL_H
+
+#include "shared.h"
+#include "vnet_ring.h"
+
+#define DESCRIPTOR_NEXT 1u
+#define DESCRIPTOR_WRITE 2u
+#define AVAILABLE_NO_INTERRUPT 1u
+#define USED_NO_NOTIFY 1u
+
+// Puts `octets` octets at bus address `bus` into the ring, the header's first; the device sees them after vnet_ring_publish. `room`:
+// how many of them the device may write, 0 or all. Returns false if no slot is free. `cookie` is not NULL.
+static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t octets, size_t room, void *cookie) {
+    size_t index = ring->free_first;
+    if (index == ring->slots_count) {
+        return false;
+    }
+    struct vnet_slot *slot = &ring->slots[index];
+    ring->free_first = slot->next_free;
+    slot->cookie = cookie;
+    slot->room = room;
+    ring->under_way_count++;
+    size_t head = index << ring->pair;
+    volatile struct vnet_descriptor *descriptor = &ring->descriptors[head];
+    descriptor->address = bus;
+    if (ring->pair) {
+        descriptor++;
+        descriptor->address = bus + ring->header;
+        octets -= ring->header;
+    }
+    descriptor->length = (uint32_t)octets;
+    ring->available->ring[ring->available_next++ & ring->mask] = (uint16_t)head;
+    return true;
+}
+
+// Shows the device what was added. Returns whether the device wants to be notified of it.
+static inline bool vnet_ring_publish(struct vnet_ring *ring) {
+    if (ring->available_published == ring->available_next) {
+        return false;
+    }
+    ring->available_published = ring->available_next;
+    vnet_fence_release();
+    vnet_store16(&ring->available->index, (uint16_t)ring->available_next);
+    // The device shows that it wants a notification, then looks at the index; the driver does the reverse.
+    vnet_fence_full();
+    return !(vnet_load16(&ring->used->flags) & USED_NO_NOTIFY);
+}
+
+// Frees a slot: its buffer is the device's no more.
+static inline void vnet_ring_release(struct vnet_ring *ring, struct vnet_slot *slot, size_t index) {
+    slot->cookie = NULL;
+    slot->next_free = ring->free_first;
+    ring->free_first = index;
+    ring->under_way_count--;
+}
+
+// Reads the device's index, if all seen before is taken. Returns whether there is an element to take.
+static inline bool vnet_ring_look(struct vnet_ring *ring) {
+    if (ring->used_next != ring->used_seen) {
+        return true;
+    }
+    size_t jump = (uint16_t)(vnet_load16(&ring->used->index) - ring->used_next);
+    if (jump == 0) {
+        return false;
+    }
+    if (jump > ring->under_way_count) {
+        ring->fault = VNET_FAULT_INDEX;
+        return false;
+    }
+    vnet_fence_acquire();
+    ring->used_seen += jump;
+    return true;
+}
+
+// Takes the next of the buffers that vnet_ring_look has seen: its cookie and how many octets the device says it wrote. Returns NULL
+// if the device broke a rule, which `ring->fault` names. `octets` is checked for buffers to receive into only.
+static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
+    volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
+    size_t id = vnet_load32(&element->id), length = vnet_load32(&element->length), index = id >> ring->pair;
+    if (index >= ring->slots_count || index << ring->pair != id || ring->slots[index].cookie == NULL) {
+        ring->fault = VNET_FAULT_ID;
+        return NULL;
+    }
+    struct vnet_slot *slot = &ring->slots[index];
+    if (slot->room != 0 && (length < ring->header || length > slot->room)) {
+        ring->fault = VNET_FAULT_LENGTH;
+        return NULL;
+    }
+    void *cookie = slot->cookie;
+    ring->used_next++;
+    *octets = length;
+    vnet_ring_release(ring, slot, index);
+    return cookie;
+}
+
+// Asks the device for interrupts, or for none. It is a hint: a device may interrupt all the same.
+static inline void vnet_ring_want_interrupts(struct vnet_ring *ring, bool on) {
+    vnet_store16(&ring->available->flags, (uint16_t)(on ? 0 : AVAILABLE_NO_INTERRUPT));
+}
+
+// After interrupts were asked for: orders that before the look, and returns whether the device has finished a buffer meanwhile.
+static inline bool vnet_ring_is_pending_after_enable(struct vnet_ring *ring) {
+    vnet_fence_full();
+    return vnet_load16(&ring->used->index) != (uint16_t)ring->used_next;
+}
+
+#endif

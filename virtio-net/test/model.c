@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// No wake-up is lost: every interleaving of small scenarios, with the driver's own code.
+//
+// The guest runs the driver. At each of the driver's reads and writes of an index or flag a choice is made: let the device do its next
+// step, let the interrupt come, or go on. The test runs each scenario again and again until all sequences of choices are done. Stores of
+// the driver wait in a buffer until a fence; at each step of the device a choice says how many of them, in order, it sees already: so a
+// missing fence is found. A scenario is lost if guest and device both sleep while a frame is still under way, or a receive buffer is not posted again.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "host.h"
+
+#define DEPTH_MAX 400u
+#define STORES_MAX 16u
+
+enum mutation { AS_SHIPPED, NO_FENCES, WAKE_LOST_WHILE_RUNNING };
+
+// One scenario: frames that the device delivers, frames that the program sends at first, and what the program does with what it gets.
+struct scenario {
+    const char *name;
+    unsigned to_receive, to_send;
+    uint16_t buffers, posted, slots;
+    enum host_mode mode;
+    bool sends_later; // with HOST_KEEP: the program sends a kept buffer once the guest is idle
+    bool device_sleeps; // the device takes notifications instead of looking again and again
+};
+
+static struct {
+    unsigned char taken[DEPTH_MAX], options[DEPTH_MAX];
+    unsigned depth, length;
+} choices;
+
+static const struct scenario *scenario;
+static enum mutation mutation;
+static struct {
+    volatile uint16_t *to;
+    uint16_t value;
+} stores[STORES_MAX];
+static unsigned stores_count, delivered, owed, notifications;
+static bool is_in_interrupt, is_device_asleep, is_running, is_in_poll;
+static struct vnet_buffer *own[4];
+
+static unsigned choose(unsigned options) {
+    if (options == 1) {
+        return 0;
+    }
+    if (choices.depth == DEPTH_MAX) {
+        abort();
+    }
+    if (choices.depth == choices.length) {
+        choices.taken[choices.length] = 0;
+        choices.options[choices.length++] = (unsigned char)options;
+    }
+    return choices.taken[choices.depth++];
+}
+
+// The next sequence of choices; false: all are done.
+static bool advance(void) {
+    while (choices.length > 0 && choices.taken[choices.length - 1] + 1 == choices.options[choices.length - 1]) {
+        choices.length--;
+    }
+    if (choices.length == 0) {
+        return false;
+    }
+    choices.taken[choices.length - 1]++;
+    choices.depth = 0;
+    return true;
+}
+
+static void store_now(void) {
+    *stores[0].to = stores[0].value;
+    memmove(stores, stores + 1, --stores_count * sizeof(stores[0]));
+}
+
+static void store(volatile uint16_t *to, uint16_t value) {
+    if (stores_count == STORES_MAX) {
+        store_now();
+    }
+    stores[stores_count].to = to;
+    stores[stores_count++].value = value;
+}
+
+static void fence(void) {
+    while (mutation != NO_FENCES && stores_count > 0) {
+        store_now();
+    }
+}
+
+// The device is a thread of its own: it finishes a buffer in one step, and looks whether to interrupt in the next.
+static bool device_can_step(void) {
+    if (!is_running || is_device_asleep) {
+        return false;
+    }
+    return owed != 0 || (delivered < scenario->to_receive && fake_waiting(0) != 0) || fake_waiting(1) != 0 || scenario->device_sleeps;
+}
+
+static uint16_t *used_flags(void) {
+    return fake_memory(fake.queues[1].used, 2);
+}
+
+static void device_step(void) {
+    static const uint8_t FRAME[60];
+    if (owed != 0) {
+        unsigned queue = owed & 1 ? 0 : 1;
+        owed &= ~(1u << queue);
+        fake_interrupt_queue(queue);
+    } else if (fake_waiting(1) != 0) {
+        *used_flags() = 1; // at work: no notifications
+        fake_transmit_quietly();
+        owed |= 2;
+    } else if (delivered < scenario->to_receive && fake_waiting(0) != 0) {
+        fake_receive_quietly(FRAME, sizeof(FRAME));
+        delivered++;
+        owed |= 1;
+    } else if (*used_flags() == 1) {
+        *used_flags() = 0; // the last look comes in the next step
+    } else {
+        is_device_asleep = true;
+        notifications = fake.queues[0].notifications + fake.queues[1].notifications;
+    }
+}
+
+static void look_for_notifications(void) {
+    if (fake.queues[0].notifications + fake.queues[1].notifications != notifications) {
+        is_device_asleep = false;
+    }
+}
+
+static void interrupt(void) {
+    is_in_interrupt = true;
+    bool was_woken = fake.is_woken;
+    vnet_interrupt(&host.device);
+    if (mutation == WAKE_LOST_WHILE_RUNNING && is_in_poll) {
+        fake.is_woken = was_woken;
+    }
+    is_in_interrupt = false;
+}
+
+// One step of anything but the guest's own program. Returns false if the guest's program goes on (or nothing else can happen).
+static bool other_step(bool may_go_on) {
+    look_for_notifications();
+    unsigned options[4], count = 0;
+    if (may_go_on) {
+        options[count++] = 0;
+    }
+    if (device_can_step()) {
+        options[count++] = 1;
+    }
+    if (stores_count > 0 && !may_go_on) {
+        options[count++] = 2; // while the guest sleeps, stores become visible sooner or later
+    }
+    if (fake.isr != 0 && !is_in_interrupt) {
+        options[count++] = 3;
+    }
+    switch (count == 0 ? 0 : options[choose(count)]) {
+    case 1:
+        for (unsigned seen = choose(stores_count + 1); seen > 0; seen--) {
+            store_now();
+        }
+        device_step();
+        return true;
+    case 2:
+        store_now();
+        return true;
+    case 3:
+        interrupt();
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void step(void) {
+    while (is_running && other_step(true)) {
+    }
+}
+
+static void poll(void) {
+    fake.is_woken = false;
+    is_in_poll = true;
+    for (unsigned again = 0; vnet_poll(&host.device, 2); again++) {
+        if (again > 50) {
+            abort();
+        }
+    }
+    is_in_poll = false;
+}
+
+static bool program_can_step(void) {
+    return scenario->sends_later && host.kept_count > 0;
+}
+
+// Returns whether the scenario came to its end.
+static bool run_once(void) {
+    struct vnet_config config = host_config();
+    config.buffers = scenario->buffers;
+    config.rx_posted_min = config.rx_posted_max = scenario->posted;
+    config.tx_slots = scenario->slots;
+    is_running = false;
+    stores_count = delivered = owed = 0;
+    is_in_interrupt = is_device_asleep = false;
+    fake_make(FAKE_PCI_MODERN);
+    host.mode = scenario->mode;
+    if (host_start(&config) != VNET_OK) {
+        abort();
+    }
+    host_run();
+    fake.step = step;
+    fake.store = store;
+    fake.fence = fence;
+    notifications = fake.queues[0].notifications + fake.queues[1].notifications;
+    is_running = true;
+    for (unsigned index = 0; index < scenario->to_send; index++) {
+        own[index]->bus = fake_platform.bus_address(NULL, own[index]->start = fake_allocate(VNET_BUFFER_OCTETS, 2), 1);
+        own[index]->owner = VNET_OWNER_CALLER;
+        if (vnet_send(&host.device, own[index]) < 0) {
+            abort();
+        }
+    }
+    // The guest sleeps unless it is woken, or its program has something to do.
+    for (;;) {
+        if (fake.is_woken) {
+            poll();
+        } else if (!other_step(false)) {
+            if (!program_can_step()) {
+                break;
+            }
+            if (vnet_send(&host.device, host.kept[--host.kept_count]) < 0) {
+                abort();
+            }
+        }
+    }
+    unsigned echoes = scenario->mode == HOST_ECHO || scenario->sends_later ? scenario->to_receive : 0;
+    return host.received == scenario->to_receive && fake.sent_count == scenario->to_send + echoes && host.device.queue.count == 0 &&
+           host.device.state == VNET_RUNNING && host.device.rx.under_way_count == scenario->posted;
+}
+
+// Returns how many interleavings there are; the first that loses a frame ends it with 0.
+static unsigned long explore(const struct scenario *which, enum mutation how) {
+    unsigned long runs = 0;
+    scenario = which;
+    mutation = how;
+    memset(&choices, 0, sizeof(choices));
+    do {
+        runs++;
+        if (!run_once()) {
+            return 0;
+        }
+    } while (advance());
+    return runs;
+}
+
+static const struct scenario SCENARIOS[] = {
+    {.name = "two frames received", .to_receive = 2, .buffers = 2, .posted = 2, .slots = 2},
+    {.name = "more frames than buffers", .to_receive = 2, .buffers = 1, .posted = 1, .slots = 2},
+    {.name = "frames in the interface queue", .to_send = 2, .buffers = 1, .posted = 1, .slots = 1},
+    {.name = "a sleeping device", .to_send = 1, .buffers = 1, .posted = 1, .slots = 2, .device_sleeps = true},
+    {.name = "echo with one buffer", .to_receive = 1, .buffers = 1, .posted = 1, .slots = 1, .mode = HOST_ECHO},
+    {.name = "a buffer sent later", .to_receive = 1, .buffers = 1, .posted = 1, .slots = 1, .mode = HOST_KEEP, .sends_later = true},
+};
+
+static void no_wake_up_is_lost(void) {
+    for (unsigned index = 0; index < sizeof(SCENARIOS) / sizeof(SCENARIOS[0]); index++) {
+        unsigned long runs = explore(&SCENARIOS[index], AS_SHIPPED);
+        printf("  %s: %lu interleavings\n", SCENARIOS[index].name, runs);
+        fflush(stdout);
+        CHECK(runs > 0, true);
+    }
+}
+
+// The same search must find what it is there for.
+static void missing_fences_are_found(void) {
+    CHECK(explore(&SCENARIOS[0], NO_FENCES), 0);
+    CHECK(explore(&SCENARIOS[3], NO_FENCES), 0);
+}
+
+static void lost_wake_ups_are_found(void) {
+    CHECK(explore(&SCENARIOS[0], WAKE_LOST_WHILE_RUNNING), 0);
+}
+
+int main(void) {
+    static const struct check_test TESTS[] = {
+        TEST(no_wake_up_is_lost),
+        TEST(missing_fences_are_found),
+        TEST(lost_wake_ups_are_found),
+    };
+    for (unsigned index = 0; index < 4; index++) {
+        fake_make(FAKE_PCI_MODERN);
+        own[index] = host_buffer(60, 1);
+    }
+    int status = check_run(TESTS, sizeof(TESTS) / sizeof(TESTS[0]));
+    for (unsigned index = 0; index < 4; index++) {
+        free(own[index]);
+    }
+    return status;
+}
