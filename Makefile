@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni bench-recovery fuzz e2e-k8s clean
+.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni bench-recovery bench-virtio-net test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -33,6 +33,9 @@ test-dpdk: setup ## the tests of DPDK's ports, into out/test-dpdk (root)
 
 test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells
 	@scripts/clients.sh $(ONLY)
+
+test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests under QEMU, into out/virtio-net; ONLY=text picks checks
+	@virtio-net/test/run.py $(if $(ONLY),--only "$(ONLY)")
 
 test-hostile: build ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh
@@ -65,8 +68,15 @@ bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by t
 bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
 	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" scripts/recovery.sh
 
+bench-virtio-net: setup ## boot and interrupts of the driver's guests against their bars, timed, into out/virtio-net
+	@mkdir -p out
+	@flock out/.measure.lock virtio-net/test/run.py --bench
+
 fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
 	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh
+
+fuzz-virtio-net: setup ## a hostile device against the driver of virtio-net/; SECONDS=60
+	@virtio-net/test/run.py --fuzz "$(or $(SECONDS),60)"
 
 e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times, CACHED=1 builds no Kubernetes
 	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick) $(if $(CACHED),--cached)

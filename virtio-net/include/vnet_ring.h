@@ -56,6 +56,7 @@ struct vnet_slot {
     void *cookie; // NULL: free, so an element that names this slot is a lie
     size_t room;  // octets that the device may write; 0: it may only read
     size_t next_free;
+    size_t reserved; // a power of two in all: a shift finds a slot
 };
 
 struct vnet_ring {

@@ -96,7 +96,7 @@ static void break_down(struct vnet_device *device, unsigned fault) {
 }
 
 // Takes back what the device has sent. Returns whether there was any. One look: what comes later is taken later.
-static bool reclaim(struct vnet_device *device) {
+static inline bool reclaim(struct vnet_device *device) {
     struct vnet_ring *ring = &device->tx;
     if (ring->fault || !vnet_ring_look(ring)) {
         if (ring->fault) {
@@ -117,7 +117,7 @@ static bool reclaim(struct vnet_device *device) {
     return true;
 }
 
-static bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
+static inline bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
     struct vnet_ring *ring = &device->tx;
     size_t octets = buffer->length;
     if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->header + octets, 0, buffer)) {
@@ -133,8 +133,8 @@ static bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
 }
 
 // Moves frames from the interface queue into the ring.
-static void flush(struct vnet_device *device) {
-    while (device->state == VNET_RUNNING && device->queue.first != NULL && add(device, device->queue.first)) {
+static inline void flush(struct vnet_device *device) {
+    while (device->queue.first != NULL && device->state == VNET_RUNNING && add(device, device->queue.first)) {
         // `next` is the list's: vnet_ring_add does not touch it.
         vnet_pop(&device->queue);
     }
@@ -286,6 +286,11 @@ static bool finish(struct vnet_device *device, const struct batch *batch, unsign
     if (batch->taken == budget) {
         return true;
     }
+    device->idle_left = batch->taken > 0 ? device->config.idle_polls : device->idle_left;
+    if (device->idle_left > 0) {
+        device->idle_left--;
+        return true;
+    }
     // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
     vnet_ring_want_interrupts(&device->rx, true);
     return vnet_ring_is_pending_after_enable(&device->rx) || is_tx_pending;
@@ -390,7 +395,7 @@ int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
     }
     vnet_lock(device);
     int result = send(device, buffer);
-    bool has_done = device->done.first != NULL;
+    bool has_done = !device->is_polling && device->done.first != NULL; // the end of a run delivers what the run took back
     vnet_unlock(device);
     if (has_done) {
         vnet_deliver(device);

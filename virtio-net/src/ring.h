@@ -80,7 +80,9 @@ static inline bool vnet_ring_look(struct vnet_ring *ring) {
 // if the device broke a rule, which `ring->fault` names. `octets` is checked for buffers to receive into only.
 static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
-    size_t id = vnet_load32(&element->id), length = vnet_load32(&element->length), index = id >> ring->pair;
+    // Through signed numbers, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and fails the checks.
+    size_t id = (size_t)(int32_t)vnet_load32(&element->id), length = (size_t)(int32_t)vnet_load32(&element->length);
+    size_t index = id >> ring->pair;
     if (index >= ring->slots_count || index << ring->pair != id || ring->slots[index].cookie == NULL) {
         ring->fault = VNET_FAULT_ID;
         return NULL;

@@ -6,7 +6,6 @@ long something took: a guest that says nothing for QUIET_MAX seconds has failed.
 """
 
 import contextlib
-import pathlib
 import socket
 import struct
 import subprocess
@@ -69,9 +68,16 @@ class Guest:
         self.close()
 
     def close(self):
+        if self.process.stdout.closed:
+            return
         self.process.kill()
         self.said = self.process.communicate()[0].decode(errors="replace")
         self.socket.close()
+
+    def said_so_far(self):
+        """What the guest has printed; ends the guest."""
+        self.close()
+        return repr(self.said)
 
     def receive(self):
         return self.socket.recv(4096)
@@ -135,6 +141,3 @@ class Guest:
         except subprocess.TimeoutExpired:
             return False
 
-
-def program_path(folder, machine):
-    return pathlib.Path(folder) / f"guest-{machine}"

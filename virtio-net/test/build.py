@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Compiles the driver: for the host with the fake device, as guests for QEMU, and as objects to be weighed."""
+
+import pathlib
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+BARE = ROOT / "ports" / "bare"
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+INCLUDE = [f"-I{ROOT}/include", f"-I{ROOT}/src"]
+DRIVER = sorted((ROOT / "src").glob("*.c"))
+FAKE = [HERE / name for name in ("fake.c", "fake_registers.c", "host.c")]
+HOOKS = ["-DVNET_TEST_HOOKS", "-DVNET_TEST_REGISTERS", "-g"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+FREESTANDING = ["-ffreestanding", "-nostdlib", "-static"]
+FAST = ["-O3", "-flto"]
+
+# RISC-V and x86 by gcc, Arm by clang and lld: so both compilers make guests.
+GUESTS = {
+    "riscv64": ["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", *FAST],
+    "aarch64": ["clang", "--target=aarch64-none-elf", "-fuse-ld=lld", "-mstrict-align", "-mgeneral-regs-only", "-O2"],
+    "i386": ["gcc", "-m32", "-march=i686", "-fno-pic", "-no-pie", "-fno-stack-protector", "-mgeneral-regs-only", "-O2",
+             "-Wl,--build-id=none", "-Wl,-z,noexecstack"],
+}
+# The bar for size is for the ring, the core and one transport.
+WEIGHED = {"core": ("ring.c", "net.c", "start.c"), "mmio": ("mmio.c",), "pci legacy": ("pci.c", "pci_legacy.c"), "pci modern": ("pci_modern.c",)}
+
+
+def run(command):
+    """Runs a compiler. Raises with all that it said."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def host_test(compiler, name, out, sanitized=True, options=()):
+    """A test program on the host: `name`.c over the fake device."""
+    program = out / f"{name}-{compiler}"
+    run([compiler, *WARNINGS, *INCLUDE, *HOOKS, *(["-O1", *SANITIZERS] if sanitized else ["-O2"]), *options, *DRIVER, *FAKE,
+         HERE / f"{name}.c", *([] if name == "fuzz" else [HERE / "check.c"]), "-o", program])
+    return program
+
+
+def fuzzer(out):
+    return host_test("clang", "fuzz", out, options=["-O2", "-fsanitize=fuzzer"])
+
+
+def freestanding(compiler, out):
+    """The driver alone, as strictly as the compiler can be, without any header of a C library."""
+    for source in DRIVER:
+        run([compiler, *WARNINGS, "-Wconversion", "-pedantic", "-ffreestanding", "-O2", *INCLUDE, "-c", source, "-o", out / "strict.o"])
+
+
+def guest(machine, out, name="guest", options=()):
+    program = out / f"{name}-{machine}"
+    sources = [BARE / source for source in ("guest.c", "pci.c", "string.c", f"{machine}.c", f"{machine}_start.S")]
+    run([*GUESTS[machine], *WARNINGS, *FREESTANDING, *INCLUDE, *options, *DRIVER, *sources, "-T", BARE / f"{machine}.ld", "-o", program])
+    return program
+
+
+def weigh(out):
+    """Octets of code and data of each part, for riscv64 and -Os."""
+    weights = {}
+    for part, names in WEIGHED.items():
+        weights[part] = 0
+        for name in names:
+            target = out / f"{name}.o"
+            run(["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", "-std=c11", "-ffreestanding", "-Os",
+                 *INCLUDE, "-c", ROOT / "src" / name, "-o", target])
+            weights[part] += int(run(["riscv64-unknown-elf-size", target]).splitlines()[1].split()[3])
+    return weights
