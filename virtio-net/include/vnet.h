@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A virtio network device (VIRTIO 1.1, clause 5.1) for real-time guests.
 //
-//   interrupt:    vnet_interrupt acknowledges, and wakes the bottom half once for all that happens until the bottom half runs
+//   interrupt:    vnet_interrupt acknowledges, and wakes the bottom half once for all that happens until it runs
 //   bottom half:  one task of high priority: while (wait for wake) while (vnet_poll(device, budget)) yield
 //   tasks:        vnet_send
 //
-// The device is not trusted. When the device breaks a rule, the bottom half resets it and negotiates again, and counts that.
-// Lengths are in octets. No function blocks, spins or asserts; each does a bounded number of steps.
+// The device is not trusted. When the device breaks a rule, the bottom half resets it and negotiates again, and counts
+// that. Lengths are in octets. No function blocks, spins or asserts; each does a bounded number of steps.
 #ifndef VNET_H
 #define VNET_H
 
@@ -16,7 +16,8 @@
 #include "vnet_ring.h"
 #include "vnet_transport.h"
 
-// A frame begins here in its buffer; the device's header lies right before it. 18 + 14 octets of Ethernet header: IP is aligned.
+// A frame begins here in its buffer; the device's header lies right before it. 18 + 14 octets of Ethernet header: IP is
+// aligned.
 #define VNET_HEADROOM 18u
 #define VNET_FRAME_MIN 14u
 #define VNET_FRAME_MAX 1518u // with a VLAN tag, without FCS
@@ -33,19 +34,19 @@
 // Results: 0 and above are good.
 enum vnet_status {
     VNET_OK = 0,
-    VNET_QUEUED = 1,           // the ring was full: the frame waits in the interface queue
-    VNET_ERROR_ARGUMENT = -1,  // a configuration that cannot be
-    VNET_ERROR_MEMORY = -2,    // the platform refused memory or a bus address
-    VNET_ERROR_DEVICE = -3,    // no virtio network device, or of an unknown version
-    VNET_ERROR_FEATURES = -4,  // the device insists on, or lacks, a feature
-    VNET_ERROR_QUEUE = -5,     // a ring is missing, has a size that cannot be, or is larger than VNET_RING_SIZE_MAX
-    VNET_ERROR_TIMEOUT = -6,   // the device did not finish a reset
-    VNET_ERROR_CONFIG = -7,    // no usable MAC address
-    VNET_ERROR_LENGTH = -8,    // a frame below VNET_FRAME_MIN or above its buffer
-    VNET_ERROR_FULL = -9,      // ring and interface queue are full
-    VNET_ERROR_LINK = -10,     // the link is down
-    VNET_ERROR_DOWN = -11,     // the driver is not running
-    VNET_ERROR_OWNER = -12,    // the buffer is not the caller's
+    VNET_QUEUED = 1,          // the ring was full: the frame waits in the interface queue
+    VNET_ERROR_ARGUMENT = -1, // a configuration that cannot be
+    VNET_ERROR_MEMORY = -2,   // the platform refused memory or a bus address
+    VNET_ERROR_DEVICE = -3,   // no virtio network device, or of an unknown version
+    VNET_ERROR_FEATURES = -4, // the device insists on, or lacks, a feature
+    VNET_ERROR_QUEUE = -5,    // a ring is missing, has a size that cannot be, or is larger than VNET_RING_SIZE_MAX
+    VNET_ERROR_TIMEOUT = -6,  // the device did not finish a reset
+    VNET_ERROR_CONFIG = -7,   // no usable MAC address
+    VNET_ERROR_LENGTH = -8,   // a frame below VNET_FRAME_MIN or above its buffer
+    VNET_ERROR_FULL = -9,     // ring and interface queue are full
+    VNET_ERROR_LINK = -10,    // the link is down
+    VNET_ERROR_DOWN = -11,    // the driver is not running
+    VNET_ERROR_OWNER = -12,   // the buffer is not the caller's
 };
 
 enum vnet_owner {
@@ -72,34 +73,38 @@ static inline uint8_t *vnet_frame(const struct vnet_buffer *buffer) {
 }
 
 struct vnet_config {
-    uint16_t ring_size;       // descriptors of each ring; a power of two; PCI legacy devices choose it themselves
-    uint16_t rx_posted_min;   // receive buffers posted at first; independent of the ring's size
-    uint16_t rx_posted_max;   // and at most. Above the minimum, the number follows the load
-    uint16_t buffers;         // the driver's own buffers, at least rx_posted_max; VNET_BUFFER_OCTETS each
-    uint16_t tx_slots;        // frames under way to the device at most
-    uint16_t tx_queue_max;    // frames in the interface queue at most
-    uint16_t tx_watermark;    // the device interrupts for transmitted frames only while so few slots are free
-    uint16_t idle_polls;      // so many runs without a frame follow one with frames before interrupts are on again; 0: none.
-                              // Fewer interrupts for more instructions
-    uint8_t mac[6];           // for a device that has none; all 0: then vnet_start fails
-    void *context;            // the first argument of the functions below
-    // Context of all three: bottom half or (`sent`) a task inside vnet_send; the driver's lock is not held. They may call vnet_send
-    // and vnet_free.
-    void (*receive)(void *context, struct vnet_buffer *buffer);           // the buffer is the caller's now: vnet_free or vnet_send it
-    void (*sent)(void *context, struct vnet_buffer *buffer);              // a buffer of the caller's own comes back; may be NULL
-    void (*link)(void *context, bool is_up);                              // may be NULL
+    uint16_t ring_size;     // descriptors of each ring; a power of two; PCI legacy devices choose it themselves
+    uint16_t rx_posted_min; // receive buffers posted at first; independent of the ring's size
+    uint16_t rx_posted_max; // and at most. Above the minimum, the number follows the load
+    uint16_t buffers;       // the driver's own buffers, at least rx_posted_max; VNET_BUFFER_OCTETS each
+    uint16_t tx_slots;      // frames under way to the device at most
+    uint16_t tx_queue_max;  // frames in the interface queue at most
+    uint16_t tx_watermark;  // the device interrupts for transmitted frames only while so few slots are free
+    // So many runs without a frame follow one with frames before interrupts are on again; 0: none. Fewer interrupts for
+    // more instructions.
+    uint16_t idle_polls;
+    uint8_t mac[6]; // for a device that has none; all 0: then vnet_start fails
+    void *context;  // the first argument of the functions below
+    // Context of all three: bottom half or (`sent`) a task inside vnet_send; the driver's lock is not held. They may
+    // call vnet_send and vnet_free.
+    // A frame arrived. The buffer is the caller's now: vnet_free or vnet_send it.
+    void (*receive)(void *context, struct vnet_buffer *buffer);
+    // A buffer of the caller's own comes back. May be NULL.
+    void (*sent)(void *context, struct vnet_buffer *buffer);
+    // The link went up or down, or was read for the first time. May be NULL.
+    void (*link)(void *context, bool is_up);
 };
 
 struct vnet_counters {
     uint64_t rx_frames, rx_octets, tx_frames, tx_octets;
-    uint32_t interrupts, wakes; // interrupts of this device; how many of them woke the bottom half
+    uint32_t interrupts, wakes;  // interrupts of this device; how many of them woke the bottom half
     uint32_t interrupts_foreign; // calls of vnet_interrupt without an interrupt of this device
     uint32_t polls;
-    uint32_t rx_starved;        // runs of the bottom half that found no buffer posted any more
-    uint32_t rx_short;          // frames below VNET_FRAME_MIN, dropped
-    uint32_t tx_queued;         // frames that waited in the interface queue
-    uint32_t tx_full;           // frames refused: VNET_ERROR_FULL
-    uint32_t tx_lost;           // frames that a restart took back from the device or the interface queue
+    uint32_t rx_starved; // runs of the bottom half that found no buffer posted any more
+    uint32_t rx_short;   // frames below VNET_FRAME_MIN, dropped
+    uint32_t tx_queued;  // frames that waited in the interface queue
+    uint32_t tx_full;    // frames refused: VNET_ERROR_FULL
+    uint32_t tx_lost;    // frames that a restart took back from the device or the interface queue
     uint32_t restarts;
     uint32_t faults[VNET_FAULTS];
     uint16_t rx_target, rx_posted, rx_posted_peak; // buffers: wanted now, posted now, posted at most
@@ -127,8 +132,8 @@ struct vnet_device {
     struct vnet_counters counters;
     uint64_t features;
     uint8_t mac[6];
-    size_t header;   // octets of the device's header
-    unsigned state;  // enum vnet_state
+    size_t header;  // octets of the device's header
+    unsigned state; // enum vnet_state
     bool is_link_up, is_polling, is_link_new, tx_interrupts;
     size_t rx_least, rx_most; // bounds of rx_target with this ring
     size_t rx_target, rx_taken_max, adapt_polls;
@@ -143,8 +148,9 @@ struct vnet_device {
 int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
               const struct vnet_config *config);
 
-// Context: task while the bottom half does not run, or the bottom half. Resets the device, negotiates, posts buffers. The first
-// call takes memory from the platform. After an error the device is stopped or failed and may be started again.
+// Context: task while the bottom half does not run, or the bottom half. Resets the device, negotiates, posts buffers.
+// The first call takes memory from the platform. After an error the device is stopped or failed and may be started
+// again.
 int vnet_start(struct vnet_device *device);
 
 // Context as vnet_start. Resets the device and takes all buffers back. VNET_ERROR_TIMEOUT: the device still owns them.
@@ -153,12 +159,12 @@ int vnet_stop(struct vnet_device *device);
 // Context: interrupt. Returns whether the interrupt was this device's.
 bool vnet_interrupt(struct vnet_device *device);
 
-// Context: bottom half. Takes up to `budget` frames and hands them to `receive`, then posts buffers and takes back what was sent.
-// Returns true if there is more to do: call again, after others had their turn. false: wait for `wake`.
+// Context: bottom half. Takes up to `budget` frames and hands them to `receive`, then posts buffers and takes back what
+// was sent. Returns true if there is more to do: call again, after others had their turn. false: wait for `wake`.
 bool vnet_poll(struct vnet_device *device, unsigned budget);
 
-// Context: task and bottom half. Sends buffer->length octets at vnet_frame(buffer). VNET_OK and VNET_QUEUED: the buffer is the
-// driver's until `sent` (a pooled one goes back to the pool). Else the buffer stays the caller's.
+// Context: task and bottom half. Sends buffer->length octets at vnet_frame(buffer). VNET_OK and VNET_QUEUED: the buffer
+// is the driver's until `sent` (a pooled one goes back to the pool). Else the buffer stays the caller's.
 int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer);
 
 // Context: task and bottom half. Takes a pooled buffer to send with, or NULL: then all are in use.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The transports of PCI devices: VIRTIO 1.1, clause 4.1 (modern: registers in memory, found through capabilities) and clause 4.1.4.8
-// (legacy: registers in I/O space behind BAR 0). Both use the INTx interrupt; MSI-X stays off.
+// The transports of PCI devices: VIRTIO 1.1, clause 4.1 (modern: registers in memory, found through capabilities) and
+// clause 4.1.4.8 (legacy: registers in I/O space behind BAR 0). Both use the INTx interrupt; MSI-X stays off.
 #ifndef VNET_PCI_H
 #define VNET_PCI_H
 
 #include "vnet_transport.h"
 
-// How the port reaches one PCI function. It has assigned the BARs and switched on I/O space, memory space and bus mastering.
-// Context of all functions: as in vnet_transport.h; those for I/O also in interrupt context.
+// How the port reaches one PCI function. It has assigned the BARs and switched on I/O space, memory space and bus
+// mastering. Context of all functions: as in vnet_transport.h; those for I/O also in interrupt context.
 struct vnet_pci_access {
     void *context;
     // Reads 1, 2 or 4 octets of configuration space at `offset` < 256.
@@ -33,8 +33,9 @@ struct vnet_pci {
     uintptr_t notify_at[2]; // of each queue
 };
 
-// Context: task. Looks at the function's identity. A device that is modern and legacy at once is driven as modern. Returns VNET_OK,
-// or VNET_ERROR_DEVICE if the function is no virtio network device or lacks a structure that it must have.
+// Context: task. Looks at the function's identity. A device that is modern and legacy at once is driven as modern.
+// Returns VNET_OK, or VNET_ERROR_DEVICE if the function is no virtio network device or lacks a structure that it must
+// have.
 int vnet_pci_open(struct vnet_pci *pci, const struct vnet_pci_access *access);
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the driver needs of its surroundings: seven functions. A port fills the table once; the driver calls nothing else
-// but memcpy and memset. The driver never blocks in interrupt context and allocates only inside the first vnet_start.
+// What the driver needs of its surroundings: seven functions. A port fills the table once; the driver calls nothing
+// else but memcpy and memset. The driver never blocks in interrupt context and allocates only inside the first
+// vnet_start.
 #ifndef VNET_PLATFORM_H
 #define VNET_PLATFORM_H
 
@@ -20,25 +21,26 @@ enum vnet_event {
 struct vnet_platform {
     void *context; // the first argument of every function
 
-    // Context: task. Returns memory that the device can read and write, set to zero, contiguous on the bus, or NULL when
-    // the platform refuses. `octets` > 0; `alignment` is a power of two up to 4,096 octets. The memory is never given back.
-    // It must be coherent: the driver flushes no cache.
+    // Context: task. Returns memory that the device can read and write, set to zero, contiguous on the bus, or NULL
+    // when the platform refuses. `octets` > 0; `alignment` is a power of two up to 4,096 octets. The memory is never
+    // given back. It must be coherent: the driver flushes no cache.
     void *(*memory)(void *context, size_t octets, size_t alignment);
 
     // Context: task and bottom half. Returns the bus address of `octets` octets at `start`, or VNET_NO_ADDRESS.
     uint64_t (*bus_address)(void *context, const void *start, size_t octets);
 
-    // Context: task and bottom half, never interrupt. A mutex between the tasks that send and the bottom half. It is held
-    // for a bounded number of steps; during a restart for up to VNET_RESET_POLLS calls of `pause`. NULL for both: one task
-    // does everything.
+    // Context: task and bottom half, never interrupt. A mutex between the tasks that send and the bottom half. It is
+    // held for a bounded number of steps; during a restart for up to VNET_RESET_POLLS calls of `pause`. NULL for both:
+    // one task does everything.
     void (*lock)(void *context);
     void (*unlock)(void *context);
 
-    // Context: interrupt, task and bottom half. Makes the bottom half call vnet_poll. A wake-up that comes while the bottom half
-    // runs must not be lost: use a semaphore, an event or a flag that is kept.
+    // Context: interrupt, task and bottom half. Makes the bottom half call vnet_poll. A wake-up that comes while the
+    // bottom half runs must not be lost: use a semaphore, an event or a flag that is kept.
     void (*wake)(void *context);
 
-    // Context: task and bottom half. Waits for about 100 microseconds: between two looks at a device that has to finish a reset.
+    // Context: task and bottom half. Waits for about 100 microseconds: between two looks at a device that has to finish
+    // a reset.
     void (*pause)(void *context);
 
     // Context: task and bottom half. May be NULL. Must not call the driver.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The split ring of VIRTIO 1.1, clause 2.6, between the driver and a device that may lie.
 //
-// What the device can write is read once, into a local variable, checked, and only then used. What the driver has to know later
-// (buffers, lengths, which of them are under way) it keeps in memory of its own and never reads back from the ring. A rule that the device
-// breaks sets `fault`: from then on the ring gives nothing out until vnet_ring_reset. What runs for each frame is in src/ring.h.
+// What the device can write is read once, into a local variable, checked, and only then used. What the driver has to
+// know later (buffers, lengths, which of them are under way) it keeps in memory of its own and never reads back from
+// the ring. A rule that the device breaks sets `fault`: from then on the ring gives nothing out until vnet_ring_reset.
+// What runs for each frame is in src/ring.h.
 //
 // Context of all functions: task and bottom half, for each ring one at a time. Lengths are in octets.
 #ifndef VNET_RING_H
@@ -51,7 +52,8 @@ struct vnet_used {
     struct vnet_used_element ring[];
 };
 
-// One buffer under way, or a free place. Memory of the driver alone. All numbers have the width of a register: that saves conversions.
+// One buffer under way, or a free place. Memory of the driver alone. All numbers have the width of a register: that
+// saves conversions.
 struct vnet_slot {
     void *cookie; // NULL: free, so an element that names this slot is a lie
     size_t room;  // octets that the device may write; 0: it may only read
@@ -80,7 +82,8 @@ struct vnet_ring {
     unsigned fault;             // enum vnet_fault
 };
 
-// Octets of a ring's shared memory, and where its used part begins. `alignment` of the used part: 4,096 on legacy devices, else 4.
+// Octets of a ring's shared memory, and where its used part begins. `alignment` of the used part: 4,096 on legacy
+// devices, else 4.
 size_t vnet_ring_octets(uint16_t size, size_t alignment);
 size_t vnet_ring_used_offset(uint16_t size, size_t alignment);
 
@@ -89,16 +92,16 @@ size_t vnet_ring_own_octets(uint16_t slots);
 
 // How a ring is made.
 struct vnet_ring_shape {
-    uint16_t size; // descriptors; a power of two
-    uint16_t slots; // buffers under way at most: ≤ size, or size / 2 if `pair`
-    uint16_t header; // octets of the header in front of a frame
+    uint16_t size;    // descriptors; a power of two
+    uint16_t slots;   // buffers under way at most: ≤ size, or size / 2 if `pair`
+    uint16_t header;  // octets of the header in front of a frame
     size_t alignment; // of the used part
-    bool pair; // header and frame need a descriptor each
-    bool may_write; // buffers to receive into
+    bool pair;        // header and frame need a descriptor each
+    bool may_write;   // buffers to receive into
 };
 
-// Makes an empty ring with interrupts off. `shared` has vnet_ring_octets octets (aligned to `alignment`, at least 16), `own` has
-// vnet_ring_own_octets.
+// Makes an empty ring with interrupts off. `shared` has vnet_ring_octets octets (aligned to `alignment`, at least 16),
+// `own` has vnet_ring_own_octets.
 void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const struct vnet_ring_shape *shape);
 
 // Takes back a buffer that is under way, after the device was reset. Returns NULL when none is left.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How the driver reaches a device's registers. One table for each transport of Virtual I/O Device (VIRTIO) 1.1, clause 4:
-// MMIO 1 (legacy) and 2, PCI legacy and PCI modern. No function waits or loops for long; what a device answers is not trusted.
+// How the driver reaches a device's registers. One table for each transport of Virtual I/O Device (VIRTIO) 1.1, clause
+// 4: MMIO 1 (legacy) and 2, PCI legacy and PCI modern. No function waits or loops for long; what a device answers is
+// not trusted.
 #ifndef VNET_TRANSPORT_H
 #define VNET_TRANSPORT_H
 
@@ -36,17 +37,22 @@ struct vnet_transport_ops {
 
     // Context of all below: task and bottom half, one at a time, except `notify` and `acknowledge`.
     uint8_t (*status)(struct vnet_transport *transport);
-    void (*set_status)(struct vnet_transport *transport, uint8_t status); // 0 begins a reset, which ends when `status` reads 0
+    void (*set_status)(struct vnet_transport *transport,
+                       uint8_t status); // 0 begins a reset, which ends when `status` reads 0
     uint64_t (*features)(struct vnet_transport *transport);
     void (*set_features)(struct vnet_transport *transport, uint64_t features);
-    uint32_t (*queue_size_max)(struct vnet_transport *transport, unsigned queue); // 0: no such queue, or it is in use already
-    bool (*start_queue)(struct vnet_transport *transport, unsigned queue, const struct vnet_queue *ring); // false: cannot be
+    uint32_t (*queue_size_max)(struct vnet_transport *transport,
+                               unsigned queue); // 0: no such queue, or it is in use already
+    bool (*start_queue)(struct vnet_transport *transport, unsigned queue,
+                        const struct vnet_queue *ring); // false: cannot be
     // Copies octets of the device's configuration; what lies beyond its end reads as 0.
     void (*read_config)(struct vnet_transport *transport, unsigned offset, uint8_t *to, unsigned octets);
-    uint32_t (*config_generation)(struct vnet_transport *transport); // changes with the configuration; constant on legacy devices
+    uint32_t (*config_generation)(
+        struct vnet_transport *transport); // changes with the configuration; constant on legacy devices
 
-    void (*notify)(struct vnet_transport *transport, unsigned queue);   // context: task and bottom half
-    uint32_t (*acknowledge)(struct vnet_transport *transport);          // context: interrupt; 0: the interrupt is another device's
+    void (*notify)(struct vnet_transport *transport, unsigned queue); // context: task and bottom half
+    uint32_t (*acknowledge)(
+        struct vnet_transport *transport); // context: interrupt; 0: the interrupt is another device's
 };
 
 // The first member of each transport's own structure.

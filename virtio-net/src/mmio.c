@@ -178,13 +178,8 @@ int vnet_mmio_open(struct vnet_mmio *mmio, uintptr_t base) {
         return VNET_ERROR_DEVICE;
     }
     switch (get(transport, VERSION)) {
-    case 1:
-        transport->ops = &LEGACY;
-        return VNET_OK;
-    case 2:
-        transport->ops = &MODERN;
-        return VNET_OK;
-    default:
-        return VNET_ERROR_DEVICE;
+    case 1: transport->ops = &LEGACY; return VNET_OK;
+    case 2: transport->ops = &MODERN; return VNET_OK;
+    default: return VNET_ERROR_DEVICE;
     }
 }

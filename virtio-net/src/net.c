@@ -140,7 +140,8 @@ static inline void flush(struct vnet_device *device) {
     }
 }
 
-// Asks for interrupts of transmitted frames if something waits for them. Returns whether frames were finished in between.
+// Asks for interrupts of transmitted frames if something waits for them. Returns whether frames were finished in
+// between.
 static bool judge_tx_interrupts(struct vnet_device *device) {
     const struct vnet_ring *tx = &device->tx;
     bool is_rx_short = device->rx.under_way_count < device->rx_target && device->pool == NULL;
@@ -238,7 +239,8 @@ static void receive(struct vnet_device *device, unsigned budget, struct batch *b
     }
 }
 
-// The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was enough.
+// The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was
+// enough.
 static void adapt(struct vnet_device *device, const struct batch *batch, unsigned budget) {
     size_t target = device->rx_target;
     // What the device had finished when it was last looked at, and is not taken yet.
@@ -395,7 +397,8 @@ int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
     }
     vnet_lock(device);
     int result = send(device, buffer);
-    bool has_done = !device->is_polling && device->done.first != NULL; // the end of a run delivers what the run took back
+    bool has_done =
+        !device->is_polling && device->done.first != NULL; // the end of a run delivers what the run took back
     vnet_unlock(device);
     if (has_done) {
         vnet_deliver(device);
@@ -424,7 +427,8 @@ int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer) {
     vnet_lock(device);
     vnet_return(device, buffer, false);
     // The bottom half had no buffer to post: it posts this one.
-    bool is_short = device->state == VNET_RUNNING && !device->is_polling && device->rx.under_way_count < device->rx_target;
+    bool is_short =
+        device->state == VNET_RUNNING && !device->is_polling && device->rx.under_way_count < device->rx_target;
     vnet_unlock(device);
     if (is_short) {
         vnet_wake(device);

@@ -22,7 +22,8 @@ static inline void vnet_unlock(struct vnet_device *device) {
 // Resets and negotiates; the device then runs. Buffers that the device had are taken back first.
 int vnet_bring_up(struct vnet_device *device);
 
-// Resets the device after an error or for good, and takes all buffers back. False: it did not finish, and still owns them.
+// Resets the device after an error or for good, and takes all buffers back. False: it did not finish, and still owns
+// them.
 bool vnet_take_down(struct vnet_device *device);
 
 // Reads the link's state from the device's configuration.

@@ -12,7 +12,8 @@ int vnet_pci_open(struct vnet_pci *pci, const struct vnet_pci_access *access) {
     *pci = (struct vnet_pci){.access = access};
     uint32_t identity = access->config_read(access->context, 0, 4);
     uint32_t device = identity >> 16;
-    if ((identity & 0xffff) != VENDOR_VIRTIO || (device != DEVICE_TRANSITIONAL_NETWORK && device != DEVICE_MODERN_NETWORK)) {
+    if ((identity & 0xffff) != VENDOR_VIRTIO ||
+        (device != DEVICE_TRANSITIONAL_NETWORK && device != DEVICE_MODERN_NETWORK)) {
         return VNET_ERROR_DEVICE;
     }
     if (vnet_pci_find_modern(pci)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// PCI modern: structures in memory BARs, named by vendor capabilities (VIRTIO 1.1, clause 4.1.4). The device's words about where they
-// are and how long are checked: by length here, by the BAR's size in the port's `map`.
+// PCI modern: structures in memory BARs, named by vendor capabilities (VIRTIO 1.1, clause 4.1.4). The device's words
+// about where they are and how long are checked: by length here, by the BAR's size in the port's `map`.
 #include <stddef.h>
 
 #include "pci.h"
@@ -145,7 +145,8 @@ static void map(struct vnet_pci *pci, unsigned at) {
     struct vnet_pci_window *const windows[] = {NULL, &pci->common, &pci->notify, &pci->interrupt, &pci->device};
     unsigned type = config(pci, at + CAP_TYPE, 1), bar = config(pci, at + CAP_BAR, 1);
     uint32_t offset = config(pci, at + CAP_OFFSET, 4), octets = config(pci, at + CAP_OCTETS, 4);
-    if (type < TYPE_COMMON || type > TYPE_DEVICE || bar > 5 || windows[type]->address != 0 || octets < OCTETS_MIN[type]) {
+    if (type < TYPE_COMMON || type > TYPE_DEVICE || bar > 5 || windows[type]->address != 0 ||
+        octets < OCTETS_MIN[type]) {
         return;
     }
     uint32_t multiplier = 0;
@@ -173,5 +174,6 @@ bool vnet_pci_find_modern(struct vnet_pci *pci) {
         }
         at = config(pci, at + CAP_NEXT, 1) & 0xfc;
     }
-    return pci->common.address != 0 && pci->notify.address != 0 && pci->interrupt.address != 0 && pci->device.address != 0;
+    return pci->common.address != 0 && pci->notify.address != 0 && pci->interrupt.address != 0 &&
+           pci->device.address != 0;
 }

@@ -11,7 +11,9 @@ static size_t align_up(size_t octets, size_t alignment) {
 
 size_t vnet_ring_used_offset(uint16_t size, size_t alignment) {
     // One entry more than the ring has: the place of the event index, which legacy devices may touch.
-    return align_up((size_t)size * sizeof(struct vnet_descriptor) + sizeof(struct vnet_available) + ((size_t)size + 1) * 2, alignment);
+    return align_up((size_t)size * sizeof(struct vnet_descriptor) + sizeof(struct vnet_available) +
+                        ((size_t)size + 1) * 2,
+                    alignment);
 }
 
 size_t vnet_ring_octets(uint16_t size, size_t alignment) {
@@ -37,7 +39,8 @@ void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const stru
     ring->slots_count = slots;
     ring->pair = shape->pair;
     ring->header = shape->header;
-    // What is the same for all buffers is written once. A device that changes it deceives itself: the driver does not read it.
+    // What is the same for all buffers is written once. A device that changes it deceives itself: the driver does not
+    // read it.
     for (size_t slot = 0; slot < slots; slot++) {
         ring->slots[slot].next_free = slot + 1;
         volatile struct vnet_descriptor *descriptor = &ring->descriptors[slot << ring->pair];

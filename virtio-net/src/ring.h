@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What runs for each frame on the split ring. Inline, because a frame costs few instructions and a call would cost as many again.
-// See vnet_ring.h for what is trusted, and for the context of all functions.
+// What runs for each frame on the split ring. Inline, because a frame costs few instructions and a call would cost as
+// many again. See vnet_ring.h for what is trusted, and for the context of all functions.
 #ifndef VNET_RING_INTERNAL_H
 #define VNET_RING_INTERNAL_H
 
@@ -12,8 +12,9 @@
 #define AVAILABLE_NO_INTERRUPT 1u
 #define USED_NO_NOTIFY 1u
 
-// Puts `octets` octets at bus address `bus` into the ring, the header's first; the device sees them after vnet_ring_publish. `room`:
-// how many of them the device may write, 0 or all. Returns false if no slot is free. `cookie` is not NULL.
+// Puts `octets` octets at bus address `bus` into the ring, the header's first; the device sees them after
+// vnet_ring_publish. `room`: how many of them the device may write, 0 or all. Returns false if no slot is free.
+// `cookie` is not NULL.
 static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t octets, size_t room, void *cookie) {
     size_t index = ring->free_first;
     if (index == ring->slots_count) {
@@ -76,11 +77,13 @@ static inline bool vnet_ring_look(struct vnet_ring *ring) {
     return true;
 }
 
-// Takes the next of the buffers that vnet_ring_look has seen: its cookie and how many octets the device says it wrote. Returns NULL
-// if the device broke a rule, which `ring->fault` names. `octets` is checked for buffers to receive into only.
+// Takes the next of the buffers that vnet_ring_look has seen: its cookie and how many octets the device says it wrote.
+// Returns NULL if the device broke a rule, which `ring->fault` names. `octets` is checked for buffers to receive into
+// only.
 static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
-    // Through signed numbers, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and fails the checks.
+    // Through signed numbers, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and
+    // fails the checks.
     size_t id = (size_t)(int32_t)vnet_load32(&element->id), length = (size_t)(int32_t)vnet_load32(&element->length);
     size_t index = id >> ring->pair;
     if (index >= ring->slots_count || index << ring->pair != id || ring->slots[index].cookie == NULL) {
@@ -104,7 +107,8 @@ static inline void vnet_ring_want_interrupts(struct vnet_ring *ring, bool on) {
     vnet_store16(&ring->available->flags, (uint16_t)(on ? 0 : AVAILABLE_NO_INTERRUPT));
 }
 
-// After interrupts were asked for: orders that before the look, and returns whether the device has finished a buffer meanwhile.
+// After interrupts were asked for: orders that before the look, and returns whether the device has finished a buffer
+// meanwhile.
 static inline bool vnet_ring_is_pending_after_enable(struct vnet_ring *ring) {
     vnet_fence_full();
     return vnet_load16(&ring->used->index) != (uint16_t)ring->used_next;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Each access to memory that the device can write, and the fences between them. With VNET_TEST_HOOKS a test is called at each step.
+// Each access to memory that the device can write, and the fences between them. With VNET_TEST_HOOKS a test is called
+// at each step.
 #ifndef VNET_SHARED_H
 #define VNET_SHARED_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reset, negotiation (VIRTIO 1.1, clause 3.1.1) and memory. Every answer of the device is checked; every wait is bounded.
+// Reset, negotiation (VIRTIO 1.1, clause 3.1.1) and memory. Every answer of the device is checked; every wait is
+// bounded.
 #include "memory.h"
 #include "net.h"
 
@@ -23,11 +24,12 @@ static bool is_power_of_two(uint32_t value) {
 int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
               const struct vnet_config *config) {
     memset(device, 0, sizeof(*device));
-    bool is_good = is_power_of_two(config->ring_size) && config->ring_size <= VNET_RING_SIZE_MAX && config->rx_posted_min > 0 &&
-                   config->rx_posted_min <= config->rx_posted_max && config->rx_posted_max <= config->buffers &&
-                   config->tx_slots > 0 && config->tx_slots <= VNET_RING_SIZE_MAX && config->rx_posted_max <= VNET_RING_SIZE_MAX &&
-                   config->receive != NULL && platform->memory != NULL && platform->bus_address != NULL &&
-                   platform->wake != NULL && platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
+    bool is_good =
+        is_power_of_two(config->ring_size) && config->ring_size <= VNET_RING_SIZE_MAX && config->rx_posted_min > 0 &&
+        config->rx_posted_min <= config->rx_posted_max && config->rx_posted_max <= config->buffers &&
+        config->tx_slots > 0 && config->tx_slots <= VNET_RING_SIZE_MAX && config->rx_posted_max <= VNET_RING_SIZE_MAX &&
+        config->receive != NULL && platform->memory != NULL && platform->bus_address != NULL &&
+        platform->wake != NULL && platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
     if (!is_good) {
         return VNET_ERROR_ARGUMENT;
     }
@@ -48,8 +50,11 @@ static int make_buffers(struct vnet_device *device) {
         return VNET_OK;
     }
     uint8_t *data = take_memory(device, count * VNET_BUFFER_OCTETS, 64);
-    uint64_t bus = data == NULL ? VNET_NO_ADDRESS : device->platform->bus_address(device->platform->context, data, count * VNET_BUFFER_OCTETS);
-    struct vnet_buffer *buffers = bus == VNET_NO_ADDRESS ? NULL : take_memory(device, count * sizeof(*buffers), _Alignof(struct vnet_buffer));
+    uint64_t bus = data == NULL
+                       ? VNET_NO_ADDRESS
+                       : device->platform->bus_address(device->platform->context, data, count * VNET_BUFFER_OCTETS);
+    struct vnet_buffer *buffers =
+        bus == VNET_NO_ADDRESS ? NULL : take_memory(device, count * sizeof(*buffers), _Alignof(struct vnet_buffer));
     if (buffers == NULL) {
         return VNET_ERROR_MEMORY;
     }
@@ -155,7 +160,8 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
     return ops->start_queue(device->transport, queue, &where) ? VNET_OK : VNET_ERROR_QUEUE;
 }
 
-// Reads a part of the configuration that does not change meanwhile. If the device changes it without end, the last reading counts.
+// Reads a part of the configuration that does not change meanwhile. If the device changes it without end, the last
+// reading counts.
 static void read_config(struct vnet_device *device, unsigned offset, uint8_t *to, unsigned octets) {
     const struct vnet_transport_ops *ops = device->transport->ops;
     for (unsigned read = 0; read < CONFIG_READS_MAX; read++) {

@@ -24,7 +24,8 @@ GUESTS = {
              "-Wl,--build-id=none", "-Wl,-z,noexecstack"],
 }
 # The bar for size is for the ring, the core and one transport.
-WEIGHED = {"core": ("ring.c", "net.c", "start.c"), "mmio": ("mmio.c",), "pci legacy": ("pci.c", "pci_legacy.c"), "pci modern": ("pci_modern.c",)}
+WEIGHED = {"core": ("ring.c", "net.c", "start.c"), "mmio": ("mmio.c",), "pci legacy": ("pci.c", "pci_legacy.c"),
+           "pci modern": ("pci_modern.c",)}
 
 
 def run(command):

@@ -7,13 +7,13 @@
 
 extern unsigned check_faults;
 
-#define CHECK(found, wanted)                                                                                                         \
-    do {                                                                                                                             \
-        long long found_ = (long long)(found), wanted_ = (long long)(wanted);                                                        \
-        if (found_ != wanted_) {                                                                                                     \
-            check_faults++;                                                                                                          \
-            printf("%s:%d: %s is %lld, expected %lld\n", __FILE__, __LINE__, #found, found_, wanted_);                               \
-        }                                                                                                                            \
+#define CHECK(found, wanted)                                                                           \
+    do {                                                                                               \
+        long long found_ = (long long)(found), wanted_ = (long long)(wanted);                          \
+        if (found_ != wanted_) {                                                                       \
+            check_faults++;                                                                            \
+            printf("%s:%d: %s is %lld, expected %lld\n", __FILE__, __LINE__, #found, found_, wanted_); \
+        }                                                                                              \
     } while (0)
 
 struct check_test {
@@ -24,6 +24,7 @@ struct check_test {
 // Runs the tests, prints a line for each that failed, then 'N passed, N failed'. Returns the exit status.
 int check_run(const struct check_test *tests, unsigned count);
 
-#define TEST(function) {#function, function}
+#define TEST(function) \
+    { #function, function }
 
 #endif

@@ -112,7 +112,8 @@ void fake_make(enum fake_kind kind) {
     fake.kind = kind;
     bool is_legacy = kind == FAKE_MMIO_1 || kind == FAKE_PCI_LEGACY;
     // Of these the driver knows four; the rest is what QEMU offers.
-    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | 0x30002000u | (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1);
+    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | 0x30002000u |
+                   (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1);
     fake.size_max[0] = fake.size_max[1] = 256;
     fake.magic = 0x74726976;
     fake.version = kind == FAKE_MMIO_1 ? 1 : 2;
@@ -203,9 +204,10 @@ void fake_change_config(void) {
     fake.isr |= VNET_INTERRUPT_CONFIG;
 }
 
-// Copies between a chain of descriptors and linear memory, as a device does. Aborts where the driver's chain is not as the standard
-// wants it: those are faults of the driver. Returns the chain's length.
-static uint32_t copy_chain(const struct fake_queue *queue, uint32_t id, uint8_t *data, uint32_t octets, bool to_driver) {
+// Copies between a chain of descriptors and linear memory, as a device does. Aborts where the driver's chain is not as
+// the standard wants it: those are faults of the driver. Returns the chain's length.
+static uint32_t copy_chain(const struct fake_queue *queue, uint32_t id, uint8_t *data, uint32_t octets,
+                           bool to_driver) {
     uint32_t total = 0;
     for (unsigned links = 0;; links++) {
         struct vnet_descriptor *descriptor = fake_memory(queue->descriptors, (size_t)queue->size * sizeof(*descriptor));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A virtio network device in memory, for tests on the host: registers of all four transports, rings, interrupts, and as many lies
-// as a test wants. One device at a time. The driver is compiled with VNET_TEST_HOOKS and VNET_TEST_REGISTERS.
+// A virtio network device in memory, for tests on the host: registers of all four transports, rings, interrupts, and as
+// many lies as a test wants. One device at a time. The driver is compiled with VNET_TEST_HOOKS and VNET_TEST_REGISTERS.
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -41,8 +41,8 @@ struct fake {
     uint8_t config[8];
     uint8_t pci[256];
     bool refuses_reset, refuses_features, changes_config;
-    bool is_lenient; // registers may be touched that are not there: the device lied about their place
-    unsigned memory_left;   // allocations before the platform refuses
+    bool is_lenient;         // registers may be touched that are not there: the device lied about their place
+    unsigned memory_left;    // allocations before the platform refuses
     unsigned addresses_left; // bus addresses before the platform refuses
     // What happened.
     bool is_stale; // a reset was refused: the rings may be others now, so the device carries no frames
@@ -62,7 +62,8 @@ struct fake {
     // Takes stores instead of memory if a model test wants it.
     void (*store)(volatile uint16_t *to, uint16_t value);
     void (*fence)(void);
-    struct fake_frame sent[FAKE_SENT_MAX]; // what the driver sent, oldest first; last, because fake_make leaves it as it is
+    struct fake_frame
+        sent[FAKE_SENT_MAX]; // what the driver sent, oldest first; last, because fake_make leaves it as it is
 };
 
 extern struct fake fake;

@@ -11,7 +11,14 @@
 // Where the driver sees the registers: numbers, not memory.
 #define MMIO UINT64_C(0x10000)
 #define BAR UINT64_C(0x20000)
-enum { BAR_COMMON = 0x0, BAR_ISR = 0x1000, BAR_DEVICE = 0x2000, BAR_NOTIFY = 0x3000, BAR_OCTETS = 0x4000, NOTIFY_MULTIPLIER = 4 };
+enum {
+    BAR_COMMON = 0x0,
+    BAR_ISR = 0x1000,
+    BAR_DEVICE = 0x2000,
+    BAR_NOTIFY = 0x3000,
+    BAR_OCTETS = 0x4000,
+    NOTIFY_MULTIPLIER = 4
+};
 
 // The driver touched what is not there: its fault, unless the device lies about where its registers are.
 static uint32_t unexpected(void) {
@@ -62,7 +69,8 @@ static void start_legacy(uint32_t page, uint16_t size) {
     queue->descriptors = (uint64_t)page * 4096;
     queue->available = queue->descriptors + (uint64_t)size * 16;
     queue->used = (queue->available + 6 + 2 * (uint64_t)size + 4095) & ~UINT64_C(4095);
-    if (queue->is_on && fake_memory(queue->descriptors, queue->used + 6 + 8 * (uint64_t)size - queue->descriptors) == NULL) {
+    if (queue->is_on &&
+        fake_memory(queue->descriptors, queue->used + 6 + 8 * (uint64_t)size - queue->descriptors) == NULL) {
         unexpected();
         queue->is_on = false;
     }
@@ -71,9 +79,10 @@ static void start_legacy(uint32_t page, uint16_t size) {
 static void start_modern(void) {
     struct fake_queue *queue = selected();
     queue->is_on = true;
-    if (queue->size == 0 || fake_memory(queue->descriptors, (size_t)queue->size * 16) == NULL || queue->descriptors % 16 != 0 ||
-        fake_memory(queue->available, 6 + (size_t)queue->size * 2) == NULL || queue->available % 2 != 0 ||
-        fake_memory(queue->used, 6 + (size_t)queue->size * 8) == NULL || queue->used % 4 != 0) {
+    if (queue->size == 0 || fake_memory(queue->descriptors, (size_t)queue->size * 16) == NULL ||
+        queue->descriptors % 16 != 0 || fake_memory(queue->available, 6 + (size_t)queue->size * 2) == NULL ||
+        queue->available % 2 != 0 || fake_memory(queue->used, 6 + (size_t)queue->size * 8) == NULL ||
+        queue->used % 4 != 0) {
         unexpected();
         queue->is_on = false;
     }
@@ -127,10 +136,18 @@ static void mmio_write(unsigned offset, uint32_t value) {
     case 0x014: fake.feature_select = value; return;
     case 0x020: (fake.feature_select == 0 ? set_low : set_high)(&fake.accepted, value); return;
     case 0x024: fake.feature_select = value; return;
-    case 0x028: if (value != 4096) { abort(); } return;
+    case 0x028:
+        if (value != 4096) {
+            abort();
+        }
+        return;
     case 0x030: fake.queue_select = value; return;
     case 0x038: queue->size = (uint16_t)value; return;
-    case 0x03c: if (value != 4096) { abort(); } return;
+    case 0x03c:
+        if (value != 4096) {
+            abort();
+        }
+        return;
     case 0x040: start_legacy(value, queue->size); return;
     case 0x044: start_modern(); return;
     case 0x050: notify(value); return;
@@ -162,7 +179,8 @@ static uint32_t common_read(unsigned offset) {
 static void common_write(unsigned offset, uint32_t value) {
     struct fake_queue *queue = selected();
     switch (offset) {
-    case 0: case 8: fake.feature_select = value; return;
+    case 0:
+    case 8: fake.feature_select = value; return;
     case 12: (fake.feature_select == 0 ? set_low : set_high)(&fake.accepted, value); return;
     case 20: set_status(value); return;
     case 22: fake.queue_select = value; return;
@@ -282,7 +300,8 @@ void fake_fill_pci(void) {
 struct vnet_transport *fake_open(void) {
     static struct vnet_mmio mmio;
     static struct vnet_pci pci;
-    static const struct vnet_pci_access access = {.config_read = config_read, .map = map, .io_read = io_read, .io_write = io_write};
+    static const struct vnet_pci_access access = {
+        .config_read = config_read, .map = map, .io_read = io_read, .io_write = io_write};
     if (fake.kind == FAKE_MMIO_1 || fake.kind == FAKE_MMIO_2) {
         return vnet_mmio_open(&mmio, MMIO) == VNET_OK ? &mmio.transport : NULL;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A hostile device, driven by a fuzzer. An input is a program: its first octets choose the device, each further octet (with its operands)
-// is a step of the device or of the program above the driver. After every input all buffers must be accounted for, and the driver must
-// have come to rest in a bounded number of steps. With a file name as argument and without libFuzzer it runs that one input.
+// A hostile device, driven by a fuzzer. An input is a program: its first octets choose the device, each further octet
+// (with its operands) is a step of the device or of the program above the driver. After every input all buffers must be
+// accounted for, and the driver must have come to rest in a bounded number of steps. With a file name as argument and
+// without libFuzzer it runs that one input.
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,24 +73,55 @@ static void step(struct input *input, struct vnet_buffer **own) {
     static const uint8_t FRAME[64] = {1, 2, 3};
     unsigned queue;
     switch (next(input) % 20) {
-    case 0: case 1: if (!is_scribbled) { fake_receive(FRAME, (uint16_t)(next(input) % 64)); } break;
-    case 2: if (!is_scribbled) { fake_transmit(next(input) % 8); } break;
-    case 3: queue = next(input) % 2; fake_put_used(queue, next32(input), next32(input)); break;
-    case 4: queue = next(input) % 2; fake_move_used(queue, (uint16_t)next32(input)); break;
+    case 0:
+    case 1:
+        if (!is_scribbled) {
+            fake_receive(FRAME, (uint16_t)(next(input) % 64));
+        }
+        break;
+    case 2:
+        if (!is_scribbled) {
+            fake_transmit(next(input) % 8);
+        }
+        break;
+    case 3:
+        queue = next(input) % 2;
+        fake_put_used(queue, next32(input), next32(input));
+        break;
+    case 4:
+        queue = next(input) % 2;
+        fake_move_used(queue, (uint16_t)next32(input));
+        break;
     case 5: fake_interrupt_queue(next(input) % 2); break;
     case 6: fake.isr = next(input); break;
-    case 7: case 8: host_run(); break;
+    case 7:
+    case 8: host_run(); break;
     case 9: vnet_poll(&host.device, 1 + next(input) % 32); break;
     case 10: send_own(input, own); break;
     case 11: use_kept(input); break;
-    case 12: fake.status = (uint8_t)next(input); fake_change_config(); break;
-    case 13: fake.config[next(input) % 8] = (uint8_t)next(input); fake_change_config(); break;
-    case 14: scribble(input); is_scribbled = true; break;
+    case 12:
+        fake.status = (uint8_t)next(input);
+        fake_change_config();
+        break;
+    case 13:
+        fake.config[next(input) % 8] = (uint8_t)next(input);
+        fake_change_config();
+        break;
+    case 14:
+        scribble(input);
+        is_scribbled = true;
+        break;
     case 15: fake.refuses_reset = next(input) % 4 == 0; break;
     case 16: fake.size_max[next(input) % 2] = next32(input); break;
     case 17: fake.offered ^= (uint64_t)1 << next(input) % 64; break;
-    case 18: vnet_stop(&host.device); is_scribbled = false; break;
-    case 19: vnet_start(&host.device); is_scribbled = false; break;
+    case 18:
+        vnet_stop(&host.device);
+        is_scribbled = false;
+        break;
+    case 19:
+        vnet_start(&host.device);
+        is_scribbled = false;
+        break;
     }
 }
 

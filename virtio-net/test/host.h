@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A program above the driver, for tests on the host: it runs interrupt and bottom half, and keeps or echoes what arrives.
+// A program above the driver, for tests on the host: it runs interrupt and bottom half, and keeps or echoes what
+// arrives.
 #ifndef HOST_H
 #define HOST_H
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // No wake-up is lost: every interleaving of small scenarios, with the driver's own code.
 //
-// The guest runs the driver. At each of the driver's reads and writes of an index or flag a choice is made: let the device do its next
-// step, let the interrupt come, or go on. The test runs each scenario again and again until all sequences of choices are done. Stores of
-// the driver wait in a buffer until a fence; at each step of the device a choice says how many of them, in order, it sees already: so a
-// missing fence is found. A scenario is lost if guest and device both sleep while a frame is still under way, or a receive buffer is not posted again.
+// The guest runs the driver. At each of the driver's reads and writes of an index or flag a choice is made: let the
+// device do its next step, let the interrupt come, or go on. The test runs each scenario again and again until all
+// sequences of choices are done. Stores of the driver wait in a buffer until a fence; at each step of the device a
+// choice says how many of them, in order, it sees already: so a missing fence is found. A scenario is lost if guest and
+// device both sleep while a frame is still under way, or a receive buffer is not posted again.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +18,14 @@
 
 enum mutation { AS_SHIPPED, NO_FENCES, NO_LOOK_AFTER_ENABLE };
 
-// One scenario: frames that the device delivers, frames that the program sends at first, and what the program does with what it gets.
+// One scenario: frames that the device delivers, frames that the program sends at first, and what the program does with
+// what it gets.
 struct scenario {
     const char *name;
     unsigned to_receive, to_send;
     uint16_t buffers, posted, slots;
     enum host_mode mode;
-    bool sends_later; // with HOST_KEEP: the program sends a kept buffer once the guest is idle
+    bool sends_later;   // with HOST_KEEP: the program sends a kept buffer once the guest is idle
     bool device_sleeps; // the device takes notifications instead of looking again and again
 };
 
@@ -101,7 +103,8 @@ static bool device_can_step(void) {
     if (!is_running || is_device_asleep) {
         return false;
     }
-    return owed != 0 || (delivered < scenario->to_receive && fake_waiting(0) != 0) || fake_waiting(1) != 0 || scenario->device_sleeps;
+    return owed != 0 || (delivered < scenario->to_receive && fake_waiting(0) != 0) || fake_waiting(1) != 0 ||
+           scenario->device_sleeps;
 }
 
 static uint16_t *used_flags(void) {
@@ -142,7 +145,8 @@ static void interrupt(void) {
     is_in_interrupt = false;
 }
 
-// One step of anything but the guest's own program. Returns false if the guest's program goes on (or nothing else can happen).
+// One step of anything but the guest's own program. Returns false if the guest's program goes on (or nothing else can
+// happen).
 static bool other_step(bool may_go_on) {
     look_for_notifications();
     unsigned options[4], count = 0;
@@ -165,14 +169,9 @@ static bool other_step(bool may_go_on) {
         }
         device_step();
         return true;
-    case 2:
-        store_now();
-        return true;
-    case 3:
-        interrupt();
-        return true;
-    default:
-        return false;
+    case 2: store_now(); return true;
+    case 3: interrupt(); return true;
+    default: return false;
     }
 }
 
@@ -237,8 +236,9 @@ static bool run_once(void) {
         }
     }
     unsigned echoes = scenario->mode == HOST_ECHO || scenario->sends_later ? scenario->to_receive : 0;
-    return host.received == scenario->to_receive && fake.sent_count == scenario->to_send + echoes && host.device.queue.count == 0 &&
-           host.device.state == VNET_RUNNING && host.device.rx.under_way_count == scenario->posted;
+    return host.received == scenario->to_receive && fake.sent_count == scenario->to_send + echoes &&
+           host.device.queue.count == 0 && host.device.state == VNET_RUNNING &&
+           host.device.rx.under_way_count == scenario->posted;
 }
 
 // Returns how many interleavings there are; the first that loses a frame ends it with 0.
@@ -262,7 +262,13 @@ static const struct scenario SCENARIOS[] = {
     {.name = "frames in the interface queue", .to_send = 2, .buffers = 1, .posted = 1, .slots = 1},
     {.name = "a sleeping device", .to_send = 1, .buffers = 1, .posted = 1, .slots = 2, .device_sleeps = true},
     {.name = "echo with one buffer", .to_receive = 1, .buffers = 1, .posted = 1, .slots = 1, .mode = HOST_ECHO},
-    {.name = "a buffer sent later", .to_receive = 1, .buffers = 1, .posted = 1, .slots = 1, .mode = HOST_KEEP, .sends_later = true},
+    {.name = "a buffer sent later",
+     .to_receive = 1,
+     .buffers = 1,
+     .posted = 1,
+     .slots = 1,
+     .mode = HOST_KEEP,
+     .sends_later = true},
 };
 
 static void no_wake_up_is_lost(void) {

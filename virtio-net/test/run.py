@@ -59,7 +59,8 @@ class Run:
         failed = sum(check["outcome"] == "failed" for check in self.checks)
         failed += not self.checks
         closing = f"{len(self.checks) - failed} passed, {failed} failed, 0 skipped"
-        document = {"schema": "ktsn.results/1", "experiment": "virtio-net", "command": sys.argv, "checks": self.checks, "figures": self.figures}
+        document = {"schema": "ktsn.results/1", "experiment": "virtio-net", "command": sys.argv, "checks": self.checks,
+                    "figures": self.figures}
         (self.out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
         (self.out / "closing.txt").write_text(closing + "\n")
         print(closing)
@@ -157,8 +158,8 @@ def fuzz(out, seconds):
     """Runs the hostile device. Returns what is wrong, or None."""
     program, corpus = build.fuzzer(out), out / "corpus"
     corpus.mkdir(exist_ok=True)
-    done = subprocess.run([program, f"-max_total_time={seconds}", "-max_len=512", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
-                           f"-artifact_prefix={out}/", corpus], capture_output=True, text=True)
+    options = [f"-max_total_time={seconds}", "-max_len=512", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]
+    done = subprocess.run([program, *options, f"-artifact_prefix={out}/", corpus], capture_output=True, text=True)
     runs = re.search(r"number_of_executed_units: *(\d+)", done.stderr)
     print(f"   {runs[1] if runs else 'no'} inputs in {seconds} s")
     if done.returncode != 0:
@@ -218,7 +219,8 @@ def bench(run):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/virtio-net"))
     parser.add_argument("--only", default="")
     parser.add_argument("--fuzz", type=int, metavar="SECONDS")

@@ -225,20 +225,48 @@ static int start_with(enum fake_kind kind, void (*change)(void)) {
     return result;
 }
 
-static void lose_version_1(void) { fake.offered &= ~FAKE_FEATURE_VERSION_1; }
-static void refuse_features(void) { fake.refuses_features = true; }
-static void offer_all_features(void) { fake.offered = UINT64_MAX; }
-static void no_queue(void) { fake.size_max[1] = 0; }
-static void odd_size(void) { fake.size_max[0] = 100; }
-static void huge_size(void) { fake.size_max[0] = 0xffff; }
-static void large_size(void) { fake.size_max[0] = 2048; }
-static void size_one(void) { fake.size_max[0] = 1; }
-static void wrong_magic(void) { fake.magic++; }
-static void wrong_version(void) { fake.version = 3; }
-static void wrong_device(void) { fake.device_id = 2; }
-static void no_mac(void) { fake.offered &= ~FAKE_FEATURE_MAC; }
-static void group_mac(void) { fake.config[0] |= 1; }
-static void changing_config(void) { fake.changes_config = true; }
+static void lose_version_1(void) {
+    fake.offered &= ~FAKE_FEATURE_VERSION_1;
+}
+static void refuse_features(void) {
+    fake.refuses_features = true;
+}
+static void offer_all_features(void) {
+    fake.offered = UINT64_MAX;
+}
+static void no_queue(void) {
+    fake.size_max[1] = 0;
+}
+static void odd_size(void) {
+    fake.size_max[0] = 100;
+}
+static void huge_size(void) {
+    fake.size_max[0] = 0xffff;
+}
+static void large_size(void) {
+    fake.size_max[0] = 2048;
+}
+static void size_one(void) {
+    fake.size_max[0] = 1;
+}
+static void wrong_magic(void) {
+    fake.magic++;
+}
+static void wrong_version(void) {
+    fake.version = 3;
+}
+static void wrong_device(void) {
+    fake.device_id = 2;
+}
+static void no_mac(void) {
+    fake.offered &= ~FAKE_FEATURE_MAC;
+}
+static void group_mac(void) {
+    fake.config[0] |= 1;
+}
+static void changing_config(void) {
+    fake.changes_config = true;
+}
 
 static void refusing_devices(void) {
     CHECK(start_with(FAKE_MMIO_2, lose_version_1), VNET_ERROR_FEATURES);
@@ -314,22 +342,22 @@ static bool opens_with(unsigned at, uint32_t value, unsigned octets) {
 
 static void pci_capabilities(void) {
     CHECK(opens_with(0, 0x10411af4, 4), true);
-    CHECK(opens_with(0, 0x10411af5, 4), false); // another vendor
-    CHECK(opens_with(2, 0x1042, 2), false);     // a block device
-    CHECK(opens_with(6, 0, 2), false);          // no list
-    CHECK(opens_with(0x34, 0, 1), false);       // an empty list
-    CHECK(opens_with(0x34, 0x3c, 1), false);    // a list inside the header
-    CHECK(opens_with(0x7d, 0x40, 1), true);     // a circle after all are found
-    CHECK(opens_with(0x55, 0x40, 1), false);    // a circle before
-    CHECK(opens_with(0x34, 0xf8, 1), false);    // a capability that would end beyond 256 octets
-    CHECK(opens_with(0x43, 9, 1), false);       // an unknown type
-    CHECK(opens_with(0x44, 6, 1), false);       // BAR 6
-    CHECK(opens_with(0x44, 0, 1), false);       // a BAR that is not mapped
-    CHECK(opens_with(0x48, 2, 4), false);       // not aligned
+    CHECK(opens_with(0, 0x10411af5, 4), false);    // another vendor
+    CHECK(opens_with(2, 0x1042, 2), false);        // a block device
+    CHECK(opens_with(6, 0, 2), false);             // no list
+    CHECK(opens_with(0x34, 0, 1), false);          // an empty list
+    CHECK(opens_with(0x34, 0x3c, 1), false);       // a list inside the header
+    CHECK(opens_with(0x7d, 0x40, 1), true);        // a circle after all are found
+    CHECK(opens_with(0x55, 0x40, 1), false);       // a circle before
+    CHECK(opens_with(0x34, 0xf8, 1), false);       // a capability that would end beyond 256 octets
+    CHECK(opens_with(0x43, 9, 1), false);          // an unknown type
+    CHECK(opens_with(0x44, 6, 1), false);          // BAR 6
+    CHECK(opens_with(0x44, 0, 1), false);          // a BAR that is not mapped
+    CHECK(opens_with(0x48, 2, 4), false);          // not aligned
     CHECK(opens_with(0x48, 0xfffffff0, 4), false); // beyond the BAR
-    CHECK(opens_with(0x4c, 55, 4), false);      // too short
+    CHECK(opens_with(0x4c, 55, 4), false);         // too short
     CHECK(opens_with(0x4c, UINT32_MAX, 4), false); // too long
-    CHECK(opens_with(0x64, 3, 4), false);       // an odd multiplier
+    CHECK(opens_with(0x64, 3, 4), false);          // an odd multiplier
     struct vnet_config config = host_config();
     CHECK(opens_with(0x64, 0x80000000, 4), true); // queue 1 would be notified beyond the structure
     CHECK(host_start(&config), VNET_ERROR_QUEUE);

@@ -28,7 +28,9 @@ static void check_start(void) {
     start(HOST_FREE, &config);
     bool is_legacy = fake.kind == FAKE_MMIO_1 || fake.kind == FAKE_PCI_LEGACY;
     CHECK(fake.status, is_legacy ? 7 : 15);
-    CHECK(fake.accepted & ~(fake.offered & (FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_ANY_LAYOUT | FAKE_FEATURE_VERSION_1)), 0);
+    CHECK(fake.accepted & ~(fake.offered & (FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_ANY_LAYOUT |
+                                            FAKE_FEATURE_VERSION_1)),
+          0);
     CHECK(memcmp(host.device.mac, fake.config, 6), 0);
     CHECK(host.link, 1);
     CHECK(fake_waiting(0), 8);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A guest that echoes: raw frames with swapped MAC addresses, UDP datagrams to port 7, and answers to ARP requests for 10.0.2.15.
-// Frames of Ethertype 0x88b5 carry an operation in their first octet: 'H' is the guest's first frame, 'S' asks for its figures,
-// 'Q' ends the machine; everything else is echoed. No frame is copied: a buffer goes from the receive ring to the transmit ring.
+// A guest that echoes: raw frames with swapped MAC addresses, UDP datagrams to port 7, and answers to ARP requests
+// for 10.0.2.15. Frames of Ethertype 0x88b5 carry an operation in their first octet: 'H' is the guest's first frame,
+// 'S' asks for its figures, 'Q' ends the machine; everything else is echoed. No frame is copied: a buffer goes from the
+// receive ring to the transmit ring.
 #include "machine.h"
 #include "vnet.h"
 
@@ -98,9 +99,21 @@ static uint16_t put_figures(uint8_t *to) {
     struct vnet_counters counters;
     vnet_read_counters(&device, &counters);
     const uint64_t figures[] = {
-        instructions,        counters.rx_frames,      counters.interrupts,  counters.wakes,    counters.polls,
-        counters.rx_starved, counters.rx_posted_peak, counters.tx_queued,   counters.restarts, BUFFERS * VNET_BUFFER_OCTETS,
-        memory_used,         sizeof(device),          counters.tx_frames,   counters.rx_short, counters.interrupts_foreign,
+        instructions,
+        counters.rx_frames,
+        counters.interrupts,
+        counters.wakes,
+        counters.polls,
+        counters.rx_starved,
+        counters.rx_posted_peak,
+        counters.tx_queued,
+        counters.restarts,
+        BUFFERS * VNET_BUFFER_OCTETS,
+        memory_used,
+        sizeof(device),
+        counters.tx_frames,
+        counters.rx_short,
+        counters.interrupts_foreign,
     };
     for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
         put64(to + 8 * index, figures[index]);

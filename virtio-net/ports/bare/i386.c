@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// QEMU's `pc` machine, the platform of the paper: two 8259 interrupt controllers, PCI by I/O ports; firmware has placed the BARs.
+// QEMU's `pc` machine, the platform of the paper: two 8259 interrupt controllers, PCI by I/O ports; firmware has placed
+// the BARs.
 #include "machine.h"
 
-enum { PIC_1 = 0x20, PIC_2 = 0xa0, UART = 0x3f8, DEBUG_EXIT = 0xf4, PCI_ADDRESS = 0xcf8, PCI_DATA = 0xcfc, DELAY = 0x80 };
+enum {
+    PIC_1 = 0x20,
+    PIC_2 = 0xa0,
+    UART = 0x3f8,
+    DEBUG_EXIT = 0xf4,
+    PCI_ADDRESS = 0xcf8,
+    PCI_DATA = 0xcfc,
+    DELAY = 0x80
+};
 enum { VECTOR_BASE = 32, INTERRUPTS = 16, PCI_INTERRUPT_LINE = 0x3c, END_OF_INTERRUPT = 0x20, CASCADE = 2 };
 
 const uint32_t machine_pci_memory = 0, machine_pci_io = 0;
@@ -30,28 +39,17 @@ uint32_t machine_io_read(uint32_t port, unsigned octets) {
     uint16_t word;
     uint32_t value;
     switch (octets) {
-    case 1:
-        return in8((uint16_t)port);
-    case 2:
-        __asm__ volatile("inw %1, %0" : "=a"(word) : "Nd"((uint16_t)port) : "memory");
-        return word;
-    default:
-        __asm__ volatile("inl %1, %0" : "=a"(value) : "Nd"((uint16_t)port) : "memory");
-        return value;
+    case 1: return in8((uint16_t)port);
+    case 2: __asm__ volatile("inw %1, %0" : "=a"(word) : "Nd"((uint16_t)port) : "memory"); return word;
+    default: __asm__ volatile("inl %1, %0" : "=a"(value) : "Nd"((uint16_t)port) : "memory"); return value;
     }
 }
 
 void machine_io_write(uint32_t port, unsigned octets, uint32_t value) {
     switch (octets) {
-    case 1:
-        out8((uint16_t)port, (uint8_t)value);
-        break;
-    case 2:
-        __asm__ volatile("outw %0, %1" ::"a"((uint16_t)value), "Nd"((uint16_t)port) : "memory");
-        break;
-    default:
-        __asm__ volatile("outl %0, %1" ::"a"(value), "Nd"((uint16_t)port) : "memory");
-        break;
+    case 1: out8((uint16_t)port, (uint8_t)value); break;
+    case 2: __asm__ volatile("outw %0, %1" ::"a"((uint16_t)value), "Nd"((uint16_t)port) : "memory"); break;
+    default: __asm__ volatile("outl %0, %1" ::"a"(value), "Nd"((uint16_t)port) : "memory"); break;
     }
 }
 

@@ -8,9 +8,7 @@ enum { COMMAND = 0x04, BAR_0 = 0x10, INTERRUPT_PIN = 0x3d };
 enum { COMMAND_IO = 1, COMMAND_MEMORY = 2, COMMAND_MASTER = 4, BAR_IS_IO = 1, BAR_IS_64 = 4, BARS = 6, DEVICES = 32 };
 
 static unsigned found;
-static struct {
-    uint32_t start, octets;
-} bars[BARS];
+static struct { uint32_t start, octets; } bars[BARS];
 
 static uint32_t config_read(void *context, unsigned offset, unsigned octets) {
     (void)context;
@@ -63,7 +61,8 @@ static unsigned place_bar(unsigned bar, uint32_t *memory, uint32_t *io) {
 
 struct vnet_transport *pci_find_network(unsigned *device, unsigned *pin) {
     static struct vnet_pci pci;
-    static const struct vnet_pci_access access = {.config_read = config_read, .map = map, .io_read = io_read, .io_write = io_write};
+    static const struct vnet_pci_access access = {
+        .config_read = config_read, .map = map, .io_read = io_read, .io_write = io_write};
     for (found = 0; found < DEVICES; found++) {
         if ((machine_pci_read(found, 0, 4) & 0xffff) != 0x1af4) {
             continue;
