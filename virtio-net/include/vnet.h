@@ -59,7 +59,7 @@ enum vnet_owner {
 
 struct vnet_buffer {
     struct vnet_buffer *next; // the owner's
-    uint8_t *start;           // an even address: VNET_HEADROOM octets, then the frame
+    uint8_t *start;           // divisible by 8: VNET_HEADROOM octets, then the frame
     uint64_t bus;             // bus address of `start`
     size_t capacity;          // the longest frame
     size_t length;            // the frame
@@ -96,15 +96,14 @@ struct vnet_config {
 };
 
 struct vnet_counters {
-    uint64_t rx_frames, rx_octets, tx_frames, tx_octets;
+    uint64_t rx_frames, tx_frames;
     uint32_t interrupts, wakes;  // interrupts of this device; how many of them woke the bottom half
     uint32_t interrupts_foreign; // calls of vnet_interrupt without an interrupt of this device
-    uint32_t polls;
-    uint32_t rx_starved; // runs of the bottom half that found no buffer posted any more
-    uint32_t rx_short;   // frames below VNET_FRAME_MIN, dropped
-    uint32_t tx_queued;  // frames that waited in the interface queue
-    uint32_t tx_full;    // frames refused: VNET_ERROR_FULL
-    uint32_t tx_lost;    // frames that a restart took back from the device or the interface queue
+    uint32_t rx_starved;         // runs of the bottom half that found no buffer posted any more
+    uint32_t rx_short;           // frames below VNET_FRAME_MIN, dropped
+    uint32_t tx_queued;          // frames that waited in the interface queue
+    uint32_t tx_full;            // frames refused: VNET_ERROR_FULL
+    uint32_t tx_lost;            // frames that a restart took back from the device or the interface queue
     uint32_t restarts;
     uint32_t faults[VNET_FAULTS];
     uint16_t rx_target, rx_posted, rx_posted_peak; // buffers: wanted now, posted now, posted at most
@@ -120,6 +119,8 @@ struct vnet_list {
 // All fields are the driver's own.
 struct vnet_device {
     const struct vnet_platform *platform;
+    void (*lock)(void *context); // the platform's, at hand
+    void (*unlock)(void *context);
     struct vnet_transport *transport;
     struct vnet_config config;
     struct vnet_ring rx, tx;
@@ -136,10 +137,11 @@ struct vnet_device {
     unsigned state; // enum vnet_state
     bool is_link_up, is_polling, is_link_new, tx_interrupts;
     size_t rx_least, rx_most; // bounds of rx_target with this ring
-    size_t rx_target, rx_taken_max, adapt_polls;
+    size_t rx_target, rx_peak, rx_taken_max, adapt_polls;
     size_t idle_left; // of config.idle_polls
+    size_t tx_busy;   // with so many frames under way their interrupts are on
     uint32_t restarts_in_vain, idle_wakes;
-    atomic_uint is_woken, is_config_new;
+    atomic_uint pending;                            // bits: the bottom half is to run, the configuration is new
     uint32_t interrupts, wakes, interrupts_foreign; // written in interrupt context only
 };
 

@@ -52,13 +52,11 @@ struct vnet_used {
     struct vnet_used_element ring[];
 };
 
-// One buffer under way, or a free place. Memory of the driver alone. All numbers have the width of a register: that
-// saves conversions.
+// One buffer under way, or a free place. Memory of the driver alone. A slot has the number of its first descriptor.
+// All numbers have the width of a register: that saves conversions.
 struct vnet_slot {
-    void *cookie; // NULL: free, so an element that names this slot is a lie
-    size_t room;  // octets that the device may write; 0: it may only read
+    void *cookie; // NULL: free, or no first descriptor, so an element that names this slot is a lie
     size_t next_free;
-    size_t reserved; // a power of two in all: a shift finds a slot
 };
 
 struct vnet_ring {
@@ -68,9 +66,9 @@ struct vnet_ring {
     volatile struct vnet_used *used;
     // The driver's own.
     struct vnet_slot *slots;
-    size_t mask; // number of descriptors, a power of two, less 1
-    size_t slots_count;
-    size_t free_first; // slots_count: none is free
+    size_t mask;        // number of descriptors, a power of two, less 1
+    size_t slots_count; // numbers of slots are below this
+    size_t free_first;  // slots_count: none is free
     size_t under_way_count;
     // Indices count on without end; the device sees their lower 16 bits.
     size_t available_next;      // the next entry to fill
@@ -78,6 +76,7 @@ struct vnet_ring {
     size_t used_next;           // the next element to take
     size_t used_seen;           // elements before this one were there when the device's index was last read
     size_t header;              // octets of the header in front of a frame
+    size_t room;                // octets of each buffer that the device writes
     unsigned pair;              // 1: header and frame have a descriptor each, 0: one descriptor for both
     unsigned fault;             // enum vnet_fault
 };
@@ -88,7 +87,7 @@ size_t vnet_ring_octets(uint16_t size, size_t alignment);
 size_t vnet_ring_used_offset(uint16_t size, size_t alignment);
 
 // Octets of the driver's own memory for `slots` buffers under way.
-size_t vnet_ring_own_octets(uint16_t slots);
+size_t vnet_ring_own_octets(uint16_t slots, bool pair);
 
 // How a ring is made.
 struct vnet_ring_shape {
@@ -97,7 +96,7 @@ struct vnet_ring_shape {
     uint16_t header;  // octets of the header in front of a frame
     size_t alignment; // of the used part
     bool pair;        // header and frame need a descriptor each
-    bool may_write;   // buffers to receive into
+    size_t room;      // octets of each buffer that the device may write, header included; 0: it only reads
 };
 
 // Makes an empty ring with interrupts off. `shared` has vnet_ring_octets octets (aligned to `alignment`, at least 16),

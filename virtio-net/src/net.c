@@ -29,8 +29,11 @@ struct vnet_buffer *vnet_pop(struct vnet_list *list) {
     return buffer;
 }
 
+#define PENDING_RUN 1u
+#define PENDING_CONFIG 2u
+
 void vnet_wake(struct vnet_device *device) {
-    if (atomic_exchange(&device->is_woken, 1) == 0) {
+    if (!(atomic_fetch_or(&device->pending, PENDING_RUN) & PENDING_RUN)) {
         device->platform->wake(device->platform->context);
     }
 }
@@ -42,11 +45,9 @@ bool vnet_interrupt(struct vnet_device *device) {
         return false;
     }
     device->interrupts++;
-    if (pending & VNET_INTERRUPT_CONFIG) {
-        atomic_store(&device->is_config_new, 1);
-    }
+    unsigned news = pending & VNET_INTERRUPT_CONFIG ? PENDING_RUN | PENDING_CONFIG : PENDING_RUN;
     // Once for all interrupts until the bottom half begins.
-    if (atomic_exchange(&device->is_woken, 1) == 0) {
+    if (!(atomic_fetch_or(&device->pending, news) & PENDING_RUN)) {
         device->wakes++;
         device->platform->wake(device->platform->context);
     }
@@ -54,12 +55,12 @@ bool vnet_interrupt(struct vnet_device *device) {
 }
 
 void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is_sent) {
-    buffer->is_sent = is_sent;
     if (buffer->is_pooled) {
         buffer->owner = VNET_OWNER_POOL;
         buffer->next = device->pool;
         device->pool = buffer;
     } else {
+        buffer->is_sent = is_sent;
         vnet_push(&device->done, buffer);
     }
 }
@@ -71,20 +72,23 @@ void vnet_kick(struct vnet_device *device, unsigned queue) {
     }
 }
 
-void vnet_refill(struct vnet_device *device) {
+static inline void refill(struct vnet_device *device) {
     struct vnet_ring *ring = &device->rx;
     struct vnet_buffer *buffer;
     while (ring->under_way_count < device->rx_target && (buffer = device->pool) != NULL) {
-        size_t room = ring->header + buffer->capacity;
-        if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, room, room, buffer)) {
+        if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->room, buffer)) {
             break;
         }
         device->pool = buffer->next;
         buffer->owner = VNET_OWNER_POSTED;
     }
-    if (ring->under_way_count > device->counters.rx_posted_peak) {
-        device->counters.rx_posted_peak = (uint16_t)ring->under_way_count;
+    if (ring->under_way_count > device->rx_peak) {
+        device->rx_peak = ring->under_way_count;
     }
+}
+
+void vnet_refill(struct vnet_device *device) {
+    refill(device);
 }
 
 static void break_down(struct vnet_device *device, unsigned fault) {
@@ -98,15 +102,14 @@ static void break_down(struct vnet_device *device, unsigned fault) {
 // Takes back what the device has sent. Returns whether there was any. One look: what comes later is taken later.
 static inline bool reclaim(struct vnet_device *device) {
     struct vnet_ring *ring = &device->tx;
-    if (ring->fault || !vnet_ring_look(ring)) {
+    if (ring->fault || !vnet_ring_read_index(ring)) {
         if (ring->fault) {
             break_down(device, ring->fault);
         }
         return false;
     }
-    size_t octets;
     do {
-        struct vnet_buffer *buffer = vnet_ring_take(ring, &octets);
+        struct vnet_buffer *buffer = vnet_ring_take(ring, NULL);
         if (buffer == NULL) {
             break_down(device, ring->fault);
             return false;
@@ -119,16 +122,14 @@ static inline bool reclaim(struct vnet_device *device) {
 
 static inline bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
     struct vnet_ring *ring = &device->tx;
-    size_t octets = buffer->length;
-    if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->header + octets, 0, buffer)) {
+    if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->header + buffer->length, buffer)) {
         return false;
     }
     // No offload: all fields are 0, in the short and in the long form.
     // A builtin, because a freestanding compiler would call the function for 12 octets.
-    __builtin_memset(__builtin_assume_aligned(buffer->start + VNET_HEADROOM - 12, 2), 0, 12);
+    __builtin_memset((uint8_t *)__builtin_assume_aligned(buffer->start, 8) + VNET_HEADROOM - 12, 0, 12);
     buffer->owner = VNET_OWNER_SENDING;
     device->counters.tx_frames++;
-    device->counters.tx_octets += octets;
     return true;
 }
 
@@ -143,10 +144,9 @@ static inline void flush(struct vnet_device *device) {
 // Asks for interrupts of transmitted frames if something waits for them. Returns whether frames were finished in
 // between.
 static bool judge_tx_interrupts(struct vnet_device *device) {
-    const struct vnet_ring *tx = &device->tx;
-    bool is_rx_short = device->rx.under_way_count < device->rx_target && device->pool == NULL;
-    bool wanted = tx->under_way_count > 0 && (device->queue.count > 0 || is_rx_short ||
-                                              tx->slots_count - tx->under_way_count <= device->config.tx_watermark);
+    size_t under_way = device->tx.under_way_count;
+    bool is_rx_short = device->pool == NULL && device->rx.under_way_count < device->rx_target;
+    bool wanted = under_way >= device->tx_busy || ((device->queue.count > 0 || is_rx_short) && under_way > 0);
     if (wanted == device->tx_interrupts) {
         return false;
     }
@@ -188,20 +188,25 @@ static void restart(struct vnet_device *device) {
     vnet_report(device, VNET_EVENT_FAILED, (unsigned)-result);
 }
 
-// The part of a run before frames are taken. Returns whether the device runs.
-static bool begin(struct vnet_device *device, bool *has_worked) {
-    vnet_lock(device);
-    device->counters.polls++;
-    if (atomic_load_explicit(&device->is_config_new, memory_order_acquire) != 0 && device->state == VNET_RUNNING) {
-        atomic_store(&device->is_config_new, 0);
+// What is rare: news of the device's configuration, and a device that broke a rule.
+static void attend(struct vnet_device *device, unsigned pending) {
+    if ((pending & PENDING_CONFIG) && device->state == VNET_RUNNING) {
         look_at_config(device);
-        *has_worked = true;
     }
     if (device->state == VNET_BROKEN) {
         restart(device);
     }
-    device->is_polling = device->state == VNET_RUNNING;
-    if (device->is_polling) {
+}
+
+// The part of a run before frames are taken. Returns whether the device runs.
+static inline bool begin(struct vnet_device *device, unsigned pending, bool *has_worked) {
+    vnet_lock(device);
+    if ((pending & PENDING_CONFIG) || device->state != VNET_RUNNING) {
+        *has_worked = true;
+        attend(device, pending);
+    }
+    if (device->state == VNET_RUNNING) {
+        device->is_polling = true;
         vnet_ring_want_interrupts(&device->rx, false);
         *has_worked |= reclaim(device);
         flush(device);
@@ -212,44 +217,55 @@ static bool begin(struct vnet_device *device, bool *has_worked) {
 }
 
 struct batch {
-    size_t taken, frames, octets, shorts;
+    size_t taken, shorts; // frames, and those of them that were too short
 };
 
-// Hands frames up. The lock is not held: only the bottom half takes from this ring.
-static void receive(struct vnet_device *device, unsigned budget, struct batch *batch) {
+// Hands up one frame that the device has finished. Returns false if the device broke a rule.
+static inline bool receive_one(struct vnet_device *device, struct batch *batch) {
+    size_t octets;
+    struct vnet_buffer *buffer = vnet_ring_take(&device->rx, &octets);
+    if (buffer == NULL) {
+        return false;
+    }
+    batch->taken++;
+    octets -= device->rx.header;
+    buffer->owner = VNET_OWNER_CALLER;
+    if (octets < VNET_FRAME_MIN) {
+        batch->shorts++;
+        vnet_free(device, buffer);
+        return true;
+    }
+    buffer->length = octets;
+    device->config.receive(device->config.context, buffer);
+    return true;
+}
+
+// Hands frames up. The lock is not held: only the bottom half takes from this ring. It looks at the device's index once
+// more after several frames, because more may have come; after a single frame the look at the run's end is soon enough.
+static inline void receive(struct vnet_device *device, unsigned budget, struct batch *batch) {
     struct vnet_ring *ring = &device->rx;
-    while (batch->taken < budget && device->state == VNET_RUNNING && vnet_ring_look(ring)) {
-        size_t octets;
-        struct vnet_buffer *buffer = vnet_ring_take(ring, &octets);
-        if (buffer == NULL) {
+    if (ring->fault) {
+        return;
+    }
+    while (vnet_ring_look(ring)) {
+        do {
+            if (!receive_one(device, batch) || batch->taken == budget || device->state != VNET_RUNNING) {
+                return;
+            }
+        } while (ring->used_next != ring->used_seen);
+        if (batch->taken == 1) { // a lone frame
             return;
         }
-        batch->taken++;
-        octets -= ring->header;
-        buffer->owner = VNET_OWNER_CALLER;
-        if (octets < VNET_FRAME_MIN) {
-            batch->shorts++;
-            vnet_free(device, buffer);
-            continue;
-        }
-        batch->frames++;
-        batch->octets += octets;
-        buffer->length = octets;
-        device->config.receive(device->config.context, buffer);
     }
 }
 
 // The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was
 // enough.
-static void adapt(struct vnet_device *device, const struct batch *batch, unsigned budget) {
+static void adapt(struct vnet_device *device, size_t taken, bool is_starved) {
     size_t target = device->rx_target;
-    // What the device had finished when it was last looked at, and is not taken yet.
-    size_t finished = device->rx.used_seen - device->rx.used_next;
-    if (batch->taken > 0 && device->rx.under_way_count == finished) {
-        device->counters.rx_starved++;
+    if (is_starved) {
         target = target < device->rx_most / 2 ? target * 2 : device->rx_most;
     }
-    size_t taken = batch->taken == budget ? target : batch->taken; // a whole budget: more may have waited
     if (taken > device->rx_taken_max) {
         device->rx_taken_max = taken;
     }
@@ -263,11 +279,25 @@ static void adapt(struct vnet_device *device, const struct batch *batch, unsigne
     device->rx_target = target;
 }
 
+static inline void judge_rx(struct vnet_device *device, const struct batch *batch, unsigned budget) {
+    // What the device had finished when it was last looked at, and is not taken yet.
+    size_t finished = device->rx.used_seen - device->rx.used_next;
+    bool is_starved = device->rx.under_way_count == finished && batch->taken > 0;
+    if (is_starved) {
+        device->counters.rx_starved++;
+    }
+    if (device->rx_least != device->rx_most) {
+        // A whole budget: more may have waited.
+        adapt(device, batch->taken == budget ? device->rx_target : batch->taken, is_starved);
+    }
+}
+
 static void count(struct vnet_device *device, const struct batch *batch) {
-    device->counters.rx_frames += batch->frames;
-    device->counters.rx_octets += batch->octets;
-    device->counters.rx_short += (uint32_t)batch->shorts;
-    if (batch->frames > 0) {
+    device->counters.rx_frames += batch->taken;
+    if (batch->shorts > 0) {
+        device->counters.rx_frames -= batch->shorts;
+        device->counters.rx_short += (uint32_t)batch->shorts;
+    } else if (batch->taken > 0) {
         device->restarts_in_vain = 0;
     }
     if (device->rx.fault) {
@@ -280,8 +310,8 @@ static bool finish(struct vnet_device *device, const struct batch *batch, unsign
     if (device->state != VNET_RUNNING) {
         return device->state == VNET_BROKEN; // the next run resets the device
     }
-    adapt(device, batch, budget);
-    vnet_refill(device);
+    judge_rx(device, batch, budget);
+    refill(device);
     vnet_kick(device, QUEUE_TX);
     vnet_kick(device, QUEUE_RX);
     bool is_tx_pending = judge_tx_interrupts(device);
@@ -299,21 +329,22 @@ static bool finish(struct vnet_device *device, const struct batch *batch, unsign
 }
 
 bool vnet_poll(struct vnet_device *device, unsigned budget) {
-    if (device->platform == NULL || budget == 0) {
+    if (budget == 0) {
         return false;
     }
     // Before any look at the rings: an interrupt after this wakes the bottom half once more.
-    bool is_woken = atomic_exchange(&device->is_woken, 0) != 0;
+    unsigned pending = atomic_exchange(&device->pending, 0);
     bool has_worked = false, is_more = false;
     struct batch batch = {0};
-    if (begin(device, &has_worked)) {
+    if (begin(device, pending, &has_worked)) {
         receive(device, budget, &batch);
     }
     vnet_lock(device);
     device->is_polling = false;
     count(device, &batch);
-    device->idle_wakes = !is_woken || has_worked || batch.taken > 0 ? 0 : device->idle_wakes + 1;
-    if (device->idle_wakes > VNET_IDLE_WAKES_MAX) {
+    if (batch.taken > 0 || has_worked || pending == 0) {
+        device->idle_wakes = 0;
+    } else if (++device->idle_wakes > VNET_IDLE_WAKES_MAX) {
         break_down(device, VNET_FAULT_INTERRUPTS);
     }
     is_more = finish(device, &batch, budget);
@@ -345,7 +376,7 @@ void vnet_deliver(struct vnet_device *device) {
 }
 
 // With the lock held.
-static int send(struct vnet_device *device, struct vnet_buffer *buffer) {
+static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
     if (buffer->owner != VNET_OWNER_CALLER) {
         return VNET_ERROR_OWNER;
     }
@@ -392,13 +423,10 @@ static int send(struct vnet_device *device, struct vnet_buffer *buffer) {
 }
 
 int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
-    if (device->platform == NULL) {
-        return VNET_ERROR_ARGUMENT;
-    }
     vnet_lock(device);
     int result = send(device, buffer);
-    bool has_done =
-        !device->is_polling && device->done.first != NULL; // the end of a run delivers what the run took back
+    // The end of a run delivers what the run took back.
+    bool has_done = !device->is_polling && device->done.first != NULL;
     vnet_unlock(device);
     if (has_done) {
         vnet_deliver(device);
@@ -407,9 +435,6 @@ int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
 }
 
 struct vnet_buffer *vnet_take(struct vnet_device *device) {
-    if (device->platform == NULL) {
-        return NULL;
-    }
     vnet_lock(device);
     struct vnet_buffer *buffer = device->pool;
     if (buffer != NULL) {
@@ -421,7 +446,7 @@ struct vnet_buffer *vnet_take(struct vnet_device *device) {
 }
 
 int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer) {
-    if (device->platform == NULL || !buffer->is_pooled || buffer->owner != VNET_OWNER_CALLER) {
+    if (!buffer->is_pooled || buffer->owner != VNET_OWNER_CALLER) {
         return VNET_ERROR_OWNER;
     }
     vnet_lock(device);
@@ -444,5 +469,6 @@ void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counte
     counters->interrupts_foreign = device->interrupts_foreign;
     counters->rx_target = (uint16_t)device->rx_target;
     counters->rx_posted = (uint16_t)device->rx.under_way_count;
+    counters->rx_posted_peak = (uint16_t)device->rx_peak;
     vnet_unlock(device);
 }

@@ -7,15 +7,16 @@
 
 enum { QUEUE_RX, QUEUE_TX };
 
+// A device that was never made has no lock, and is stopped: each call then ends with an error.
 static inline void vnet_lock(struct vnet_device *device) {
-    if (device->platform->lock != NULL) {
-        device->platform->lock(device->platform->context);
+    if (device->lock != NULL) {
+        device->lock(device->platform->context);
     }
 }
 
 static inline void vnet_unlock(struct vnet_device *device) {
-    if (device->platform->unlock != NULL) {
-        device->platform->unlock(device->platform->context);
+    if (device->unlock != NULL) {
+        device->unlock(device->platform->context);
     }
 }
 

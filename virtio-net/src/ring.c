@@ -21,14 +21,14 @@ size_t vnet_ring_octets(uint16_t size, size_t alignment) {
            align_up(sizeof(struct vnet_used) + (size_t)size * sizeof(struct vnet_used_element) + 2, alignment);
 }
 
-size_t vnet_ring_own_octets(uint16_t slots) {
-    return (size_t)slots * sizeof(struct vnet_slot);
+size_t vnet_ring_own_octets(uint16_t slots, bool pair) {
+    return ((size_t)slots << pair) * sizeof(struct vnet_slot);
 }
 
 void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const struct vnet_ring_shape *shape) {
-    size_t size = shape->size, slots = shape->slots;
+    size_t size = shape->size;
     memset(shared, 0, vnet_ring_octets(shape->size, shape->alignment));
-    memset(own, 0, vnet_ring_own_octets(shape->slots));
+    memset(own, 0, vnet_ring_own_octets(shape->slots, shape->pair));
     memset(ring, 0, sizeof(*ring));
     uint8_t *start = shared;
     ring->descriptors = (volatile struct vnet_descriptor *)(void *)start;
@@ -36,20 +36,22 @@ void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const stru
     ring->used = (volatile struct vnet_used *)(void *)(start + vnet_ring_used_offset(shape->size, shape->alignment));
     ring->slots = own;
     ring->mask = size - 1;
-    ring->slots_count = slots;
+    ring->slots_count = (size_t)shape->slots << shape->pair;
     ring->pair = shape->pair;
     ring->header = shape->header;
+    ring->room = shape->room;
     // What is the same for all buffers is written once. A device that changes it deceives itself: the driver does not
     // read it.
-    for (size_t slot = 0; slot < slots; slot++) {
-        ring->slots[slot].next_free = slot + 1;
-        volatile struct vnet_descriptor *descriptor = &ring->descriptors[slot << ring->pair];
-        uint16_t flags = shape->may_write ? DESCRIPTOR_WRITE : 0;
+    size_t step = shape->pair ? 2 : 1;
+    uint16_t flags = shape->room != 0 ? DESCRIPTOR_WRITE : 0;
+    for (size_t slot = 0; slot < ring->slots_count; slot += step) {
+        ring->slots[slot].next_free = slot + step;
+        volatile struct vnet_descriptor *descriptor = &ring->descriptors[slot];
         descriptor->flags = flags;
         if (ring->pair) {
             descriptor->length = shape->header;
             descriptor->flags = flags | DESCRIPTOR_NEXT;
-            descriptor->next = (uint16_t)((slot << 1) + 1);
+            descriptor->next = (uint16_t)(slot + 1);
             descriptor[1].flags = flags;
         }
     }

@@ -13,9 +13,8 @@
 #define USED_NO_NOTIFY 1u
 
 // Puts `octets` octets at bus address `bus` into the ring, the header's first; the device sees them after
-// vnet_ring_publish. `room`: how many of them the device may write, 0 or all. Returns false if no slot is free.
-// `cookie` is not NULL.
-static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t octets, size_t room, void *cookie) {
+// vnet_ring_publish. Returns false if no slot is free. `cookie` is not NULL.
+static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t octets, void *cookie) {
     size_t index = ring->free_first;
     if (index == ring->slots_count) {
         return false;
@@ -23,10 +22,8 @@ static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t oc
     struct vnet_slot *slot = &ring->slots[index];
     ring->free_first = slot->next_free;
     slot->cookie = cookie;
-    slot->room = room;
     ring->under_way_count++;
-    size_t head = index << ring->pair;
-    volatile struct vnet_descriptor *descriptor = &ring->descriptors[head];
+    volatile struct vnet_descriptor *descriptor = &ring->descriptors[index];
     descriptor->address = bus;
     if (ring->pair) {
         descriptor++;
@@ -34,7 +31,9 @@ static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t oc
         octets -= ring->header;
     }
     descriptor->length = (uint32_t)octets;
-    ring->available->ring[ring->available_next++ & ring->mask] = (uint16_t)head;
+    size_t next = ring->available_next;
+    ring->available_next = next + 1;
+    ring->available->ring[next & ring->mask] = (uint16_t)index;
     return true;
 }
 
@@ -59,11 +58,8 @@ static inline void vnet_ring_release(struct vnet_ring *ring, struct vnet_slot *s
     ring->under_way_count--;
 }
 
-// Reads the device's index, if all seen before is taken. Returns whether there is an element to take.
-static inline bool vnet_ring_look(struct vnet_ring *ring) {
-    if (ring->used_next != ring->used_seen) {
-        return true;
-    }
+// Reads the device's index, after all that was seen before is taken. Returns whether there is an element to take.
+static inline bool vnet_ring_read_index(struct vnet_ring *ring) {
     size_t jump = (uint16_t)(vnet_load16(&ring->used->index) - ring->used_next);
     if (jump == 0) {
         return false;
@@ -77,27 +73,33 @@ static inline bool vnet_ring_look(struct vnet_ring *ring) {
     return true;
 }
 
-// Takes the next of the buffers that vnet_ring_look has seen: its cookie and how many octets the device says it wrote.
-// Returns NULL if the device broke a rule, which `ring->fault` names. `octets` is checked for buffers to receive into
-// only.
+// Returns whether there is an element to take; reads the device's index only if none is left of what was seen before.
+static inline bool vnet_ring_look(struct vnet_ring *ring) {
+    return ring->used_next != ring->used_seen || vnet_ring_read_index(ring);
+}
+
+// Takes the next of the buffers that vnet_ring_look has seen. Returns its cookie, or NULL if the device broke a rule,
+// which `ring->fault` names. `octets`: how many octets the device says it wrote, checked; NULL: the device only reads.
 static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
-    // Through signed numbers, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and
-    // fails the checks.
-    size_t id = (size_t)(int32_t)vnet_load32(&element->id), length = (size_t)(int32_t)vnet_load32(&element->length);
-    size_t index = id >> ring->pair;
-    if (index >= ring->slots_count || index << ring->pair != id || ring->slots[index].cookie == NULL) {
+    // Through a signed number, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and
+    // fails the check.
+    size_t index = (size_t)(int32_t)vnet_load32(&element->id);
+    if (index >= ring->slots_count || ring->slots[index].cookie == NULL) {
         ring->fault = VNET_FAULT_ID;
         return NULL;
     }
-    struct vnet_slot *slot = &ring->slots[index];
-    if (slot->room != 0 && (length < ring->header || length > slot->room)) {
-        ring->fault = VNET_FAULT_LENGTH;
-        return NULL;
+    if (octets != NULL) {
+        size_t length = (size_t)(int32_t)vnet_load32(&element->length);
+        if (length < ring->header || length > ring->room) {
+            ring->fault = VNET_FAULT_LENGTH;
+            return NULL;
+        }
+        *octets = length;
     }
+    struct vnet_slot *slot = &ring->slots[index];
     void *cookie = slot->cookie;
     ring->used_next++;
-    *octets = length;
     vnet_ring_release(ring, slot, index);
     return cookie;
 }

@@ -34,6 +34,8 @@ int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, 
         return VNET_ERROR_ARGUMENT;
     }
     device->platform = platform;
+    device->lock = platform->lock;
+    device->unlock = platform->unlock;
     device->transport = transport;
     device->config = *config;
     return VNET_OK;
@@ -128,7 +130,7 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
         device->ring_shared[queue] = take_memory(device, device->ring_octets[queue], alignment);
     }
     if (device->ring_own[queue] == NULL) {
-        device->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted), sizeof(void *));
+        device->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted, true), sizeof(void *));
     }
     void *shared = device->ring_shared[queue];
     if (shared == NULL || device->ring_own[queue] == NULL) {
@@ -148,7 +150,7 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
         .header = (uint16_t)device->header,
         .alignment = alignment,
         .pair = pair,
-        .may_write = queue == QUEUE_RX,
+        .room = queue == QUEUE_RX ? device->header + VNET_FRAME_MAX : 0,
     };
     vnet_ring_reset(ring, shared, device->ring_own[queue], &shape);
     struct vnet_queue where = {
@@ -242,10 +244,12 @@ int vnet_bring_up(struct vnet_device *device) {
         return vnet_take_down(device) ? result : VNET_ERROR_TIMEOUT;
     }
     device->tx_interrupts = false;
-    size_t slots = device->rx.slots_count;
+    size_t slots = device->rx.slots_count >> device->rx.pair;
     device->rx_most = device->config.rx_posted_max < slots ? device->config.rx_posted_max : slots;
     device->rx_least = device->config.rx_posted_min < slots ? device->config.rx_posted_min : slots;
     device->rx_target = device->rx_least;
+    size_t tx_slots = device->tx.slots_count >> device->tx.pair, watermark = device->config.tx_watermark;
+    device->tx_busy = watermark < tx_slots ? tx_slots - watermark : 1;
     device->rx_taken_max = 0;
     device->adapt_polls = 0;
     device->idle_wakes = 0;

@@ -93,7 +93,7 @@ struct vnet_buffer *host_buffer(uint16_t octets, uint8_t fill) {
     if (buffer == NULL) {
         abort();
     }
-    buffer->start = fake_allocate(VNET_BUFFER_OCTETS, 2);
+    buffer->start = fake_allocate(VNET_BUFFER_OCTETS, 8);
     buffer->bus = fake_platform.bus_address(NULL, buffer->start, VNET_BUFFER_OCTETS);
     buffer->capacity = VNET_FRAME_MAX;
     buffer->length = octets;

@@ -216,7 +216,7 @@ static bool run_once(void) {
     notifications = fake.queues[0].notifications + fake.queues[1].notifications;
     is_running = true;
     for (unsigned index = 0; index < scenario->to_send; index++) {
-        own[index]->bus = fake_platform.bus_address(NULL, own[index]->start = fake_allocate(VNET_BUFFER_OCTETS, 2), 1);
+        own[index]->bus = fake_platform.bus_address(NULL, own[index]->start = fake_allocate(VNET_BUFFER_OCTETS, 8), 1);
         own[index]->owner = VNET_OWNER_CALLER;
         if (vnet_send(&host.device, own[index]) < 0) {
             abort();

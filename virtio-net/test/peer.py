@@ -14,7 +14,7 @@ import time
 QUIET_MAX = 20
 TYPE = b"\x88\xb5"
 PEER = bytes.fromhex("020000000001")
-FIGURES = ("instructions rx_frames interrupts wakes polls rx_starved rx_posted_peak tx_queued restarts buffer_octets memory_octets"
+FIGURES = ("instructions rx_frames interrupts wakes rx_starved rx_posted_peak tx_queued restarts buffer_octets memory_octets"
            " device_octets tx_frames rx_short interrupts_foreign").split()
 
 MACHINES = {
