@@ -318,11 +318,6 @@ static bool finish(struct vnet_device *device, const struct batch *batch, unsign
     if (batch->taken == budget) {
         return true;
     }
-    device->idle_left = batch->taken > 0 ? device->config.idle_polls : device->idle_left;
-    if (device->idle_left > 0) {
-        device->idle_left--;
-        return true;
-    }
     // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
     vnet_ring_want_interrupts(&device->rx, true);
     return vnet_ring_is_pending_after_enable(&device->rx) || is_tx_pending;

@@ -33,7 +33,6 @@ INSTRUCTIONS_MAX = 400
 CODE_MAX, BUFFERS_MAX = 10 * 1024, 20 * 1024
 FUZZ_SMOKE = 10
 BOOT_MAX, INTERRUPTS_MAX = 0.1, 0.3
-IDLE_POLLS = 64
 
 
 class Run:
@@ -209,18 +208,14 @@ def measure(run, machine, transport, program, label):
 
 
 def bench(run):
-    """Each guest as it is, and with runs of the bottom half that wait for more frames."""
     for machine in build.GUESTS:
         program = build.guest(machine, run.out)
-        waiting = build.guest(machine, run.out, "waiting", [f"-DIDLE_POLLS={IDLE_POLLS}"])
         for transport in (transport for other, transport in COMBINATIONS if other == machine):
-            boot, _ = measure(run, machine, transport, program, f"{machine} {transport}")
-            _, rate = measure(run, machine, transport, waiting, f"{machine} {transport}, idle_polls {IDLE_POLLS}")
-            if machine == "riscv64":
-                slow = f"{boot * 1e3:.0f} ms, at most {BOOT_MAX * 1e3:.0f}"
-                run.add(f"boot/{machine}/{transport}", None if boot <= BOOT_MAX else slow)
-                many = f"{rate:.3f}, at most {INTERRUPTS_MAX}"
-                run.add(f"interrupts/{machine}/{transport}", None if rate <= INTERRUPTS_MAX else many)
+            boot, rate = measure(run, machine, transport, program, f"{machine} {transport}")
+            slow = f"{boot * 1e3:.0f} ms, at most {BOOT_MAX * 1e3:.0f}"
+            run.add(f"boot/{machine}/{transport}", None if boot <= BOOT_MAX else slow)
+            many = f"{rate:.3f}, at most {INTERRUPTS_MAX}"
+            run.add(f"interrupts/{machine}/{transport}", None if rate <= INTERRUPTS_MAX else many)
 
 
 def main():

@@ -124,29 +124,6 @@ static void budget_bounds_a_run(void) {
     CHECK(fake.isr, 1);
 }
 
-// After frames the bottom half runs so many times more, with interrupts off, before it asks for them.
-static void idle_runs_follow_frames(void) {
-    struct vnet_config config = host_config();
-    config.idle_polls = 3;
-    fake_make(FAKE_MMIO_2);
-    start(HOST_FREE, &config);
-    uint8_t frame[60] = {0};
-    CHECK(fake_receive(frame, sizeof(frame)), true);
-    CHECK(vnet_interrupt(&host.device), true);
-    for (unsigned run = 0; run < 3; run++) {
-        CHECK(vnet_poll(&host.device, 8), true);
-    }
-    CHECK(fake_receive(frame, sizeof(frame)), true);
-    CHECK(fake.isr, 0);
-    for (unsigned run = 0; run < 3; run++) {
-        CHECK(vnet_poll(&host.device, 8), true);
-    }
-    CHECK(vnet_poll(&host.device, 8), false);
-    CHECK(host.received, 2);
-    CHECK(fake_receive(frame, sizeof(frame)), true);
-    CHECK(fake.isr, 1);
-}
-
 static void check_queue(void) {
     struct vnet_config config = host_config();
     start(HOST_FREE, &config);
@@ -329,7 +306,6 @@ int main(void) {
         TEST(echoes_every_length),
         TEST(wakes_and_notifies_once_a_batch),
         TEST(budget_bounds_a_run),
-        TEST(idle_runs_follow_frames),
         TEST(full_ring_uses_the_interface_queue),
         TEST(transmit_interrupts_from_the_watermark_on),
         TEST(buffers_in_the_transmit_ring_come_back),

@@ -9,9 +9,6 @@
 #ifndef RX_POSTED_MAX
 #define RX_POSTED_MAX 8
 #endif
-#ifndef IDLE_POLLS
-#define IDLE_POLLS 0
-#endif
 #ifndef BUFFERS
 #define BUFFERS 13
 #endif
@@ -220,7 +217,6 @@ _Noreturn void guest_main(void) {
         .buffers = BUFFERS,
         .tx_slots = 32,
         .tx_queue_max = 32,
-        .idle_polls = IDLE_POLLS,
         .receive = receive,
     };
     machine_init();
