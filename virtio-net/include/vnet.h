@@ -80,8 +80,8 @@ struct vnet_config {
     uint16_t tx_slots;      // frames under way to the device at most
     uint16_t tx_queue_max;  // frames in the interface queue at most
     uint16_t tx_watermark;  // the device interrupts for transmitted frames only while so few slots are free
-    uint8_t mac[6]; // for a device that has none; all 0: then vnet_start fails
-    void *context;  // the first argument of the functions below
+    uint8_t mac[6];         // for a device that has none; all 0: then vnet_start fails
+    void *context;          // the first argument of the functions below
     // Context of all three: bottom half or (`sent`) a task inside vnet_send; the driver's lock is not held. They may
     // call vnet_send and vnet_free.
     // A frame arrived. The buffer is the caller's now: vnet_free or vnet_send it.
@@ -135,7 +135,7 @@ struct vnet_device {
     bool is_link_up, is_polling, is_link_new, tx_interrupts;
     size_t rx_least, rx_most; // bounds of rx_target with this ring
     size_t rx_target, rx_peak, rx_taken_max, adapt_polls;
-    size_t tx_busy;   // with so many frames under way their interrupts are on
+    size_t tx_busy; // with so many frames under way their interrupts are on
     uint32_t restarts_in_vain, idle_wakes;
     atomic_uint pending;                            // bits: the bottom half is to run, the configuration is new
     uint32_t interrupts, wakes, interrupts_foreign; // written in interrupt context only

@@ -209,6 +209,34 @@ static void buffers_in_the_transmit_ring_come_back(void) {
     CHECK(fake_waiting(0), 8);
 }
 
+// A send takes back the only receive buffer before the device has interrupted for it: the bottom half must post it.
+static void buffers_that_a_send_takes_back_are_posted(void) {
+    struct vnet_config config = host_config();
+    config.buffers = config.rx_posted_min = config.rx_posted_max = 1;
+    fake_make(FAKE_MMIO_2);
+    start(HOST_KEEP, &config);
+    uint8_t frame[60] = {0};
+    CHECK(fake_receive(frame, sizeof(frame)), true);
+    host_run();
+    CHECK(vnet_send(&host.device, host.kept[0]), VNET_OK);
+    CHECK(fake_transmit_quietly(), true);
+    struct vnet_buffer *own = host_buffer(60, 0);
+    CHECK(vnet_send(&host.device, own), VNET_OK);
+    host_run();
+    CHECK(fake_waiting(0), 1);
+    CHECK(vnet_stop(&host.device), VNET_OK);
+    free(own);
+}
+
+static void unknown_interrupts_are_acknowledged(void) {
+    struct vnet_config config = host_config();
+    fake_make(FAKE_MMIO_2);
+    start(HOST_FREE, &config);
+    fake.isr = 0x3c;
+    CHECK(vnet_interrupt(&host.device), false);
+    CHECK(fake.isr, 0);
+}
+
 static void kept_buffers_are_posted_when_freed(void) {
     struct vnet_config config = host_config();
     config.buffers = 8;
@@ -309,6 +337,8 @@ int main(void) {
         TEST(full_ring_uses_the_interface_queue),
         TEST(transmit_interrupts_from_the_watermark_on),
         TEST(buffers_in_the_transmit_ring_come_back),
+        TEST(buffers_that_a_send_takes_back_are_posted),
+        TEST(unknown_interrupts_are_acknowledged),
         TEST(kept_buffers_are_posted_when_freed),
         TEST(bound_follows_the_load),
         TEST(link_goes_down_and_up),
