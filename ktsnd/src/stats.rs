@@ -367,6 +367,10 @@ impl StreamFilterStats {
 pub struct WorkerStats {
     /// Returns from sleep.
     pub wake_ups: AtomicU64,
+    /// Frames that came when they were expected: their programs had no doorbell to ring.
+    pub expected_frames: AtomicU64,
+    /// Wake-ups for an expected frame that was not there.
+    pub empty_wake_ups: AtomicU64,
     /// Time spent spinning, nanoseconds.
     pub spin_ns: AtomicU64,
     /// Spins not begun because the duty cap was reached.

@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | attachments | policies, shares, counters | `attachments` |
 //! | clients | rings, promises, doorbells, turns | `clients`, `client`, `attention`, `turns` |
+//! | expectations | frames that are expected | `expectations`, `earliest` |
 //! | captures | captured frames, turns | `captures`, `captured` |
 //! | ports | devices, queues, retries, slow hand-overs | `ports`, `port_state`, `hand_over_budget` |
 //! | resolver | tables, routes kept ready | `resolver`, `sending` |
@@ -25,8 +26,8 @@
 //! | clock | frames that wait for a good clock | `clock` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
-//! What needs several parts is in three files: `pass` (the loop, commands, waiting), `frames` (a frame's life but for its
-//! hand-over), `leave` (the hand-over).
+//! What needs several parts is in four files: `pass` (the loop, commands, waiting), `expecting` (sleep for expected frames),
+//! `frames` (a frame's life but for its hand-over), `leave` (the hand-over).
 
 mod attachments;
 mod attention;
@@ -40,8 +41,11 @@ mod closing;
 mod command;
 mod cpu_budget;
 mod due;
+mod earliest;
 mod entries;
 mod environment;
+mod expectations;
+mod expecting;
 mod frame_admission;
 mod frames;
 mod hand_over;
@@ -92,6 +96,7 @@ use attachments::Attachments;
 use captures::Captures;
 use clients::Clients;
 use closing::Closing;
+use expectations::Expectations;
 use pacing::Pacing;
 use ports::Ports;
 use reporter::Reporter;
@@ -104,6 +109,7 @@ pub struct Worker<P, E> {
     stats: Arc<WorkerStats>,
     attachments: Attachments,
     clients: Clients,
+    expectations: Expectations,
     captures: Captures,
     ports: Ports<P>,
     resolver: Resolver,
@@ -128,6 +134,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             stats,
             attachments: Attachments::new(),
             clients: Clients::new(),
+            expectations: Expectations::new(),
             captures: Captures::new(),
             ports: Ports::new(),
             resolver: Resolver::new(tables),

@@ -2490,6 +2490,8 @@ type WorkerStatistics struct {
 	ReportsDropped  uint64                 `protobuf:"varint,11,opt,name=reports_dropped,json=reportsDropped,proto3" json:"reports_dropped,omitempty"`   // not told: the program had as many unread as it may
 	NoticesLost     uint64                 `protobuf:"varint,12,opt,name=notices_lost,json=noticesLost,proto3" json:"notices_lost,omitempty"`            // told, but the program is not woken: it finds them when it looks
 	CpuBudgetSpent  uint64                 `protobuf:"varint,20,opt,name=cpu_budget_spent,json=cpuBudgetSpent,proto3" json:"cpu_budget_spent,omitempty"` // rests, as the worker had used its share of the CPU
+	ExpectedFrames  uint64                 `protobuf:"varint,21,opt,name=expected_frames,json=expectedFrames,proto3" json:"expected_frames,omitempty"`   // frames that came when they were expected
+	EmptyWakeUps    uint64                 `protobuf:"varint,22,opt,name=empty_wake_ups,json=emptyWakeUps,proto3" json:"empty_wake_ups,omitempty"`       // wake-ups for an expected frame that was not there
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2611,6 +2613,20 @@ func (x *WorkerStatistics) GetNoticesLost() uint64 {
 func (x *WorkerStatistics) GetCpuBudgetSpent() uint64 {
 	if x != nil {
 		return x.CpuBudgetSpent
+	}
+	return 0
+}
+
+func (x *WorkerStatistics) GetExpectedFrames() uint64 {
+	if x != nil {
+		return x.ExpectedFrames
+	}
+	return 0
+}
+
+func (x *WorkerStatistics) GetEmptyWakeUps() uint64 {
+	if x != nil {
+		return x.EmptyWakeUps
 	}
 	return 0
 }
@@ -3586,7 +3602,7 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1aA\n" +
 	"\x13ClientsRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xc7\x03\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x96\x04\n" +
 	"\x10WorkerStatistics\x12\x16\n" +
 	"\x06uplink\x18\x01 \x01(\tR\x06uplink\x12\x19\n" +
 	"\bwake_ups\x18\x02 \x01(\x04R\awakeUps\x12\x17\n" +
@@ -3602,7 +3618,9 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	" \x01(\x04R\areports\x12'\n" +
 	"\x0freports_dropped\x18\v \x01(\x04R\x0ereportsDropped\x12!\n" +
 	"\fnotices_lost\x18\f \x01(\x04R\vnoticesLost\x12(\n" +
-	"\x10cpu_budget_spent\x18\x14 \x01(\x04R\x0ecpuBudgetSpent\"\xa4\x03\n" +
+	"\x10cpu_budget_spent\x18\x14 \x01(\x04R\x0ecpuBudgetSpent\x12'\n" +
+	"\x0fexpected_frames\x18\x15 \x01(\x04R\x0eexpectedFrames\x12$\n" +
+	"\x0eempty_wake_ups\x18\x16 \x01(\x04R\femptyWakeUps\"\xa4\x03\n" +
 	"\x0ePortStatistics\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x16\n" +

@@ -332,6 +332,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
                 "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
                 "spin_budget_spent": worker.spin_budget_spent, "cpu_budget_spent": worker.cpu_budget_spent,
                 "spin_margin_ns": worker.spin_margin_ns,
+                "expected_frames": worker.expected_frames, "empty_wake_ups": worker.empty_wake_ups,
                 "clock_steps": worker.clock_steps, "doorbells_muted": worker.doorbells_muted,
                 "regions_retired": worker.regions_retired, "bugs": worker.bugs, "reports": worker.reports,
                 "reports_dropped": worker.reports_dropped, "notices_lost": worker.notices_lost,

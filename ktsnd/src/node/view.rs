@@ -108,6 +108,8 @@ impl Node {
                     reports_dropped: get(&w.stats.reports_dropped),
                     notices_lost: get(&w.stats.notices_lost),
                     cpu_budget_spent: get(&w.stats.cpu_budget_spent),
+                    expected_frames: get(&w.stats.expected_frames),
+                    empty_wake_ups: get(&w.stats.empty_wake_ups),
                 })
                 .collect(),
             ports: self.ports.values().map(|port| self.port_statistics(port)).collect(),

@@ -49,6 +49,10 @@ pub struct Usage {
     bells: u32,
     /// When that count began.
     bells_since: Monotonic,
+    /// Wake-ups since `empties_since` for frames of it that were expected and not there.
+    empties: u32,
+    /// When that count began.
+    empties_since: Monotonic,
 }
 
 impl AttachmentPolicy {
@@ -134,6 +138,23 @@ impl Attachments {
     /// The attachment with this index, to count for it.
     pub(super) fn get_mut(&mut self, index: AttachmentIndex) -> Option<&mut AttachmentPolicy> {
         self.0.get_mut(usize::from(index.0))?.as_deref_mut()
+    }
+
+    /// True when the worker may wake for frames that are expected of the attachment: fewer than [`limits::EMPTY_WAKE_UPS_A_SECOND`]
+    /// such wake-ups found none in this second.
+    pub(super) fn may_expect(&mut self, index: AttachmentIndex, now: Monotonic) -> bool {
+        let Some(AttachmentPolicy { usage, .. }) = self.get_mut(index) else { return false };
+        if now.since(usage.empties_since) >= Nanos::from_seconds(1) {
+            (usage.empties_since, usage.empties) = (now, 0);
+        }
+        usage.empties < limits::EMPTY_WAKE_UPS_A_SECOND
+    }
+
+    /// The worker woke for a frame that was expected of the attachment and was not there.
+    pub(super) fn count_empty_wake_up(&mut self, index: AttachmentIndex) {
+        if let Some(policy) = self.get_mut(index) {
+            policy.usage.empties = policy.usage.empties.saturating_add(1);
+        }
     }
 
     /// True when there is such an attachment.

@@ -18,10 +18,19 @@
 use ktsn_ring::Consumer;
 use ktsn_time::{Monotonic, Now};
 
-use crate::limits::{PROMISE_AGE, QUIET_AFTER};
+use crate::limits::{EARLY_FOR, PROMISE_AGE, QUIET_AFTER};
 
 /// The promise of a quiet ring: every transmit time is before it.
 const NEVER: u64 = u64::MAX;
+
+/// When rings are polled after a sleep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Polls {
+    /// At the end of the sleep, for which an expected frame may be the reason.
+    pub at: Now,
+    /// No later than this if no frame is expected: what the other clients are promised. An earlier poll is no breach.
+    pub unexpected: Now,
+}
 
 /// The last promise, and when the ring last had a frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +43,30 @@ pub(super) struct Attention {
     is_renewed: bool,
     /// The ring was found empty after the promise. A frame that came later and rang no doorbell can wait for that long.
     is_settled: bool,
+    /// When a frame of the client was expected last.
+    expected_at: Option<Monotonic>,
+    /// When a frame was taken last that is wanted as early as possible.
+    early_at: Option<Monotonic>,
+}
+
+impl Attention {
+    /// The client's next frame is expected.
+    #[inline]
+    pub(super) fn note_expected(&mut self, now: Monotonic) {
+        self.expected_at = Some(now);
+    }
+
+    /// A frame was taken that is wanted as early as possible: the next one of its stream is, too.
+    pub(super) fn note_wanted_early(&mut self, now: Monotonic) {
+        self.early_at = Some(now);
+    }
+
+    /// True when the client's promise follows expectations: it has a stream with an expected frame, and none of its frames is wanted
+    /// early.
+    fn is_expected(&self, now: Monotonic) -> bool {
+        let is_since = |at: Option<Monotonic>, span| at.is_some_and(|at| now.since(at) <= span);
+        is_since(self.expected_at, QUIET_AFTER) && !is_since(self.early_at, EARLY_FOR)
+    }
 }
 
 /// What a poll after the promises of a sleep found.
@@ -82,10 +115,11 @@ impl Promises<'_> {
         self.attention.promised.is_some_and(|at| now.since(at) > PROMISE_AGE)
     }
 
-    /// Before a sleep until `polled_at`: promises to poll the ring then, or, for a quiet ring, never. A promise that reaches
-    /// further is kept, unless `is_forced`.
-    pub(super) fn promise_sleep(&mut self, polled_at: Now, now: Monotonic, is_muted: bool, is_forced: bool) {
+    /// Before a sleep: promises to poll the ring after it, or, for a quiet ring, never. A promise that reaches further is kept,
+    /// unless `is_forced`.
+    pub(super) fn promise_sleep(&mut self, polls: &Polls, now: Monotonic, is_muted: bool, is_forced: bool) {
         let Attention { busy_at, promised, is_settled, .. } = *self.attention;
+        let polled_at = if self.attention.is_expected(now) { polls.at } else { polls.unexpected };
         let reaches = is_settled && promised.is_some_and(|at| at >= polled_at.monotonic);
         self.attention.is_renewed = is_forced || !reaches;
         if is_muted || now.since(busy_at) > QUIET_AFTER {

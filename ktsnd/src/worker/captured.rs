@@ -179,6 +179,7 @@ impl Source for Captured {
             slot,
             attachment,
             sending: Sending::Datagram(flow),
+            stream: (0, 0),
             tx_time,
             pushed_at: captured_at,
             payload_octets: u16::try_from(octets).unwrap_or(u16::MAX),

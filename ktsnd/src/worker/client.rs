@@ -10,10 +10,11 @@ use ktsn_model::{BypassReason, DropReason};
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::completion::Completion;
 use ktsn_ring::{ClockId, Consumer, RegionState, SlotError, StreamStatus, Taken};
-use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
+use ktsn_time::{Monotonic, Nanos, Tai, TxTime};
 use rustix::net::{RecvFlags, recv};
 
-use super::attention::{Attention, Polled, Promises};
+use super::attention::{Attention, Polled, Polls, Promises};
+use super::expectations::{self, Mark};
 use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
 use super::sending::Sending;
@@ -51,6 +52,8 @@ pub struct Client {
     doorbell: OwnedFd,
     registrations: Registrations,
     pub(super) slots: Slots,
+    /// What is expected of each stream.
+    marks: Box<[Mark]>,
     /// The reports that the program asked for, by slot.
     requested: Box<[RequestedReports]>,
     /// Index of the pod's interface, for reports; 0 = unknown.
@@ -102,6 +105,7 @@ impl Client {
             doorbell,
             registrations: Registrations::new(),
             slots: Slots::new(slots, payload_octets_max),
+            marks: expectations::marks(),
             requested: vec![RequestedReports::default(); slots].into_boxed_slice(),
             interface: 0,
             life: Life::default(),
@@ -119,8 +123,8 @@ impl Client {
     #[must_use]
     pub const fn private_octets(slots: usize, payload_octets_max: usize) -> usize {
         let of_slot = payload_octets_max + size_of::<Option<Queued>>() + size_of::<RequestedReports>() + 64;
-        let statuses = STREAMS_MAX as usize * size_of::<StreamStatus>();
-        size_of::<Self>() + slots * of_slot + statuses + Registrations::OCTETS
+        let of_streams = STREAMS_MAX as usize * (size_of::<StreamStatus>() + size_of::<Mark>());
+        size_of::<Self>() + slots * of_slot + of_streams + Registrations::OCTETS
     }
 
     /// Seals the region against holes and makes its pages present. From then on no access to it waits for the program;
@@ -198,6 +202,7 @@ impl Client {
             slot,
             attachment,
             sending,
+            stream: (frame.stream_index, frame.token),
             tx_time,
             pushed_at: Monotonic::from_nanos(frame.pushed_at),
             payload_octets: taken.payload_octets as u16, // it fits into a slot
@@ -347,11 +352,22 @@ impl Client {
         Promises { attention: &mut self.attention, consumer: &self.consumer }
     }
 
-    /// Before a sleep until `polled_at`: promises to poll the ring then, or, where the client is quiet, never.
-    pub(super) fn promise_sleep(&mut self, polled_at: Now, now: Monotonic, is_forced: bool) {
+    /// Before a sleep: promises to poll the ring after it, or, where the client is quiet, never.
+    pub(super) fn promise_sleep(&mut self, polls: &Polls, now: Monotonic, is_forced: bool) {
         // A muted client's ring is polled by itself.
         let is_muted = self.muted_at.is_some();
-        self.attention().promise_sleep(polled_at, now, is_muted, is_forced);
+        self.attention().promise_sleep(polls, now, is_muted, is_forced);
+    }
+
+    /// What is expected of the stream `index`, and whether the client is promised to be polled for it.
+    #[inline]
+    pub(super) fn expected(&mut self, index: u32) -> (Option<&mut Mark>, &mut Attention) {
+        (self.marks.get_mut(index as usize), &mut self.attention)
+    }
+
+    /// What is expected of all its streams.
+    pub(super) fn marks_mut(&mut self) -> &mut [Mark] {
+        &mut self.marks
     }
 
     /// Polls the ring after the promises of [`Self::promise_sleep`] and a fence.

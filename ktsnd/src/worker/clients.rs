@@ -13,7 +13,7 @@ use ktsn_ring::RegionState;
 use ktsn_time::{Monotonic, Nanos, Now};
 
 use super::attachments::Attachments;
-use super::attention::Polled;
+use super::attention::{Polled, Polls};
 use super::client::{Client, ClientKey};
 use super::closing::Closing;
 use super::command::{Command, Inbox, Returned};
@@ -44,6 +44,8 @@ pub(super) struct Clients {
     muted_at: Monotonic,
     /// The first place with a promise that the next sleep makes nearer.
     nearer_turn: usize,
+    /// The client with the frame that the next sleep is for: its promise is made nearer too.
+    nearer: Option<usize>,
     /// When doorbells were read last.
     listened_at: Monotonic,
     /// When the housekeeping of all clients began last.
@@ -69,6 +71,7 @@ impl Clients {
             muted_turn: 0,
             muted_at: Monotonic::ZERO,
             nearer_turn: 0,
+            nearer: None,
             listened_at: Monotonic::ZERO,
             housekeeping_at: Monotonic::ZERO,
             housekeeping_next: usize::MAX,
@@ -312,16 +315,17 @@ impl Clients {
         }
     }
 
-    /// Promises to poll the rings of active clients no later than at `polled_at`, and lets quiet clients go. True when no ring
-    /// needs a poll before that, so that the worker may sleep; else the next poll is of a ring that does. `is_stepped`: a clock
-    /// stepped, so all promises are void. A nearer promise saves a client its doorbell, and the worker a wake-up:
-    /// [`limits::PROMISES_MADE_NEARER`] rings get one before each sleep, by turns.
-    pub(super) fn may_sleep_until(&mut self, polled_at: Now, now: Now, is_stepped: bool) -> bool {
-        let nearer = self.promises_made_nearer();
+    /// Promises to poll the rings of active clients after a sleep, and lets quiet clients go. True when no ring needs a poll before
+    /// that, so that the worker may sleep; else the next poll is of a ring that does. `is_stepped`: a clock stepped, so all promises
+    /// are void. A nearer promise saves a client its doorbell, and the worker a wake-up: [`limits::PROMISES_MADE_NEARER`] rings get
+    /// one before each sleep, by turns, and so does the client of [`Self::make_nearer`].
+    pub(super) fn may_sleep_until(&mut self, polls: &Polls, now: Now, is_stepped: bool) -> bool {
+        let (nearer, its) = (self.promises_made_nearer(), self.nearer.take());
         for place in 0..self.turns.len() {
             let at = self.turns.at(place).unwrap_or_default();
+            let is_forced = is_stepped || nearer.contains(&place) || its == Some(at);
             if let Some(client) = self.get_mut(at) {
-                client.promise_sleep(polled_at, now.monotonic, is_stepped || nearer.contains(&place));
+                client.promise_sleep(polls, now.monotonic, is_forced);
             }
         }
         // One for all: each promise comes before each poll.
@@ -340,6 +344,16 @@ impl Clients {
             }
         }
         is_empty
+    }
+
+    /// The next sleep is for a frame of the client in this place.
+    pub(super) fn make_nearer(&mut self, at: usize) {
+        self.nearer = Some(at);
+    }
+
+    /// True when the ring of the client in this place is polled in each pass: it is neither quiet nor muted nor closed.
+    pub(super) fn is_polled(&self, at: usize) -> bool {
+        self.turns.contains(at)
     }
 
     /// Chooses rings that get a new promise before this sleep although the old one reaches beyond it; returns their places.

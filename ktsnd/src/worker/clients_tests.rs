@@ -70,7 +70,7 @@ impl All {
     fn may_sleep(&mut self) -> bool {
         let now = self.env.now();
         let until = Now { monotonic: now.monotonic.saturating_add(Nanos::from_millis(1)), ..now };
-        self.clients.may_sleep_until(until, now, false)
+        self.clients.may_sleep_until(&Polls { at: until, unexpected: until }, now, false)
     }
 }
 

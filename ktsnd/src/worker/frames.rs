@@ -136,8 +136,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         };
         match result {
-            Ok(Accepted { port, skipped, unresolved }) => {
+            Ok(accepted) => {
+                let Accepted { port, skipped, unresolved } = accepted;
                 self.pacing.note_sooner(offered.tx_time, port, now);
+                if let Owner::Client(at) = owner {
+                    self.note_queued(at, offered, &accepted, now);
+                }
                 self.attachments.count_lost_copies(offered.attachment, u64::from(skipped));
                 self.request_neighbour(offered.attachment, unresolved);
             }
@@ -226,7 +230,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn end_if_over(&mut self, owner: Owner) {
         match owner {
             Owner::Client(at) => {
-                if let Some(client) = self.clients.take_if_over(at, &mut self.env) {
+                if let Some(mut client) = self.clients.take_if_over(at, &mut self.env) {
+                    self.expectations.forget_client(client.marks_mut(), at);
                     self.inbox.hand_back(Returned::Client(client));
                 }
             }

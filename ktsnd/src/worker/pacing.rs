@@ -262,9 +262,18 @@ impl Pacing {
         ahead.saturating_sub(self.margin.of(ahead))
     }
 
-    /// What the worker needs from the end of a sleep of `span` to a transmit time.
-    pub(super) fn needed_after(&self, span: Nanos) -> Nanos {
-        self.margin.of(span).saturating_add(limits::INTAKE_COST)
+    /// How long the worker sleeps for a frame that is expected in `ahead`, to be taken over and made ready after it and after `more`;
+    /// `None`: it is too late to sleep.
+    pub(super) fn sleep_for_expected(&self, ahead: Nanos, more: Nanos) -> Option<Nanos> {
+        // The rest of a sleep may be shorter, and its margin longer.
+        let margin = self.margin.of(ahead).max(self.margin.of(self.sleep_span(ahead)));
+        let needed = margin.saturating_add(limits::EXPECTED_COST).saturating_add(more);
+        Some(ahead.saturating_sub(needed)).filter(|span| *span > limits::SLEEP_MIN)
+    }
+
+    /// What the worker needs from the end of a sleep of `span` to a transmit time, with an intake that takes `cost`.
+    pub(super) fn needed_after(&self, span: Nanos, cost: Nanos) -> Nanos {
+        self.margin.of(span).saturating_add(cost)
     }
 
     /// True when the spin budget lasts for a spin of `ahead`. A flood of frames without transmit time, each waiting for the link,

@@ -21,12 +21,14 @@ use ktsn_time::{Monotonic, Nanos, Now};
 
 use super::Worker;
 use super::attachments::AttachmentPolicy;
+use super::attention::Polls;
 use super::captured::Captured;
 use super::client::Client;
 use super::command::{Command, NewPort, Returned};
 use super::cpu_budget::Allowed;
 use super::due::{Moment, Next, after};
 use super::environment::{Environment, Woken};
+use super::expecting::Expecting;
 use super::owner::Owner;
 use super::pacing::{Pacing, Preparation};
 use super::port_state::Ready;
@@ -97,6 +99,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.pacing.show_margins(&self.stats);
             self.ports.housekeeping(now, &mut self.inbox);
             self.captures.housekeeping(&self.attachments);
+            self.expectations.housekeeping(now);
         }
         if !self.clients.is_housekeeping() || self.pacing.is_close(limits::COMMANDS_STOP, &mut self.env) {
             return false;
@@ -285,11 +288,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 span = span.min(self.pacing.sleep_span(ahead).saturating_sub(more));
             }
         }
-        self.sleep(now, span);
+        match self.expecting(now, span) {
+            Expecting::Awake => {}
+            Expecting::Sleep(expected) => self.sleep(now, expected, span),
+            Expecting::Nothing => self.sleep(now, span, span),
+        }
     }
 
     /// What this port can do ahead of its next frame.
-    fn preparation(&self, port: usize, now: Monotonic) -> Preparation {
+    pub(super) fn preparation(&self, port: usize, now: Monotonic) -> Preparation {
         let is_made_ready = self.ports.get(port).is_some_and(|state| state.makes_ready(now));
         Preparation { is_made_ready, can_rehearse: self.env.can_rehearse() }
     }
@@ -298,18 +305,30 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.pacing.may_spin(now.monotonic, ahead, |span| self.ports.is_timed_within(span, now))
     }
 
-    /// Sleeps for `span` from `now` on, or until something happens.
-    fn sleep(&mut self, now: Now, span: Nanos) {
+    /// Sleeps for `span` from `now` on, or until something happens; for `unexpected`, if no frame were expected.
+    fn sleep(&mut self, now: Now, span: Nanos, unexpected: Nanos) {
         let until = now.monotonic.saturating_add(span);
-        let span = until.since(now.monotonic);
-        let polled_at = after(now, span.saturating_add(self.pacing.needed_after(span)));
+        let cost = if span < unexpected { limits::EXPECTED_COST } else { limits::INTAKE_COST };
+        let polls = Polls {
+            at: self.polled_after(span, cost, now),
+            unexpected: self.polled_after(unexpected, limits::INTAKE_COST, now),
+        };
         let is_stepped = self.pacing.take_stepped();
-        if !self.clients.may_sleep_until(polled_at, now, is_stepped) || self.captures.is_any_waiting() {
+        if is_stepped {
+            self.expectations.note_step();
+        }
+        if !self.clients.may_sleep_until(&polls, now, is_stepped) || self.captures.is_any_waiting() {
             return;
         }
         let mut woken = self.clients.take_woken();
         let awake = self.pacing.sleep(until, &mut self.env, &mut woken, &self.stats);
         self.hear(woken, awake);
+    }
+
+    /// The instant that can be promised where the worker sleeps for `span` from `now` on, and the intake then takes `cost`.
+    fn polled_after(&self, span: Nanos, cost: Nanos, now: Now) -> Now {
+        let span = now.monotonic.saturating_add(span).since(now.monotonic);
+        after(now, span.saturating_add(self.pacing.needed_after(span, cost)))
     }
 
     /// Hands over due frames and does nothing else for `span`: the worker has used its share of the CPU. Returns false if it ended

@@ -19,6 +19,8 @@ pub(super) struct Offered {
     pub slot: u16,
     pub attachment: AttachmentIndex,
     pub sending: Sending,
+    /// The index and token of the frame's stream in its client's region; zeros for a captured frame.
+    pub stream: (u32, u32),
     pub tx_time: TxTime,
     /// When the program pushed it, or when the kernel captured it.
     pub pushed_at: Monotonic,

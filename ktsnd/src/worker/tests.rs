@@ -7,6 +7,7 @@ mod captured;
 mod clock;
 mod commands;
 mod copies;
+mod expected;
 mod fake;
 mod flood;
 mod gates;

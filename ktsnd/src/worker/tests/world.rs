@@ -35,6 +35,9 @@ pub(super) const AHEAD: i64 = 1_000_000_000_000;
 pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 5);
 pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 7);
 
+/// What happens at an instant (MONOTONIC, nanoseconds), whatever the worker does then. It returns when it happens next.
+pub(super) type Happening = Box<dyn FnMut(u64) -> Option<u64> + Send>;
+
 #[derive(Clone, Default)]
 pub(in crate::worker) struct Clocks {
     pub monotonic: Arc<AtomicU64>,
@@ -63,6 +66,8 @@ pub(in crate::worker) struct Clocks {
     pub rehearsed: Arc<Mutex<Vec<u64>>>,
     /// Places of clients that have rung.
     pub ringing: Arc<Mutex<Vec<u64>>>,
+    /// What happens when, besides what a test does between two passes.
+    pub(super) happens: Arc<Mutex<Vec<(u64, Happening)>>>,
     /// Nothing can be waited for.
     pub refuses_watch: Arc<AtomicBool>,
 }
@@ -83,7 +88,29 @@ impl Clocks {
     fn read(&self) -> u64 {
         let takes = READ + self.slowness.load(SeqCst);
         self.cpu.fetch_add(takes, SeqCst);
-        self.monotonic.fetch_add(takes, SeqCst) + takes
+        let now = self.monotonic.fetch_add(takes, SeqCst) + takes;
+        self.happen_until(now, false);
+        now
+    }
+
+    /// Lets happen what does up to `until`, in the order of its instants. In a sleep the clock goes from one to the next, until a
+    /// client rings.
+    fn happen_until(&self, until: u64, sleeps: bool) {
+        let mut happens = self.happens.lock().unwrap();
+        while !sleeps || self.ringing.lock().unwrap().is_empty() {
+            let Some(place) = (0..happens.len()).min_by_key(|place| happens[*place].0) else { return };
+            let (at, happening) = &mut happens[place];
+            if *at > until {
+                return;
+            }
+            if sleeps {
+                self.monotonic.fetch_max(*at, SeqCst);
+            }
+            match happening(*at) {
+                Some(next) => *at = next,
+                None => drop(happens.swap_remove(place)),
+            }
+        }
     }
 
     fn stall(&self) {
@@ -111,10 +138,14 @@ impl Environment for Clocks {
         Tai::from_nanos(self.tai_now())
     }
     fn sleep(&mut self, until: Monotonic, woken: &mut Woken) {
+        self.happen_until(until.as_nanos(), true);
         self.read_doorbells(usize::MAX, woken);
         woken.timed_out = woken.doorbells.is_empty();
-        if woken.timed_out {
-            let until = until.as_nanos() + self.lateness.load(SeqCst);
+        let lateness = self.lateness.load(SeqCst);
+        if !woken.timed_out {
+            self.monotonic.fetch_add(lateness, SeqCst);
+        } else {
+            let until = until.as_nanos() + lateness;
             self.monotonic.fetch_max(until, SeqCst);
         }
     }
