@@ -63,6 +63,8 @@ impl Costs<'_> {
             Calls::Timed => "timed",
             Calls::Bursts => "bursts",
             Calls::Untimed => "untimed",
+            Calls::Loop => "loop",
+            Calls::Following => "following",
         };
         let program = Program::new("sender", &self.plan.setup.tools.ktsn)
             .args(["bench", "send-cost", destination, "--calls", calls, "--batches", &batches])
@@ -82,11 +84,12 @@ impl Costs<'_> {
         let cost = |calls| {
             self.sender(&destination, calls, 1.0, |program| program.within(&self.testbed.a.namespace))
         };
-        let (timed, bursts) = (cost(Calls::Timed)?, cost(Calls::Bursts)?);
+        let (timed, bursts, looped) = (cost(Calls::Timed)?, cost(Calls::Bursts)?, cost(Calls::Loop)?);
         drop(dropped);
         Ok(vec![
             Micro::distribution("sendmsg.kernel.64", &timed.rest_ns, timed.rest_count),
             Micro::distribution("sendmmsg64.kernel.64", &bursts.rest_ns, bursts.rest_count),
+            Micro::distribution("sendmsg.kernel.loop.64", &looped.rest_ns, looped.rest_count),
             Micro::distribution("clock.reading", &timed.clock_ns, 256),
         ])
     }
@@ -143,6 +146,29 @@ impl Costs<'_> {
             Micro::figure("doorbell.cost", "ns", doorbell, timed.first_count),
             Micro::figure("doorbell.per_batch", "1", rung, timed.first_count + 2),
         ])
+    }
+
+    /// The sends of a loop of 1 kHz, 300 µs ahead, and its doorbells: transmit times on a grid, and "now + lead".
+    pub(super) fn loops(&self) -> Result<Vec<Micro>, LabError> {
+        let daemon = self.daemon(&configuration(self.testbed))?;
+        let _listener = self.listener()?;
+        let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
+        let mut figures = Vec::new();
+        let loops = [
+            (Calls::Loop, "sendmsg.intercepted.loop.64", "doorbell.per_frame.loop"),
+            (Calls::Following, "sendmsg.intercepted.now_plus_lead.64", "doorbell.per_frame.now_plus_lead"),
+        ];
+        for (calls, cost_name, doorbells_name) in loops {
+            let before = daemon.statistics()?;
+            let cost = self.sender(&destination, calls, 1.0, |program| {
+                daemon.serve(program, &self.plan.setup.tools, self.testbed)
+            })?;
+            let run = taken_all(daemon.statistics()?.since(&before), cost.first_count + cost.rest_count)?;
+            let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
+            figures.push(Micro::distribution(cost_name, &cost.rest_ns, cost.rest_count));
+            figures.push(Micro::figure(doorbells_name, "1", per_frame, run.taken));
+        }
+        Ok(figures)
     }
 
     /// A listener that takes what arrives, so that no ICMP answer disturbs the talkers.
@@ -208,7 +234,12 @@ impl Costs<'_> {
         let cpu = self.cpu("ktsnd.cpu.10_streams_1khz", &daemon)?;
         let run = daemon.statistics()?.since(&before);
         check_rate(&run, 10, self.seconds())?;
-        Ok(vec![cpu, margin("ktsnd.spin_margin.10_streams_1khz", &run)])
+        let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
+        Ok(vec![
+            cpu,
+            margin("ktsnd.spin_margin.10_streams_1khz", &run),
+            Micro::figure("doorbell.per_frame.10_streams", "1", per_frame, run.taken),
+        ])
     }
 
     fn streams(&self, count: u32) -> Result<(Daemon, Process, Vec<Process>), LabError> {

@@ -32,10 +32,16 @@ pub struct Plan {
 }
 
 /// Greatest figures allowed; without a divisor the figure itself.
-const BARS: [(&str, Option<&str>, f64); 9] = [
+const BARS: [(&str, Option<&str>, f64); 15] = [
     ("sendmsg.intercepted.64", None, 300.0),
     ("sendmsg.intercepted.64", Some("sendmsg.kernel.64"), 1.0 / 3.0),
     ("sendmmsg64.intercepted.64", None, 150.0),
+    ("sendmsg.intercepted.loop.64", None, 1_500.0),
+    ("sendmsg.intercepted.loop.64", Some("sendmsg.kernel.loop.64"), 0.15),
+    ("doorbell.per_frame.loop", None, 0.02),
+    ("doorbell.per_frame.1khz", None, 0.02),
+    ("doorbell.per_frame.now_plus_lead", None, 0.05),
+    ("doorbell.per_frame.10_streams", None, 0.05),
     ("sendmsg.untimed.hooked.64", Some("sendmsg.untimed.kernel.64"), 1.05),
     ("ktsnd.cpu.nothing_attached", None, 0.001),
     ("ktsnd.cpu.armed_idle", None, 0.01),
@@ -65,6 +71,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     document.micro.extend(costs.not_ours()?);
     watch(Event::Step("the intercepted sendmsg"));
     document.micro.extend(costs.intercepted()?);
+    watch(Event::Step("sends in a loop of 1 kHz"));
+    document.micro.extend(costs.loops()?);
     for measured in [Costs::nothing_attached, Costs::armed_idle, Costs::one_stream, Costs::ten_streams] {
         watch(Event::Step("the daemon's CPU time"));
         document.micro.extend(measured(&costs)?);

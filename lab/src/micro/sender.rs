@@ -7,6 +7,7 @@
 //! ```text
 //!  batch: first send (the worker may sleep past it: a doorbell) ─ 255 sends behind it (none) ── all leave ── pause
 //!                                                             T = now + 20 ms, 2 µs apart
+//!  loop:  wake ── one send for 300 µs later ── sleep, 1,000 times a second: what control programs do
 //! ```
 
 use crate::error::LabError;
@@ -28,6 +29,15 @@ const AHEAD: Nanos = Nanos::from_millis(20);
 const APART: Nanos = Nanos::from_micros(2);
 /// From the last transmit time of a batch to the next one: the consumer sleeps again.
 const PAUSE: Nanos = Nanos::from_millis(5);
+
+/// Period of a loop.
+const PERIOD: Nanos = Nanos::from_millis(1);
+/// How long before its transmit time a frame of a loop is sent.
+pub const LEAD: Nanos = Nanos::from_micros(300);
+/// Frames of a loop that take as long as a batch.
+pub const LOOP: u32 = 26;
+/// Frames of a loop that are not counted: they attach and register, and the worker learns the stream.
+const LOOP_LEARNS: u32 = 200;
 
 /// What the calls cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +63,10 @@ pub enum Calls {
     Bursts,
     /// `sendmsg` on a socket without SO_TXTIME.
     Untimed,
+    /// `sendmsg` with SCM_TXTIME in a loop of 1 kHz, [`LEAD`] ahead of transmit times on a grid.
+    Loop,
+    /// As [`Self::Loop`], for the program's own clock plus [`LEAD`].
+    Following,
 }
 
 /// The calls of one batch: its samples, the first one's apart.
@@ -121,12 +135,12 @@ pub fn run(
     real_time: RealTime,
 ) -> Result<Cost, LabError> {
     let mut sender = Sender::new(destination, calls)?;
+    if matches!(calls, Calls::Loop | Calls::Following) {
+        return run_loop(&mut sender, batches.saturating_mul(LOOP), real_time);
+    }
     let step = if calls == Calls::Bursts { BURST } else { 1 };
     let (mut first, mut rest) = (Vec::new(), Vec::with_capacity(batches as usize * BATCH as usize));
-    real_time.apply().map_err(|error| LabError::Impossible {
-        what: error.to_string(),
-        remedy: "run as root".to_owned(),
-    })?;
+    apply(real_time)?;
     for batch in 0..batches.saturating_add(2) {
         let base = ScheduleClock::Tai.now().saturating_add(AHEAD);
         let mut index = 0;
@@ -146,6 +160,38 @@ pub fn run(
         };
         sleep_until(end.saturating_add(PAUSE));
     }
+    cost_of(&first, &rest)
+}
+
+/// Sends one frame each [`PERIOD`], [`LEAD`] ahead; `frames` of them are counted. The first one's cost stands alone.
+fn run_loop(sender: &mut Sender, frames: u32, real_time: RealTime) -> Result<Cost, LabError> {
+    let (mut first, mut rest) = (Vec::new(), Vec::with_capacity(frames as usize));
+    apply(real_time)?;
+    let mut due = ScheduleClock::Tai.now().saturating_add(LEAD).saturating_add(PERIOD);
+    for number in 0..frames.saturating_add(LOOP_LEARNS) {
+        sleep_until(due.saturating_add(Nanos::ZERO.saturating_sub(LEAD)));
+        let at = match sender.calls {
+            Calls::Following => ScheduleClock::Tai.now().saturating_add(LEAD),
+            _ => due,
+        };
+        let cost = sender.call(at, 0)?;
+        if number == 0 {
+            first.push(cost);
+        } else if number >= LOOP_LEARNS {
+            rest.push(cost);
+        }
+        due = due.saturating_add(PERIOD);
+    }
+    cost_of(&first, &rest)
+}
+
+fn apply(real_time: RealTime) -> Result<(), LabError> {
+    real_time
+        .apply()
+        .map_err(|error| LabError::Impossible { what: error.to_string(), remedy: "run as root".to_owned() })
+}
+
+fn cost_of(first: &[Nanos], rest: &[Nanos]) -> Result<Cost, LabError> {
     let clock: Vec<Nanos> = (0..BATCH)
         .map(|_| {
             let before = monotonic_now();
@@ -153,7 +199,7 @@ pub fn run(
         })
         .collect();
     let statistics = |samples: &[Nanos]| Statistics::of(samples.iter().copied());
-    match (statistics(&first), statistics(&rest), statistics(&clock)) {
+    match (statistics(first), statistics(rest), statistics(&clock)) {
         (Some(first_ns), Some(rest_ns), Some(clock_ns)) => Ok(Cost {
             first_ns,
             rest_ns,

@@ -63,6 +63,10 @@ fn the_sender_counts_every_call() {
         assert_eq!((cost.first_count, cost.rest_count), (2, 2 * (a_batch - 1)), "{calls:?}");
         assert!(cost.rest_ns.min > 0 && cost.clock_ns.min >= 0);
     }
+    for calls in [Calls::Loop, Calls::Following] {
+        let cost = run(calls, 1).unwrap();
+        assert_eq!((cost.first_count, cost.rest_count), (1, u64::from(sender::LOOP)), "{calls:?}");
+    }
     let nobody = run(Calls::Timed, 0);
     assert_eq!(nobody.unwrap_err().exit_status(), 2);
 }

@@ -32,6 +32,8 @@ enum SendCalls {
     Timed,
     Bursts,
     Untimed,
+    Loop,
+    Following,
 }
 
 /// Time every sendmsg with a transmit time: a process of the experiment `micro`.
@@ -64,6 +66,8 @@ pub(super) fn send_cost(args: &SendCostArgs) -> anyhow::Result<ExitCode> {
         SendCalls::Timed => Calls::Timed,
         SendCalls::Bursts => Calls::Bursts,
         SendCalls::Untimed => Calls::Untimed,
+        SendCalls::Loop => Calls::Loop,
+        SendCalls::Following => Calls::Following,
     };
     let cost = micro::sender::run(args.destination, calls, args.batches, args.rights.real_time())?;
     save_json(&cost, &args.json)?;
