@@ -10,13 +10,12 @@
 //!      └── doorbell, command, clock set, margin before the next ────┘
 //! ```
 //!
-//! [`Worker`] joins parts that know nothing of each other, or only of those below:
+//! [`Worker`] joins these parts. None of them knows the worker:
 //!
 //! | part | what it holds | file |
 //! |---|---|---|
 //! | attachments | policies, shares, counters | `attachments` |
-//! | clients | rings, promises, doorbells, turns | `clients`, `client`, `attention`, `turns` |
-//! | expectations | frames that are expected | `expectations`, `earliest` |
+//! | clients | rings, promises, doorbells, turns, expected frames | `clients`, `client`, `attention`, `turns`, `expectations` |
 //! | captures | captured frames, turns | `captures`, `captured` |
 //! | ports | devices, queues, retries, slow hand-overs | `ports`, `port_state`, `hand_over_budget` |
 //! | resolver | tables, routes kept ready | `resolver`, `sending` |
@@ -26,8 +25,8 @@
 //! | clock | frames that wait for a good clock | `clock` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
-//! What needs several parts is in four files: `pass` (the loop, commands, waiting), `expecting` (sleep for expected frames),
-//! `frames` (a frame's life but for its hand-over), `leave` (the hand-over).
+//! `Worker` is made here. Its methods, which need several parts, are in three files: `pass` (the loop, commands, waiting), `frames` (a
+//! frame's life but for its hand-over), `leave` (the hand-over). Two joins of some parts only are `frame_admission` and `expecting`.
 
 mod attachments;
 mod attention;
@@ -96,7 +95,6 @@ use attachments::Attachments;
 use captures::Captures;
 use clients::Clients;
 use closing::Closing;
-use expectations::Expectations;
 use pacing::Pacing;
 use ports::Ports;
 use reporter::Reporter;
@@ -109,7 +107,6 @@ pub struct Worker<P, E> {
     stats: Arc<WorkerStats>,
     attachments: Attachments,
     clients: Clients,
-    expectations: Expectations,
     captures: Captures,
     ports: Ports<P>,
     resolver: Resolver,
@@ -134,7 +131,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
             stats,
             attachments: Attachments::new(),
             clients: Clients::new(),
-            expectations: Expectations::new(),
             captures: Captures::new(),
             ports: Ports::new(),
             resolver: Resolver::new(tables),

@@ -6,26 +6,28 @@
 //! read after each sleep, and each [`limits::LISTEN_AFTER`] by a worker that does not sleep. A doorbell may be lost: a poll of the
 //! quiet rings each [`limits::SLEEP_MAX`] finds the frame. Memory is allocated when the worker is made.
 
-use std::ops::Range;
-
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::RegionState;
-use ktsn_time::{Monotonic, Nanos, Now};
+use ktsn_time::{Monotonic, Now};
 
 use super::attachments::Attachments;
-use super::attention::{Polled, Polls};
 use super::client::{Client, ClientKey};
 use super::closing::Closing;
 use super::command::{Command, Inbox, Returned};
 use super::environment::{EVENTS, Environment, Woken};
+use super::expectations::Expectations;
 use super::owner::Owner;
 use super::turns::{LEVELS, Round, Turns};
 use crate::limits;
 use crate::stats::{WorkerStats, count};
 
+mod doorbells;
+
 /// All clients of one worker. A client keeps its place as long as it is there.
 #[derive(Debug)]
 pub(super) struct Clients {
+    /// The frames that are expected of their streams.
+    expectations: Expectations,
     places: Vec<Option<Box<Client>>>,
     /// One above the highest place in use.
     end: usize,
@@ -60,6 +62,7 @@ impl Clients {
     /// No clients.
     pub(super) fn new() -> Self {
         Self {
+            expectations: Expectations::new(),
             places: (0..limits::CLIENTS_MAX).map(|_| None).collect(),
             end: 0,
             count: 0,
@@ -92,6 +95,17 @@ impl Clients {
     /// The client in this place, to take from it.
     pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Client> {
         self.places.get_mut(at)?.as_deref_mut()
+    }
+
+    /// The client in this place, with the frames that are expected of all.
+    pub(super) fn with_expectations(&mut self, at: usize) -> Option<(&mut Client, &mut Expectations)> {
+        let Self { places, expectations, .. } = self;
+        Some((places.get_mut(at)?.as_deref_mut()?, expectations))
+    }
+
+    /// The frames that are expected of the clients' streams.
+    pub(super) fn expectations(&mut self) -> &mut Expectations {
+        &mut self.expectations
     }
 
     /// The place of the client with this name.
@@ -131,7 +145,8 @@ impl Clients {
 
     /// Takes the client out when it has ended and no frame of it is queued.
     pub(super) fn take_if_over(&mut self, at: usize, env: &mut impl Environment) -> Option<Box<Client>> {
-        let client = self.places.get_mut(at)?.take_if(|client| client.is_over())?;
+        let mut client = self.places.get_mut(at)?.take_if(|client| client.is_over())?;
+        self.expectations.forget_client(client.marks_mut(), at);
         self.count -= 1;
         self.keys[at] = ClientKey(0);
         self.attachments[at] = AttachmentIndex(u16::MAX);
@@ -237,135 +252,6 @@ impl Clients {
         if let Some(client) = self.get_mut(at) {
             client.attention().note_taken(now);
         }
-    }
-}
-
-/// Doorbells, quiet clients and sleep.
-impl Clients {
-    /// True when doorbells of quiet clients must be read now: the worker has not slept for a while.
-    pub(super) fn is_listen_due(&self, now: Monotonic) -> bool {
-        self.count > self.turns.len() && now.since(self.listened_at) >= limits::LISTEN_AFTER
-    }
-
-    /// True when the worker has not listened for so long that a frame that is due must wait for it.
-    pub(super) fn is_listen_overdue(&self, now: Monotonic) -> bool {
-        now.since(self.listened_at) >= limits::LISTEN_AFTER_ALL
-    }
-
-    /// Room for the news of a sleep; [`Self::listen`] takes it back.
-    pub(super) fn take_woken(&mut self) -> Woken {
-        std::mem::take(&mut self.woken)
-    }
-
-    /// Reads the doorbells that rang and polls their rings from now on. An attachment that rings more than
-    /// [`limits::DOORBELLS_A_SECOND`] is not listened to for the rest of the second: its rings are polled in turns instead,
-    /// [`limits::MUTED_LOOKS`] of them each [`limits::SLEEP_MUTED`].
-    pub(super) fn listen(
-        &mut self,
-        woken: Woken,
-        now: Now,
-        attachments: &mut Attachments,
-        env: &mut impl Environment,
-        stats: &WorkerStats,
-    ) {
-        self.listened_at = now.monotonic;
-        for number in &woken.doorbells {
-            let at = *number as usize; // a capture's number is no client's place
-            // Awake, the worker polls the rings that rang: more of the same ring for nothing.
-            self.activate(at, now);
-            let Some(client) = self.get_mut(at) else { continue };
-            let (rung, is_hung_up) = client.read_doorbell();
-            if is_hung_up {
-                // Every copy of the client's end is closed: the registrar will end the client.
-                env.unwatch(client.doorbell());
-            }
-            let Some(policy) = attachments.get_mut(client.attachment) else { continue };
-            if policy.count_doorbells(rung, now.monotonic) && client.mute(now.monotonic) {
-                env.mute(client.doorbell(), *number, true);
-                count(&stats.doorbells_muted);
-                self.muted.push(at as u16); // a place is below CLIENTS_MAX, and stands there once
-            }
-        }
-        self.woken = woken;
-    }
-
-    /// True while doorbells are not listened to.
-    pub(super) fn has_muted(&self) -> bool {
-        !self.muted.is_empty()
-    }
-
-    /// Polls the rings of some muted clients, each [`limits::SLEEP_MUTED`].
-    pub(super) fn poll_muted(&mut self, now: Monotonic, env: &mut impl Environment) {
-        if self.muted.is_empty() || now.since(self.muted_at) < limits::SLEEP_MUTED {
-            return;
-        }
-        self.muted_at = now;
-        for _ in 0..self.muted.len().min(limits::MUTED_LOOKS) {
-            self.muted_turn = (self.muted_turn + 1) % self.muted.len();
-            self.poll_quiet(usize::from(self.muted[self.muted_turn]), env);
-        }
-    }
-
-    /// Activates a quiet client with a frame in its ring: its doorbell was lost, or is not listened to.
-    fn poll_quiet(&mut self, at: usize, env: &mut impl Environment) {
-        let is_found = !self.turns.contains(at)
-            && self.get(at).is_some_and(|client| client.is_open() && client.is_waiting());
-        if is_found {
-            self.activate(at, env.now());
-        }
-    }
-
-    /// Promises to poll the rings of active clients after a sleep, and lets quiet clients go. True when no ring needs a poll before
-    /// that, so that the worker may sleep; else the next poll is of a ring that does. `is_stepped`: a clock stepped, so all promises
-    /// are void. A nearer promise saves a client its doorbell, and the worker a wake-up: [`limits::PROMISES_MADE_NEARER`] rings get
-    /// one before each sleep, by turns, and so does the client of [`Self::make_nearer`].
-    pub(super) fn may_sleep_until(&mut self, polls: &Polls, now: Now, is_stepped: bool) -> bool {
-        let (nearer, its) = (self.promises_made_nearer(), self.nearer.take());
-        for place in 0..self.turns.len() {
-            let at = self.turns.at(place).unwrap_or_default();
-            let is_forced = is_stepped || nearer.contains(&place) || its == Some(at);
-            if let Some(client) = self.get_mut(at) {
-                client.promise_sleep(polls, now.monotonic, is_forced);
-            }
-        }
-        // One for all: each promise comes before each poll.
-        ktsn_ring::sleep_fence();
-        let mut is_empty = true;
-        // From the last one on: a removal moves the last one, which was polled.
-        for place in (0..self.turns.len()).rev() {
-            let at = self.turns.at(place).unwrap_or_default();
-            match self.get_mut(at).map_or(Polled::Inactive, Client::poll_before_sleep) {
-                Polled::Nothing => {}
-                Polled::Inactive => self.turns.remove(at),
-                Polled::Frame => {
-                    is_empty = false;
-                    self.turns.point_at(at);
-                }
-            }
-        }
-        is_empty
-    }
-
-    /// The next sleep is for a frame of the client in this place.
-    pub(super) fn make_nearer(&mut self, at: usize) {
-        self.nearer = Some(at);
-    }
-
-    /// True when the ring of the client in this place is polled in each pass: it is neither quiet nor muted nor closed.
-    pub(super) fn is_polled(&self, at: usize) -> bool {
-        self.turns.contains(at)
-    }
-
-    /// Chooses rings that get a new promise before this sleep although the old one reaches beyond it; returns their places.
-    fn promises_made_nearer(&mut self) -> Range<usize> {
-        let begin = if self.nearer_turn < self.turns.len() { self.nearer_turn } else { 0 };
-        self.nearer_turn = begin + limits::PROMISES_MADE_NEARER;
-        begin..self.nearer_turn
-    }
-
-    /// How long the promises before a sleep may take.
-    pub(super) fn promises_cost(&self) -> Nanos {
-        limits::PROMISE_COST.saturating_mul(self.turns.len().saturating_sub(1) as i64) // at most CLIENTS_MAX
     }
 }
 

@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use ktsn_ring::{ClientMapping, Consumer, Layout, Producer};
 
+use ktsn_time::Nanos;
+
 use super::*;
+use crate::worker::attention::Polls;
 use crate::worker::tests::{App, Clocks};
 
 struct Known {

@@ -17,13 +17,15 @@
 use ktsn_port::Port;
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
-use super::Worker;
-use super::environment::Environment;
+use super::attachments::Attachments;
+use super::clients::Clients;
 use super::expectations::{Nearest, QueuedFrame, StreamKey};
 use super::frame_admission::Accepted;
+use super::pacing::Pacing;
+use super::ports::Ports;
 use super::source::Offered;
 use crate::limits;
-use crate::stats::count;
+use crate::stats::{WorkerStats, count};
 
 /// What is to be done about the next expected frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,55 +38,72 @@ pub(super) enum Expecting {
     Awake,
 }
 
-impl<P: Port, E: Environment> Worker<P, E> {
-    /// A frame of the client in place `at` was queued.
-    #[inline]
-    pub(super) fn note_queued(&mut self, at: usize, offered: &Offered, accepted: &Accepted, now: Now) {
-        let Self { clients, expectations, stats, .. } = self;
-        let Some(client) = clients.get_mut(at) else { return };
-        let (index, token) = offered.stream;
-        if offered.wants_report || offered.is_deadline || accepted.unresolved.is_some() {
-            let (mark, attention) = client.expected(index);
-            attention.note_wanted_early(now.monotonic);
-            return mark.into_iter().for_each(|mark| expectations.forget_stream(mark, at, index));
-        }
-        let tx_time = offered.tx_time;
-        let (Some(mark), attention) = client.expected(index) else { return };
-        if tx_time == TxTime::Monotonic(Monotonic::ZERO) {
-            return;
-        }
-        let stream = StreamKey { client: at, index, token };
-        let attachment = offered.attachment;
-        let frame = QueuedFrame { stream, attachment, tx_time, port: accepted.port };
-        let noted = expectations.note_frame(mark, &frame, now);
-        if noted.is_expected {
-            attention.note_expected(now.monotonic);
-        }
-        if noted.is_met {
-            count(&stats.expected_frames);
-        }
+/// A frame of the client in place `at` was queued.
+#[inline]
+pub(super) fn note_queued(
+    clients: &mut Clients,
+    stats: &WorkerStats,
+    at: usize,
+    offered: &Offered,
+    accepted: &Accepted,
+    now: Now,
+) {
+    let Some((client, expectations)) = clients.with_expectations(at) else { return };
+    let (index, token) = offered.stream;
+    if offered.wants_report || offered.is_deadline || accepted.unresolved.is_some() {
+        let (mark, attention) = client.expected(index);
+        attention.note_wanted_early(now.monotonic);
+        return mark.into_iter().for_each(|mark| expectations.forget_stream(mark, at, index));
     }
+    let tx_time = offered.tx_time;
+    let (Some(mark), attention) = client.expected(index) else { return };
+    if tx_time == TxTime::Monotonic(Monotonic::ZERO) {
+        return;
+    }
+    let stream = StreamKey { client: at, index, token };
+    let attachment = offered.attachment;
+    let frame = QueuedFrame { stream, attachment, tx_time, port: accepted.port };
+    let noted = expectations.note_frame(mark, &frame, now);
+    if noted.is_expected {
+        attention.note_expected(now.monotonic);
+    }
+    if noted.is_met {
+        count(&stats.expected_frames);
+    }
+}
 
+/// The parts that a sleep for an expected frame follows from.
+pub(super) struct ExpectedSleep<'a, P> {
+    pub clients: &'a mut Clients,
+    pub attachments: &'a mut Attachments,
+    pub ports: &'a Ports<P>,
+    pub pacing: &'a Pacing,
+    pub stats: &'a WorkerStats,
+    /// A frame that goes nowhere can be handed over before a frame after a pause.
+    pub can_rehearse: bool,
+}
+
+impl<P: Port> ExpectedSleep<'_, P> {
     /// What is to be done about the next expected frame before a sleep that takes `span` at most. Frames that are not there when they
     /// had to be are left to the doorbell; so are those of streams that ended and of attachments that are beyond their budget.
-    pub(super) fn expecting(&mut self, now: Now, span: Nanos) -> Expecting {
+    pub(super) fn choose(&mut self, now: Now, span: Nanos) -> Expecting {
         for _ in 0..limits::EXPECTED_JUDGED {
-            let Some(nearest) = self.expectations.nearest() else {
-                self.expectations.sleep_for(None);
+            let Some(nearest) = self.clients.expectations().nearest() else {
+                self.clients.expectations().sleep_for(None);
                 return Expecting::Nothing;
             };
             if !self.is_served(&nearest) {
-                self.expectations.release(nearest.entry);
+                self.clients.expectations().release(nearest.entry);
                 continue;
             }
             let is_polled = self.clients.is_polled(nearest.stream.client);
             if !is_polled || !self.attachments.may_expect(nearest.attachment, now.monotonic) {
-                self.expectations.pass_over(nearest.entry, now);
+                self.clients.expectations().pass_over(nearest.entry, now);
                 continue;
             }
             if let Some(expected) = self.sleep_for_expected(&nearest, now) {
                 let is_first = expected < span;
-                self.expectations.sleep_for(is_first.then_some(nearest.entry));
+                self.clients.expectations().sleep_for(is_first.then_some(nearest.entry));
                 self.clients.make_nearer(nearest.stream.client);
                 return if is_first { Expecting::Sleep(expected) } else { Expecting::Nothing };
             }
@@ -99,7 +118,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// How long the worker sleeps for this frame; `None`: the rings had to be polled for it by now.
     fn sleep_for_expected(&self, nearest: &Nearest, now: Now) -> Option<Nanos> {
         let ahead = nearest.from.since(now.monotonic);
-        let port = self.preparation(nearest.port, now.monotonic);
+        let port = self.ports.preparation(nearest.port, now.monotonic, self.can_rehearse);
         let intake = limits::INTAKE_FRAME.saturating_mul(nearest.together as i64 - 1); // EXPECTED_TOGETHER_MAX at most
         let more = self.pacing.more_if_cold(ahead, now.monotonic, port).saturating_add(intake);
         self.pacing.sleep_for_expected(ahead, more)
@@ -114,7 +133,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     fn note_absent(&mut self, nearest: &Nearest, now: Now) {
-        if self.expectations.note_absent(nearest.entry, now) {
+        if self.clients.expectations().note_absent(nearest.entry, now) {
             count(&self.stats.empty_wake_ups);
             self.attachments.count_empty_wake_up(nearest.attachment);
         }

@@ -17,6 +17,7 @@ use super::closing::{Drain, Removal, Stage};
 use super::command::Returned;
 use super::entries::{queued, queued_mut};
 use super::environment::Environment;
+use super::expecting::note_queued;
 use super::frame_admission::{Accepted, FrameAdmission};
 use super::owner::{Owner, frame_id, owner_of};
 use super::pacing::Intake;
@@ -140,7 +141,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 let Accepted { port, skipped, unresolved } = accepted;
                 self.pacing.note_sooner(offered.tx_time, port, now);
                 if let Owner::Client(at) = owner {
-                    self.note_queued(at, offered, &accepted, now);
+                    note_queued(&mut self.clients, &self.stats, at, offered, &accepted, now);
                 }
                 self.attachments.count_lost_copies(offered.attachment, u64::from(skipped));
                 self.request_neighbour(offered.attachment, unresolved);
@@ -230,8 +231,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn end_if_over(&mut self, owner: Owner) {
         match owner {
             Owner::Client(at) => {
-                if let Some(mut client) = self.clients.take_if_over(at, &mut self.env) {
-                    self.expectations.forget_client(client.marks_mut(), at);
+                if let Some(client) = self.clients.take_if_over(at, &mut self.env) {
                     self.inbox.hand_back(Returned::Client(client));
                 }
             }

@@ -28,7 +28,7 @@ use super::command::{Command, NewPort, Returned};
 use super::cpu_budget::Allowed;
 use super::due::{Moment, Next, after};
 use super::environment::{Environment, Woken};
-use super::expecting::Expecting;
+use super::expecting::{ExpectedSleep, Expecting};
 use super::owner::Owner;
 use super::pacing::{Pacing, Preparation};
 use super::port_state::Ready;
@@ -99,7 +99,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.pacing.show_margins(&self.stats);
             self.ports.housekeeping(now, &mut self.inbox);
             self.captures.housekeeping(&self.attachments);
-            self.expectations.housekeeping(now);
+            self.clients.expectations().housekeeping(now);
         }
         if !self.clients.is_housekeeping() || self.pacing.is_close(limits::COMMANDS_STOP, &mut self.env) {
             return false;
@@ -288,17 +288,22 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 span = span.min(self.pacing.sleep_span(ahead).saturating_sub(more));
             }
         }
-        match self.expecting(now, span) {
+        match self.expected_sleep().choose(now, span) {
             Expecting::Awake => {}
             Expecting::Sleep(expected) => self.sleep(now, expected, span),
             Expecting::Nothing => self.sleep(now, span, span),
         }
     }
 
+    /// The parts that a sleep for an expected frame follows from.
+    fn expected_sleep(&mut self) -> ExpectedSleep<'_, P> {
+        let Self { clients, attachments, ports, pacing, stats, env, .. } = self;
+        ExpectedSleep { clients, attachments, ports, pacing, stats, can_rehearse: env.can_rehearse() }
+    }
+
     /// What this port can do ahead of its next frame.
-    pub(super) fn preparation(&self, port: usize, now: Monotonic) -> Preparation {
-        let is_made_ready = self.ports.get(port).is_some_and(|state| state.makes_ready(now));
-        Preparation { is_made_ready, can_rehearse: self.env.can_rehearse() }
+    fn preparation(&self, port: usize, now: Monotonic) -> Preparation {
+        self.ports.preparation(port, now, self.env.can_rehearse())
     }
 
     fn may_spin(&mut self, now: Now, ahead: Nanos) -> bool {
@@ -315,7 +320,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let is_stepped = self.pacing.take_stepped();
         if is_stepped {
-            self.expectations.note_step();
+            self.clients.expectations().note_step();
         }
         if !self.clients.may_sleep_until(&polls, now, is_stepped) || self.captures.is_any_waiting() {
             return;

@@ -12,6 +12,7 @@ use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::command::{Command, Inbox, NewPort, Returned};
 use super::environment::Environment;
+use super::pacing::Preparation;
 use super::port_state::{NotStaged, PortState, Staged};
 use super::resolver::Resolver;
 use super::sending::reason_of;
@@ -62,6 +63,12 @@ impl<P: Port> Ports<P> {
     /// One above the highest index in use.
     pub(super) fn end(&self) -> usize {
         self.end
+    }
+
+    /// What this port can do ahead of its next frame.
+    pub(super) fn preparation(&self, port: usize, now: Monotonic, can_rehearse: bool) -> Preparation {
+        let is_made_ready = self.get(port).is_some_and(|state| state.makes_ready(now));
+        Preparation { is_made_ready, can_rehearse }
     }
 
     /// The port with this number.
