@@ -28,6 +28,7 @@ pub fn control(data: &[u8]) {
         Ok(Message::Hello(hello)) => assert_eq!(data, hello.encode().as_slice(), "Hello"),
         Ok(Message::Register(register)) => assert_eq!(data, register.encode(), "Register"),
         Ok(Message::Unregister(unregister)) => assert_eq!(data, unregister.encode(), "Unregister"),
+        Ok(Message::Expect(expect)) => assert_eq!(data, expect.encode(), "Expect"),
         Ok(Message::ShowPort(shown)) => assert_eq!(data, shown.encode(), "ShowPort"),
         Err(_) => {}
     }

@@ -18,6 +18,7 @@ use crate::completion::{self, Completion};
 use crate::intake::{Intake, LinkError, SlotError, Taken};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::link::LinkFacts;
+use crate::receive::{AREA_OCTETS, ReceiveArea};
 use crate::region::{GuardedMapping, RegionError};
 use crate::tables::{
     Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus, read_stream,
@@ -78,7 +79,7 @@ impl Consumer {
     /// A system call failed (named in the error).
     pub fn create(layout: Layout) -> Result<(Self, OwnedFd), RegionError> {
         let memfd = crate::region::create_memfd(&layout)?;
-        let memory = Arc::new(GuardedMapping::new(&memfd, layout.region_octets())?);
+        let memory = Arc::new(GuardedMapping::new(&memfd, layout.shared_octets())?);
         let words = memory.words();
         for word in 0..layout.free_words() {
             words.store64(layout::FREE + 8 * word, layout.free_mask(word), Relaxed);
@@ -86,6 +87,7 @@ impl Consumer {
         // Keys of the standard hasher: unlike those of any other region, which is all that is asked.
         let nonce = RandomState::new().hash_one(0u8) | 1;
         words.store64(layout::NONCE, nonce, Relaxed);
+        words.store32(layout::RECEIVE_OCTETS, AREA_OCTETS as u32, Relaxed);
         for (index, word) in layout.to_words().into_iter().enumerate() {
             words.store64(layout::IDENTITY + 8 * index, word, Relaxed);
         }
@@ -116,7 +118,7 @@ impl Consumer {
     pub fn seal(&mut self, memfd: &OwnedFd) -> Result<(), RegionError> {
         crate::region::seal_memfd(memfd)?;
         self.memory.populate()?;
-        self.pins = Some(crate::region::pin(memfd, self.layout.region_octets())?);
+        self.pins = Some(crate::region::pin(memfd, self.layout.shared_octets())?);
         // What was taken away before the pages were held is there again.
         self.memory.populate()
     }
@@ -219,6 +221,12 @@ impl Consumer {
     #[must_use]
     pub fn attention(&self) -> Attention {
         Attention { memory: self.memory.clone(), nonce: self.nonce, layout: self.layout }
+    }
+
+    /// The receive area, for a thread beside the worker.
+    #[must_use]
+    pub fn receive_area(&self) -> ReceiveArea {
+        ReceiveArea::new(self.memory.clone(), self.layout.region_octets())
     }
 
     /// Slots in our hands: walked, ready, or taken and not released.

@@ -21,6 +21,7 @@ const HELLO_REPLY: u16 = 2;
 const REGISTER: u16 = 3;
 const UNREGISTER: u16 = 4;
 const SHOW_PORT: u16 = 5;
+const EXPECT: u16 = 6;
 
 /// No message of ours.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -175,6 +176,11 @@ pub struct ShowPort {
     pub token: u32,
 }
 
+/// The program asks for a grant in the receive area ([`crate::receive`]): it has mapped the region, and the daemon may seal it now.
+/// Sent only to a daemon that announces the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expect;
+
 /// What a program sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -186,6 +192,8 @@ pub enum Message {
     Unregister(Unregister),
     /// After the stream's Register.
     ShowPort(ShowPort),
+    /// Any number of times after Hello; once is enough.
+    Expect(Expect),
 }
 
 /// The ABI for a program that speaks `client` and a daemon that speaks `daemon` (lowest, highest): the highest that
@@ -324,6 +332,14 @@ impl ShowPort {
     }
 }
 
+impl Expect {
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
+        stream_message(EXPECT, 0, 0, 0)
+    }
+}
+
 /// magic u64, type u16, 0 u16, stream_index u32, token u32, claim u32.
 fn stream_message(kind: u16, stream_index: u32, token: u32, claim: u32) -> [u8; 24] {
     octets24([MAGIC, pair(u32::from(kind), stream_index), pair(token, claim)])
@@ -368,6 +384,13 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
                 UNREGISTER => Message::Unregister(Unregister { stream_index, token }),
                 _ => Message::ShowPort(ShowPort { stream_index, token }),
             })
+        }
+        EXPECT => {
+            expect_length(message, MESSAGE_OCTETS_MAX)?;
+            if words[1] != u64::from(EXPECT) || words[2] != 0 {
+                return Err(ControlError::Reserved);
+            }
+            Ok(Message::Expect(Expect))
         }
         other => Err(ControlError::Type(other)),
     }

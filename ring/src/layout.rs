@@ -7,6 +7,8 @@
 
 use thiserror::Error;
 
+use crate::receive::AREA_OCTETS;
+
 /// `KTSNRNG\0`, first word of every region and control message.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KTSNRNG\0");
 /// The ABI that this crate speaks.
@@ -33,6 +35,8 @@ pub const DESTINATIONS_VERSION: usize = 88;
 /// Turn of the promise, u32: even as the daemon wrote it with [`LOOKS_AT_MONOTONIC`], 0 = it writes none; odd: the doorbell
 /// was rung since (both).
 pub const TURN: usize = 96;
+/// Octets of the receive area, which begins at [`Layout::region_octets`], u32 (daemon, once); 0 = there is none.
+pub const RECEIVE_OCTETS: usize = 100;
 /// Head of the list of published slots, u32: slot + 1, or 0 (both).
 pub const HEAD: usize = 128;
 /// What markers on an error queue carry to name this region, u64 (daemon, once).
@@ -80,8 +84,8 @@ pub const DESTINATIONS_MAX: u32 = 64;
 pub const SLOT_HEADER_OCTETS: usize = 192;
 
 const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
-const _: () =
-    assert!(DESTINATIONS_VERSION + 8 <= TURN && TURN + 4 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
+const _: () = assert!(DESTINATIONS_VERSION + 8 <= TURN && TURN + 4 <= RECEIVE_OCTETS);
+const _: () = assert!(RECEIVE_OCTETS + 4 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
 const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= SOLE_V4 && SOLE_V4 + 4 <= LINK);
 const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= OTHERS && OTHERS + 4 * OTHERS_MAX <= COUNTERS);
@@ -226,10 +230,15 @@ impl Layout {
         ]
     }
 
-    /// Octets of the whole region, a multiple of a page.
+    /// Octets of the region, a multiple of a page.
     #[must_use]
     pub const fn region_octets(&self) -> usize {
         self.region_octets as usize
+    }
+    /// Octets of the memory that a daemon shares: the region, and the receive area behind it.
+    #[must_use]
+    pub const fn shared_octets(&self) -> usize {
+        self.region_octets().wrapping_add(AREA_OCTETS)
     }
     /// Number of slots.
     #[must_use]

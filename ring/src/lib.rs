@@ -4,7 +4,7 @@
 //! In: frames that a program's threads and signal handlers push ([`Producer`]). Out: private, checked copies of
 //! them, oldest first (`Consumer`, feature `daemon`). Beside them travel the stream and destination tables and
 //! the worker's promise of attention, from the daemon to the program, what became of frames that asked for it
-//! ([`completion`]), and the [`control`] messages.
+//! ([`completion`]), the grant of expected arrival ([`receive`]), and the [`control`] messages.
 //!
 //! The producer's side is `no_std` and async-signal-safe: it never allocates, locks, waits, panics or makes a
 //! system call. The consumer's side never believes a shared word: whatever the program writes, and whenever, the
@@ -28,6 +28,7 @@ pub mod layout;
 pub mod link;
 pub mod marker;
 mod producer;
+pub mod receive;
 pub mod tables;
 mod usage;
 #[allow(unsafe_code)]

@@ -55,7 +55,7 @@ pub(crate) fn create_memfd(layout: &Layout) -> Result<OwnedFd, RegionError> {
         made => made,
     }
     .map_err(RegionError::Create)?;
-    ftruncate(&memfd, layout.region_octets() as u64).map_err(RegionError::Size)?;
+    ftruncate(&memfd, layout.shared_octets() as u64).map_err(RegionError::Size)?;
     fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).map_err(RegionError::Seal)?;
     Ok(memfd)
 }
@@ -202,16 +202,16 @@ impl ClientMapping {
         &self.producer
     }
 
-    /// Writes a word anywhere, as a hostile program may. `at` is rounded down to a multiple of 8 inside the region.
+    /// Writes a word anywhere, as a hostile program may. `at` is rounded down to a multiple of 8 inside the mapping.
     pub fn poke(&self, at: usize, value: u64) {
-        let at = (at % self.producer.layout().region_octets()) & !7;
+        let at = (at % self.producer.words().octets()) & !7;
         self.producer.words().store64(at, value, Relaxed);
     }
 
     /// Reads the word at `at`, rounded as by [`Self::poke`].
     #[must_use]
     pub fn peek(&self, at: usize) -> u64 {
-        let at = (at % self.producer.layout().region_octets()) & !7;
+        let at = (at % self.producer.words().octets()) & !7;
         self.producer.words().load64(at, Relaxed)
     }
 }
@@ -242,7 +242,7 @@ mod tests {
         use rustix::fs::{FallocateFlags, fallocate};
         let layout = Layout::new(64, 2048, 4, 8).unwrap();
         let (mut consumer, memfd) = crate::Consumer::create(layout).unwrap();
-        let octets = layout.region_octets();
+        let octets = layout.shared_octets();
         let program = ClientMapping::open(&memfd).unwrap();
         let theirs = GuardedMapping::new(&memfd, octets).unwrap();
         let punch = || {
@@ -276,7 +276,7 @@ mod tests {
     fn pages_of_a_sealed_region_stay_where_they_are() {
         for slots in [64, 1024, 4096] {
             let layout = Layout::new(slots, 2048, 1024, 64).unwrap();
-            let octets = layout.region_octets();
+            let octets = layout.shared_octets();
             let (mut consumer, memfd) = crate::Consumer::create(layout).unwrap();
             let whole = octets.next_multiple_of(HUGE_OCTETS) + HUGE_OCTETS;
             let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -298,17 +298,32 @@ mod tests {
         }
     }
 
+    /// A program that maps the region alone, as its identity line suggests, has no receive area, and its ring works.
+    #[test]
+    fn an_older_library_does_without_the_receive_area() {
+        let layout = Layout::new(64, 2048, 4, 8).unwrap();
+        let (mut consumer, memfd) = crate::Consumer::create(layout).unwrap();
+        let memory = GuardedMapping::new(&memfd, layout.region_octets()).unwrap();
+        // SAFETY: mapped as long as `memory` lives, which is longer than the producer.
+        let producer =
+            unsafe { Producer::from_mapping(memory.words().base(), layout.region_octets()) }.unwrap();
+        assert!(producer.receive().is_none());
+        producer.publish(producer.claim().unwrap());
+        assert_eq!(consumer.collect(1), Ok(1));
+        assert!(ClientMapping::open(&memfd).unwrap().producer().receive().is_some());
+    }
+
     /// Every page is there when a region is sealed, whatever was punched before.
     #[test]
     fn a_sealed_region_is_resident() {
         let layout = Layout::new(64, 2048, 4, 8).unwrap();
         let memfd = create_memfd(&layout).unwrap();
-        let memory = GuardedMapping::new(&memfd, layout.region_octets()).unwrap();
+        let memory = GuardedMapping::new(&memfd, layout.shared_octets()).unwrap();
         let blocks = || fstat(&memfd).unwrap().st_blocks;
         assert_eq!(blocks(), 0);
         seal_memfd(&memfd).unwrap();
         memory.populate().unwrap();
-        assert_eq!(blocks() * 512, layout.region_octets().next_multiple_of(page_size()) as i64);
+        assert_eq!(blocks() * 512, layout.shared_octets().next_multiple_of(page_size()) as i64);
     }
 
     /// A program that seals the seals keeps the daemon from sealing: the daemon refuses it.
@@ -323,7 +338,7 @@ mod tests {
     #[test]
     fn guards_are_pages_of_the_kernel() {
         let layout = Layout::new(4, 256, 1, 2).unwrap();
-        let octets = layout.region_octets();
+        let octets = layout.shared_octets();
         for page in [page_size(), 1 << 16] {
             let memory = GuardedMapping::with_pages(create_memfd(&layout).unwrap(), octets, page).unwrap();
             memory.words().store64(octets - 8, 7, Relaxed);

@@ -11,6 +11,8 @@
 mod arena;
 #[path = "loom/doorbell.rs"]
 mod doorbell;
+#[path = "loom/receive.rs"]
+mod receive;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

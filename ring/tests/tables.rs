@@ -195,7 +195,7 @@ fn state_and_counters_travel() {
 fn a_region_cannot_be_resized() {
     let layout = Layout::new(16, 2048, 5, 8).expect("a valid layout");
     let (_consumer, memfd) = Consumer::create(layout).expect("a region");
-    for octets in [0, layout.region_octets() as u64 + 4096] {
+    for octets in [0, layout.shared_octets() as u64 + 4096] {
         assert_eq!(rustix::fs::ftruncate(&memfd, octets), Err(rustix::io::Errno::PERM));
     }
     // The seals are open until the program has mapped it; while it is mapped to be written, the kernel refuses this one.

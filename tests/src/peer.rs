@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 use ktsn_ring::control::{
     self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort, TxtimeClaim,
 };
+use ktsn_ring::receive::Reading;
 use ktsn_ring::{
     Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamStatus, stream_flags,
 };
+use ktsn_time::Monotonic;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -84,6 +86,10 @@ pub struct Events {
     pub doorbells: usize,
     /// The counters of each client, as last seen.
     pub counters: Vec<[u64; 32]>,
+    /// Clients that asked for a grant of expected arrival, and how often.
+    pub expects: BTreeMap<usize, usize>,
+    /// What each client wrote into its receive area, as last seen.
+    pub receiving: Vec<Reading>,
 }
 
 /// A running peer; dropped, it dies as a killed daemon does.
@@ -191,6 +197,8 @@ struct Client {
     /// What is to be answered: when, stream, token, the flags that the socket has of itself.
     pending: Vec<(Instant, u32, u32, u16)>,
     is_over: bool,
+    /// It asked for a grant of expected arrival.
+    expects: bool,
 }
 
 struct Daemon {
@@ -210,6 +218,12 @@ fn tai() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// Writes a word of a region as an older or slower daemon has it.
+fn write_word(memfd: &OwnedFd, octets: &[u8], at: usize) {
+    let file = std::fs::File::from(memfd.try_clone().expect("memfd"));
+    std::os::unix::fs::FileExt::write_all_at(&file, octets, at as u64).expect("a word of the region");
+}
+
 impl Daemon {
     fn pass(&mut self) {
         let behaviour = lock(&self.behaviour).clone();
@@ -223,6 +237,7 @@ impl Daemon {
                 streams: Vec::new(),
                 pending: Vec::new(),
                 is_over: false,
+                expects: false,
             });
         }
         let mut events = lock(&self.events);
@@ -298,6 +313,11 @@ impl Client {
                 let ShowPort { stream_index, token } = shown;
                 self.pending.push((Instant::now() + behaviour.register_delay, stream_index, token, flags));
             }
+            (Ok(Message::Expect(_)), []) => {
+                assert!(behaviour.has_receive_area, "Expect is sent only where there is an area");
+                *events.expects.entry(self.number).or_default() += 1;
+                self.expects = true;
+            }
             (Ok(Message::Unregister(over)), []) => {
                 events.unregistrations += 1;
                 if let Some((ring, _)) = &mut self.ring {
@@ -344,14 +364,17 @@ impl Client {
         ring.set_destinations(&rules.collect::<Vec<_>>()).expect("destinations");
         ring.set_sole_v4([127, 0, 0, 1]);
         if behaviour.is_writing {
-            // destinations_version, odd.
-            let file = std::fs::File::from(memfd.try_clone().expect("memfd"));
-            std::os::unix::fs::FileExt::write_all_at(&file, &3u64.to_le_bytes(), 88).expect("version");
+            // Odd.
+            write_word(&memfd, &3u64.to_le_bytes(), ktsn_ring::layout::DESTINATIONS_VERSION);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .expect("doorbell");
-        let octets = u32::try_from(layout.region_octets()).expect("size");
+        let octets = if behaviour.has_receive_area { layout.shared_octets() } else { layout.region_octets() };
+        if !behaviour.has_receive_area {
+            write_word(&memfd, &0u32.to_le_bytes(), ktsn_ring::layout::RECEIVE_OCTETS);
+        }
+        let octets = u32::try_from(octets).expect("size");
         let reply = HelloReply::attached(1, octets, behaviour.interface_index);
         let passed = [std::os::fd::AsFd::as_fd(&memfd), std::os::fd::AsFd::as_fd(&theirs)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -364,6 +387,7 @@ impl Client {
         self.number = events.clients;
         events.clients += 1;
         events.counters.push([0; 32]);
+        events.receiving.push(Reading::default());
         self.ring = Some((ring, ours));
     }
 
@@ -399,6 +423,11 @@ impl Client {
             events.doorbells += 1;
         }
         events.counters[self.number] = ring.counters();
+        events.receiving[self.number] = ring.receive_area().read();
+        if let Some(share) = behaviour.receive_share.filter(|_| self.expects) {
+            let lease = u64::try_from(behaviour.receive_lease.as_nanos()).unwrap_or(u64::MAX);
+            ring.receive_area().grant(share, Monotonic::from_nanos(monotonic().saturating_add(lease)));
+        }
         let promise = u64::try_from(behaviour.promise.as_nanos()).unwrap_or(u64::MAX);
         ring.promise_poll_by(monotonic().saturating_add(promise), tai().saturating_add(promise));
         while events.frames.len() < behaviour.takes_max {

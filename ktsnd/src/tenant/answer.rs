@@ -42,7 +42,7 @@ pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, k
 /// the first page of its streams ([`super::streams`]), and what the kernel keeps for it.
 pub(super) fn memory_of(layout: &Layout) -> u64 {
     let own = Client::private_octets(layout.slots_count(), layout.payload_max());
-    (layout.region_octets() + own) as u64 + PAGE_OCTETS + limits::CLIENT_KERNEL_OCTETS
+    (layout.shared_octets() + own) as u64 + PAGE_OCTETS + limits::CLIENT_KERNEL_OCTETS
 }
 
 /// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is

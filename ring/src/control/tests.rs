@@ -2,7 +2,7 @@
 use proptest::prelude::*;
 
 use super::{
-    ControlError, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort,
+    ControlError, Expect, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort,
     TxtimeClaim, Unregister, parse, select_abi,
 };
 
@@ -30,6 +30,7 @@ fn octets_follow_the_page() {
     assert_eq!(&unregister.encode(), b"KTSNRNG\0\x04\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0");
     let shown = ShowPort { stream_index: 7, token: 1 };
     assert_eq!(&shown.encode(), b"KTSNRNG\0\x05\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0");
+    assert_eq!(&Expect.encode(), b"KTSNRNG\0\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
 }
 
 #[test]
@@ -72,6 +73,12 @@ fn bad_messages_have_names() {
     assert_eq!(claim(3, [1, 1, 0, 0]), Err(ControlError::Claim(0x101)));
     assert_eq!(claim(4, [1, 0, 0, 0]), Err(ControlError::Reserved));
     assert_eq!(claim(5, [1, 0, 0, 0]), Err(ControlError::Reserved));
+    for at in 10..MESSAGE_OCTETS_MAX {
+        let mut message = Expect.encode();
+        message[at] = 1;
+        assert_eq!(parse(&message), Err(ControlError::Reserved), "octet {at}");
+    }
+    assert_eq!(parse(&Expect.encode()[..16]), Err(ControlError::Length(16)));
 }
 
 #[test]
@@ -87,7 +94,7 @@ proptest! {
     /// A message that is accepted is exactly the encoding of what was understood.
     #[test]
     fn accepted_means_canonical(
-        kind in 0u8..6,
+        kind in 0u8..8,
         length in 0usize..=MESSAGE_OCTETS_MAX + 1,
         body in proptest::array::uniform32(prop_oneof![3 => Just(0u8), 1 => any::<u8>()]),
     ) {
@@ -103,6 +110,7 @@ proptest! {
             }
             Ok(Message::Register(register)) => prop_assert_eq!(message, &register.encode()[..]),
             Ok(Message::Unregister(unregister)) => prop_assert_eq!(message, &unregister.encode()[..]),
+            Ok(Message::Expect(expect)) => prop_assert_eq!(message, &expect.encode()[..]),
             Ok(Message::ShowPort(shown)) => prop_assert_eq!(message, &shown.encode()[..]),
             Err(_) => {}
         }

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use ktsn_ring::words::Words;
-use ktsn_ring::{Layout, layout};
+use ktsn_ring::{Layout, layout, receive};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+/// Where a model's receive area begins: behind its slots.
+pub(crate) const AREA: usize = 1 << 16;
 
 /// Explores `body`, with at most `preemptions` involuntary switches in one run where that is given.
 pub(crate) fn model(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
@@ -49,6 +52,22 @@ impl Arena {
             words64: at64.into_iter().map(|at| (at, AtomicU64::new(value(at)))).collect(),
             fences: true,
         }
+    }
+
+    /// An arena with the words of a receive area at [`AREA`] and so many entries.
+    pub(crate) fn with_receive_area(layout: &Layout, entries: usize) -> Self {
+        let mut arena = Self::new(layout);
+        arena.words32.insert(AREA + receive::GRANT, AtomicU32::new(0));
+        let counts = |at: usize| (0..receive::COUNTS_COUNT).map(move |number| at + 8 * number);
+        let mut at64 = vec![AREA + receive::GRANTED_UNTIL];
+        at64.extend(counts(AREA + receive::ENDED));
+        for number in 0..entries {
+            let entry = AREA + receive::LISTENERS + number * receive::LISTENER_OCTETS;
+            at64.extend([entry, entry + receive::COOKIE]);
+            at64.extend(counts(entry + receive::COUNTS));
+        }
+        arena.words64.extend(at64.into_iter().map(|at| (at, AtomicU64::new(0))));
+        arena
     }
 
     /// An arena with fences that do nothing.

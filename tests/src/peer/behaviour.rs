@@ -38,6 +38,13 @@ pub struct Behaviour {
     pub is_writing: bool,
     /// How many connections are ended at their Hello, without an answer.
     pub cuts_off: usize,
+    /// Whether regions have a receive area; an older daemon has none.
+    pub has_receive_area: bool,
+    /// The share of one CPU, parts per thousand, that each pass grants to clients that asked; `None`: passes write no grant, and
+    /// the last one ends by itself.
+    pub receive_share: Option<u32>,
+    /// For how long a pass grants it.
+    pub receive_lease: Duration,
 }
 
 impl Default for Behaviour {
@@ -62,6 +69,9 @@ impl Default for Behaviour {
             promise: Duration::from_secs(10),
             is_writing: false,
             cuts_off: 0,
+            has_receive_area: true,
+            receive_share: Some(0),
+            receive_lease: Duration::from_secs(5),
         }
     }
 }

@@ -124,7 +124,7 @@ impl<P: Send + 'static> Service<P> {
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
         let client = Box::new(client.on_interface(served.interface_index));
         client.promise_to_begin();
-        let region_octets = u32::try_from(layout.region_octets())?;
+        let region_octets = u32::try_from(layout.shared_octets())?;
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let reply = HelloReply::attached(layout::ABI as u16, region_octets, served.interface_index);
         let view = ClientView {
