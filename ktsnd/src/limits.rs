@@ -40,6 +40,15 @@ pub const CLIENT_KERNEL_OCTETS: u64 = 64 << 10;
 /// Octets that ktsnd needs besides its clients: itself, the queues and captures of [`MEMORY_SHARES`] attachments.
 pub const BASE_OCTETS: u64 = 128 << 20;
 
+// Expected arrival.
+
+/// Share of one CPU that all programs together may spin for expected arrivals, unless `[daemon]` says otherwise, parts per thousand.
+pub const RECEIVE_SPIN_MAX: u32 = 200;
+/// A grant ends so long after it was given last: a daemon that lives has renewed it by then.
+pub const RECEIVE_LEASE: Nanos = Nanos::from_seconds(5);
+/// Between two renewals of the grants.
+pub const RECEIVE_RENEWAL: std::time::Duration = std::time::Duration::from_secs(1);
+
 // Queues of frames.
 
 /// Frames queued in one port at most.

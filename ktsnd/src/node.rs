@@ -18,6 +18,7 @@ mod margins;
 mod network_policy;
 mod peers;
 mod policing;
+mod receive;
 mod request;
 mod restore;
 mod rules;
@@ -204,11 +205,14 @@ impl Node {
         poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ingress_poll = tokio::time::interval(INGRESS_LOOK);
         ingress_poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut receive_renewal = tokio::time::interval(limits::RECEIVE_RENEWAL);
+        receive_renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.stopping => {
                     info!("draining: nothing new is taken, queued frames are sent");
                     self.stopping = true;
+                    self.directory.receivers().close();
                     // A drain may be killed: what is counted by now is kept all the same.
                     self.keep_counters();
                     self.registrar.admit_no_more();
@@ -226,6 +230,7 @@ impl Node {
                         self.save();
                     }
                 }
+                _ = receive_renewal.tick() => self.renew_grants(),
                 _ = ingress_poll.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
                 _ = poll.tick() => {
                     self.look_at_speeds();

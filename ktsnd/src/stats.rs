@@ -179,9 +179,15 @@ pub struct AttachmentStats {
     pub tai_streams: AtomicU64,
     /// Programs that did not become clients, by reason. Only the registrar writes it.
     pub clients_refused: [AtomicU64; RefusedBy::ALL.len()],
+    /// Expected arrivals, as the clients report it, in the order of [`RECEIVE_WORDS`].
+    pub receive: [AtomicU64; RECEIVE_WORDS.len()],
     /// handed_at − tx_time of on-time frames.
     pub transmit_error: Spans,
 }
+
+/// What is counted of expected arrivals; the last one in nanoseconds.
+pub const RECEIVE_WORDS: [&str; ktsn_ring::receive::COUNTS_COUNT] =
+    ["expected", "hit", "early", "missed", "spun_ns"];
 
 impl AttachmentStats {
     /// Counters of an attachment that may never have a frame: [`Spans::make_room`] comes before its first one.
@@ -217,7 +223,10 @@ impl AttachmentStats {
         let dropped = dropped.map(|(word, counter)| ("dropped", word, counter));
         let bypassed = bypassed.map(|(word, counter)| ("bypassed", word, counter));
         let refused = refused.map(|(word, counter)| ("clients_refused", word, counter));
-        dropped.chain(bypassed).chain(refused).chain([("sends", "ring_full", &self.ring_full)])
+        let receive = RECEIVE_WORDS.into_iter().zip(&self.receive);
+        let receive = receive.map(|(word, counter)| ("receive", word, counter));
+        let all = dropped.chain(bypassed).chain(refused).chain(receive);
+        all.chain([("sends", "ring_full", &self.ring_full)])
     }
 
     /// Adds all that another one counted.

@@ -14,6 +14,7 @@ mod log_limit;
 mod marker;
 mod notifier;
 mod pace;
+mod receivers;
 mod registrar;
 mod socket;
 mod streams;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use budget::RefusedBy;
 pub use directory::{ClientView, Directory, Served};
+pub use receivers::{Receivers, Receiving};
 pub(crate) use registrar::fuzzing;
 pub use registrar::{Registrar, RegistrarError};
 pub use socket::{NotASocket, SocketFacts, examine};

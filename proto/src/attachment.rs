@@ -166,6 +166,7 @@ table! {
         vlan: u32,
         pcp: u32,
         ingress: String,
+        receive: String,
         capture: String,
         capture_priority: u32,
         slots: u32,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ktsn_ring::control::{Hello, Register, ShowPort, TxtimeClaim, Unregister};
+use ktsn_ring::control::{Expect, Hello, Register, ShowPort, TxtimeClaim, Unregister};
 use ktsn_ring::layout::ABI;
 use ktsnd::fuzzing::registrar::{Namespace, Passed};
 
@@ -158,6 +158,7 @@ impl Model {
         let token = self.next_token;
         self.next_token += 1;
         let message = match octet >> 3 {
+            0x1e => Expect.encode(),
             0x1f => ShowPort { stream_index, token }.encode(),
             claimed => Register { stream_index, token, txtime: claim(claimed) }.encode(),
         };

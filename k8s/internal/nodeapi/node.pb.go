@@ -1123,17 +1123,157 @@ func (x *Stream) GetPeer() string {
 	return ""
 }
 
-type Client struct {
+// Expected arrivals, as the client reports it.
+type ReceiveCounts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pid           uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"` // as seen from ktsnd; 0 = not visible
-	Streams       []*Stream              `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
+	Expected      uint64                 `protobuf:"varint,1,opt,name=expected,proto3" json:"expected,omitempty"`           // waits for an arrival that was predicted
+	Hit           uint64                 `protobuf:"varint,2,opt,name=hit,proto3" json:"hit,omitempty"`                     // it came while the thread was awake for it
+	Early         uint64                 `protobuf:"varint,3,opt,name=early,proto3" json:"early,omitempty"`                 // it came before the thread was awake for it
+	Missed        uint64                 `protobuf:"varint,4,opt,name=missed,proto3" json:"missed,omitempty"`               // it did not come in its window
+	SpunNs        uint64                 `protobuf:"varint,5,opt,name=spun_ns,json=spunNs,proto3" json:"spun_ns,omitempty"` // time that threads spun for all of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *ReceiveCounts) Reset() {
+	*x = ReceiveCounts{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReceiveCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReceiveCounts) ProtoMessage() {}
+
+func (x *ReceiveCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReceiveCounts.ProtoReflect.Descriptor instead.
+func (*ReceiveCounts) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReceiveCounts) GetExpected() uint64 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *ReceiveCounts) GetHit() uint64 {
+	if x != nil {
+		return x.Hit
+	}
+	return 0
+}
+
+func (x *ReceiveCounts) GetEarly() uint64 {
+	if x != nil {
+		return x.Early
+	}
+	return 0
+}
+
+func (x *ReceiveCounts) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *ReceiveCounts) GetSpunNs() uint64 {
+	if x != nil {
+		return x.SpunNs
+	}
+	return 0
+}
+
+// A socket of which a client expects the arrivals, as the client reports it.
+type Listener struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Socket        string                 `protobuf:"bytes,1,opt,name=socket,proto3" json:"socket,omitempty"`  // udp4:PORT, udp6:PORT or packet:INTERFACE (its index; 0 = all)
+	Cookie        uint64                 `protobuf:"varint,2,opt,name=cookie,proto3" json:"cookie,omitempty"` // SO_COOKIE; 0 = not known
+	Counts        *ReceiveCounts         `protobuf:"bytes,3,opt,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listener) Reset() {
+	*x = Listener{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listener) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listener) ProtoMessage() {}
+
+func (x *Listener) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listener.ProtoReflect.Descriptor instead.
+func (*Listener) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Listener) GetSocket() string {
+	if x != nil {
+		return x.Socket
+	}
+	return ""
+}
+
+func (x *Listener) GetCookie() uint64 {
+	if x != nil {
+		return x.Cookie
+	}
+	return 0
+}
+
+func (x *Listener) GetCounts() *ReceiveCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+type Client struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	Pid                    uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"` // as seen from ktsnd; 0 = not visible
+	Streams                []*Stream              `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
+	Listeners              []*Listener            `protobuf:"bytes,3,rep,name=listeners,proto3" json:"listeners,omitempty"`                                                            // at most 32; empty where the program does not ask to expect arrivals
+	ReceiveGrantedPermille uint32                 `protobuf:"varint,4,opt,name=receive_granted_permille,json=receiveGrantedPermille,proto3" json:"receive_granted_permille,omitempty"` // share of one CPU that its process may spin for them, now
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1285,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[18]
+	mi := &file_ktsn_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1298,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Client) GetPid() uint32 {
@@ -1173,6 +1313,20 @@ func (x *Client) GetStreams() []*Stream {
 		return x.Streams
 	}
 	return nil
+}
+
+func (x *Client) GetListeners() []*Listener {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+func (x *Client) GetReceiveGrantedPermille() uint32 {
+	if x != nil {
+		return x.ReceiveGrantedPermille
+	}
+	return 0
 }
 
 type AttachmentState struct {
@@ -1191,7 +1345,7 @@ type AttachmentState struct {
 
 func (x *AttachmentState) Reset() {
 	*x = AttachmentState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1357,7 @@ func (x *AttachmentState) String() string {
 func (*AttachmentState) ProtoMessage() {}
 
 func (x *AttachmentState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[19]
+	mi := &file_ktsn_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1370,7 @@ func (x *AttachmentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentState.ProtoReflect.Descriptor instead.
 func (*AttachmentState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AttachmentState) GetName() string {
@@ -1285,7 +1439,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1451,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[20]
+	mi := &file_ktsn_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1464,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListReply) GetPorts() []*Port {
@@ -1339,7 +1493,7 @@ type GateControlEntry struct {
 
 func (x *GateControlEntry) Reset() {
 	*x = GateControlEntry{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1505,7 @@ func (x *GateControlEntry) String() string {
 func (*GateControlEntry) ProtoMessage() {}
 
 func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[21]
+	mi := &file_ktsn_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1518,7 @@ func (x *GateControlEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateControlEntry.ProtoReflect.Descriptor instead.
 func (*GateControlEntry) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GateControlEntry) GetOperationName() string {
@@ -1402,7 +1556,7 @@ type GateParameters struct {
 
 func (x *GateParameters) Reset() {
 	*x = GateParameters{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1568,7 @@ func (x *GateParameters) String() string {
 func (*GateParameters) ProtoMessage() {}
 
 func (x *GateParameters) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[22]
+	mi := &file_ktsn_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1581,7 @@ func (x *GateParameters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateParameters.ProtoReflect.Descriptor instead.
 func (*GateParameters) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GateParameters) GetGateEnabled() bool {
@@ -1482,7 +1636,7 @@ type QueueMaxSdu struct {
 
 func (x *QueueMaxSdu) Reset() {
 	*x = QueueMaxSdu{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1648,7 @@ func (x *QueueMaxSdu) String() string {
 func (*QueueMaxSdu) ProtoMessage() {}
 
 func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[23]
+	mi := &file_ktsn_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1661,7 @@ func (x *QueueMaxSdu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMaxSdu.ProtoReflect.Descriptor instead.
 func (*QueueMaxSdu) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueueMaxSdu) GetTrafficClass() uint32 {
@@ -1539,7 +1693,7 @@ type ApplyScheduleRequest struct {
 
 func (x *ApplyScheduleRequest) Reset() {
 	*x = ApplyScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1705,7 @@ func (x *ApplyScheduleRequest) String() string {
 func (*ApplyScheduleRequest) ProtoMessage() {}
 
 func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[24]
+	mi := &file_ktsn_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1718,7 @@ func (x *ApplyScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApplyScheduleRequest) GetPort() string {
@@ -1625,7 +1779,7 @@ type ApplyScheduleReply struct {
 
 func (x *ApplyScheduleReply) Reset() {
 	*x = ApplyScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1791,7 @@ func (x *ApplyScheduleReply) String() string {
 func (*ApplyScheduleReply) ProtoMessage() {}
 
 func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[25]
+	mi := &file_ktsn_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1804,7 @@ func (x *ApplyScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyScheduleReply.ProtoReflect.Descriptor instead.
 func (*ApplyScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ApplyScheduleReply) GetState() *ScheduleState {
@@ -1669,7 +1823,7 @@ type GetScheduleRequest struct {
 
 func (x *GetScheduleRequest) Reset() {
 	*x = GetScheduleRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1835,7 @@ func (x *GetScheduleRequest) String() string {
 func (*GetScheduleRequest) ProtoMessage() {}
 
 func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[26]
+	mi := &file_ktsn_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1848,7 @@ func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
 func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetScheduleRequest) GetPort() string {
@@ -1713,7 +1867,7 @@ type GetScheduleReply struct {
 
 func (x *GetScheduleReply) Reset() {
 	*x = GetScheduleReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1879,7 @@ func (x *GetScheduleReply) String() string {
 func (*GetScheduleReply) ProtoMessage() {}
 
 func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[27]
+	mi := &file_ktsn_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1892,7 @@ func (x *GetScheduleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScheduleReply.ProtoReflect.Descriptor instead.
 func (*GetScheduleReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetScheduleReply) GetPorts() []*ScheduleState {
@@ -1777,7 +1931,7 @@ type ScheduleState struct {
 
 func (x *ScheduleState) Reset() {
 	*x = ScheduleState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1943,7 @@ func (x *ScheduleState) String() string {
 func (*ScheduleState) ProtoMessage() {}
 
 func (x *ScheduleState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[28]
+	mi := &file_ktsn_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1956,7 @@ func (x *ScheduleState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleState.ProtoReflect.Descriptor instead.
 func (*ScheduleState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ScheduleState) GetPort() string {
@@ -1954,7 +2108,7 @@ type StatisticsRequest struct {
 
 func (x *StatisticsRequest) Reset() {
 	*x = StatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2120,7 @@ func (x *StatisticsRequest) String() string {
 func (*StatisticsRequest) ProtoMessage() {}
 
 func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[29]
+	mi := &file_ktsn_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2133,7 @@ func (x *StatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsRequest.ProtoReflect.Descriptor instead.
 func (*StatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StatisticsRequest) GetAttachment() string {
@@ -1999,7 +2153,7 @@ type WatchStatisticsRequest struct {
 
 func (x *WatchStatisticsRequest) Reset() {
 	*x = WatchStatisticsRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2165,7 @@ func (x *WatchStatisticsRequest) String() string {
 func (*WatchStatisticsRequest) ProtoMessage() {}
 
 func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[30]
+	mi := &file_ktsn_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2178,7 @@ func (x *WatchStatisticsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatisticsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatisticsRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchStatisticsRequest) GetAttachment() string {
@@ -2056,7 +2210,7 @@ type Histogram struct {
 
 func (x *Histogram) Reset() {
 	*x = Histogram{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2222,7 @@ func (x *Histogram) String() string {
 func (*Histogram) ProtoMessage() {}
 
 func (x *Histogram) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[31]
+	mi := &file_ktsn_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2235,7 @@ func (x *Histogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
 func (*Histogram) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Histogram) GetHdrV2() []byte {
@@ -2148,7 +2302,7 @@ type IngressStatistics struct {
 
 func (x *IngressStatistics) Reset() {
 	*x = IngressStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2314,7 @@ func (x *IngressStatistics) String() string {
 func (*IngressStatistics) ProtoMessage() {}
 
 func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[32]
+	mi := &file_ktsn_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2327,7 @@ func (x *IngressStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IngressStatistics.ProtoReflect.Descriptor instead.
 func (*IngressStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *IngressStatistics) GetTaken() uint64 {
@@ -2229,7 +2383,7 @@ type Deferral struct {
 
 func (x *Deferral) Reset() {
 	*x = Deferral{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2395,7 @@ func (x *Deferral) String() string {
 func (*Deferral) ProtoMessage() {}
 
 func (x *Deferral) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[33]
+	mi := &file_ktsn_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2408,7 @@ func (x *Deferral) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deferral.ProtoReflect.Descriptor instead.
 func (*Deferral) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Deferral) GetForNs() uint64 {
@@ -2267,6 +2421,67 @@ func (x *Deferral) GetForNs() uint64 {
 func (x *Deferral) GetLongestHandOverNs() uint64 {
 	if x != nil {
 		return x.LongestHandOverNs
+	}
+	return 0
+}
+
+// Expected arrivals of one attachment: sums over its clients, also those that are gone.
+type ReceiveStatistics struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Counts          *ReceiveCounts         `protobuf:"bytes,1,opt,name=counts,proto3" json:"counts,omitempty"`
+	Processes       uint32                 `protobuf:"varint,2,opt,name=processes,proto3" json:"processes,omitempty"`                                    // that have a grant now
+	GrantedPermille uint32                 `protobuf:"varint,3,opt,name=granted_permille,json=grantedPermille,proto3" json:"granted_permille,omitempty"` // sum of their grants, in parts per thousand of one CPU
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ReceiveStatistics) Reset() {
+	*x = ReceiveStatistics{}
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReceiveStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReceiveStatistics) ProtoMessage() {}
+
+func (x *ReceiveStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReceiveStatistics.ProtoReflect.Descriptor instead.
+func (*ReceiveStatistics) Descriptor() ([]byte, []int) {
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ReceiveStatistics) GetCounts() *ReceiveCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ReceiveStatistics) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *ReceiveStatistics) GetGrantedPermille() uint32 {
+	if x != nil {
+		return x.GrantedPermille
 	}
 	return 0
 }
@@ -2294,13 +2509,14 @@ type AttachmentStatistics struct {
 	Deferred          uint64                 `protobuf:"varint,70,opt,name=deferred,proto3" json:"deferred,omitempty"`                                                                                                             // of the sent ones: left by a thread that is not real-time, as hand-overs by the pod's interface took too long
 	DeferredFailed    uint64                 `protobuf:"varint,71,opt,name=deferred_failed,json=deferredFailed,proto3" json:"deferred_failed,omitempty"`                                                                           // of the sent ones: the device did not take them from that thread
 	Deferral          *Deferral              `protobuf:"bytes,72,opt,name=deferral,proto3" json:"deferral,omitempty"`                                                                                                              // absent: its frames leave by the worker
+	Receive           *ReceiveStatistics     `protobuf:"bytes,80,opt,name=receive,proto3" json:"receive,omitempty"`                                                                                                                // absent: receive = kernel, and nothing was counted
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *AttachmentStatistics) Reset() {
 	*x = AttachmentStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2528,7 @@ func (x *AttachmentStatistics) String() string {
 func (*AttachmentStatistics) ProtoMessage() {}
 
 func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[34]
+	mi := &file_ktsn_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2541,7 @@ func (x *AttachmentStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachmentStatistics.ProtoReflect.Descriptor instead.
 func (*AttachmentStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AttachmentStatistics) GetName() string {
@@ -2475,6 +2691,13 @@ func (x *AttachmentStatistics) GetDeferral() *Deferral {
 	return nil
 }
 
+func (x *AttachmentStatistics) GetReceive() *ReceiveStatistics {
+	if x != nil {
+		return x.Receive
+	}
+	return nil
+}
+
 type WorkerStatistics struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Uplink          string                 `protobuf:"bytes,1,opt,name=uplink,proto3" json:"uplink,omitempty"`
@@ -2498,7 +2721,7 @@ type WorkerStatistics struct {
 
 func (x *WorkerStatistics) Reset() {
 	*x = WorkerStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2733,7 @@ func (x *WorkerStatistics) String() string {
 func (*WorkerStatistics) ProtoMessage() {}
 
 func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[35]
+	mi := &file_ktsn_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2746,7 @@ func (x *WorkerStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatistics.ProtoReflect.Descriptor instead.
 func (*WorkerStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WorkerStatistics) GetUplink() string {
@@ -2648,7 +2871,7 @@ type PortStatistics struct {
 
 func (x *PortStatistics) Reset() {
 	*x = PortStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2883,7 @@ func (x *PortStatistics) String() string {
 func (*PortStatistics) ProtoMessage() {}
 
 func (x *PortStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[36]
+	mi := &file_ktsn_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2896,7 @@ func (x *PortStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortStatistics.ProtoReflect.Descriptor instead.
 func (*PortStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PortStatistics) GetDevice() string {
@@ -2764,7 +2987,7 @@ type StreamFilterStatistics struct {
 
 func (x *StreamFilterStatistics) Reset() {
 	*x = StreamFilterStatistics{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2999,7 @@ func (x *StreamFilterStatistics) String() string {
 func (*StreamFilterStatistics) ProtoMessage() {}
 
 func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[37]
+	mi := &file_ktsn_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +3012,7 @@ func (x *StreamFilterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFilterStatistics.ProtoReflect.Descriptor instead.
 func (*StreamFilterStatistics) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StreamFilterStatistics) GetStreamFilterInstanceId() uint32 {
@@ -2910,7 +3133,7 @@ type StatisticsReply struct {
 
 func (x *StatisticsReply) Reset() {
 	*x = StatisticsReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3145,7 @@ func (x *StatisticsReply) String() string {
 func (*StatisticsReply) ProtoMessage() {}
 
 func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[38]
+	mi := &file_ktsn_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3158,7 @@ func (x *StatisticsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatisticsReply.ProtoReflect.Descriptor instead.
 func (*StatisticsReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StatisticsReply) GetAtMonotonicNs() uint64 {
@@ -2981,7 +3204,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3216,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[39]
+	mi := &file_ktsn_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3229,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 type HealthReply struct {
@@ -3024,7 +3247,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3259,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[40]
+	mi := &file_ktsn_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3272,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HealthReply) GetServing() bool {
@@ -3114,7 +3337,7 @@ type ThreadState struct {
 
 func (x *ThreadState) Reset() {
 	*x = ThreadState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3349,7 @@ func (x *ThreadState) String() string {
 func (*ThreadState) ProtoMessage() {}
 
 func (x *ThreadState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[41]
+	mi := &file_ktsn_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3362,7 @@ func (x *ThreadState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadState.ProtoReflect.Descriptor instead.
 func (*ThreadState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ThreadState) GetName() string {
@@ -3187,7 +3410,7 @@ type ClockState struct {
 
 func (x *ClockState) Reset() {
 	*x = ClockState{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3199,7 +3422,7 @@ func (x *ClockState) String() string {
 func (*ClockState) ProtoMessage() {}
 
 func (x *ClockState) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[42]
+	mi := &file_ktsn_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3212,7 +3435,7 @@ func (x *ClockState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockState.ProtoReflect.Descriptor instead.
 func (*ClockState) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ClockState) GetSource() string {
@@ -3279,7 +3502,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[43]
+	mi := &file_ktsn_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3514,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[43]
+	mi := &file_ktsn_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3527,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 type VersionReply struct {
@@ -3318,7 +3541,7 @@ type VersionReply struct {
 
 func (x *VersionReply) Reset() {
 	*x = VersionReply{}
-	mi := &file_ktsn_v1_node_proto_msgTypes[44]
+	mi := &file_ktsn_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3553,7 @@ func (x *VersionReply) String() string {
 func (*VersionReply) ProtoMessage() {}
 
 func (x *VersionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_ktsn_v1_node_proto_msgTypes[44]
+	mi := &file_ktsn_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3566,7 @@ func (x *VersionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionReply.ProtoReflect.Descriptor instead.
 func (*VersionReply) Descriptor() ([]byte, []int) {
-	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_ktsn_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VersionReply) GetVersion() string {
@@ -3460,10 +3683,22 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x06cookie\x18\x01 \x01(\x04R\x06cookie\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\tR\x05local\x12\x12\n" +
-	"\x04peer\x18\x03 \x01(\tR\x04peer\"E\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\"\x84\x01\n" +
+	"\rReceiveCounts\x12\x1a\n" +
+	"\bexpected\x18\x01 \x01(\x04R\bexpected\x12\x10\n" +
+	"\x03hit\x18\x02 \x01(\x04R\x03hit\x12\x14\n" +
+	"\x05early\x18\x03 \x01(\x04R\x05early\x12\x16\n" +
+	"\x06missed\x18\x04 \x01(\x04R\x06missed\x12\x17\n" +
+	"\aspun_ns\x18\x05 \x01(\x04R\x06spunNs\"j\n" +
+	"\bListener\x12\x16\n" +
+	"\x06socket\x18\x01 \x01(\tR\x06socket\x12\x16\n" +
+	"\x06cookie\x18\x02 \x01(\x04R\x06cookie\x12.\n" +
+	"\x06counts\x18\x03 \x01(\v2\x16.ktsn.v1.ReceiveCountsR\x06counts\"\xb0\x01\n" +
 	"\x06Client\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12)\n" +
-	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\"\xc1\x02\n" +
+	"\astreams\x18\x02 \x03(\v2\x0f.ktsn.v1.StreamR\astreams\x12/\n" +
+	"\tlisteners\x18\x03 \x03(\v2\x11.ktsn.v1.ListenerR\tlisteners\x128\n" +
+	"\x18receive_granted_permille\x18\x04 \x01(\rR\x16receiveGrantedPermille\"\xc1\x02\n" +
 	"\x0fAttachmentState\x12\x12\n" +
 	"\x04name\x18\b \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
@@ -3567,7 +3802,11 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"R\n" +
 	"\bDeferral\x12\x15\n" +
 	"\x06for_ns\x18\x01 \x01(\x04R\x05forNs\x12/\n" +
-	"\x14longest_hand_over_ns\x18\x02 \x01(\x04R\x11longestHandOverNs\"\x9f\b\n" +
+	"\x14longest_hand_over_ns\x18\x02 \x01(\x04R\x11longestHandOverNs\"\x8c\x01\n" +
+	"\x11ReceiveStatistics\x12.\n" +
+	"\x06counts\x18\x01 \x01(\v2\x16.ktsn.v1.ReceiveCountsR\x06counts\x12\x1c\n" +
+	"\tprocesses\x18\x02 \x01(\rR\tprocesses\x12)\n" +
+	"\x10granted_permille\x18\x03 \x01(\rR\x0fgrantedPermille\"\xd5\b\n" +
 	"\x14AttachmentStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x12\n" +
@@ -3593,7 +3832,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"copiesLost\x12\x1a\n" +
 	"\bdeferred\x18F \x01(\x04R\bdeferred\x12'\n" +
 	"\x0fdeferred_failed\x18G \x01(\x04R\x0edeferredFailed\x12-\n" +
-	"\bdeferral\x18H \x01(\v2\x11.ktsn.v1.DeferralR\bdeferral\x1a:\n" +
+	"\bdeferral\x18H \x01(\v2\x11.ktsn.v1.DeferralR\bdeferral\x124\n" +
+	"\areceive\x18P \x01(\v2\x1a.ktsn.v1.ReceiveStatisticsR\areceive\x1a:\n" +
 	"\fDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a;\n" +
@@ -3721,7 +3961,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*SetPeersRequest)(nil),        // 1: ktsn.v1.SetPeersRequest
@@ -3741,106 +3981,113 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	(*ListRequest)(nil),            // 15: ktsn.v1.ListRequest
 	(*Port)(nil),                   // 16: ktsn.v1.Port
 	(*Stream)(nil),                 // 17: ktsn.v1.Stream
-	(*Client)(nil),                 // 18: ktsn.v1.Client
-	(*AttachmentState)(nil),        // 19: ktsn.v1.AttachmentState
-	(*ListReply)(nil),              // 20: ktsn.v1.ListReply
-	(*GateControlEntry)(nil),       // 21: ktsn.v1.GateControlEntry
-	(*GateParameters)(nil),         // 22: ktsn.v1.GateParameters
-	(*QueueMaxSdu)(nil),            // 23: ktsn.v1.QueueMaxSdu
-	(*ApplyScheduleRequest)(nil),   // 24: ktsn.v1.ApplyScheduleRequest
-	(*ApplyScheduleReply)(nil),     // 25: ktsn.v1.ApplyScheduleReply
-	(*GetScheduleRequest)(nil),     // 26: ktsn.v1.GetScheduleRequest
-	(*GetScheduleReply)(nil),       // 27: ktsn.v1.GetScheduleReply
-	(*ScheduleState)(nil),          // 28: ktsn.v1.ScheduleState
-	(*StatisticsRequest)(nil),      // 29: ktsn.v1.StatisticsRequest
-	(*WatchStatisticsRequest)(nil), // 30: ktsn.v1.WatchStatisticsRequest
-	(*Histogram)(nil),              // 31: ktsn.v1.Histogram
-	(*IngressStatistics)(nil),      // 32: ktsn.v1.IngressStatistics
-	(*Deferral)(nil),               // 33: ktsn.v1.Deferral
-	(*AttachmentStatistics)(nil),   // 34: ktsn.v1.AttachmentStatistics
-	(*WorkerStatistics)(nil),       // 35: ktsn.v1.WorkerStatistics
-	(*PortStatistics)(nil),         // 36: ktsn.v1.PortStatistics
-	(*StreamFilterStatistics)(nil), // 37: ktsn.v1.StreamFilterStatistics
-	(*StatisticsReply)(nil),        // 38: ktsn.v1.StatisticsReply
-	(*HealthRequest)(nil),          // 39: ktsn.v1.HealthRequest
-	(*HealthReply)(nil),            // 40: ktsn.v1.HealthReply
-	(*ThreadState)(nil),            // 41: ktsn.v1.ThreadState
-	(*ClockState)(nil),             // 42: ktsn.v1.ClockState
-	(*VersionRequest)(nil),         // 43: ktsn.v1.VersionRequest
-	(*VersionReply)(nil),           // 44: ktsn.v1.VersionReply
-	nil,                            // 45: ktsn.v1.OverlayState.PeersEntry
-	nil,                            // 46: ktsn.v1.IngressStatistics.LeftEntry
-	nil,                            // 47: ktsn.v1.AttachmentStatistics.DroppedEntry
-	nil,                            // 48: ktsn.v1.AttachmentStatistics.BypassedEntry
-	nil,                            // 49: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
-	nil,                            // 50: ktsn.v1.PortStatistics.RefusedEntry
+	(*ReceiveCounts)(nil),          // 18: ktsn.v1.ReceiveCounts
+	(*Listener)(nil),               // 19: ktsn.v1.Listener
+	(*Client)(nil),                 // 20: ktsn.v1.Client
+	(*AttachmentState)(nil),        // 21: ktsn.v1.AttachmentState
+	(*ListReply)(nil),              // 22: ktsn.v1.ListReply
+	(*GateControlEntry)(nil),       // 23: ktsn.v1.GateControlEntry
+	(*GateParameters)(nil),         // 24: ktsn.v1.GateParameters
+	(*QueueMaxSdu)(nil),            // 25: ktsn.v1.QueueMaxSdu
+	(*ApplyScheduleRequest)(nil),   // 26: ktsn.v1.ApplyScheduleRequest
+	(*ApplyScheduleReply)(nil),     // 27: ktsn.v1.ApplyScheduleReply
+	(*GetScheduleRequest)(nil),     // 28: ktsn.v1.GetScheduleRequest
+	(*GetScheduleReply)(nil),       // 29: ktsn.v1.GetScheduleReply
+	(*ScheduleState)(nil),          // 30: ktsn.v1.ScheduleState
+	(*StatisticsRequest)(nil),      // 31: ktsn.v1.StatisticsRequest
+	(*WatchStatisticsRequest)(nil), // 32: ktsn.v1.WatchStatisticsRequest
+	(*Histogram)(nil),              // 33: ktsn.v1.Histogram
+	(*IngressStatistics)(nil),      // 34: ktsn.v1.IngressStatistics
+	(*Deferral)(nil),               // 35: ktsn.v1.Deferral
+	(*ReceiveStatistics)(nil),      // 36: ktsn.v1.ReceiveStatistics
+	(*AttachmentStatistics)(nil),   // 37: ktsn.v1.AttachmentStatistics
+	(*WorkerStatistics)(nil),       // 38: ktsn.v1.WorkerStatistics
+	(*PortStatistics)(nil),         // 39: ktsn.v1.PortStatistics
+	(*StreamFilterStatistics)(nil), // 40: ktsn.v1.StreamFilterStatistics
+	(*StatisticsReply)(nil),        // 41: ktsn.v1.StatisticsReply
+	(*HealthRequest)(nil),          // 42: ktsn.v1.HealthRequest
+	(*HealthReply)(nil),            // 43: ktsn.v1.HealthReply
+	(*ThreadState)(nil),            // 44: ktsn.v1.ThreadState
+	(*ClockState)(nil),             // 45: ktsn.v1.ClockState
+	(*VersionRequest)(nil),         // 46: ktsn.v1.VersionRequest
+	(*VersionReply)(nil),           // 47: ktsn.v1.VersionReply
+	nil,                            // 48: ktsn.v1.OverlayState.PeersEntry
+	nil,                            // 49: ktsn.v1.IngressStatistics.LeftEntry
+	nil,                            // 50: ktsn.v1.AttachmentStatistics.DroppedEntry
+	nil,                            // 51: ktsn.v1.AttachmentStatistics.BypassedEntry
+	nil,                            // 52: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	nil,                            // 53: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
 	5,  // 1: ktsn.v1.GetPeersReply.peers:type_name -> ktsn.v1.PeerState
 	0,  // 2: ktsn.v1.PeerState.peer:type_name -> ktsn.v1.VxlanPeer
-	45, // 3: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
+	48, // 3: ktsn.v1.OverlayState.peers:type_name -> ktsn.v1.OverlayState.PeersEntry
 	8,  // 4: ktsn.v1.SetPoliciesRequest.policies:type_name -> ktsn.v1.AttachmentPolicy
-	17, // 5: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
-	18, // 6: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
-	6,  // 7: ktsn.v1.AttachmentState.overlay:type_name -> ktsn.v1.OverlayState
-	7,  // 8: ktsn.v1.AttachmentState.rules:type_name -> ktsn.v1.RuleState
-	8,  // 9: ktsn.v1.AttachmentState.policy:type_name -> ktsn.v1.AttachmentPolicy
-	16, // 10: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
-	19, // 11: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
-	21, // 12: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
-	22, // 13: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
-	23, // 14: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	28, // 15: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
-	28, // 16: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
-	22, // 17: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
-	22, // 18: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
-	23, // 19: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
-	46, // 20: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
-	47, // 21: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
-	48, // 22: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
-	49, // 23: ktsn.v1.AttachmentStatistics.clients_refused:type_name -> ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
-	31, // 24: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
-	32, // 25: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
-	31, // 26: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
-	33, // 27: ktsn.v1.AttachmentStatistics.deferral:type_name -> ktsn.v1.Deferral
-	37, // 28: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	50, // 29: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
-	34, // 30: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	35, // 31: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	36, // 32: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	34, // 33: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	41, // 34: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
-	42, // 35: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
-	11, // 36: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	13, // 37: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	1,  // 38: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	3,  // 39: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	9,  // 40: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
-	15, // 41: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	24, // 42: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	26, // 43: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	29, // 44: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	30, // 45: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	39, // 46: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	43, // 47: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	12, // 48: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	14, // 49: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	2,  // 50: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	4,  // 51: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	10, // 52: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
-	20, // 53: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	25, // 54: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	27, // 55: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	38, // 56: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	38, // 57: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	40, // 58: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	44, // 59: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	48, // [48:60] is the sub-list for method output_type
-	36, // [36:48] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	18, // 5: ktsn.v1.Listener.counts:type_name -> ktsn.v1.ReceiveCounts
+	17, // 6: ktsn.v1.Client.streams:type_name -> ktsn.v1.Stream
+	19, // 7: ktsn.v1.Client.listeners:type_name -> ktsn.v1.Listener
+	20, // 8: ktsn.v1.AttachmentState.clients:type_name -> ktsn.v1.Client
+	6,  // 9: ktsn.v1.AttachmentState.overlay:type_name -> ktsn.v1.OverlayState
+	7,  // 10: ktsn.v1.AttachmentState.rules:type_name -> ktsn.v1.RuleState
+	8,  // 11: ktsn.v1.AttachmentState.policy:type_name -> ktsn.v1.AttachmentPolicy
+	16, // 12: ktsn.v1.ListReply.ports:type_name -> ktsn.v1.Port
+	21, // 13: ktsn.v1.ListReply.attachments:type_name -> ktsn.v1.AttachmentState
+	23, // 14: ktsn.v1.GateParameters.control_list:type_name -> ktsn.v1.GateControlEntry
+	24, // 15: ktsn.v1.ApplyScheduleRequest.admin:type_name -> ktsn.v1.GateParameters
+	25, // 16: ktsn.v1.ApplyScheduleRequest.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	30, // 17: ktsn.v1.ApplyScheduleReply.state:type_name -> ktsn.v1.ScheduleState
+	30, // 18: ktsn.v1.GetScheduleReply.ports:type_name -> ktsn.v1.ScheduleState
+	24, // 19: ktsn.v1.ScheduleState.admin:type_name -> ktsn.v1.GateParameters
+	24, // 20: ktsn.v1.ScheduleState.oper:type_name -> ktsn.v1.GateParameters
+	25, // 21: ktsn.v1.ScheduleState.queue_max_sdu:type_name -> ktsn.v1.QueueMaxSdu
+	49, // 22: ktsn.v1.IngressStatistics.left:type_name -> ktsn.v1.IngressStatistics.LeftEntry
+	18, // 23: ktsn.v1.ReceiveStatistics.counts:type_name -> ktsn.v1.ReceiveCounts
+	50, // 24: ktsn.v1.AttachmentStatistics.dropped:type_name -> ktsn.v1.AttachmentStatistics.DroppedEntry
+	51, // 25: ktsn.v1.AttachmentStatistics.bypassed:type_name -> ktsn.v1.AttachmentStatistics.BypassedEntry
+	52, // 26: ktsn.v1.AttachmentStatistics.clients_refused:type_name -> ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
+	33, // 27: ktsn.v1.AttachmentStatistics.transmit_error:type_name -> ktsn.v1.Histogram
+	34, // 28: ktsn.v1.AttachmentStatistics.ingress:type_name -> ktsn.v1.IngressStatistics
+	33, // 29: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
+	35, // 30: ktsn.v1.AttachmentStatistics.deferral:type_name -> ktsn.v1.Deferral
+	36, // 31: ktsn.v1.AttachmentStatistics.receive:type_name -> ktsn.v1.ReceiveStatistics
+	40, // 32: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	53, // 33: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	37, // 34: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	38, // 35: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	39, // 36: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	37, // 37: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	44, // 38: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	45, // 39: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	11, // 40: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	13, // 41: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	1,  // 42: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	3,  // 43: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	9,  // 44: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
+	15, // 45: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	26, // 46: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	28, // 47: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	31, // 48: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	32, // 49: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	42, // 50: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	46, // 51: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	12, // 52: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	14, // 53: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	2,  // 54: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	4,  // 55: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	10, // 56: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
+	22, // 57: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	27, // 58: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	29, // 59: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	41, // 60: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	41, // 61: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	43, // 62: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	47, // 63: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -3852,16 +4099,16 @@ func file_ktsn_v1_node_proto_init() {
 		(*SetPeersRequest_Attachment)(nil),
 		(*SetPeersRequest_Vni)(nil),
 	}
-	file_ktsn_v1_node_proto_msgTypes[22].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[37].OneofWrappers = []any{}
-	file_ktsn_v1_node_proto_msgTypes[42].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[24].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[40].OneofWrappers = []any{}
+	file_ktsn_v1_node_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ mod health;
 mod ingress;
 mod overlay;
 mod policing;
+mod receive;
 mod rules;
 
 /// How often `--watch` looks.
@@ -135,6 +136,7 @@ fn text_of(run_dir: &Path, answers: &Answers) -> String {
     counters.extend(detached(&answers.statistics));
     counters::put(&mut text, &counters);
     text.push_str(&ingress::text(&answers.statistics.attachments));
+    text.push_str(&receive::text(&answers.list.attachments, &counters));
     text.push_str(&deferred::text(&answers.statistics.attachments));
     text.push_str(&policing::text(&answers.statistics.ports));
     put_workers(&mut text, &answers.statistics.workers);
@@ -255,7 +257,8 @@ fn put_clients(text: &mut String, attachments: &[v1::AttachmentState]) {
 /// The sums of the attachments that are gone, where there was one that did anything.
 fn detached(statistics: &v1::StatisticsReply) -> Option<v1::AttachmentStatistics> {
     let sums = statistics.detached.clone()?;
-    let is_any = sums.taken > 0 || sum(&sums.dropped) > 0 || sum(&sums.bypassed) > 0;
+    let received = sums.receive.and_then(|receive| receive.counts).is_some_and(|counts| counts.expected > 0);
+    let is_any = sums.taken > 0 || sum(&sums.dropped) > 0 || sum(&sums.bypassed) > 0 || received;
     is_any.then(|| v1::AttachmentStatistics { name: "(detached)".to_owned(), ..sums })
 }
 
@@ -393,7 +396,7 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
     json!({
         "name": state.name, "netns": attachment["netns"], "interface": attachment["interface"],
         "uplink": word(&attachment, "uplink"), "destinations": attachment["destinations"],
-        "late": attachment["late"], "addresses": addresses, "withheld": state.withheld,
+        "late": attachment["late"], "receive": attachment["receive"], "addresses": addresses, "withheld": state.withheld,
         "vxlan": (!vxlan.is_null()).then(|| json_of_vxlan(vxlan)),
         "overlay": state.overlay.as_ref().map(overlay::json_of),
         "rules": rules::json_of(state),
@@ -402,6 +405,8 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
             "streams": client.streams.iter().map(|stream| json!({
                 "cookie": stream.cookie, "local": stream.local, "peer": stream.peer,
             })).collect::<Vec<_>>(),
+            "listeners": receive::listeners_json(client),
+            "receive_granted_permille": client.receive_granted_permille,
         })).collect::<Vec<_>>(),
     })
 }

@@ -31,7 +31,7 @@ fn made() -> Answers {
     });
     let stream = v1::Stream { cookie: 4711, local: "10.0.0.2:5000".into(), peer: String::new() };
     let clients =
-        vec![v1::Client { pid: 42, streams: vec![stream] }, v1::Client { pid: 0, streams: Vec::new() }];
+        vec![v1::Client { pid: 42, streams: vec![stream], ..Default::default() }, v1::Client::default()];
     let statistics = v1::AttachmentStatistics {
         name: "pod/eth0".into(),
         taken: 1_000,

@@ -14,6 +14,7 @@ mod network;
 mod place;
 mod policy;
 pub(crate) mod program;
+mod receive;
 mod rights;
 
 use std::path::Path;
@@ -33,6 +34,7 @@ pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool
     findings.push(policy::finding());
     findings.extend(machine::findings());
     findings.extend(listener::findings());
+    findings.extend(receive::findings(run_dir));
     if measure_capture {
         findings.extend(capture::findings());
     }

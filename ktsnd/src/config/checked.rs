@@ -19,6 +19,7 @@ use super::overlay::Overlay;
 use super::policing::Policing;
 use super::port::Port;
 use super::raw::{RawConfig, RawDaemon};
+use super::receive::{self, ReceiveMode};
 use super::schedule;
 use super::segment;
 use super::values::{Checked, bounded, device_name, duration, prefix, required};
@@ -54,6 +55,8 @@ pub struct Daemon {
     pub clock_error_max: Option<Nanos>,
     /// Octets of memory that all clients together have at most.
     pub memory_max: u64,
+    /// Share of one CPU that all programs together may spin for expected arrivals, in parts per thousand.
+    pub receive_spin_max_permille: u32,
 }
 
 impl Default for Daemon {
@@ -63,6 +66,7 @@ impl Default for Daemon {
             cache_dir: None,
             mlock: true,
             memory_max: crate::limits::CLIENTS_MEMORY_MAX,
+            receive_spin_max_permille: crate::limits::RECEIVE_SPIN_MAX,
             clock_source: ClockSource::default(),
             clock_error_max: None,
         }
@@ -121,6 +125,8 @@ pub struct Attachment {
     pub allow_policy_bypass: bool,
     /// How arriving frames get into the pod.
     pub ingress: IngressMode,
+    /// How its programs may wait for frames.
+    pub receive: ReceiveMode,
     /// How sends are seen.
     pub capture: CaptureMode,
     /// Priority of captured datagrams whose DS field names none.
@@ -189,6 +195,10 @@ fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
             16 << 20,
             1 << 40,
         )?,
+        receive_spin_max_permille: receive::spin_max_permille(
+            "daemon.receive_spin_max",
+            raw.receive_spin_max,
+        )?,
         clock_source: ClockSource::check("daemon.clock_source", raw.clock_source.as_deref())?,
         clock_error_max: clock::error_max("daemon.clock_error_max", raw.clock_error_max.as_deref())?,
     })
@@ -237,6 +247,7 @@ impl Attachment {
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_policy_bypass: raw.allow_policy_bypass.unwrap_or(false),
             ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), !overlay.is_none())?,
+            receive: ReceiveMode::check(&path("receive"), raw.receive.as_deref())?,
             capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
             clients: ClientLimits {

@@ -29,6 +29,7 @@ pub(super) struct RawDaemon {
     pub clock_source: Option<String>,
     pub clock_error_max: Option<String>,
     pub memory_max: Option<u64>,
+    pub receive_spin_max: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

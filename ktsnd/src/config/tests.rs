@@ -36,6 +36,21 @@ fn a_whole_document() {
     assert_eq!(attachment.overlay.routed().unwrap().peers[0].prefix.to_string(), "10.244.1.0/24");
 }
 
+/// Expected arrival: the attachment's word, and the node's cap.
+#[test]
+fn who_may_expect_arrivals() {
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!(config.attachments[0].receive, ReceiveMode::Kernel);
+    assert_eq!(config.daemon.receive_spin_max_permille, 200);
+    assert_eq!(config.daemon, Daemon { run_dir: Some("/run/ktsn-test".into()), ..Daemon::default() });
+    let text = GOOD.replace("late = \"drop\"", "receive = \"expect\"");
+    let config = Config::parse(&text.replace("[daemon]", "[daemon]\nreceive_spin_max = 1.5")).unwrap();
+    assert_eq!(config.attachments[0].receive, ReceiveMode::Expect);
+    assert_eq!(config.daemon.receive_spin_max_permille, 1500);
+    let flag = parse_attach("a:eth0,receive=expect").unwrap();
+    assert_eq!(flag.receive, ReceiveMode::Expect);
+}
+
 /// Each wrong value is named with its field.
 #[test]
 fn faults_name_field_value_and_expectation() {
@@ -62,6 +77,17 @@ fn faults_name_field_value_and_expectation() {
             "take = { priority_min = 16 }",
             "attachment[0].take.priority_min: \"16\": expected 0",
         ),
+        (
+            "late = \"drop\"",
+            "receive = \"spin\"",
+            "attachment[0].receive: \"spin\": expected kernel or expect",
+        ),
+        (
+            "[daemon]",
+            "[daemon]\nreceive_spin_max = 65",
+            "daemon.receive_spin_max: \"65\": expected 0 to 64 CPUs",
+        ),
+        ("[daemon]", "[daemon]\nreceive_spin_max = -0.1", "daemon.receive_spin_max: \"-0.1\": expected 0 to"),
         ("horizon = \"5s\"", "horizon = \"0s\"", "attachment[0].horizon: \"0s\": expected a time between"),
         ("vni = 1,", "vni = 16777216,", "attachment[0].overlay.vxlan.vni: \"16777216\": expected 1 to"),
         (

@@ -48,6 +48,7 @@ pub(crate) fn listed(attachment: &Attachment, state: Option<&OverlayState>) -> A
         vlan: attachment.tag.map(|tag| u32::from(tag.vid.get())).filter(|vid| *vid != 0),
         pcp: attachment.tag.map(|tag| u32::from(tag.pcp.get())),
         ingress: Some(attachment.ingress.word().to_owned()),
+        receive: Some(attachment.receive.word().to_owned()),
         capture: Some(attachment.capture.word().to_owned()),
         capture_priority: Some(u32::from(attachment.capture_priority)),
         slots: Some(attachment.clients.slots),
@@ -181,6 +182,7 @@ take = { priority_min = 3 }
 vlan = 7
 pcp = 4
 ingress = "short"
+receive = "expect"
 capture = "kernel"
 capture_priority = 6
 slots = 64

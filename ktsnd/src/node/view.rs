@@ -16,7 +16,7 @@ use crate::config::Mode;
 use crate::messages::{histogram_message, listed};
 use crate::stats::{AttachmentStats, PortRefusal};
 use crate::supervise;
-use crate::tenant::RefusedBy;
+use crate::tenant::{ClientView, Receiving, RefusedBy};
 use crate::worker::{monotonic_now, tai_now};
 
 impl Node {
@@ -41,22 +41,12 @@ impl Node {
                 unsynchronised: if is_uplink { config.unsynchronised.word() } else { "" }.to_owned(),
             }
         });
-        let clients = self.directory.clients();
+        let (clients, receiving) = (self.directory.clients(), self.directory.receivers().list());
         let attachments = self.attached.iter().enumerate().filter_map(|(i, a)| {
             let attached = a.as_ref()?;
             let index = AttachmentIndex(i as u16);
-            let clients = clients.iter().filter(|c| c.attachment == index).map(|c| v1::Client {
-                pid: c.pid,
-                streams: c
-                    .streams
-                    .values()
-                    .map(|s| v1::Stream {
-                        cookie: s.cookie,
-                        local: s.local.to_string(),
-                        peer: s.peer.map(|p| p.to_string()).unwrap_or_default(),
-                    })
-                    .collect(),
-            });
+            let clients = clients.iter().filter(|c| c.attachment == index);
+            let clients = clients.map(|client| client_message(client, receiving.get(&client.key)));
             Some(v1::AttachmentState {
                 name: attached.attachment.name.clone(),
                 attachment: listed(&attached.attachment, attached.overlay.as_ref().map(|news| &*news.state))
@@ -77,6 +67,7 @@ impl Node {
     }
 
     pub(super) fn statistics(&self, name: &str) -> Result<v1::StatisticsReply, NodeError> {
+        self.directory.receivers().look();
         if !name.is_empty() && self.find(name).is_none() {
             return Err(NodeError::Unknown(name.to_owned()));
         }
@@ -116,7 +107,9 @@ impl Node {
             detached: name.is_empty().then(|| {
                 let sums = self.detached.sums();
                 self.kept_counters.add_to(&sums);
-                statistics_of("", &sums)
+                let counts = Some(super::receive::counts_of(&sums));
+                let receive = Some(v1::ReceiveStatistics { counts, ..v1::ReceiveStatistics::default() });
+                v1::AttachmentStatistics { receive, ..statistics_of("", &sums) }
             }),
         })
     }
@@ -174,6 +167,21 @@ impl Node {
     }
 }
 
+fn client_message(client: &ClientView, receiving: Option<&Receiving>) -> v1::Client {
+    let streams = client.streams.values().map(|s| v1::Stream {
+        cookie: s.cookie,
+        local: s.local.to_string(),
+        peer: s.peer.map(|p| p.to_string()).unwrap_or_default(),
+    });
+    let listeners = receiving.into_iter().flat_map(|receiving| &receiving.listeners);
+    v1::Client {
+        pid: client.pid,
+        streams: streams.collect(),
+        listeners: listeners.map(super::receive::listener_message).collect(),
+        receive_granted_permille: receiving.map_or(0, |receiving| receiving.granted),
+    }
+}
+
 fn thread_message(thread: supervise::ThreadView) -> v1::ThreadState {
     v1::ThreadState {
         name: thread.name.to_owned(),
@@ -198,6 +206,7 @@ impl Node {
         v1::AttachmentStatistics {
             ingress: self.ingress_statistics(attached),
             deferral: self.deferral(attached),
+            receive: self.receive_statistics(attached),
             ..statistics_of(&attached.attachment.name, &attached.stats)
         }
     }
@@ -247,6 +256,7 @@ fn statistics_of(name: &str, stats: &AttachmentStats) -> v1::AttachmentStatistic
         capture_lag: Some(histogram_message(&stats.capture_lag)),
         capture_reattached: get(&stats.capture_reattached),
         ingress: None,
+        receive: None,
         doorbells: get(&stats.doorbells),
         clients_refused: words(&stats.clients_refused, &|i| RefusedBy::ALL[i].word()),
         transmit_error: Some(histogram_message(&stats.transmit_error)),

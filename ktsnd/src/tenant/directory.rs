@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
+use ktsn_ring::receive::ReceiveArea;
 
 use super::budget::{Account, RefusedBy, available};
 use super::notifier::{self, Process, Processes};
+use super::receivers::{Grantee, Receivers};
 use super::streams::Streams;
 use crate::config::ClientLimits;
 use crate::limits;
@@ -49,6 +51,8 @@ impl<P> Clone for Served<P> {
 /// A client as it is listed and counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientView {
+    /// Its name.
+    pub key: ClientKey,
     /// Process as seen from here; 0 = not visible.
     pub pid: u32,
     /// The attachment of its first socket.
@@ -122,11 +126,11 @@ impl<P> Known<P> {
 
 /// The shared directory.
 #[derive(Debug)]
-pub struct Directory<P>(Arc<Mutex<Known<P>>>, Processes);
+pub struct Directory<P>(Arc<Mutex<Known<P>>>, Processes, Receivers);
 
 impl<P> Clone for Directory<P> {
     fn clone(&self) -> Self {
-        Self(self.0.clone(), self.1.clone())
+        Self(self.0.clone(), self.1.clone(), self.2.clone())
     }
 }
 
@@ -136,7 +140,7 @@ impl<P> Directory<P> {
     pub fn new(tables: Arc<Tables>) -> Self {
         let memory_max = limits::CLIENTS_MEMORY_MAX;
         let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables, memory_max, version: 0 };
-        Self(Arc::new(Mutex::new(known)), Processes::default())
+        Self(Arc::new(Mutex::new(known)), Processes::default(), Receivers::default())
     }
 
     /// Bounds the memory of all clients together, in octets; [`limits::CLIENTS_MEMORY_MAX`] otherwise.
@@ -157,11 +161,34 @@ impl<P> Directory<P> {
         known.version += 1;
     }
 
-    /// Stops serving an attachment; tell the registrar afterwards.
+    /// Stops serving an attachment; tell the registrar afterwards. Its clients' grants of expected arrival are withdrawn.
     pub fn forget(&self, index: AttachmentIndex) {
         let mut known = self.lock();
         known.served.retain(|s| s.index != index);
         known.version += 1;
+        self.2.end_attachment(index);
+    }
+
+    /// Who may expect arrivals.
+    #[must_use]
+    pub const fn receivers(&self) -> &Receivers {
+        &self.2
+    }
+
+    /// A client asks for a grant of expected arrival, of an attachment that is served.
+    pub(super) fn add_receiver(
+        &self,
+        key: ClientKey,
+        pid: u32,
+        attachment: AttachmentIndex,
+        area: &ReceiveArea,
+    ) {
+        // Under the lock: an attachment that goes now is gone before, or finds the receiver.
+        let known = self.lock();
+        if let Some(served) = known.served.iter().find(|served| served.index == attachment) {
+            let stats = served.stats.clone();
+            self.2.add(key, Grantee { pid, attachment, stats, area: area.clone() });
+        }
     }
 
     /// New tables; tell the registrar afterwards.
@@ -204,12 +231,13 @@ impl<P> Directory<P> {
 
     /// Whether nothing is kept of any client.
     pub(super) fn is_empty(&self) -> bool {
-        self.1.is_empty() && self.lock().clients.is_empty()
+        self.1.is_empty() && self.2.is_empty() && self.lock().clients.is_empty()
     }
 
     /// A client's process is gone.
     pub(super) fn ending(&self, key: ClientKey) {
         self.1.remove(key);
+        self.2.end(key);
         if let Some(view) = self.lock().clients.get_mut(&key) {
             view.ending = true;
         }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables};
 use ktsn_ring::control::{self, Message};
+use ktsn_ring::receive::ReceiveArea;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use tracing::debug;
@@ -100,7 +101,7 @@ impl<P> Connection<P> {
 /// How far the sealing of a client's region is. The worker gets only a sealed region: a program could punch holes into an unsealed
 /// region, and block its reader.
 enum SealState {
-    /// The region is not sealed yet: its program has registered nothing.
+    /// The region is not sealed yet: its program has registered nothing, and asked for no grant.
     Unsealed(Unsealed),
     /// The examiner seals the region.
     BeingSealed,
@@ -128,6 +129,8 @@ struct Registered<P> {
     round: Round,
     /// It waits to be notified of what changed.
     is_followed: bool,
+    /// Its receive area, not to be touched before the region is sealed.
+    receive: ReceiveArea,
 }
 
 /// What other threads ask of the registrar.
@@ -402,8 +405,10 @@ impl<P: Send + 'static> Service<P> {
             Read::Ended => self.end(number),
             Read::Message(message) if message.descriptors.len() > 1 => self.end_crowded(number, *message),
             Read::Message(mut message) => {
-                let is_register = matches!(control::parse(message.octets()), Ok(Message::Register(_)));
-                match self.look(number, is_register, std::mem::take(&mut message.descriptors)) {
+                // The program has mapped its region by now.
+                let seals =
+                    matches!(control::parse(message.octets()), Ok(Message::Register(_) | Message::Expect(_)));
+                match self.look(number, seals, std::mem::take(&mut message.descriptors)) {
                     Poll::Pending => self.wait_for_facts(number, message),
                     Poll::Ready(facts) => {
                         if !self.handle(number, &message, facts) {
@@ -421,6 +426,7 @@ impl<P: Send + 'static> Service<P> {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
             (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
             (Ok(Message::ShowPort(shown)), Some(facts)) => self.show_port(number, shown, facts.ok()),
+            (Ok(Message::Expect(_)), None) => self.expect(number),
             (Ok(Message::Unregister(unregister)), None) => self.unregister(number, unregister.stream_index),
             (parsed, _) => {
                 debug!(?parsed, "not a message: connection ends");

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod crowds;
+mod expecting;
 
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};

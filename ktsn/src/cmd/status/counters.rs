@@ -7,7 +7,7 @@ use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use super::{deferred, ingress, reasons, sum};
+use super::{deferred, ingress, reasons, receive, sum};
 use crate::output::{or_dash, span, table};
 
 pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
@@ -67,6 +67,7 @@ pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
         "late": of.late, "overrun": of.overrun, "waited": of.waited, "ring_full": of.ring_full, "dropped": of.dropped, "bypassed": of.bypassed,
         "deferred": of.deferred, "deferred_failed": of.deferred_failed, "deferral": deferred::json_of(of),
         "doorbells": of.doorbells, "clients_refused": of.clients_refused, "ingress": ingress::json_of(of),
+        "receive": receive::json_of(of),
         "transmit_error_ns": {
             "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
             "p99_9": error.p99_9, "max": error.max,

@@ -51,8 +51,23 @@ struct Attachment {
     bypassed: BTreeMap<String, u64>,
     /// By the ingress fast path; `None`: the attachment has none.
     arrived: Option<u64>,
+    /// Expected arrivals; `None`: the attachment neither grants them nor counted any.
+    received: Option<Received>,
     /// p50, p99 and greatest transmit error, nanoseconds; `None`: nothing with a transmit time was sent.
     error: Option<[u64; 3]>,
+}
+
+/// What was counted of expected arrivals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Received {
+    expected: u64,
+    hit: u64,
+    early: u64,
+    missed: u64,
+    /// Nanoseconds.
+    spun: u64,
+    /// Processes that may spin now.
+    processes: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -214,6 +229,19 @@ impl View {
                 ("why", |(view, of)| view.why(of)),
             ],
         )));
+        let receiving = self.attachments.iter().filter_map(|of| Some((self, of, of.received?)));
+        text.push_str(&below(&table(
+            receiving,
+            &[
+                ("expected arrivals", |(_, of, _)| of.name.clone()),
+                ("processes", |(.., received)| received.processes.to_string()),
+                ("expected", |(view, _, received)| view.rate(received.expected)),
+                ("hit", |(view, _, received)| view.rate(received.hit)),
+                ("early", |(view, _, received)| view.rate(received.early)),
+                ("missed", |(view, _, received)| view.rate(received.missed)),
+                ("spins", |(view, _, received)| view.percent(received.spun)),
+            ],
+        )));
         text.push_str(&below(&table(
             self.workers.iter().map(|worker| (self, worker)),
             &[
@@ -287,6 +315,14 @@ impl View {
                 "waited_per_second": self.per_second(of.waited), "ring_full_per_second": self.per_second(of.ring_full),
                 "dropped_per_second": rates(&of.dropped), "bypassed_per_second": rates(&of.bypassed),
                 "short_in_per_second": of.arrived.map(|count| self.per_second(count)),
+                "receive": of.received.map(|received| json!({
+                    "processes": received.processes,
+                    "expected_per_second": self.per_second(received.expected),
+                    "hit_per_second": self.per_second(received.hit),
+                    "early_per_second": self.per_second(received.early),
+                    "missed_per_second": self.per_second(received.missed),
+                    "spin_ratio": received.spun as f64 / self.interval as f64,
+                })),
                 "transmit_error_ns": of.error.map(|[p50, p99, max]| json!({ "p50": p50, "p99": p99, "max": max })),
             })).collect::<Vec<_>>(),
             "workers": self.workers.iter().map(|worker| json!({
@@ -324,9 +360,24 @@ fn attachment(known: Option<&v1::AttachmentStatistics>, of: &v1::AttachmentStati
         ring_full: old(|it| it.ring_full),
         dropped: reasons(known.map_or(&none, |known| &known.dropped), &of.dropped),
         bypassed: reasons(known.map_or(&none, |known| &known.bypassed), &of.bypassed),
+        received: received(known, of),
         arrived: taken_in(of).map(|count| since(known.and_then(taken_in).unwrap_or(0), count)),
         error: errors(known.and_then(|known| known.transmit_error.as_ref()), of.transmit_error.as_ref()),
     }
+}
+
+fn received(known: Option<&v1::AttachmentStatistics>, of: &v1::AttachmentStatistics) -> Option<Received> {
+    let now = of.receive.as_ref()?;
+    let counts = now.counts.unwrap_or_default();
+    let before = known.and_then(|known| known.receive.as_ref()?.counts).unwrap_or_default();
+    Some(Received {
+        expected: since(before.expected, counts.expected),
+        hit: since(before.hit, counts.hit),
+        early: since(before.early, counts.early),
+        missed: since(before.missed, counts.missed),
+        spun: since(before.spun_ns, counts.spun_ns),
+        processes: now.processes,
+    })
 }
 
 #[cfg(test)]

@@ -50,7 +50,11 @@ fn view(before: &v1::StatisticsReply, after: &v1::StatisticsReply) -> View {
         ports: vec![v1::Port { device: "eth0".to_owned(), up: true, ..Default::default() }],
         attachments: vec![v1::AttachmentState {
             name: "pod-a".to_owned(),
-            clients: vec![v1::Client { pid: 1, streams: vec![v1::Stream::default(); 3] }],
+            clients: vec![v1::Client {
+                pid: 1,
+                streams: vec![v1::Stream::default(); 3],
+                ..Default::default()
+            }],
             ..Default::default()
         }],
     };
@@ -128,4 +132,28 @@ fn small_rates_have_tenths() {
         (view.rate(15), view.rate(0), view.rate(100), view.rate(99)),
         ("1.5".into(), "0".into(), "10".into(), "9.9".into())
     );
+}
+
+/// Expected arrivals have a table of their own, of the attachments that have any.
+#[test]
+fn expected_arrivals_are_rates() {
+    let with = |at: u64, expected: u64| {
+        let counts =
+            v1::ReceiveCounts { expected, hit: expected / 2, spun_ns: at / 50, ..Default::default() };
+        let mut reply = statistics(at, 0, &[], &[]);
+        reply.attachments[0].receive =
+            Some(v1::ReceiveStatistics { counts: Some(counts), processes: 2, granted_permille: 200 });
+        reply
+    };
+    let plain = view(&statistics(0, 0, &[], &[]), &statistics(1_000_000_000, 0, &[], &[]));
+    assert!(!plain.table().contains("expected arrivals"), "{}", plain.table());
+    assert_eq!(plain.json()["attachments"][0]["receive"], Value::Null);
+    let shown = view(&with(1_000_000_000, 100), &with(3_000_000_000, 300));
+    let table = shown.table();
+    let head = table.lines().position(|line| line.contains("expected arrivals")).expect("its head");
+    let row: Vec<&str> = table.lines().nth(head + 1).expect("its row").split_whitespace().collect();
+    assert_eq!(row, ["pod-a", "2", "100", "50", "0", "0", "2.0", "%"], "{table}");
+    let json = shown.json();
+    assert_eq!(json["attachments"][0]["receive"]["expected_per_second"], 100.0);
+    assert_eq!(json["attachments"][0]["receive"]["spin_ratio"], 0.02);
 }

@@ -119,7 +119,7 @@ impl<P: Send + 'static> Service<P> {
         consumer.set_sole_v4(client_tables.sole_v4);
         consumer.set_others(&client_tables.others);
         let key = ClientKey(number);
-        let attention = consumer.attention();
+        let (attention, receive) = (consumer.attention(), consumer.receive_area());
         let client =
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
         let client = Box::new(client.on_interface(served.interface_index));
@@ -128,6 +128,7 @@ impl<P: Send + 'static> Service<P> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let reply = HelloReply::attached(layout::ABI as u16, region_octets, served.interface_index);
         let view = ClientView {
+            key,
             pid: connection.pid,
             attachment: served.index,
             streams: Streams::default(),
@@ -149,6 +150,7 @@ impl<P: Send + 'static> Service<P> {
             tables,
             version,
             round: Round::default(),
+            receive,
             is_followed: false,
         });
         written?;

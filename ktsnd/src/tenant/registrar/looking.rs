@@ -32,15 +32,10 @@ impl<P: Send + 'static> Service<P> {
         self.directory.lock().served.iter().any(|served| served.netns_cookie == netns_cookie)
     }
 
-    /// Examines what came with a message, one descriptor at most. The first registration of a client has its region sealed: the program
+    /// Examines what came with a message, one descriptor at most. The first registration of a client, or its `Expect`, has its region sealed: the program
     /// has mapped it by then. Only UDP sockets of served namespaces are asked for what may block, and the job counts against the
     /// socket's namespace.
-    pub(super) fn look(
-        &mut self,
-        number: u64,
-        is_register: bool,
-        mut descriptors: Vec<OwnedFd>,
-    ) -> Poll<Facts> {
+    pub(super) fn look(&mut self, number: u64, seals: bool, mut descriptors: Vec<OwnedFd>) -> Poll<Facts> {
         let mut owner = self.owner_of(number);
         let mut known = None;
         if let [descriptor] = &descriptors[..]
@@ -55,7 +50,7 @@ impl<P: Send + 'static> Service<P> {
             }
         }
         let mut unsealed = None;
-        if is_register
+        if seals
             && let Some(client) = self.client_mut(number)
             && matches!(client.seal, SealState::Unsealed(_))
             && let SealState::Unsealed(here) = std::mem::replace(&mut client.seal, SealState::BeingSealed)

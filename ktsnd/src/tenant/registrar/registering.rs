@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a socket becomes a stream, and how a stream ends.
 //!
-//! In: Register with the facts of its socket, ShowPort with those of the second socket, or Unregister. Out: the worker's command, and
+//! In: Register with the facts of its socket, ShowPort with those of the second socket, Unregister, or Expect. Out: the worker's command, and
 //! the stream in the directory. A stream for which its attachment has no memory left is refused, and so is a socket that is not
 //! served: the program leaves it to the kernel.
 
@@ -45,6 +45,18 @@ impl<P: Send + 'static> Service<P> {
             }
             _ => self.refuse(number, (register.stream_index, register.token), judged),
         }
+    }
+
+    /// Answers an Expect: the client is granted a share when it uses an entry of its receive area. False ends the connection.
+    pub(super) fn expect(&self, number: u64) -> bool {
+        let Some(connection) = self.connections.get(&number) else { return false };
+        let Some(client) = connection.client.as_ref() else { return false };
+        // The client was sealed by this message or before it.
+        if !matches!(client.seal, SealState::WithWorker) {
+            return false;
+        }
+        self.directory.add_receiver(client.key, connection.pid, client.attachment, &client.receive);
+        true
     }
 
     /// Answers a ShowPort: the stream gets the shown port, or goes on without it where the socket shows no port. False ends the
