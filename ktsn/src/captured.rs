@@ -4,7 +4,6 @@
 //! In: a run directory. Out: nothing when it does, else what is missing and what to do. It asks ktsnd; nothing is
 //! changed, and nothing of the program is looked at: capture serves any.
 
-use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -39,20 +38,24 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// Asks the ktsnd of this run directory.
 pub(crate) fn check(run_dir: &Path) -> Result<(), Missing> {
-    let unknown = |why: &dyn fmt::Display| Missing::Unknown(why.to_string());
-    let runtime = control::runtime().map_err(|error| unknown(&error))?;
+    judge(attachments_here(run_dir).map_err(Missing::Unknown)?.into_iter())
+}
+
+/// The attachments of this network namespace, as the ktsnd of this run directory lists them; else why it cannot be asked.
+pub(crate) fn attachments_here(run_dir: &Path) -> Result<Vec<Value>, String> {
+    let runtime = control::runtime().map_err(|error| error.to_string())?;
     let attachments = runtime.block_on(async {
-        let mut client = control::connect(run_dir).await.map_err(|error| unknown(&error))?;
+        let mut client = control::connect(run_dir).await.map_err(|error| error.to_string())?;
         let asked = tokio::time::timeout(control::ANSWER_MAX, client.list(ListRequest {})).await;
-        let reply = asked.map_err(|_| Missing::Unknown("ktsnd does not answer".to_owned()))?;
-        Ok(reply.map_err(|status| unknown(&status.message()))?.into_inner().attachments)
+        let reply = asked.map_err(|_| "ktsnd does not answer".to_owned())?;
+        Ok::<_, String>(reply.map_err(|status| status.message().to_owned())?.into_inner().attachments)
     })?;
     let here = identity(Path::new("/proc/self/ns/net"));
     let is_here = |attachment: &Value| {
         let netns = attachment["netns"].as_str().unwrap_or_default();
         here.is_some() && identity(Path::new(netns)) == here
     };
-    judge(attachments.iter().map(AttachmentState::fields).filter(is_here))
+    Ok(attachments.iter().map(AttachmentState::fields).filter(is_here).collect())
 }
 
 /// One attachment of this namespace with capture is enough: a program's frames leave by any interface.

@@ -43,9 +43,30 @@ pub(crate) enum Capture {
     Kernel,
 }
 
+/// How the program waits for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Receive {
+    /// As the kernel has it: a thread that waits sleeps until the frame is there.
+    Kernel,
+    /// A thread that waits is awake when a periodic frame is expected, where ktsnd grants it (docs/guide/configuration.md).
+    Expect,
+}
+
+impl Receive {
+    /// The word in `KTSN_RECEIVE`, and in an attachment's `receive`.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Expect => "expect",
+        }
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   ktsn run -- ./controller --cycle 1ms
+  ktsn run --receive expect -- ./listener --port 5000
+  ktsn run --with-daemon eth0 --receive expect -- ktsn listen 5000 --count 1000
   ktsn run --policy strict -- python3 send.py
   ktsn run --emulate-hwtstamp -- ./talker --interface eth0
   ktsn run --capture kernel -- ./static-go-program
@@ -72,6 +93,10 @@ pub(crate) struct RunArgs {
     /// How sends are seen.
     #[arg(long, default_value = "preload")]
     capture: Capture,
+    /// How blocking receives wait for periodic frames [default: KTSN_RECEIVE, else kernel]. expect needs an attachment
+    /// with receive = \"expect\"; --with-daemon makes its attachment so.
+    #[arg(long)]
+    receive: Option<Receive>,
     /// Claim hardware timestamps on the attachment's interface, for programs that refuse one without them; none are
     /// made.
     #[arg(long)]
@@ -112,7 +137,8 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         return cannot_start(&args.program[0], &error);
     };
     let own_dir = args.run_dir.is_some().then_some(run_dir.as_path());
-    match with_daemon::run(&mut command, attach, own_dir) {
+    let receive = args.receive.map(Receive::word);
+    match with_daemon::run(&mut command, attach, own_dir, receive) {
         Ok(status) => status.into(),
         Err(Failed::Program(error)) => cannot_start(&args.program[0], &error),
         Err(Failed::Daemon(what)) => {
@@ -150,6 +176,12 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
     if args.emulate_hwtstamp {
         command.env("KTSN_EMULATE_HWTSTAMP", "1");
     }
+    if let Some(receive) = args.receive {
+        command.env("KTSN_RECEIVE", receive.word());
+        if receive == Receive::Expect && args.with_daemon.is_none() {
+            warn_without_grant(&run_dir);
+        }
+    }
     match args.policy {
         Some(Policy::Kernel) => drop(command.env("KTSN_POLICY", "kernel")),
         Some(Policy::Strict) => drop(command.env("KTSN_POLICY", "strict")),
@@ -168,6 +200,10 @@ fn captured(args: &RunArgs, run_dir: &Path) -> Result<Command, Refused> {
     }
     if args.emulate_hwtstamp {
         let what = "--capture kernel: libktsn answers for --emulate-hwtstamp, and nothing is preloaded; leave one of both away";
+        return Err(Refused::Usage(what.to_owned()));
+    }
+    if args.receive == Some(Receive::Expect) {
+        let what = "--capture kernel: libktsn is what waits for --receive expect, and nothing is preloaded; leave one of both away";
         return Err(Refused::Usage(what.to_owned()));
     }
     if let Err(missing) = crate::captured::check(run_dir) {
@@ -208,6 +244,19 @@ fn look_at_program(name: &OsStr, policy: Option<Policy>, run_dir: &Path) -> Resu
     }
     warn(obstacle, &what);
     Ok(())
+}
+
+/// Warns where no attachment of this network namespace grants `--receive expect`. Where ktsnd cannot be asked, as it is root's to
+/// ask, nothing is known and nothing said.
+fn warn_without_grant(run_dir: &Path) {
+    let Ok(attachments) = crate::captured::attachments_here(run_dir) else { return };
+    let grants = attachments.iter().any(|attachment| attachment["receive"] == "expect");
+    if !grants && is_told() {
+        eprintln!(
+            "ktsn run: warning: --receive expect: no attachment of this network namespace has receive = \"expect\", so the \
+             program waits as the kernel has it; detach it and attach it again with receive = \"expect\", or use --with-daemon"
+        );
+    }
 }
 
 fn is_strict(policy: Option<Policy>) -> bool {

@@ -81,6 +81,24 @@ pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
     dropped(statistics).into_iter().map(line).chain(passed).chain(ring_full(statistics)).collect()
 }
 
+/// The line for a program that was to expect arrivals and never did; `None` where it did.
+pub(super) fn unexpected(statistics: &StatisticsReply) -> Option<String> {
+    let all = statistics.attachments.iter().chain(&statistics.detached);
+    let mut counts = all.filter_map(|of| of.receive.as_ref()?.counts);
+    let grants = statistics.attachments.iter().any(|of| of.receive.is_some());
+    if counts.any(|counts| counts.expected > 0) {
+        return None;
+    }
+    Some(if grants {
+        "--receive expect: no arrival was expected: it serves blocking receives and waits on UDP and packet sockets, of frames \
+         that come with a period of 50 µs to 10 s"
+            .to_owned()
+    } else {
+        "--receive expect: ktsnd grants nothing, as its attachment has receive=kernel; leave that key away"
+            .to_owned()
+    })
+}
+
 /// What to do about sends that failed for want of a slot.
 fn ring_full(statistics: &StatisticsReply) -> Option<String> {
     let all = statistics.attachments.iter().chain(&statistics.detached);
@@ -178,6 +196,7 @@ const fn advice(reason: BypassReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ktsn_proto::v1::{ReceiveCounts, ReceiveStatistics};
 
     fn of(taken: u64, sent: u64, dropped: &[(&str, u64)]) -> AttachmentStatistics {
         let dropped = dropped.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
@@ -203,6 +222,21 @@ mod tests {
         for quiet in [passed(0, 9, 0), passed(0, 0, 500), passed(1, 500, 0)] {
             assert_eq!(warning(&quiet), None);
         }
+    }
+
+    #[test]
+    fn a_program_that_never_expected_has_its_line() {
+        let with = |receive| StatisticsReply {
+            attachments: vec![AttachmentStatistics { receive, ..of(0, 0, &[]) }],
+            ..StatisticsReply::default()
+        };
+        let receive = |expected| {
+            let counts = Some(ReceiveCounts { expected, ..ReceiveCounts::default() });
+            Some(ReceiveStatistics { counts, ..ReceiveStatistics::default() })
+        };
+        assert!(unexpected(&with(None)).unwrap().contains("receive=kernel"));
+        assert!(unexpected(&with(receive(0))).unwrap().contains("no arrival was expected"));
+        assert_eq!(unexpected(&with(receive(1))), None);
     }
 
     #[test]

@@ -60,8 +60,14 @@ pub(super) enum Failed {
     NotPossible(installed::Missing),
 }
 
-/// Runs the program beside a ktsnd; `run_dir` = `None` for a directory that lives as long as they do.
-pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -> Result<u8, Failed> {
+/// Runs the program beside a ktsnd; `run_dir` = `None` for a directory that lives as long as they do. `receive`: the attachment's,
+/// unless `attach` names one.
+pub(super) fn run(
+    program: &mut Command,
+    attach: &str,
+    run_dir: Option<&Path>,
+    receive: Option<&str>,
+) -> Result<u8, Failed> {
     let executable = installed::daemon().map_err(Failed::NotPossible)?;
     let io_failed = |what: &str| {
         let what = what.to_owned();
@@ -70,7 +76,8 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     let place =
         Place::take(run_dir).map_err(io_failed("cannot make a run directory; give one with --run-dir"))?;
     let signals = Signals::hold(&FORWARDED).map_err(io_failed("signals"))?;
-    let mut daemon = Daemon::start(&executable, attach, &place, &signals).map_err(io_failed("ktsnd"))?;
+    let mut daemon = Daemon::start(&executable, &attach_flag(attach, receive), &place, &signals)
+        .map_err(io_failed("ktsnd"))?;
     let warned = daemon.wait_until_serving(&place.run_dir, &signals)?;
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
@@ -78,7 +85,7 @@ pub(super) fn run(program: &mut Command, attach: &str, run_dir: Option<&Path>) -
     let watch = Watch::new(&place.run_dir, daemon.child.id(), warned);
     let status =
         look_after(&mut child, &mut daemon, &signals, watch).map_err(io_failed("waiting for the program"));
-    daemon.tell_unserved(&place.run_dir);
+    daemon.tell_unserved(&place.run_dir, receive == Some("expect"));
     daemon.drain();
     status
 }
@@ -205,7 +212,7 @@ impl Daemon {
             .arg("--run-dir")
             .arg(run_dir)
             .arg("--attach")
-            .arg(attach_flag(attach))
+            .arg(attach)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -276,7 +283,7 @@ impl Daemon {
 
     /// Says what was dropped and what the kernel sent, once what is queued has left: its counters go with it. Where something
     /// that the program left behind goes on sending, what is known by then.
-    fn tell_unserved(&mut self, run_dir: &Path) {
+    fn tell_unserved(&mut self, run_dir: &Path, expects: bool) {
         let Ok(runtime) = control::runtime() else { return };
         let (began, mut last, mut pause) = (Instant::now(), None::<StatisticsReply>, 10_000_000);
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -287,7 +294,8 @@ impl Daemon {
             let is_over =
                 unserved::is_settled(&now) && is_same || goes_on && waited > GOES_ON || waited > DRAIN_MAX;
             if is_over {
-                for line in unserved::lines(&now) {
+                let unexpected = expects.then(|| unserved::unexpected(&now)).flatten();
+                for line in unserved::lines(&now).into_iter().chain(unexpected) {
                     eprintln!("ktsn run: {line}");
                 }
                 return;
@@ -339,7 +347,7 @@ impl Drop for Daemon {
 
 /// `--attach` for our own namespace: the interface is its own uplink, and everything may be sent to, unless the user
 /// says otherwise (the program and its daemon belong to one user here).
-fn attach_flag(text: &str) -> String {
+fn attach_flag(text: &str, receive: Option<&str>) -> String {
     let (interface, keys) = text.split_once(',').unwrap_or((text, ""));
     let has = |name: &str| keys.split(',').any(|key| key.split('=').next() == Some(name));
     let mut flag = format!("/proc/{}/ns/net:{interface}", std::process::id());
@@ -362,6 +370,9 @@ fn attach_flag(text: &str) -> String {
     // Whoever may change this interface's addresses may change the daemon's interface.
     if !has("address") {
         add("address=interface");
+    }
+    if let Some(receive) = receive.filter(|_| !has("receive")) {
+        add(&format!("receive={receive}"));
     }
     if !keys.is_empty() {
         add(keys);
@@ -401,7 +412,7 @@ mod tests {
             ("destination=fe80::1", false),
             ("horizon=1s", true),
         ] {
-            let flag = attach_flag(&format!("eth0,{keys}"));
+            let flag = attach_flag(&format!("eth0,{keys}"), None);
             assert_eq!(flag.contains("destination=0.0.0.0/0,destination=::/0"), is_open, "{flag}");
         }
     }
@@ -410,17 +421,20 @@ mod tests {
     fn defaults_give_way_to_keys() {
         let own = format!("/proc/{}/ns/net", std::process::id());
         assert_eq!(
-            attach_flag("eth0"),
+            attach_flag("eth0", None),
             format!(
                 "{own}:eth0,name=run/eth0,uplink=eth0,destination=0.0.0.0/0,destination=::/0,address=interface"
             )
         );
         assert_eq!(
-            attach_flag("e,uplink=u,destination=10.0.0.0/8,name=n"),
+            attach_flag("e,uplink=u,destination=10.0.0.0/8,name=n", None),
             format!("{own}:e,address=interface,uplink=u,destination=10.0.0.0/8,name=n")
         );
-        assert!(attach_flag("e,address=10.0.0.1").ends_with(",address=10.0.0.1"));
-        assert!(!attach_flag("e,address=10.0.0.1").contains("interface"));
+        assert!(attach_flag("e,address=10.0.0.1", None).ends_with(",address=10.0.0.1"));
+        assert!(!attach_flag("e,address=10.0.0.1", None).contains("interface"));
+        assert!(attach_flag("e", Some("expect")).ends_with(",receive=expect"));
+        let named = attach_flag("e,receive=kernel", Some("expect"));
+        assert!(named.ends_with(",receive=kernel") && !named.contains("expect"), "{named}");
     }
 
     #[test]
