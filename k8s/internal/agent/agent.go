@@ -91,7 +91,8 @@ func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Inter
 	})
 	plugin := deviceplugin.New(deviceplugin.Config{
 		Folder: filepath.Join(config.KubeletDir, "device-plugins"), Resource: config.Resource,
-		ClientDir: filepath.Join(config.RunDir, "client"), ClientPolicy: config.ClientPolicy, CDIDir: config.CDIDir,
+		ClientDir: filepath.Join(config.RunDir, "client"), ClientPolicy: config.ClientPolicy,
+		ClientReceive: config.ClientReceive, CDIDir: config.CDIDir,
 		Log: config.Log,
 	}, installer)
 	a := &Agent{

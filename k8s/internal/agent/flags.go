@@ -23,11 +23,12 @@ type Config struct {
 	RunDir     string
 	KubeletDir string
 
-	Resource     string
-	Capacity     deviceplugin.Capacity
-	HealthGrace  time.Duration
-	ClientPolicy string
-	CDIDir       string
+	Resource      string
+	Capacity      deviceplugin.Capacity
+	HealthGrace   time.Duration
+	ClientPolicy  string
+	ClientReceive string
+	CDIDir        string
 
 	Uplink  string
 	CIDRs   []netip.Prefix
@@ -76,6 +77,7 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.IntVar(&c.Capacity.SlotOctets, "slot-octets", 1522, "longest frame of a slot, in `octets` with MAC header and FCS")
 	set.DurationVar(&c.HealthGrace, "health-grace", 3*time.Second, "ktsnd may be away so long before the slots are unhealthy")
 	set.StringVar(&c.ClientPolicy, "client-policy", "", "KTSN_POLICY in containers: kernel or strict; empty: the program's own")
+	set.StringVar(&c.ClientReceive, "client-receive", "", "KTSN_RECEIVE in containers: kernel or expect (where the TSN network grants it); empty: the program's own")
 	set.StringVar(&c.CDIDir, "cdi-dir", "", "write a CDI specification into this `directory` (/var/run/cdi) and answer with CDI names; empty: mounts")
 	set.StringVar(&c.Uplink, "uplink", "", "`device` that TSN frames leave by; empty: the one with the Node's InternalIP")
 	cidrs := set.String("tsn-cidr", "", "the TSN network's `prefixes`, IPv4 and IPv6 with a comma between them; needed with --overlay")
@@ -125,6 +127,7 @@ func (c *Config) check(capacity, cidrs string) (err error) {
 		{c.Capacity.SlotOctets < 64 || c.Capacity.SlotOctets > 9216, fmt.Sprintf("--slot-octets: found %d, expected 64 to 9216", c.Capacity.SlotOctets)},
 		{c.HealthGrace < 0 || c.HealthGrace > time.Hour, fmt.Sprintf("--health-grace: found %s, expected 0s to 1h", c.HealthGrace)},
 		{c.ClientPolicy != "" && c.ClientPolicy != "kernel" && c.ClientPolicy != "strict", fmt.Sprintf("--client-policy: found %q, expected kernel or strict", c.ClientPolicy)},
+		{c.ClientReceive != "" && c.ClientReceive != "kernel" && c.ClientReceive != "expect", fmt.Sprintf("--client-receive: found %q, expected kernel or expect", c.ClientReceive)},
 		{(c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert, --tls-key: one is missing: give both, or none for a certificate that signs itself"},
 		{!strings.Contains(c.Resource, "/") || strings.Count(c.Resource, "/") > 1, fmt.Sprintf("--resource: found %q, expected a name with a domain as in ktsn.io/tsn", c.Resource)},
 	} {

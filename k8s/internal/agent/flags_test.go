@@ -55,6 +55,7 @@ func TestWrongFlagsSayWhatIsExpected(t *testing.T) {
 		"--health-grace=-1s":              "--health-grace: found",
 		"--tls-cert=/c":                   "--tls-cert, --tls-key: one is missing",
 		"--client-policy=maybe":           "--client-policy: found",
+		"--client-receive=often":          "--client-receive: found",
 		"--resource=tsn":                  "--resource: found",
 		"--log-level=loud":                "--log-level: found",
 		"--unknown":                       "not defined",

@@ -23,6 +23,10 @@ const octetsMax = 1 << 20
 // AskAnnotation is the annotation by which a pod asks for the attachment; `true` or `false`.
 const AskAnnotation = "ktsn.io/attach"
 
+// ReceiveAnnotation is the annotation by which a pod says how its programs wait for frames: `expect` or `kernel`. It takes what the
+// network's configuration leaves to it (`receive`).
+const ReceiveAnnotation = "ktsn.io/receive"
+
 // AskArgument is the name in CNI_ARGS by which a pod asks for the attachment.
 const AskArgument = "KTSN_ATTACH"
 
@@ -55,6 +59,7 @@ type Conf struct {
 	Pod        Pod
 	Attachment Attachment // without name, netns and interface
 
+	receive  string   // what the pod says by ReceiveAnnotation; empty: nothing
 	byPod    []string // fields of Attachment that the pod has set
 	macGiven bool     // by the network's configuration
 }
@@ -113,6 +118,7 @@ func Parse(stdin []byte, args string) (*Conf, error) {
 	if err := c.runtime(runtime, capabilities); err != nil {
 		return nil, err
 	}
+	c.resolveReceive()
 	return c, nil
 }
 

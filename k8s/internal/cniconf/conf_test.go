@@ -84,7 +84,7 @@ func TestEachFieldWrongInTurnIsNamed(t *testing.T) {
 
 // Every field of tsn-cni's own has a good value that is stored; every other key goes to ktsnd as it is written.
 func TestEveryFieldArrives(t *testing.T) {
-	const attachment = `"uplink":"eth1","ingress":"short","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
+	const attachment = `"uplink":"eth1","ingress":"short","receive":"expect","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
 		"late":"drop","overrun_limit":"300us","horizon":"2s","capture":"kernel","capture_priority":5,"allow_tai":false,
 		"allow_policy_bypass":true,"vlan":7,"pcp":6,"slots":64,"clients_max":3,"octets_max":70000,"memory_max":18446744073709551615,"ethernet":"any",
 		"overlay":{"vxlan":{"mode":"bridged","vni":42,"port":8472,"local":"192.0.2.1","device":"x","learn_from":"y",
@@ -190,6 +190,35 @@ func TestWhoIsAttached(t *testing.T) {
 		found, err := Parse([]byte(head+c.fields+"}"), c.args)
 		if err != nil || found.IsWanted() != c.wanted {
 			t.Errorf("%s, %s: %v, %v", c.fields, c.args, found, err)
+		}
+	}
+}
+
+func TestWhoMayExpectArrivals(t *testing.T) {
+	annotated := func(value string) string {
+		return `,"capabilities":{"` + AnnotationsCapability + `":true},"runtimeConfig":{"` + AnnotationsCapability +
+			`":{"ktsn.io/receive":"` + value + `"}}`
+	}
+	for _, c := range []struct{ fields, receive string }{
+		{"", ""},
+		{annotated("expect"), ""}, // the network grants nothing
+		{`,"receive":"kernel"` + annotated("expect"), `"kernel"`},
+		{`,"receive":"expect"`, `"expect"`},
+		{`,"receive":"expect"` + annotated("kernel"), `"kernel"`},
+		{`,"receive":"asked"`, `"kernel"`},
+		{`,"receive":"asked"` + annotated("kernel"), `"kernel"`},
+		{`,"receive":"asked"` + annotated("expect"), `"expect"`},
+		{`,"receive":"asked","args":{"cni":{"ktsn.io/receive":"expect"}}`, `"expect"`},
+		{`,"receive":"often"`, `"often"`}, // ktsnd refuses it
+	} {
+		found, err := Parse([]byte(head+c.fields+"}"), "")
+		if err != nil || string(found.Attachment["receive"]) != c.receive {
+			t.Errorf("%s: %v, %v", c.fields, found, err)
+		}
+	}
+	for _, wrong := range []string{annotated("always"), `,"args":{"cni":{"receive":"expect"}}`} {
+		if found, err := Parse([]byte(head+`,"receive":"asked"`+wrong+"}"), ""); err == nil {
+			t.Errorf("%s: %v", wrong, found)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (c *Conf) arguments(raw json.RawMessage) error {
 	if err != nil || args["cni"] == nil {
 		return err
 	}
-	return fields{"mac": c.mac, AskAnnotation: c.annotation}.object("args.cni", args["cni"], c.asked)
+	return fields{"mac": c.mac, AskAnnotation: c.annotation, ReceiveAnnotation: word(&c.receive, "expect", "kernel")}.object("args.cni", args["cni"], c.asked)
 }
 
 func (c *Conf) annotation(path string, raw json.RawMessage) error {
@@ -56,6 +56,17 @@ func (c *Conf) annotation(path string, raw json.RawMessage) error {
 		return err
 	}
 	return c.ask(path, value)
+}
+
+// resolveReceive settles `receive`: with "asked" the pods that ask have "expect"; with "expect" all have it that do not say "kernel". A pod
+// cannot widen what the network's configuration grants.
+func (c *Conf) resolveReceive() {
+	switch configured := string(c.Attachment["receive"]); {
+	case configured == `"asked"` && c.receive == "expect":
+		c.Attachment.Set("receive", "expect")
+	case configured == `"asked"`, configured == `"expect"` && c.receive == "kernel":
+		c.Attachment.Set("receive", "kernel")
+	}
 }
 
 // runtime reads what the runtime adds by capability. By the CNI conventions it goes before everything else.
@@ -80,7 +91,7 @@ func (c *Conf) runtime(raw json.RawMessage, capabilities map[string]bool) error 
 			if string(raw) == "null" {
 				return nil
 			}
-			return fields{AskAnnotation: c.annotation}.object(path, raw, pass)
+			return fields{AskAnnotation: c.annotation, ReceiveAnnotation: word(&c.receive, "expect", "kernel")}.object(path, raw, pass)
 		}
 	}
 	return known.object("runtimeConfig", raw, pass)

@@ -50,6 +50,8 @@ type Config struct {
 	ClientDir string
 	// ClientPolicy is KTSN_POLICY of containers; empty leaves it to the program.
 	ClientPolicy string
+	// ClientReceive is KTSN_RECEIVE of containers; empty leaves it to the program.
+	ClientReceive string
 	// CDIDir is where a CDI specification is written; empty: mounts are named to the kubelet, without CDI.
 	CDIDir string
 	Log    *slog.Logger
@@ -195,10 +197,13 @@ func (p *Plugin) containerAnswer(ids []string, folder string) *api.ContainerAllo
 
 // environment of containers. The kubelet lets a pod's own variables win over it.
 func (p *Plugin) environment() map[string]string {
-	if p.config.ClientPolicy == "" {
-		return nil
+	variables := map[string]string{}
+	for name, value := range map[string]string{"KTSN_POLICY": p.config.ClientPolicy, "KTSN_RECEIVE": p.config.ClientReceive} {
+		if value != "" {
+			variables[name] = value
+		}
 	}
-	return map[string]string{"KTSN_POLICY": p.config.ClientPolicy}
+	return variables
 }
 
 type mount struct{ host, container string }

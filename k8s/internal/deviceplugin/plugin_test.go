@@ -98,7 +98,7 @@ func TestTheKubeletMayComeLaterOrRefuse(t *testing.T) {
 func TestAllocateNamesWhatAContainerNeeds(t *testing.T) {
 	folder := folderFor(t)
 	k := startKubelet(t, folder)
-	plugin, lib := startPlugin(t, folder, func(c *Config) { c.ClientPolicy = "strict" })
+	plugin, lib := startPlugin(t, folder, func(c *Config) { c.ClientPolicy, c.ClientReceive = "strict", "expect" })
 	plugin.SetDevices(4, true)
 	k.wantDevices(t, 4, api.Healthy)
 	answer, err := k.plugin.Allocate(context.Background(), &api.AllocateRequest{
@@ -123,7 +123,8 @@ func TestAllocateNamesWhatAContainerNeeds(t *testing.T) {
 				t.Errorf("mount %v", mount)
 			}
 		}
-		if len(container.Mounts) != len(want) || container.Envs["KTSN_POLICY"] != "strict" || len(container.Envs) != 1 {
+		if len(container.Mounts) != len(want) || container.Envs["KTSN_POLICY"] != "strict" ||
+			container.Envs["KTSN_RECEIVE"] != "expect" || len(container.Envs) != 2 {
 			t.Errorf("%v", container)
 		}
 		// A plugin's LD_PRELOAD would lose to the pod's own and replace the image's.

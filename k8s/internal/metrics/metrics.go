@@ -109,6 +109,13 @@ var (
 	transmitError = desc("transmit_error_seconds", "From the transmit time to the hand-over to the port.", attachment)
 	ingressTaken  = desc("ingress_frames_taken_total", "Frames that took the ingress fast path into the pod.", attachment)
 	ingressLeft   = desc("ingress_frames_left_total", "Frames for the pod that were left to the kernel, by reason.", withReason)
+	expected      = desc("receive_expected_total", "Waits for an arrival that was predicted, as the programs report it.", attachment)
+	hit           = desc("receive_hit_total", "Expected arrivals that came while the thread was awake for them.", attachment)
+	early         = desc("receive_early_total", "Expected arrivals that came before the thread was awake for them.", attachment)
+	missed        = desc("receive_missed_total", "Expected arrivals that did not come in their window.", attachment)
+	receiveSpun   = desc("receive_spun_seconds_total", "Time that threads spun for expected arrivals.", attachment)
+	receivers     = desc("receive_processes", "Processes that may spin for expected arrivals now.", attachment)
+	receiveCPUs   = desc("receive_granted_cpus", "CPUs that these processes together may spin.", attachment)
 	portUp        = desc("port_up", "1: the link is up.", port)
 	portSpeed     = desc("port_link_speed_octets_per_second", "Link speed in octets; 0 = unknown.", port)
 	portFrames    = desc("port_frames_total", "Frames handed over, by traffic class.", portClass)
@@ -145,6 +152,11 @@ func (o *out) gauge(d *prometheus.Desc, value float64, labels ...string) {
 
 func (o *out) counter(d *prometheus.Desc, value uint64, labels ...string) {
 	o.metrics = append(o.metrics, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...))
+}
+
+// seconds is a counter of nanoseconds, in seconds.
+func (o *out) seconds(d *prometheus.Desc, nanos uint64, labels ...string) {
+	o.metrics = append(o.metrics, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(nanos)/1e9, labels...))
 }
 
 func (o *out) reasons(d *prometheus.Desc, counts map[string]uint64, name string) {
@@ -270,6 +282,16 @@ func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 		o.counter(ingressTaken, ingress.GetTaken(), name)
 		o.reasons(ingressLeft, ingress.GetLeft(), name)
 	}
+	if receive := one.GetReceive(); receive != nil {
+		counts := receive.GetCounts()
+		o.counter(expected, counts.GetExpected(), name)
+		o.counter(hit, counts.GetHit(), name)
+		o.counter(early, counts.GetEarly(), name)
+		o.counter(missed, counts.GetMissed(), name)
+		o.seconds(receiveSpun, counts.GetSpunNs(), name)
+		o.gauge(receivers, float64(receive.GetProcesses()), name)
+		o.gauge(receiveCPUs, float64(receive.GetGrantedPermille())/1e3, name)
+	}
 	if found, err := decode(one.GetTransmitError().GetHdrV2(), errorBounds); err == nil {
 		o.metrics = append(o.metrics, prometheus.MustNewConstHistogram(transmitError, found.count, found.sum, found.buckets, name))
 	}
@@ -294,7 +316,7 @@ func (o *out) ofPorts(statistics *nodeapi.StatisticsReply) {
 	for _, worker := range statistics.GetWorkers() {
 		device := worker.GetUplink()
 		o.counter(workerWakeUps, worker.GetWakeUps(), device)
-		o.metrics = append(o.metrics, prometheus.MustNewConstMetric(workerSpin, prometheus.CounterValue, float64(worker.GetSpinNs())/1e9, device))
+		o.seconds(workerSpin, worker.GetSpinNs(), device)
 		o.counter(workerRests, worker.GetCpuBudgetSpent(), device)
 		o.counter(workerSteps, worker.GetClockSteps(), device)
 		o.counter(workerBugs, worker.GetBugs(), device)

@@ -119,7 +119,11 @@ func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.Ca
 			Dropped: map[string]uint64{"missed": 1}, Bypassed: map[string]uint64{"no_txtime": 4},
 			TransmitError: &nodeapi.Histogram{HdrV2: encode(-700, 10)},
 			Ingress:       &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
-			Deferred:      6, DeferredFailed: 2, Deferral: &nodeapi.Deferral{ForNs: 61_000_000_000, LongestHandOverNs: 512_000},
+			Receive: &nodeapi.ReceiveStatistics{
+				Counts:    &nodeapi.ReceiveCounts{Expected: 100, Hit: 90, Early: 7, Missed: 3, SpunNs: 2_500_000_000},
+				Processes: 2, GrantedPermille: 150,
+			},
+			Deferred: 6, DeferredFailed: 2, Deferral: &nodeapi.Deferral{ForNs: 61_000_000_000, LongestHandOverNs: 512_000},
 		}},
 		Workers: []*nodeapi.WorkerStatistics{{Uplink: "eth0", WakeUps: 9, SpinNs: 1_500_000_000}},
 		Ports: []*nodeapi.PortStatistics{
@@ -168,6 +172,18 @@ ktsn_slots 8
 # HELP ktsn_up 1: ktsnd answers.
 # TYPE ktsn_up gauge
 ktsn_up 1
+# HELP ktsn_receive_granted_cpus CPUs that these processes together may spin.
+# TYPE ktsn_receive_granted_cpus gauge
+ktsn_receive_granted_cpus{attachment="c1/net1"} 0.15
+# HELP ktsn_receive_hit_total Expected arrivals that came while the thread was awake for them.
+# TYPE ktsn_receive_hit_total counter
+ktsn_receive_hit_total{attachment="c1/net1"} 90
+# HELP ktsn_receive_missed_total Expected arrivals that did not come in their window.
+# TYPE ktsn_receive_missed_total counter
+ktsn_receive_missed_total{attachment="c1/net1"} 3
+# HELP ktsn_receive_spun_seconds_total Time that threads spun for expected arrivals.
+# TYPE ktsn_receive_spun_seconds_total counter
+ktsn_receive_spun_seconds_total{attachment="c1/net1"} 2.5
 # HELP ktsn_worker_spin_seconds_total Time that the worker spent spinning.
 # TYPE ktsn_worker_spin_seconds_total counter
 ktsn_worker_spin_seconds_total{port="eth0"} 1.5
@@ -180,7 +196,9 @@ func TestWhatIsScraped(t *testing.T) {
 	collector := New(daemon{}, agent)
 	err := testutil.CollectAndCompare(collector, strings.NewReader(scraped), "ktsn_clock_tai_offset_seconds",
 		"ktsn_deferred_hand_over_seconds", "ktsn_deferred_seconds", "ktsn_frames_deferred_failed_total", "ktsn_frames_deferred_total",
-		"ktsn_frames_dropped_total", "ktsn_frames_waited_total", "ktsn_port_frames_total", "ktsn_port_refused_total", "ktsn_sends_ring_full_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
+		"ktsn_frames_dropped_total", "ktsn_frames_waited_total", "ktsn_port_frames_total", "ktsn_port_refused_total",
+		"ktsn_receive_granted_cpus", "ktsn_receive_hit_total", "ktsn_receive_missed_total", "ktsn_receive_spun_seconds_total",
+		"ktsn_sends_ring_full_total", "ktsn_slots", "ktsn_up", "ktsn_worker_spin_seconds_total")
 	if err != nil {
 		t.Error(err)
 	}
