@@ -29,21 +29,26 @@ impl Decaying {
     /// From here on all samples so far count a quarter less.
     pub fn age(&mut self) {
         for count in &mut self.buckets {
-            *count -= count.div_ceil(4);
+            *count = count.saturating_sub((*count >> 2).saturating_add(u32::from(*count & 3 != 0)));
         }
     }
 
     /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples.
     #[must_use]
     pub fn covered(&self, permille: u64) -> Option<i64> {
-        let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
-        let wanted = (total * permille).div_ceil(1000);
-        let mut seen = 0;
-        let covered = self.buckets.iter().position(|count| {
-            seen += u64::from(*count);
-            seen >= wanted
-        });
-        (total > 0).then(|| covered.unwrap_or(Self::BUCKETS - 1) as i64 + 1)
+        let add = |sum: u64, count: &u32| sum.saturating_add(u64::from(*count));
+        let total = self.buckets.iter().fold(0, add);
+        let wanted = total.saturating_mul(permille).saturating_add(999) / 1000;
+        let mut seen = 0u64;
+        let mut covered = Self::BUCKETS as i64;
+        for (bucket, count) in (1_i64..257).zip(&self.buckets) {
+            seen = seen.saturating_add(u64::from(*count));
+            if seen >= wanted {
+                covered = bucket;
+                break;
+            }
+        }
+        (total > 0).then_some(covered)
     }
 }
 

@@ -92,8 +92,10 @@ impl Recent {
     }
 
     fn count(&mut self, micros: i64) {
-        self.micros[self.turn] = u32::try_from(micros.max(0)).unwrap_or(u32::MAX);
-        self.turn = (self.turn + 1) % RECENT;
+        if let Some(place) = self.micros.get_mut(self.turn) {
+            *place = u32::try_from(micros.max(0)).unwrap_or(u32::MAX);
+        }
+        self.turn = self.turn.wrapping_add(1) % RECENT;
     }
 
     fn longest(&self) -> Nanos {
@@ -205,7 +207,7 @@ impl Margin {
 
     fn observe_short(&mut self, micros: i64, seen: u32) -> Option<Nanos> {
         self.short.count(micros);
-        self.since_update += 1;
+        self.since_update = self.since_update.wrapping_add(1);
         let is_first = (MEASURED_FROM..SAMPLES_A_ROUND).contains(&seen) && seen.is_power_of_two();
         let is_round = self.since_update >= SAMPLES_A_ROUND;
         if !is_first && !is_round {

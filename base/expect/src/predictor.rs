@@ -119,7 +119,11 @@ impl<I: Instant> Predictor<I> {
             }
         }
         match nearest {
-            Some((index, distance)) if self.tracks[index].follow(distance, how) => true,
+            Some((index, distance))
+                if self.tracks.get_mut(index).is_some_and(|track| track.follow(distance, how)) =>
+            {
+                true
+            }
             _ => self.tracks.iter().any(|track| track.is_repeated(at)),
         }
     }

@@ -42,7 +42,7 @@ impl Past {
     }
 
     fn events(&self) -> &[u64] {
-        &self.at[..usize::from(self.count).min(EVENTS)]
+        self.at.get(..usize::from(self.count)).unwrap_or(&self.at)
     }
 
     /// Adds an event. One that is not later than the newest is the first of a new past.
@@ -58,9 +58,12 @@ impl Past {
     /// Forgets these events, by their places.
     pub(super) fn remove(&mut self, members: u16) {
         let mut kept = 0;
-        for place in 0..self.events().len() {
-            if members & (1 << place) == 0 {
-                self.at[kept] = self.at[place];
+        let before = self.at;
+        for (place, at) in before.iter().enumerate().take(self.events().len()) {
+            if members & (1 << place) == 0
+                && let Some(to) = self.at.get_mut(kept)
+            {
+                *to = *at;
                 kept += 1;
             }
         }
@@ -94,7 +97,7 @@ impl Past {
         let is_known = known != 0 && first <= TOLERANCE;
         let tolerance = (period >> 3).min(TOLERANCE);
         let mut chain = Chain { members: 1 | 1 << second, links: 1 };
-        let (mut slot, mut step, mut place) = (events[second], period, second);
+        let (mut slot, mut step, mut place) = (*events.get(second)?, period, second);
         let mut worst = if is_known { first.max(SPREAD_MIN.as_nanos()) } else { SPREAD_MIN.as_nanos() };
         loop {
             let gaps = u32::try_from(place).unwrap_or(0);
@@ -108,7 +111,7 @@ impl Past {
                 place += 1;
             }
             let error = off(place).filter(|error| *error <= tolerance)?;
-            let residual = since(events[place], target);
+            let residual = since(*events.get(place)?, target);
             worst = worst.max(error);
             slot = target.saturating_add_signed(residual >> 1);
             step = step.saturating_add_signed(-(residual >> 2));
@@ -119,13 +122,21 @@ impl Past {
     /// The track of a chain, and the places of its members.
     pub(super) fn fit(&self, chain: &Chain, how: Seen) -> (Track, u16) {
         let events = self.events();
-        let members =
-            || (0..events.len()).filter(|place| chain.members & (1 << place) != 0).map(|place| events[place]);
+        let members = || {
+            (0..events.len())
+                .filter(|place| chain.members & (1 << place) != 0)
+                .filter_map(|place| events.get(place).copied())
+        };
         let newest = members().next().unwrap_or(0);
         let span = newest - members().next_back().unwrap_or(newest);
-        let period = (span << 8) / u64::from(chain.links);
+        let period = (span << 8).checked_div(u64::from(chain.links)).unwrap_or(0);
         let residual = |(slots, at): (u64, u64)| since(at, newest.saturating_sub((slots * period) >> 8));
-        let mean = (0..).zip(members()).map(residual).sum::<i64>().div_euclid(i64::from(chain.links) + 1);
+        let mean = (0..)
+            .zip(members())
+            .map(residual)
+            .fold(0, i64::saturating_add)
+            .checked_div_euclid(i64::from(chain.links) + 1)
+            .unwrap_or(0);
         let furthest =
             (0..).zip(members()).map(|member| (residual(member) - mean).unsigned_abs()).max().unwrap_or(0);
         // A few events have not shown the greatest deviation: half more.

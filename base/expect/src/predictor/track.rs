@@ -147,7 +147,11 @@ impl Track {
         }
         let (period, overdue) = (self.period(), at.saturating_sub(self.gate()).saturating_sub(self.next));
         if overdue > 0 {
-            self.skip(if overdue <= period { 1 } else { overdue.div_ceil(period) });
+            self.skip(if overdue <= period {
+                1
+            } else {
+                overdue.saturating_sub(1).checked_div(period).map_or(1, |slots| slots.saturating_add(1))
+            });
         } else if self.next.saturating_sub(at) > period << 1 {
             // Time went back, or the stream did.
             self.punish(MISS);
@@ -302,7 +306,7 @@ impl Track {
         let skipped = match after.checked_sub(self.next) {
             None => 0,
             Some(passed) if passed < self.period() => 1,
-            Some(passed) => passed / self.period() + 1,
+            Some(passed) => passed.checked_div(self.period()).map_or(1, |slots| slots.saturating_add(1)),
         };
         if u64::from(self.unseen).saturating_add(skipped) > UNSEEN_MAX {
             return None;
@@ -314,7 +318,7 @@ impl Track {
     /// The event of the slot at `at`, if that is one, did not come.
     pub(super) fn miss(&mut self, at: u64) {
         let Some(passed) = at.checked_sub(self.next).filter(|_| self.is_used()) else { return };
-        let count = if passed < self.period() { 0 } else { passed / self.period() };
+        let count = if passed < self.period() { 0 } else { passed.checked_div(self.period()).unwrap_or(0) };
         if count > UNSEEN_MAX || self.slot(count) != Some(at) {
             return;
         }
