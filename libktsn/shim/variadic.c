@@ -70,10 +70,15 @@ void *memset(void *to, int value, size_t octets);
 int memcmp(const void *left, const void *right, size_t octets);
 size_t strlen(const char *text);
 
+// Eight octets at any address.
+typedef unsigned long word __attribute__((aligned(1), may_alias));
+
 void *memcpy(void *restrict to, const void *restrict from, size_t octets)
 {
 	unsigned char *target = to;
 	const unsigned char *source = from;
+	for (; octets >= sizeof(word); octets -= sizeof(word), target += sizeof(word), source += sizeof(word))
+		*(word *)target = *(const word *)source;
 	while (octets--)
 		*target++ = *source++;
 	return to;
@@ -83,8 +88,11 @@ void *memmove(void *to, const void *from, size_t octets)
 {
 	unsigned char *target = to;
 	const unsigned char *source = from;
-	if (target <= source)
-		return memcpy(to, from, octets);
+	if (target <= source) {
+		while (octets--)
+			*target++ = *source++;
+		return to;
+	}
 	while (octets--)
 		target[octets] = source[octets];
 	return to;
@@ -93,6 +101,8 @@ void *memmove(void *to, const void *from, size_t octets)
 void *memset(void *to, int value, size_t octets)
 {
 	unsigned char *target = to;
+	for (; octets >= sizeof(word); octets -= sizeof(word), target += sizeof(word))
+		*(word *)target = (unsigned char)value * 0x0101010101010101ul;
 	while (octets--)
 		*target++ = (unsigned char)value;
 	return to;

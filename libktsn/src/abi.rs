@@ -6,6 +6,8 @@
 
 use core::ffi::{c_int, c_void};
 
+use ktsn_time::Span;
+
 /// The kernel's names as plain numbers of one type.
 macro_rules! numbers {
     ($kind:ty, $header:ident: $($name:ident)+) => {
@@ -15,7 +17,7 @@ macro_rules! numbers {
 
 numbers! { c_int, net:
     SOL_IP SOL_SOCKET SOL_UDP SOL_PACKET SOL_IPV6
-    SO_TYPE SO_DONTROUTE SO_BROADCAST SO_SNDBUF SO_NO_CHECK SO_PRIORITY SO_SNDTIMEO SO_BINDTODEVICE SO_MARK
+    SO_TYPE SO_DONTROUTE SO_BROADCAST SO_SNDBUF SO_NO_CHECK SO_PRIORITY SO_SNDTIMEO SO_RCVTIMEO SO_BINDTODEVICE SO_MARK
     SO_TIMESTAMPING SO_PROTOCOL SO_DOMAIN SO_COOKIE SO_TXTIME SO_BINDTOIFINDEX SCM_TS_OPT_ID
     IP_TOS IP_TTL IP_OPTIONS IP_PKTINFO IP_RECVERR IP_MULTICAST_IF IP_MULTICAST_TTL IP_UNICAST_IF
     IP_LOCAL_PORT_RANGE
@@ -23,18 +25,26 @@ numbers! { c_int, net:
     IPV6_PKTINFO IPV6_HOPLIMIT IPV6_HOPOPTS IPV6_RTHDRDSTOPTS IPV6_RTHDR IPV6_DSTOPTS IPV6_TCLASS
     IPV6_UNICAST_IF
     SOCK_DGRAM SOCK_RAW
-    MSG_CTRUNC MSG_PROBE MSG_TRUNC MSG_DONTWAIT MSG_CONFIRM MSG_ERRQUEUE MSG_NOSIGNAL MSG_MORE MSG_CMSG_CLOEXEC
+    MSG_CTRUNC MSG_PROBE MSG_TRUNC MSG_DONTWAIT MSG_CONFIRM MSG_ERRQUEUE MSG_NOSIGNAL MSG_MORE MSG_CMSG_CLOEXEC MSG_OOB
+    MSG_WAITALL
 }
 numbers! { u16, net: AF_INET AF_INET6 AF_PACKET }
 numbers! { c_int, if_packet:
     PACKET_TX_RING PACKET_LOSS PACKET_VNET_HDR PACKET_TX_TIMESTAMP PACKET_QDISC_BYPASS
 }
-numbers! { c_int, general: CLOCK_MONOTONIC CLOCK_TAI F_DUPFD F_DUPFD_CLOEXEC }
+numbers! { c_int, general: CLOCK_MONOTONIC CLOCK_TAI F_DUPFD F_DUPFD_CLOEXEC F_SETFL EPOLL_CTL_DEL }
 numbers! { c_int, errno:
     EPERM EINTR EBADF EAGAIN ENOMEM EFAULT EINVAL EMFILE EPIPE ERANGE ENOSYS ENOMSG EPROTO EOPNOTSUPP ENETDOWN
-    ECONNRESET ENOBUFS ENOTCONN ECANCELED
+    ECONNRESET ENOBUFS ENOTSOCK ENOTCONN ECANCELED
 }
 
+pub(crate) const MSG_WAITFORONE: c_int = 0x10000;
+pub(crate) const POLLIN: i16 = 0x1;
+pub(crate) const POLLRDNORM: i16 = 0x40;
+pub(crate) const POLLRDHUP: i16 = 0x2000;
+pub(crate) const EPOLLIN: u32 = 0x1;
+pub(crate) const EPOLLRDNORM: u32 = 0x40;
+pub(crate) const FIONBIO: u32 = 0x5421;
 pub(crate) const IPPROTO_UDP: c_int = 17;
 pub(crate) const UDP_CORK: c_int = 1;
 pub(crate) const UDP_NO_CHECK6_TX: c_int = 101;
@@ -53,7 +63,7 @@ pub(crate) const NAME_MAX: usize = 128;
 /// `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Segment {
+pub struct Segment {
     pub(crate) base: *const c_void,
     pub(crate) octets: usize,
 }
@@ -84,4 +94,70 @@ pub struct MultipleHeader {
 pub(crate) struct SockTxtime {
     pub(crate) clock: c_int,
     pub(crate) flags: u32,
+}
+
+/// `struct pollfd`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct PollFd {
+    pub(crate) fd: c_int,
+    pub(crate) events: i16,
+    pub(crate) revents: i16,
+}
+
+/// `struct epoll_event`: packed on x86-64 alone.
+#[derive(Clone, Copy)]
+#[cfg_attr(target_arch = "x86_64", repr(C, packed))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C))]
+pub struct EpollEvent {
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// `struct timespec`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TimeSpec {
+    pub(crate) seconds: i64,
+    pub(crate) nanos: i64,
+}
+
+/// `struct timeval`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TimeValue {
+    pub(crate) seconds: i64,
+    pub(crate) micros: i64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl TimeSpec {
+    /// A span in this form.
+    pub(crate) const fn of(span: Span) -> Self {
+        let nanos = span.as_nanos();
+        Self { seconds: (nanos / SECOND).cast_signed(), nanos: (nanos % SECOND).cast_signed() }
+    }
+
+    /// The span in this form; `None` where the kernel refuses it.
+    pub(crate) fn span(self) -> Option<Span> {
+        let seconds = u64::try_from(self.seconds).ok()?;
+        let nanos = u64::try_from(self.nanos).ok().filter(|nanos| *nanos < SECOND)?;
+        Some(Span::from_nanos(seconds.saturating_mul(SECOND).saturating_add(nanos)))
+    }
+}
+
+impl TimeValue {
+    /// The span in this form; `None` where it is no usual one.
+    pub(crate) fn span(self) -> Option<Span> {
+        const MICROS: i64 = 1_000_000;
+        let nanos = if self.micros < MICROS { self.micros.wrapping_mul(1_000) } else { -1 };
+        TimeSpec { seconds: self.seconds, nanos }.span()
+    }
+
+    /// A span in this form.
+    pub(crate) const fn of(span: Span) -> Self {
+        let nanos = span.as_nanos();
+        Self { seconds: (nanos / SECOND).cast_signed(), micros: (nanos % SECOND / 1_000).cast_signed() }
+    }
 }

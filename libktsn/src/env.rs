@@ -13,7 +13,7 @@ use core::sync::atomic::{
 };
 
 use crate::line::Line;
-use crate::{clock, kernel, originals, page, sys};
+use crate::{clock, kernel, originals, page, receive, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
 const SOCKET: &[u8] = b"/client/ktsn.sock";
@@ -124,10 +124,24 @@ pub(crate) extern "C" fn start() {
             },
             Relaxed,
         );
+        ask_receive(variable(b"KTSN_RECEIVE"));
     }
     write_path(run_dir);
     SEALED.store(true, Release);
     originals::set_errno(saved);
+}
+
+/// `KTSN_RECEIVE`: `expect`, or `kernel` (the default).
+fn ask_receive(value: Option<&[u8]>) {
+    match value {
+        None | Some(b"" | b"kernel") => {}
+        Some(b"expect") => receive::turn_on(),
+        Some(other) => warn_once(&[
+            b"ktsn: KTSN_RECEIVE is '",
+            other.get(..other.len().min(40)).unwrap_or(other),
+            b"': this program receives as without it. Set it to expect or kernel.",
+        ]),
+    }
 }
 
 /// `1`, or `1,phc=N`; anything else is no.

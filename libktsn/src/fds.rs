@@ -11,7 +11,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire},
 };
 
-use crate::{page, streams};
+use crate::{page, receive, streams};
 
 /// Descriptor numbers that the table knows.
 pub(crate) const FDS_COUNT: usize = 65_536;
@@ -92,6 +92,7 @@ pub(crate) fn was_asked(fd: c_int) -> bool {
 
 /// The descriptor is closed, or is something new.
 pub(crate) fn forget(fd: c_int) {
+    receive::forget(fd);
     if get(fd) != Entry::Unknown && slot(fd).is_some() && page::may_change() {
         replace(fd, UNKNOWN);
     }
@@ -99,6 +100,9 @@ pub(crate) fn forget(fd: c_int) {
 
 /// `new` is a duplicate of `old`, or a negative answer; returned as it came.
 pub(crate) fn copy(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && old != new {
+        receive::copy(old, new);
+    }
     if new >= 0
         && old != new
         && (get(old), get(new)) != (Entry::Unknown, Entry::Unknown)
@@ -122,6 +126,7 @@ pub(crate) fn forget_range(first: u32, last: u32) {
     if !page::may_change() {
         return;
     }
+    receive::forget_range(first, last);
     let last = (last as usize).min(FDS_COUNT.saturating_sub(1));
     let Some(range) = FDS.get(first as usize..=last) else { return };
     for word in range {

@@ -8,12 +8,15 @@
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::abi::{
-    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, IP_MULTICAST_IF, MSG_ERRQUEUE, MessageHeader, MultipleHeader,
-    SEGMENTS_MAX, SO_TXTIME, SOL_IP, SOL_SOCKET,
+    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FIONBIO, IP_MULTICAST_IF, MessageHeader,
+    MultipleHeader, SO_RCVTIMEO, SO_TXTIME, SOL_IP, SOL_SOCKET,
 };
 use crate::hwtstamp::Answer;
 use crate::verdict::{Send, Verdict};
-use crate::{descriptors, env, error_queue, fds, hwtstamp, limit, multiple, originals, page, send, txtime};
+use crate::{descriptors, env, fds, hwtstamp, limit, multiple, originals, page, receive, send, txtime};
+
+pub mod arrivals;
+pub mod waits;
 
 /// Fails with an errno.
 fn fail(errno: c_int) -> c_int {
@@ -30,6 +33,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: the program's arguments.
     let fd = unsafe { originals::socket(domain, kind, protocol) };
     fds::set_not_ours(fd);
+    receive::forget(fd);
     fd
 }
 
@@ -78,6 +82,9 @@ pub unsafe extern "C" fn setsockopt(
     let answer = unsafe { originals::setsockopt(fd, level, name, value, octets) };
     if (level, name) != (SOL_SOCKET, SO_TXTIME) {
         if answer == 0 {
+            if (level, name) == (SOL_SOCKET, SO_RCVTIMEO) {
+                receive::note_changed(fd);
+            }
             // SAFETY: the kernel has just read it, as far as any option is long that matters here.
             txtime::option_changed(fd, level, name, unsafe { option_value(level, name, value, octets) });
         }
@@ -211,108 +218,6 @@ pub unsafe extern "C" fn sendmmsg(
     }
 }
 
-/// What an error queue answered, as the C function returns it; `None` when the kernel answers.
-fn from_error_queue(answer: error_queue::Answer) -> Option<isize> {
-    match answer {
-        error_queue::Answer::Kernel => None,
-        error_queue::Answer::Octets(octets) => Some(octets.cast_signed()),
-        error_queue::Answer::Fail(errno) => Some(fail(errno) as isize),
-    }
-}
-
-/// `recvmsg(2)`: only the error queues of timed sockets are ours.
-///
-/// # Safety
-/// The arguments are those of a call of the C function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut MessageHeader, flags: c_int) -> isize {
-    if flags & MSG_ERRQUEUE != 0
-        // SAFETY: the program's arguments.
-        && let Some(answer) = from_error_queue(unsafe { error_queue::recvmsg(fd, message, flags) })
-    {
-        return answer;
-    }
-    // SAFETY: as above.
-    unsafe { originals::recvmsg(fd, message, flags) }
-}
-
-/// `recv(2)`: only the error queues of timed sockets are ours.
-///
-/// # Safety
-/// The arguments are those of a call of the C function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, octets: usize, flags: c_int) -> isize {
-    if flags & MSG_ERRQUEUE != 0 {
-        let nowhere = core::ptr::null_mut();
-        // SAFETY: the program's arguments; without a name, `recvfrom` is `recv`.
-        let answer = unsafe { error_queue::recvfrom(fd, buffer, octets, flags, nowhere, nowhere.cast()) };
-        if let Some(answer) = from_error_queue(answer) {
-            return answer;
-        }
-    }
-    // SAFETY: as above.
-    unsafe { originals::recv(fd, buffer, octets, flags) }
-}
-
-/// `recvfrom(2)`: only the error queues of timed sockets are ours.
-///
-/// # Safety
-/// The arguments are those of a call of the C function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvfrom(
-    fd: c_int,
-    buffer: *mut c_void,
-    octets: usize,
-    flags: c_int,
-    name: *mut c_void,
-    name_octets: *mut u32,
-) -> isize {
-    if flags & MSG_ERRQUEUE != 0 {
-        // SAFETY: the program's arguments.
-        let answer = unsafe { error_queue::recvfrom(fd, buffer, octets, flags, name, name_octets) };
-        if let Some(answer) = from_error_queue(answer) {
-            return answer;
-        }
-    }
-    // SAFETY: as above.
-    unsafe { originals::recvfrom(fd, buffer, octets, flags, name, name_octets) }
-}
-
-/// `recvmmsg(2)`: an error queue is read message by message, as the kernel does it; a read never waits there.
-///
-/// # Safety
-/// The arguments are those of a call of the C function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    messages: *mut MultipleHeader,
-    count: u32,
-    flags: c_int,
-    timeout: *mut c_void,
-) -> c_int {
-    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || send::stream_of(fd).is_none() {
-        // SAFETY: the program's arguments.
-        return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
-    }
-    let before = originals::errno();
-    let count = count.min(SEGMENTS_MAX as u32);
-    for index in 0..count {
-        let message = messages.wrapping_add(index as usize);
-        // SAFETY: within the program's array of `count` headers.
-        let octets = unsafe { recvmsg(fd, &raw mut (*message).header, flags) };
-        if octets < 0 {
-            if index == 0 {
-                return -1;
-            }
-            originals::set_errno(before);
-            return index.cast_signed();
-        }
-        // SAFETY: as above; recvmmsg reports lengths there.
-        unsafe { (&raw mut (*message).octets).write_unaligned(octets as u32) };
-    }
-    count.cast_signed()
-}
-
 /// `close(2)`.
 ///
 /// # Safety
@@ -400,6 +305,9 @@ pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 
 /// After fcntl: a duplicate is another descriptor of the same stream.
 fn duplicated(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    if command == F_SETFL {
+        receive::note_changed(fd);
+    }
     if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) { fds::copy(fd, answer) } else { answer }
 }
 
@@ -433,6 +341,9 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
     // SAFETY: the program's arguments.
     let answer = unsafe { originals::ioctl(fd, request, argument) };
     let kernels = if answer < 0 { originals::errno() } else { 0 };
+    if request as u32 == FIONBIO {
+        receive::note_changed(fd);
+    }
     // SAFETY: the program's argument, of that request.
     let ours = unsafe { hwtstamp::answer(fd, request as u32, argument, kernels) };
     match ours {
@@ -456,6 +367,7 @@ pub unsafe extern "C" fn fork() -> c_int {
     let answer = unsafe { originals::fork() };
     if answer == 0 {
         limit::in_child();
+        receive::in_child();
     }
     answer
 }

@@ -2,7 +2,8 @@
 //! libktsn.so: the send core, preloaded into programs that use `SO_TXTIME`.
 //!
 //! In: the program's socket calls. Out: timed UDP datagrams and frames of packet sockets in the daemon's shared memory; everything else goes to
-//! the kernel as it came. Without a daemon a program behaves as without this library.
+//! the kernel as it came. Where the program asks for it, blocking receive calls are awake when an arrival is expected ([`receive`]). Without a
+//! daemon a program behaves as without this library.
 //!
 //! It must never, in a hook: allocate, lock, log, panic, change `errno` on success, or wait, except for a daemon
 //! that lives (and then as a full socket buffer would).
@@ -64,6 +65,7 @@ mod options;
 mod originals;
 mod packet;
 mod page;
+mod receive;
 mod region;
 mod reply;
 mod reports;

@@ -9,8 +9,14 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{ENOSYS, MessageHeader, MultipleHeader};
+use crate::abi::{ENOSYS, MessageHeader, MultipleHeader, Segment};
 use crate::sys::{self, number};
+
+mod waits;
+
+pub(crate) use waits::{
+    epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait, overflow, poll, ppoll, pselect, select,
+};
 
 // SAFETY: declarations only: the C library's own prototype, and those of our shim (shim/variadic.c).
 unsafe extern "C" {
@@ -65,6 +71,7 @@ macro_rules! originals {
 
         /// Looks all originals up.
         pub(crate) fn find_all() {
+            waits::find_all();
             $(slots::$function.store(match next($symbol) { 0 => MISSING, at => at }, Relaxed);)+
         }
 
@@ -126,6 +133,10 @@ originals! {
     /// `recvmmsg(2)`.
     recvmmsg(fd: c_int, messages: *mut MultipleHeader, count: u32, flags: c_int, timeout: *mut c_void) -> c_int
         = c"recvmmsg", number::RECVMMSG;
+    /// `read(2)`.
+    read(fd: c_int, buffer: *mut c_void, octets: usize) -> isize = c"read", number::READ;
+    /// `readv(2)`.
+    readv(fd: c_int, segments: *const Segment, count: c_int) -> isize = c"readv", number::READV;
     /// `fork(2)`.
     fork() -> c_int = c"fork", number::FORK;
     /// `close(2)`.

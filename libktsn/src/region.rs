@@ -320,6 +320,11 @@ impl Region {
         find(&is_its).or_else(|| find(&|word| word == 0)).or_else(|| find(&|word| word & GIVEN_UP != 0))
     }
 
+    /// Whether its daemon is gone: the other end of the doorbell is closed.
+    pub(crate) fn is_left(&self) -> bool {
+        self.doorbell.is_hung_up()
+    }
+
     /// Ends a connection that came to nothing. Only under the lock.
     pub(crate) fn abandon(&self) {
         self.control.close();

@@ -263,10 +263,32 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     flags >= 0 && flags & O_NONBLOCK != 0
 }
 
+/// `readv` that does not wait: octets or `-errno`; EOPNOTSUPP where the kernel's sockets do not know it.
+///
+/// # Safety
+/// The arguments are those of a `readv` of the program.
+pub(crate) unsafe fn readv_at_once(fd: c_int, segments: *const Segment, count: c_int) -> isize {
+    const RWF_NOWAIT: usize = 8;
+    /// Not at an offset.
+    const NOWHERE: usize = usize::MAX;
+    // SAFETY: the caller's promise.
+    unsafe { call(number::PREADV2, [word(fd), segments as usize, word(count), NOWHERE, NOWHERE, RWF_NOWAIT]) }
+}
+
 /// SO_SNDTIMEO in nanoseconds; 0 = wait without end.
 pub(crate) fn send_timeout(fd: c_int) -> u64 {
+    timeout_option(fd, abi::SO_SNDTIMEO)
+}
+
+/// SO_RCVTIMEO in nanoseconds; 0 = wait without end.
+pub(crate) fn receive_timeout(fd: c_int) -> u64 {
+    timeout_option(fd, abi::SO_RCVTIMEO)
+}
+
+/// An option of `struct timeval` in nanoseconds; 0 where it cannot be read.
+fn timeout_option(fd: c_int, name: c_int) -> u64 {
     let mut time = [0u8; 16];
-    if option_octets(fd, abi::SOL_SOCKET, abi::SO_SNDTIMEO, &mut time) != Ok(16) {
+    if option_octets(fd, abi::SOL_SOCKET, name, &mut time) != Ok(16) {
         return 0;
     }
     // The low half first, on the little-endian architectures that are supported.
@@ -452,4 +474,25 @@ fn owned(result: isize) -> Result<OwnedFd, c_int> {
     let fd = checked(result)? as c_int & c_int::MAX;
     // SAFETY: the kernel has just opened this descriptor for us and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Changes the calling thread's signal mask; the mask as it was.
+pub(crate) fn change_mask(how: usize, mask: u64) -> u64 {
+    let mut before = 0u64;
+    let arguments = [how, (&raw const mask) as usize, (&raw mut before) as usize, size_of::<u64>()];
+    // SAFETY: the kernel reads one word of eight octets and writes one, both ours.
+    unsafe { call(number::RT_SIGPROCMASK, arguments) };
+    before
+}
+
+/// The flags of a signal's handler; `None` where it has none.
+pub(crate) fn handler_flags(signal: u32) -> Option<u64> {
+    const SIG_IGN: u64 = 1;
+    // The kernel's struct sigaction: handler, flags, restorer, mask.
+    let mut action = [0u64; 4];
+    let arguments = [signal as usize, 0, action.as_mut_ptr() as usize, size_of::<u64>()];
+    // SAFETY: nothing is changed; the kernel writes one struct sigaction, which is as long as `action`.
+    let result = unsafe { call(number::RT_SIGACTION, arguments) };
+    let [handler, flags, _, _] = action;
+    (result == 0 && handler > SIG_IGN).then_some(flags)
 }

@@ -29,6 +29,11 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
     exported.sort();
     assert_eq!(asked, ["__errno_location", "dlsym"]);
     let hooks = [
+        "__poll_chk",
+        "__ppoll_chk",
+        "__read_chk",
+        "__recv_chk",
+        "__recvfrom_chk",
         "bind",
         "close",
         "close_range",
@@ -37,15 +42,25 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
         "dup",
         "dup2",
         "dup3",
+        "epoll_ctl",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
         "fcntl",
         "fcntl64",
         "fork",
         "getsockopt",
         "ioctl",
+        "poll",
+        "ppoll",
+        "pselect",
+        "read",
+        "readv",
         "recv",
         "recvfrom",
         "recvmmsg",
         "recvmsg",
+        "select",
         "sendmmsg",
         "sendmsg",
         "setsockopt",
@@ -58,8 +73,9 @@ fn it_needs_no_library_and_asks_for_two_symbols() {
 #[test]
 fn it_is_small_and_cannot_panic() {
     let octets = std::fs::metadata(hook::library()).expect("library").len();
-    // The way of the usual datagram is one function, inlined from the call to its slot: that is a tenth of it.
-    assert!(octets < 144 * 1024, "{octets} octets");
+    // The way of the usual datagram is one function, inlined from the call to its slot: that is a tenth of it. A third is what
+    // waits for arrivals, with its predictor.
+    assert!(octets < 272 * 1024, "{octets} octets");
     let symbols = tool("nm", &["-C"]);
     let panics: Vec<&str> =
         symbols.lines().filter(|line| line.contains("panic") || line.contains("fail")).collect();

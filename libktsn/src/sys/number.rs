@@ -11,7 +11,10 @@ calls! {
     BIND = __NR_bind CAPGET = __NR_capget CLOCK_GETTIME = __NR_clock_gettime CLOSE = __NR_close
     CLOSE_RANGE = __NR_close_range CONNECT = __NR_connect DUP = __NR_dup DUP3 = __NR_dup3 FCNTL = __NR_fcntl
     GETPEERNAME = __NR_getpeername GETSOCKNAME = __NR_getsockname GETSOCKOPT = __NR_getsockopt IOCTL = __NR_ioctl
-    MADVISE = __NR_madvise RECVFROM = __NR_recvfrom RECVMMSG = __NR_recvmmsg RECVMSG = __NR_recvmsg
+    EPOLL_CTL = __NR_epoll_ctl EPOLL_PWAIT = __NR_epoll_pwait EPOLL_PWAIT2 = __NR_epoll_pwait2
+    MADVISE = __NR_madvise PPOLL = __NR_ppoll PREADV2 = __NR_preadv2 PSELECT6 = __NR_pselect6 READ = __NR_read READV = __NR_readv
+    RECVFROM = __NR_recvfrom RECVMMSG = __NR_recvmmsg RECVMSG = __NR_recvmsg
+    RT_SIGACTION = __NR_rt_sigaction
     RT_SIGPROCMASK = __NR_rt_sigprocmask SENDMMSG = __NR_sendmmsg SENDMSG = __NR_sendmsg
     SETSOCKOPT = __NR_setsockopt SOCKET = __NR_socket UNAME = __NR_uname
 }

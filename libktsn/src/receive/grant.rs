@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long this process may spin, and where its listeners are counted: the receive area of a region.
+//!
+//! In: the daemon's grant. Out: the spin time that is left, counts. Without a region, or without a grant, no time is left.
+//! A region is held for the moment of a read or a count only: a cancelled thread would never let it go.
+
+use core::ffi::c_int;
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use ktsn_expect::SpinBudget;
+use ktsn_ring::RegionState;
+use ktsn_ring::control::Expect;
+use ktsn_ring::receive::{Listener as Counted, Receive, ReceiveCount};
+use ktsn_time::{Monotonic, Nanos, Span};
+
+use super::listeners::Listener;
+use crate::page::{self, PLACES_COUNT, Page};
+use crate::region::RegionUse;
+use crate::{attach, env, sys};
+
+static BUDGET: SpinBudget = SpinBudget::new(0);
+
+/// No spin before that instant (CLOCK_MONOTONIC, ns): the process does not get the CPU that it spins on.
+static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// When the first of the last losses of the CPU was, and how many they are.
+static LOSSES_SINCE: AtomicU64 = AtomicU64::new(0);
+static LOSSES: AtomicU32 = AtomicU32::new(0);
+/// The next look whether a daemon that grants nothing still lives (CLOCK_MONOTONIC, ns).
+static LOOK_AT: AtomicU64 = AtomicU64::new(0);
+
+/// The epoch of the region at each place whose daemon was asked for a grant.
+static ASKED: [AtomicU32; PLACES_COUNT] = [const { AtomicU32::new(0) }; PLACES_COUNT];
+
+/// A spinning thread that does not run for so long has lost the CPU.
+pub(crate) const LOSS: Nanos = Nanos::from_millis(2);
+/// So many losses within [`LOSSES_WITHIN`] stop the spinning for [`PAUSE`].
+const LOSSES_MAX: u32 = 4;
+const LOSSES_WITHIN: Nanos = Nanos::from_seconds(1);
+const PAUSE: Nanos = Nanos::from_seconds(10);
+/// Between two looks at a daemon that grants nothing.
+const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
+
+/// Where a listener is counted: the region's epoch in the upper half, the entry's number plus 1 below; 0 = nowhere yet.
+pub(crate) struct Place(AtomicU64);
+
+impl Place {
+    /// Nowhere.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// In a fork's child: the place is the parent's.
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// What one wait comes to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Expected arrivals that came while the thread spun.
+    pub(crate) hit: u64,
+    /// Expected arrivals that came before it.
+    pub(crate) early: u64,
+    /// Expected arrivals that did not come in their window.
+    pub(crate) missed: u64,
+    /// How long the thread spun.
+    pub(crate) spun: Span,
+}
+
+fn areas(page: &'static Page) -> impl Iterator<Item = (RegionUse, Receive)> {
+    RegionUse::all(page).filter_map(|held| {
+        let area = held.producer().receive()?;
+        Some((held, area))
+    })
+}
+
+/// How long the process may spin at `now`; makes a step towards a region where there is none. `socket` is one that the daemon may know.
+pub(crate) fn left(page: &'static Page, socket: c_int, now: Monotonic) -> Span {
+    if now.as_nanos() < PAUSED_UNTIL.load(Relaxed) {
+        return Span::ZERO;
+    }
+    let share = areas(page).map(|(_, area)| area.grant(now)).max().unwrap_or(0);
+    if share == 0 {
+        seek(page, socket, now);
+        return Span::ZERO;
+    }
+    BUDGET.set(share);
+    BUDGET.left(now)
+}
+
+/// How long the process may spin at `now`, by the last grant.
+pub(crate) fn left_of_last(now: Monotonic) -> Span {
+    if now.as_nanos() < PAUSED_UNTIL.load(Relaxed) { Span::ZERO } else { BUDGET.left(now) }
+}
+
+/// Asks the daemon of a region for a grant, once.
+fn ask(held: &RegionUse) {
+    let Some(asked) = ASKED.get(held.place()) else { return };
+    if asked.load(Relaxed) == held.epoch() || held.producer().receive().is_none() {
+        return;
+    }
+    if let Some(control) = held.region().control.get()
+        && sys::send(control, &Expect.encode(), None).is_ok()
+    {
+        asked.store(held.epoch(), Relaxed);
+    }
+}
+
+/// Where no region grants: asks for a grant, gives up regions of daemons that are gone, and makes one step towards another region. Never
+/// blocks.
+#[cold]
+#[inline(never)]
+fn seek(page: &'static Page, socket: c_int, now: Monotonic) {
+    for held in RegionUse::all(page) {
+        ask(&held);
+    }
+    if RegionUse::current(page).is_some() {
+        if now.as_nanos() < LOOK_AT.swap(now.saturating_add(LOOK_AGAIN).as_nanos(), Relaxed) {
+            return;
+        }
+        for held in RegionUse::all(page) {
+            if held.producer().state() != RegionState::Attached || held.region().is_left() {
+                held.give_up(page);
+            }
+        }
+    }
+    if RegionUse::current(page).is_none() {
+        attach::advance(page, socket);
+    }
+}
+
+/// A thread has spun for so long.
+pub(crate) fn spend(spun: Span) {
+    BUDGET.spend(spun.to_nanos());
+}
+
+/// Counts what a wait for a listener came to.
+pub(crate) fn count(listener: Listener, counts: &Counts) {
+    spend(counts.spun);
+    let Some((held, area)) = page::get().and_then(|page| areas(page).next()) else { return };
+    let Some(counted) = place(listener, &held, area) else { return };
+    let expected = counts.hit.wrapping_add(counts.early).wrapping_add(counts.missed);
+    let numbers = [
+        (ReceiveCount::Expected, expected),
+        (ReceiveCount::Hit, counts.hit),
+        (ReceiveCount::Early, counts.early),
+        (ReceiveCount::Missed, counts.missed),
+        (ReceiveCount::Spun, counts.spun.as_nanos()),
+    ];
+    for (which, number) in numbers {
+        if number != 0 {
+            area.add(counted, which, number);
+        }
+    }
+}
+
+/// The entry of a listener in a region; claimed when it has none there.
+fn place(listener: Listener, held: &RegionUse, area: Receive) -> Option<Counted> {
+    let word = &listener.counted().0;
+    let seen = word.load(Acquire);
+    if (seen >> 32) as u32 == held.epoch() {
+        return (seen as u8).checked_sub(1).and_then(Counted::from_index);
+    }
+    let counted = area.claim(listener.name()?, listener.cookie())?;
+    let new = u64::from(held.epoch()) << 32 | u64::from(counted.index()).wrapping_add(1);
+    if word.compare_exchange(seen, new, AcqRel, Relaxed).is_err() {
+        area.free(counted); // another thread was quicker
+        return None;
+    }
+    Some(counted)
+}
+
+/// A listener ends: its entry is free.
+pub(crate) fn end(place: &Place) {
+    let word = place.0.swap(0, AcqRel);
+    if word == 0 {
+        return;
+    }
+    let Some(page) = page::get() else { return };
+    for (held, area) in areas(page) {
+        if (word >> 32) as u32 == held.epoch()
+            && let Some(counted) = (word as u8).checked_sub(1).and_then(Counted::from_index)
+        {
+            area.free(counted);
+        }
+    }
+}
+
+/// The thread was off the CPU in the middle of a spin. After several such losses this process pauses: a container's CPU quota is used up, or
+/// other threads want the CPU, and the spin only makes it worse.
+pub(crate) fn note_loss(now: Monotonic) {
+    if now.since(Monotonic::from_nanos(LOSSES_SINCE.load(Relaxed))) > LOSSES_WITHIN {
+        LOSSES_SINCE.store(now.as_nanos(), Relaxed);
+        LOSSES.store(0, Relaxed);
+    }
+    if LOSSES.fetch_add(1, Relaxed).wrapping_add(1) >= LOSSES_MAX {
+        PAUSED_UNTIL.store(now.saturating_add(PAUSE).as_nanos(), Relaxed);
+        env::warn_once(&[
+            b"ktsn: this program loses the CPU while it expects arrivals (a CPU quota, or a busy CPU): it pauses for 10 s at a time and ",
+            b"receives as without KTSN_RECEIVE=expect. Give it more CPU; KTSN_LOG=off hides this line.",
+        ]);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Signals while a thread expects: blocked outside the kernel's waits, so that none is handled unseen.
+//!
+//! In: the thread's mask, the process's handlers. Out: the program's mask for the waits, and whether a call that a handler has
+//! interrupted goes on.
+//!
+//! A handler runs only inside a wait that passes the program's own mask (`ppoll`), and the wait says EINTR. For poll, select and epoll that
+//! is the answer. For a receive call without SO_RCVTIMEO the kernel asks the handler's SA_RESTART. Which of several handlers ran cannot be
+//! seen, so such a call expects only where all handlers of the process agree ([`Handlers`]).
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ktsn_time::{Monotonic, Nanos};
+
+use crate::sys;
+
+/// `sigset_t` of both C libraries; the kernel reads the first word.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Mask([u64; 16]);
+
+impl Mask {
+    /// A mask of the kernel's one word.
+    pub(crate) const fn new(word: u64) -> Self {
+        let mut words = [0; 16];
+        words[0] = word;
+        Self(words)
+    }
+
+    /// The kernel's word.
+    pub(crate) const fn word(&self) -> u64 {
+        self.0[0]
+    }
+}
+
+const fn bit(signal: u32) -> u64 {
+    1 << signal.wrapping_sub(1)
+}
+
+/// Signals that the kernel raises for what a thread itself does: a blocked one ends the process.
+const OWN: u64 = bit(4) | bit(5) | bit(6) | bit(7) | bit(8) | bit(11) | bit(31);
+/// The C libraries' own: cancellation, set-user-id in all threads.
+const LIBRARYS: u64 = bit(32) | bit(33) | bit(34);
+const BLOCKED: u64 = !(OWN | LIBRARYS);
+
+const SIG_BLOCK: usize = 0;
+const SIG_SETMASK: usize = 2;
+const SA_RESTART: u64 = 0x1000_0000;
+
+/// Blocks signals in the calling thread; its mask as it was.
+pub(crate) fn block() -> Mask {
+    Mask::new(sys::change_mask(SIG_BLOCK, BLOCKED))
+}
+
+/// The calling thread's mask.
+pub(crate) fn current() -> Mask {
+    Mask::new(sys::change_mask(SIG_BLOCK, 0))
+}
+
+/// Gives the thread its mask back. What came meanwhile is handled here.
+pub(crate) fn restore(mask: &Mask) {
+    sys::change_mask(SIG_SETMASK, mask.word());
+}
+
+/// Which signals have handlers, and of which kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Handlers {
+    /// With SA_RESTART.
+    pub(crate) restart: u64,
+    /// Without.
+    pub(crate) interrupt: u64,
+}
+
+/// What the last look found.
+static RESTART: AtomicU64 = AtomicU64::new(0);
+static INTERRUPT: AtomicU64 = AtomicU64::new(0);
+/// When that was (CLOCK_MONOTONIC, ns).
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+/// A look is good for so long. A handler that is installed later is found by the look after an interruption.
+const FRESH: Nanos = Nanos::from_millis(10);
+
+impl Handlers {
+    /// The handlers of the process now.
+    pub(crate) fn look() -> Self {
+        let mut found = Self::default();
+        for signal in 1..65 {
+            if (OWN | LIBRARYS) & bit(signal) != 0 {
+                continue;
+            }
+            match sys::handler_flags(signal) {
+                Some(flags) if flags & SA_RESTART != 0 => found.restart |= bit(signal),
+                Some(_) => found.interrupt |= bit(signal),
+                None => {}
+            }
+        }
+        found
+    }
+
+    /// The handlers as they were seen not long before `now`.
+    pub(crate) fn lately(now: Monotonic) -> Self {
+        let looked_at = Monotonic::from_nanos(LOOKED_AT.load(Relaxed));
+        if now.since(looked_at) < FRESH {
+            return Self { restart: RESTART.load(Relaxed), interrupt: INTERRUPT.load(Relaxed) };
+        }
+        let found = Self::look();
+        RESTART.store(found.restart, Relaxed);
+        INTERRUPT.store(found.interrupt, Relaxed);
+        LOOKED_AT.store(now.as_nanos(), Relaxed);
+        found
+    }
+
+    /// Whether some of the handlers that `mask` lets run restart a call and others end it.
+    pub(crate) const fn disagree(self, mask: &Mask) -> bool {
+        self.restart & !mask.word() != 0 && self.interrupt & !mask.word() != 0
+    }
+
+    /// Whether a call goes on that one of these handlers has interrupted, where `before` were there when it began. In doubt it ends: a
+    /// handler may be gone by now (SA_RESETHAND), or be new.
+    pub(crate) const fn restart_after(self, before: Self, mask: &Mask) -> bool {
+        let unblocked = !mask.word();
+        (self.restart | before.restart) & unblocked != 0
+            && (self.interrupt | before.interrupt) & unblocked == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_goes_on_only_where_all_handlers_restart() {
+        let mask = Mask::new(bit(3));
+        let with = |restart, interrupt| Handlers { restart, interrupt };
+        let none = Handlers::default();
+        assert!(with(bit(1), 0).restart_after(none, &mask));
+        assert!(!with(bit(1), bit(2)).restart_after(none, &mask));
+        assert!(with(bit(1), bit(3)).restart_after(none, &mask), "a blocked one does not count");
+        assert!(!none.restart_after(none, &mask), "the handler is gone");
+        assert!(none.restart_after(with(bit(1), 0), &mask));
+        assert!(!with(bit(1), 0).restart_after(with(0, bit(1)), &mask));
+        assert!(with(bit(1), bit(2)).disagree(&mask) && !with(bit(1), bit(3)).disagree(&mask));
+    }
+
+    #[test]
+    fn what_a_thread_does_itself_is_never_blocked() {
+        for signal in [4, 5, 7, 8, 11, 31, 32, 33, 34] {
+            assert_eq!(BLOCKED & bit(signal), 0, "{signal}");
+        }
+        for signal in [1, 2, 10, 12, 14, 15, 17, 35, 64] {
+            assert_ne!(BLOCKED & bit(signal), 0, "{signal}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Waits for arrivals that are expected: sleeps in the kernel's wait until shortly before, then looks again and again.
+//!
+//! In: a call that found nothing, its listeners, its deadline. Out: what the call returns, or `None` where nothing is expected, and nothing
+//! was done. Signals are blocked from before the first sleep to the end, except in the kernel's waits ([`super::signals`]). So the call is
+//! never handed to a wait without the program's mask: after a miss it goes on sleeping here.
+
+use core::ffi::c_int;
+
+use ktsn_expect::{Expected, Margin, Seen};
+use ktsn_time::{Monotonic, Span};
+
+use super::cleanup::{Held, with_cleanup};
+use super::decide::{Margins, SPIN_MIN, Step, decide};
+use super::grant::{self, Counts};
+use super::guarded::Guarded;
+use super::listeners::{Listener, Set};
+use super::signals::{self, Handlers, Mask};
+use crate::abi::{EBADF, EINTR};
+use crate::page::Page;
+use crate::{clock, originals};
+
+/// How late sleeps of this process end.
+static MARGIN: Guarded<Margin> = Guarded::new(Margin::new());
+
+/// Looks of a spin between two questions for signals: every 5 to 10 µs.
+const LOOKS: u32 = 16;
+/// Waits in a row that said "ready" where nothing was there. The kernel's own wait takes over then.
+const SPURIOUS_MAX: u32 = 16;
+
+/// What the kernel's wait said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Something is there.
+    Ready,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+    /// The call has to be made as the program made it: it does not wait any more, or the wait failed.
+    Final,
+}
+
+/// A call of the program that may wait.
+pub(crate) trait Call {
+    /// Makes the call without waiting, its errno included; `None` when there is nothing, and then errno is of no meaning.
+    fn attempt(&mut self, mask: &Mask) -> Option<isize>;
+    /// Sleeps in the kernel until the call would find something, `timeout` at most.
+    fn wait(&mut self, timeout: Option<Span>, mask: &Mask) -> Waited;
+    /// Makes the call as the program made it.
+    fn make(&mut self) -> isize;
+    /// Which listeners had arrivals, by the answer of a call that found something.
+    fn arrived(&self, answer: isize) -> Set;
+    /// What the call returns when its time is over, errno included.
+    fn time_out(&mut self) -> isize;
+    /// Whether SA_RESTART of a handler lets the call go on.
+    fn restarts(&self) -> bool {
+        false
+    }
+    /// Whether the call's descriptor still is what it was when the call began.
+    fn is_usable(&self) -> bool {
+        true
+    }
+}
+
+/// When a call ends, and which signals it lets in.
+pub(crate) struct Bounds<'a> {
+    /// The process's page.
+    pub(crate) page: &'static Page,
+    /// The instant at which the call's time is over.
+    pub(crate) deadline: Option<Monotonic>,
+    /// The call's own signal mask.
+    pub(crate) mask: Option<&'a Mask>,
+    /// The program's errno before the call.
+    pub(crate) errno: c_int,
+}
+
+/// In a fork's child: the thread that had the margin is not there.
+pub(crate) fn in_child() {
+    MARGIN.free();
+}
+
+/// Now, by CLOCK_MONOTONIC.
+pub(crate) fn now() -> Monotonic {
+    Monotonic::from_nanos(clock::monotonic())
+}
+
+/// An expected arrival and its listener.
+type Next = (Listener, Expected<Monotonic>);
+
+/// Waits for the next arrival at one of `set`; `None` when none is expected, and then nothing was done.
+#[inline(never)]
+pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Option<isize> {
+    let begin = now();
+    let socket = set.iter().find_map(Listener::descriptor)?;
+    if grant::left(bounds.page, socket, begin) < SPIN_MIN {
+        return None;
+    }
+    let handlers = if call.restarts() { Handlers::lately(begin) } else { Handlers::default() };
+    let mut held = Held::new();
+    for listener in set.iter() {
+        if listener.expected(begin).is_some()
+            && let Some(lease) = listener.own(begin)
+        {
+            held.owned.add(listener);
+            held.lease = lease;
+        }
+    }
+    let first = next(held.owned, begin);
+    let is_undecided = call.restarts() && handlers.disagree(&signals::current());
+    if first.is_none() || is_undecided {
+        held.give_back();
+        return None;
+    }
+    let mask = signals::block();
+    held.mask = Some(mask);
+    let margins = MARGIN.with(|margin| Margins::of_learnt(margin)).unwrap_or(Margins::AT_START);
+    Some(with_cleanup(held, |held| {
+        let mask = *bounds.mask.unwrap_or(&mask);
+        let mut wait =
+            Wait { call, bounds, mask, handlers, held, margins, next: first, spurious: 0, has_missed: false };
+        wait.run()
+    }))
+}
+
+/// A call that waited in the kernel has found arrivals that were not expected.
+pub(crate) fn learn(call: &dyn Call, answer: isize) {
+    if answer > 0 {
+        let at = now();
+        for listener in call.arrived(answer).iter() {
+            listener.observe(at, Seen::NotAfter);
+        }
+    }
+}
+
+/// The earliest arrival that is expected at one of the listeners after `after`.
+fn next(set: Set, after: Monotonic) -> Option<Next> {
+    let lead = |(_, expected): &Next| expected.at.before(expected.spread);
+    set.iter().filter_map(|listener| Some((listener, listener.expected(after)?))).min_by_key(lead)
+}
+
+/// One wait.
+struct Wait<'a, 'b> {
+    call: &'a mut dyn Call,
+    bounds: &'a Bounds<'b>,
+    /// The program's mask.
+    mask: Mask,
+    handlers: Handlers,
+    held: *mut Held,
+    margins: Margins,
+    next: Option<Next>,
+    spurious: u32,
+    /// An expected arrival of this wait did not come: the next one may be that, late.
+    has_missed: bool,
+}
+
+/// Whether the wait is over.
+enum Turn {
+    Answer(isize),
+    GoOn,
+}
+
+impl Wait<'_, '_> {
+    fn run(&mut self) -> isize {
+        self.renew();
+        loop {
+            if !self.call.is_usable() {
+                // Closed, or replaced, by another thread.
+                return fail(EBADF);
+            }
+            let now = now();
+            let expected = self.next.map(|(_, expected)| expected);
+            let left = grant::left_of_last(now);
+            let turn = match decide(now, self.bounds.deadline, expected, &self.margins, left) {
+                Step::Over => self.end(),
+                Step::Missed => self.miss(now, Span::ZERO),
+                Step::Sleep(until) => self.sleep(now, until),
+                Step::Spin(until) => self.spin(now, until),
+            };
+            if let Turn::Answer(answer) = turn {
+                return answer;
+            }
+        }
+    }
+
+    /// The set of listeners that the thread owns.
+    fn owned(&self) -> Set {
+        // SAFETY: `expect` holds the value while this exists; only the thread itself changes it.
+        unsafe { (*self.held).owned }
+    }
+
+    /// Lets the leases last until the next expected arrival; without one they are given back.
+    fn renew(&mut self) {
+        // SAFETY: as in `owned`.
+        let held = unsafe { &mut *self.held };
+        let Some((_, expected)) = self.next else {
+            for listener in core::mem::take(&mut held.owned).iter() {
+                listener.give_back(held.lease);
+            }
+            return;
+        };
+        let (mut kept, mut lease) = (Set::default(), held.lease);
+        for listener in held.owned.iter() {
+            if let Some(new) = listener.renew(held.lease, expected.at.after(expected.spread)) {
+                kept.add(listener);
+                lease = new;
+            }
+        }
+        (held.owned, held.lease) = (kept, lease);
+    }
+
+    /// The call's time is over: a signal that came before counts more.
+    fn end(&mut self) -> Turn {
+        match self.call.wait(Some(Span::ZERO), &self.mask) {
+            Waited::Interrupted => self.interrupted(),
+            Waited::Ready => match self.call.attempt(&self.mask) {
+                Some(answer) => Turn::Answer(self.finish(answer, now(), Seen::NotAfter, Span::ZERO)),
+                None => Turn::Answer(self.call.time_out()),
+            },
+            Waited::TimedOut => Turn::Answer(self.call.time_out()),
+            Waited::Final => self.make(),
+        }
+    }
+
+    /// The expected arrival did not come: waits for the next one.
+    fn miss(&mut self, now: Monotonic, spun: Span) -> Turn {
+        if let Some((listener, expected)) = self.next {
+            listener.missed(expected.at);
+            grant::count(listener, &Counts { missed: 1, spun, ..Counts::default() });
+            self.has_missed = true;
+        }
+        self.next = next(self.owned(), now);
+        self.renew();
+        Turn::GoOn
+    }
+
+    fn sleep(&mut self, from: Monotonic, until: Option<Monotonic>) -> Turn {
+        match self.call.wait(until.map(|until| until.span_since(from)), &self.mask) {
+            Waited::Ready => {
+                let at = now();
+                match self.call.attempt(&self.mask) {
+                    Some(answer) => return Turn::Answer(self.finish(answer, at, Seen::NotAfter, Span::ZERO)),
+                    None => self.spurious = self.spurious.saturating_add(1),
+                }
+                if self.spurious >= SPURIOUS_MAX {
+                    return self.make();
+                }
+            }
+            Waited::TimedOut => {
+                if let Some(until) = until {
+                    let late = now().since(until);
+                    let span = until.since(from);
+                    MARGIN.with(|margin| margin.observe(span, late));
+                }
+            }
+            Waited::Interrupted => return self.interrupted(),
+            Waited::Final => return self.make(),
+        }
+        Turn::GoOn
+    }
+
+    fn spin(&mut self, from: Monotonic, until: Monotonic) -> Turn {
+        let (mut last, mut look) = (from, 0_u32);
+        loop {
+            look = look.wrapping_add(1);
+            let answer = self.call.attempt(&self.mask);
+            let now = now();
+            let spun = now.span_since(from);
+            if let Some(answer) = answer {
+                // What the first look finds came while the thread slept.
+                let how = if look == 1 { Seen::NotAfter } else { Seen::Exact };
+                return Turn::Answer(self.finish(answer, now, how, spun));
+            }
+            if now.since(last) > grant::LOSS {
+                grant::note_loss(now);
+            }
+            last = now;
+            let is_over = now >= until;
+            if is_over || look % LOOKS == 0 {
+                match self.call.wait(Some(Span::ZERO), &self.mask) {
+                    Waited::Interrupted => {
+                        grant::spend(spun);
+                        return self.interrupted();
+                    }
+                    Waited::Final => {
+                        grant::spend(spun);
+                        return self.make();
+                    }
+                    // One look more finds it.
+                    Waited::Ready if is_over => match self.call.attempt(&self.mask) {
+                        Some(answer) => return Turn::Answer(self.finish(answer, now, Seen::Exact, spun)),
+                        None => return self.miss(now, spun),
+                    },
+                    Waited::TimedOut if is_over => return self.miss(now, spun),
+                    Waited::Ready | Waited::TimedOut => {}
+                }
+            }
+            if !self.call.is_usable() {
+                grant::spend(spun);
+                return Turn::Answer(fail(EBADF));
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// A handler ran.
+    fn interrupted(&mut self) -> Turn {
+        if self.call.restarts() && Handlers::look().restart_after(self.handlers, &self.mask) {
+            return Turn::GoOn;
+        }
+        Turn::Answer(fail(EINTR))
+    }
+
+    /// The call as the program made it, with the program's mask.
+    fn make(&mut self) -> Turn {
+        // SAFETY: as in `owned`.
+        unsafe { (*self.held).give_back() };
+        originals::set_errno(self.bounds.errno);
+        Turn::Answer(self.call.make())
+    }
+
+    /// The call found something, or failed.
+    fn finish(&mut self, answer: isize, at: Monotonic, how: Seen, spun: Span) -> isize {
+        if answer < 0 {
+            grant::spend(spun);
+            return answer;
+        }
+        originals::set_errno(self.bounds.errno);
+        let arrived = self.call.arrived(answer);
+        for listener in arrived.iter() {
+            listener.observe(at, how);
+        }
+        match self.next {
+            Some((listener, _)) if arrived.has(listener) => {
+                if how == Seen::Exact {
+                    listener.note_turn();
+                    grant::count(listener, &Counts { hit: 1, spun, ..Counts::default() });
+                } else if !self.has_missed {
+                    grant::count(listener, &Counts { early: 1, spun, ..Counts::default() });
+                }
+            }
+            Some((listener, _)) => grant::count(listener, &Counts { spun, ..Counts::default() }),
+            None => grant::spend(spun),
+        }
+        answer
+    }
+}
+
+/// Fails with an errno.
+fn fail(errno: c_int) -> isize {
+    originals::set_errno(errno);
+    -1
+}

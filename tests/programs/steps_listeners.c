@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Listeners whose thread, descriptor or process changes while it expects an arrival.
+//   arrivals-cancelled rounds=N    a thread is cancelled in a receive call, at any place of a period
+//   arrivals-shared                two threads on one socket
+//   arrivals-closed how=close|shutdown   another thread ends the socket
+//   arrivals-forked                the child goes on receiving
+//   arrivals-nested                a signal handler receives on the same socket
+#include "steps_arrivals.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+static int fd;
+static volatile int is_over;
+
+static volatile long masked, cleaned;
+
+static void clean(void *argument)
+{
+	sigset_t mask;
+
+	(void)argument;
+	pthread_sigmask(SIG_BLOCK, NULL, &mask);
+	masked += sigismember(&mask, SIGUSR1) || sigismember(&mask, SIGTERM);
+	cleaned++;
+}
+
+static void *receive_for_ever(void *argument)
+{
+	uint64_t value;
+
+	pthread_cleanup_push(clean, NULL);
+	for (;;)
+		receive_by(argument, fd, &value, sizeof(value), -1);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancelled(const struct step *step)
+{
+	static const char *const hows[] = {"recv", "poll", "select", "read"};
+	long rounds = numeric(step, "rounds", 20), failed = 0, not_cancelled = 0;
+	struct sockaddr_in to;
+
+	fd = listen_anywhere();
+	to = name_of(fd);
+	for (long round = 0; round < rounds; round++) {
+		const char *how = hows[round % 4];
+		pthread_t thread;
+		void *result = NULL;
+		struct timespec pause = {0, round * 1000000 / rounds};
+
+		failed += take(how, fd, 60, -1);
+		pthread_create(&thread, NULL, receive_for_ever, (void *)how);
+		send_numbers(&to, 0, 5, 1000000);
+		nanosleep(&pause, NULL);
+		pthread_cancel(thread);
+		pthread_join(thread, &result);
+		not_cancelled += result != PTHREAD_CANCELED;
+		// Whatever it left.
+		while (recv(fd, &(uint64_t){0}, 8, MSG_DONTWAIT) > 0)
+			;
+	}
+	show("failed", failed);
+	show("not-cancelled", not_cancelled);
+	show("masked", masked);
+	show("uncleaned", rounds - cleaned);
+}
+
+static void *count_received(void *argument)
+{
+	long *count = argument;
+	uint64_t value;
+
+	while (recv(fd, &value, sizeof(value), 0) == sizeof(value) && value != UINT64_MAX)
+		++*count;
+	return NULL;
+}
+
+static void shared(const struct step *step)
+{
+	long counts[2] = {0, 0}, all = numeric(step, "count", 1000);
+	struct sockaddr_in to;
+	pthread_t threads[2];
+	int from = socket(AF_INET, SOCK_DGRAM, 0);
+
+	fd = listen_anywhere();
+	to = name_of(fd);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, count_received, &counts[i]);
+	send_numbers(&to, 0, all, 1000000);
+	for (int i = 0; i < 2; i++)
+		send_number(from, &to, UINT64_MAX);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	show("lost", all - counts[0] - counts[1]);
+	show("least", counts[0] < counts[1] ? counts[0] : counts[1]);
+}
+
+static void *end_socket(void *argument)
+{
+	struct timespec pause = {0, 1500000};
+
+	nanosleep(&pause, NULL);
+	if (argument)
+		shutdown(fd, SHUT_RD);
+	else
+		close(fd);
+	return NULL;
+}
+
+static void closed(const struct step *step)
+{
+	int is_shutdown = !strcmp(value(step, "how", "close"), "shutdown");
+	uint64_t number_received;
+	pthread_t thread;
+
+	fd = listen_anywhere();
+	show("failed", take("recv", fd, 100, -1));
+	if (is_shutdown) {
+		struct sockaddr_in to = name_of(fd);
+		connect(fd, (struct sockaddr *)&to, sizeof(to));
+	}
+	pthread_create(&thread, NULL, end_socket, is_shutdown ? &fd : NULL);
+	errno = 0;
+	long answer = recv(fd, &number_received, sizeof(number_received), 0);
+	show("answer", answer < 0 ? -errno : answer);
+	pthread_join(thread, NULL);
+}
+
+static void forked(const struct step *)
+{
+	long failed;
+	int status = -1;
+	pid_t child;
+
+	fd = listen_anywhere();
+	failed = take("recv", fd, 200, -1);
+	child = fork();
+	if (child == 0)
+		_exit(take("recv", fd, 300, -1) != 0);
+	waitpid(child, &status, 0);
+	show("failed", failed);
+	show("child", status);
+	show("after", take("recv", fd, 200, -1));
+}
+
+static volatile long nested_received, nested_begun;
+
+static void receive_in_handler(int signal)
+{
+	uint64_t value;
+	int saved = errno;
+
+	(void)signal;
+	nested_begun++;
+	nested_received += recv(fd, &value, sizeof(value), 0) == sizeof(value);
+	errno = saved;
+}
+
+static void *signal_again(void *whom)
+{
+	for (int i = 0; i < 50; i++) {
+		struct timespec pause = {0, 3300000};
+		nanosleep(&pause, NULL);
+		pthread_kill(*(pthread_t *)whom, SIGUSR1);
+	}
+	is_over = 1;
+	return NULL;
+}
+
+static void *keep_sending(void *argument)
+{
+	while (!is_over)
+		send_numbers(argument, 0, 20, 1000000);
+	for (int i = 0; i < 3; i++)
+		send_numbers(argument, UINT64_MAX, 1, 1000000);
+	return NULL;
+}
+
+static void nested(const struct step *)
+{
+	struct sigaction action = {.sa_handler = receive_in_handler, .sa_flags = SA_RESTART};
+	struct sockaddr_in to;
+	pthread_t sender, signaller, self = pthread_self();
+	uint64_t value = 0;
+	long received = 0;
+
+	fd = listen_anywhere();
+	to = name_of(fd);
+	sigaction(SIGUSR1, &action, NULL);
+	pthread_create(&sender, NULL, keep_sending, &to);
+	show("failed", take("recv", fd, 0, -1));
+	pthread_create(&signaller, NULL, signal_again, &self);
+	while (!is_over && recv(fd, &value, sizeof(value), 0) == sizeof(value))
+		received++;
+	pthread_join(signaller, NULL);
+	pthread_join(sender, NULL);
+	show("received", received > 0);
+	show("nested", nested_received);
+	show("begun", nested_begun);
+}
+
+const struct verb listener_verbs[] = {
+	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed},
+	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {0},
+};

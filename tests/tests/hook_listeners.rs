@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! KTSN_RECEIVE=expect where threads, descriptors and processes change while an arrival is expected.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use ktsn_ring::receive::ReceiveCount;
+use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::peer::{Behaviour, Peer};
+
+/// A daemon that grants a whole CPU.
+fn granting() -> Behaviour {
+    Behaviour { receive_share: Some(1_000), ..Behaviour::default() }
+}
+
+/// Runs a script; what it printed, and how many arrivals each client was awake for.
+fn run(libc: Libc, script: &str) -> (BTreeMap<String, i64>, Vec<u64>) {
+    let run_dir = hook::open_directory();
+    let peer = Peer::start(run_dir.path(), granting());
+    let mut command: Command = hook::scenario(libc, run_dir.path(), script, 9);
+    let output = command.env("KTSN_RECEIVE", "expect").output().expect("program");
+    let hits = peer.events().receiving.iter().map(|area| area.total.get(ReceiveCount::Hit)).collect();
+    (hook::values(&output), hits)
+}
+
+/// [POSIX 2.9.5] The cleanup handlers find the program's signal mask, and the next thread expects.
+#[test]
+fn a_cancelled_thread_leaves_nothing_behind() {
+    for libc in LIBCS {
+        let (values, hits) = run(libc, "arrivals-cancelled rounds=40");
+        assert_eq!((values["failed"], values["not-cancelled"]), (0, 0), "{libc:?}");
+        assert_eq!((values["masked"], values["uncleaned"]), (0, 0), "{libc:?}");
+        // A lease that a thread had not given back would stop the others for the rest.
+        assert!(hits[0] > 40 * 10, "{libc:?}: {hits:?}");
+    }
+}
+
+#[test]
+fn two_threads_on_one_socket_both_receive() {
+    let (values, hits) = run(Libc::Gnu, "arrivals-shared count=1500");
+    assert_eq!(values["lost"], 0);
+    assert!(values["least"] > 150, "{values:?}");
+    assert!(hits[0] > 0);
+}
+
+#[test]
+fn a_socket_that_ends_ends_the_call() {
+    let (values, _) = run(Libc::Gnu, "arrivals-closed how=close");
+    assert_eq!((values["failed"], values["answer"]), (0, -9)); // EBADF
+    let (values, _) = run(Libc::Gnu, "arrivals-closed how=shutdown");
+    assert_eq!((values["failed"], values["answer"]), (0, 0));
+}
+
+/// The child expects by a region of its own.
+#[test]
+fn parent_and_child_expect() {
+    for libc in LIBCS {
+        let (values, hits) = run(libc, "arrivals-forked");
+        assert_eq!((values["failed"], values["child"], values["after"]), (0, 0, 0));
+        assert!(hits.len() == 2 && hits.iter().all(|hits| *hits > 0), "{hits:?}");
+    }
+}
+
+#[test]
+fn a_handler_receives_on_the_same_socket() {
+    for libc in LIBCS {
+        let (values, hits) = run(libc, "arrivals-nested");
+        assert_eq!((values["received"], values["nested"]), (1, values["begun"]));
+        assert!(values["begun"] > 1, "{values:?}");
+        assert!(hits[0] > 0);
+    }
+}
