@@ -13,6 +13,7 @@
 //! ```
 
 pub mod clock;
+pub mod control;
 pub mod environment;
 pub mod gates;
 pub mod listener;

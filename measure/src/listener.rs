@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The listener: what arrived, and when.
 //!
-//! In: a UDP port. Out: one [`ArrivalRecord`] per datagram with a probe, and counts. It blocks in libc's `recvmsg`,
-//! as an ordinary program does; it allocates and logs nothing in the loop, and never leaves a datagram out: what
-//! cannot be recorded is counted.
+//! In: one UDP port or several. Out: one [`ArrivalRecord`] per datagram with a probe, and counts. It waits in libc's
+//! `recvmsg` or `epoll_wait`, as an ordinary program does, or spins; it allocates and logs nothing in the loop, and never
+//! leaves a datagram out: what cannot be recorded is counted.
 
 use crate::clock::{self, RealTime, RealTimeError, StampClock};
 use crate::payload::Probe;
 use crate::records::{ArrivalRecord, prefaulted};
-use crate::socket::Udp;
+use crate::socket::{Epoll, Received, Udp};
 use ktsn_time::{Monotonic, Nanos, Tai};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -19,11 +19,27 @@ const PATIENCE: Nanos = Nanos::from_millis(100);
 /// Receive buffer asked for: thousands of frames, so that a delayed listener loses none.
 const BUFFER_OCTETS: i32 = 4 << 20;
 
+/// How the listener waits for a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// In a blocking `recvmsg`; of one port only.
+    #[default]
+    Receive,
+    /// In `epoll_wait`, level-triggered; then one `recvmsg` for each port that is ready.
+    Epoll,
+    /// Never: `recvmsg` with `MSG_DONTWAIT` again and again.
+    Spin,
+}
+
 /// What to hear.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where to listen.
     pub local: SocketAddr,
+    /// How many ports, from that of `local` on.
+    pub ports: u16,
+    /// How to wait.
+    pub wait: Wait,
     /// Datagrams with a probe; 0 means until it is asked to stop.
     pub count: u64,
     /// Ends after this long without a datagram.
@@ -78,6 +94,9 @@ pub struct Summary {
 /// Why the listener cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
+    /// Several ports and no way to wait for all of them.
+    #[error("{0} ports cannot be heard by one blocking recvmsg; wait by epoll, or spin")]
+    Ports(u16),
     /// The socket.
     #[error("socket at {local}: {source}")]
     Socket {
@@ -91,16 +110,44 @@ pub enum ListenError {
     RealTime(#[from] RealTimeError),
 }
 
+/// What the loop has heard so far.
 struct Heard {
     records: Vec<ArrivalRecord>,
     received: u64,
     foreign: u64,
-    ended: Ended,
-    elapsed: Nanos,
-    used: Nanos,
+    /// When the first datagram came, and the CPU time used until then.
+    first: Option<(Tai, Nanos)>,
+    /// When the last datagram came, and the CPU time used until then: a listener that spins goes on without one.
+    last: (Tai, Nanos),
+    stamps: StampClock,
 }
 
-/// Carries out `plan`; `ready` is called with the address once the port is open. Ends by count, timeout, or when
+impl Heard {
+    /// Takes note of a datagram that was just received.
+    fn take(&mut self, datagram: Received, buffer: &[u8]) {
+        let received_at = clock::tai_now();
+        self.last = (received_at, clock::thread_cpu_time());
+        self.first = self.first.or(Some(self.last));
+        let Some(probe) = Probe::read(&buffer[..datagram.octets]) else {
+            self.foreign += 1;
+            return;
+        };
+        self.received += 1;
+        let kernel_at = datagram.stamp_realtime.map(|stamp| self.stamps.tai(stamp));
+        if self.records.len() < self.records.capacity() {
+            self.records.push(ArrivalRecord { probe, kernel_at, received_at: Some(received_at) });
+        }
+    }
+
+    /// CPU time over elapsed time, between the first and the last datagram.
+    fn cpu_ratio(&self) -> f64 {
+        let Some((begun, cpu)) = self.first else { return 0.0 };
+        let (ended, used) = self.last;
+        used.saturating_sub(cpu).get() as f64 / ended.since(begun).get().max(1) as f64
+    }
+}
+
+/// Carries out `plan`; `ready` is called with the first address once the ports are open. Ends by count, timeout, or when
 /// `stop` says so (asked ten times a second while nothing arrives).
 ///
 /// # Errors
@@ -110,80 +157,102 @@ pub fn run(
     ready: impl FnOnce(SocketAddr),
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, ListenError> {
+    if plan.wait == Wait::Receive && plan.ports > 1 {
+        return Err(ListenError::Ports(plan.ports));
+    }
     let named = |source| ListenError::Socket { local: plan.local, source };
-    let socket = Udp::bound(plan.local).map_err(named)?;
-    socket.stamp_receives().map_err(named)?;
-    socket.set_receive_buffer(BUFFER_OCTETS).map_err(named)?;
     let patience = plan.timeout.map_or(PATIENCE, |timeout| timeout.min(PATIENCE)).max(Nanos::from_micros(1));
-    socket.set_receive_timeout(patience).map_err(named)?;
-    let local = socket.local().map_err(named)?;
+    let sockets = open(plan, patience).map_err(named)?;
+    let epoll = (plan.wait == Wait::Epoll).then(|| Epoll::of(&sockets)).transpose().map_err(named)?;
+    let local = sockets[0].local().map_err(named)?;
     plan.real_time.apply()?;
     let stamps = StampClock::now();
-    let heard = hear(plan, &socket, stamps, || ready(local), stop).map_err(named)?;
+    let records = prefaulted(plan.count, ArrivalRecord::BLANK);
+    let mut heard =
+        Heard { records, received: 0, foreign: 0, first: None, last: (Tai::ZERO, Nanos::ZERO), stamps };
+    let waiting = Waiting { sockets: &sockets, epoll: epoll.as_ref(), patience };
+    ready(local);
+    let ended = hear(plan, &waiting, &mut heard, stop).map_err(named)?;
     let summary = Summary {
-        ended: heard.ended,
+        ended,
         frames_received: heard.received,
         duplicates: duplicates(&heard.records),
         reordered: reordered(&heard.records),
         foreign: heard.foreign,
         unrecorded: heard.received - heard.records.len() as u64,
-        cpu_ratio: heard.used.get() as f64 / heard.elapsed.get().max(1) as f64,
+        cpu_ratio: heard.cpu_ratio(),
         clock_stepped: stamps.stepped(&StampClock::now()),
     };
     Ok(Outcome { summary, records: heard.records })
 }
 
-fn hear(
-    plan: &Plan,
-    socket: &Udp,
-    stamps: StampClock,
-    ready: impl FnOnce(),
-    stop: &dyn Fn() -> bool,
-) -> io::Result<Heard> {
-    let mut records = prefaulted(plan.count, ArrivalRecord::BLANK);
-    let mut buffer = vec![1_u8; 1 << 16];
-    let (mut received, mut foreign, mut ended) = (0, 0, Ended::Count);
-    let mut first: Option<(Tai, Nanos)> = None;
-    let mut last = Tai::ZERO;
-    let mut quiet_since: Monotonic = clock::monotonic_now();
-    ready();
-    while plan.count == 0 || received < plan.count {
-        match socket.receive(&mut buffer) {
-            Ok(datagram) => {
-                let received_at = clock::tai_now();
-                last = received_at;
-                if first.is_none() {
-                    first = Some((received_at, clock::thread_cpu_time()));
-                }
-                match Probe::read(&buffer[..datagram.octets]) {
-                    None => foreign += 1,
-                    Some(probe) => {
-                        received += 1;
-                        let kernel_at = datagram.stamp_realtime.map(|stamp| stamps.tai(stamp));
-                        if records.len() < records.capacity() {
-                            records.push(ArrivalRecord { probe, kernel_at, received_at: Some(received_at) });
-                        }
-                    }
-                }
-                if plan.timeout.is_some() {
-                    quiet_since = clock::monotonic_now();
-                }
+/// The sockets of the plan's ports. One whose datagrams `recvmsg` waits for has a time limit: the loop looks at `stop`.
+fn open(plan: &Plan, patience: Nanos) -> io::Result<Vec<Udp>> {
+    let open = |index| {
+        let mut local = plan.local;
+        if plan.local.port() > 0 {
+            local.set_port(plan.local.port().checked_add(index).ok_or(io::ErrorKind::AddrNotAvailable)?);
+        }
+        let socket = Udp::bound(local)?;
+        socket.stamp_receives()?;
+        socket.set_receive_buffer(BUFFER_OCTETS)?;
+        socket.set_receive_timeout(patience)?;
+        Ok(socket)
+    };
+    (0..plan.ports.max(1)).map(open).collect()
+}
+
+/// What the listener waits for.
+struct Waiting<'a> {
+    sockets: &'a [Udp],
+    /// The set of all sockets, for [`Wait::Epoll`].
+    epoll: Option<&'a Epoll>,
+    patience: Nanos,
+}
+
+impl Waiting<'_> {
+    /// Waits once, as the plan says, and takes note of what came; `WouldBlock` when nothing did.
+    fn once(&self, wait: Wait, buffer: &mut [u8], heard: &mut Heard) -> io::Result<()> {
+        if let Some(epoll) = self.epoll {
+            return epoll.wait(self.patience, |index| {
+                let datagram = self.sockets[index].receive(buffer)?;
+                heard.take(datagram, buffer);
+                Ok(())
+            });
+        }
+        for socket in self.sockets {
+            let now = wait == Wait::Spin;
+            match if now { socket.receive_now(buffer) } else { socket.receive(buffer) } {
+                Ok(datagram) => heard.take(datagram, buffer),
+                Err(error) if now && error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
             }
+        }
+        Ok(())
+    }
+}
+
+fn hear(plan: &Plan, waiting: &Waiting<'_>, heard: &mut Heard, stop: &dyn Fn() -> bool) -> io::Result<Ended> {
+    let mut buffer = vec![1_u8; 1 << 16];
+    let mut quiet_since: Monotonic = clock::monotonic_now();
+    while plan.count == 0 || heard.received < plan.count {
+        let before = heard.received + heard.foreign;
+        match waiting.once(plan.wait, &mut buffer, heard) {
+            Ok(()) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),
         }
         if stop() {
-            ended = Ended::Stopped;
-            break;
+            return Ok(Ended::Stopped);
         }
-        if plan.timeout.is_some_and(|timeout| clock::monotonic_now().since(quiet_since) >= timeout) {
-            ended = Ended::Timeout;
-            break;
+        let Some(timeout) = plan.timeout else { continue };
+        if heard.received + heard.foreign > before {
+            quiet_since = clock::monotonic_now();
+        } else if clock::monotonic_now().since(quiet_since) >= timeout {
+            return Ok(Ended::Timeout);
         }
     }
-    let (begun, cpu) = first.unwrap_or((last, clock::thread_cpu_time()));
-    let used = clock::thread_cpu_time().saturating_sub(cpu);
-    Ok(Heard { records, received, foreign, ended, elapsed: last.since(begun), used })
+    Ok(Ended::Count)
 }
 
 /// Second and further copies among `records`.
@@ -220,6 +289,8 @@ mod tests {
     fn plan() -> Plan {
         Plan {
             local: "127.0.0.1:0".parse().unwrap(),
+            ports: 1,
+            wait: Wait::Receive,
             count: 3,
             timeout: None,
             real_time: RealTime::default(),
@@ -246,10 +317,16 @@ mod tests {
 
     #[test]
     fn arrivals_are_recorded_with_both_stamps_in_order() {
+        for wait in [Wait::Receive, Wait::Epoll, Wait::Spin] {
+            arrivals_are_recorded(wait);
+        }
+    }
+
+    fn arrivals_are_recorded(wait: Wait) {
         let datagrams = [datagram(7), datagram(9), datagram(8)];
         let parts: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
         let begun = clock::tai_now();
-        let outcome = heard(&plan(), &[parts[0], b"short", parts[1], parts[2]]);
+        let outcome = heard(&Plan { wait, ..plan() }, &[parts[0], b"short", parts[1], parts[2]]);
         let sequences: Vec<u64> = outcome.records.iter().map(|record| record.probe.sequence).collect();
         assert_eq!(sequences, [7, 9, 8]);
         for record in &outcome.records {
@@ -270,6 +347,29 @@ mod tests {
         assert_eq!(outcome.summary.duplicates, 1);
         let stopped = run(&Plan { count: 0, ..plan() }, |_| (), &|| true).unwrap();
         assert_eq!(stopped.summary.ended, Ended::Stopped);
+    }
+
+    #[test]
+    fn several_ports_are_heard_by_one_set() {
+        // A range of free ports is found by trying: others may take one meanwhile.
+        let (address, port) = mpsc::channel();
+        let several =
+            |first: u16, wait| Plan { local: ([127, 0, 0, 1], first).into(), ports: 3, wait, ..plan() };
+        std::thread::scope(|scope| {
+            let listener = scope.spawn(move || {
+                (20_000..60_000).step_by(7).find_map(|first| {
+                    run(&several(first, Wait::Epoll), |at| address.send(at).unwrap(), &|| false).ok()
+                })
+            });
+            let first = port.recv().unwrap();
+            for index in 0..3_u16 {
+                let to = (first.ip(), first.port() + index).into();
+                Udp::connected(to).unwrap().send(&datagram(u64::from(index))).unwrap();
+            }
+            assert_eq!(listener.join().unwrap().unwrap().summary.frames_received, 3);
+        });
+        let refused = run(&several(20_000, Wait::Receive), |_| (), &|| true).unwrap_err();
+        assert!(refused.to_string().contains("3 ports"), "{refused}");
     }
 
     #[test]

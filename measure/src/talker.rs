@@ -45,6 +45,40 @@ pub enum Mode {
     },
 }
 
+/// The distances of transmit times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gaps {
+    /// All of them are the period.
+    #[default]
+    Equal,
+    /// Random and independent: 100 µs and an exponentially distributed span, on average the period. Nothing can be
+    /// predicted from earlier frames. Talkers with the same first sequence number draw the same gaps.
+    Random,
+}
+
+/// Least random gap, so that the talker itself can keep up.
+const GAP_MIN: Nanos = Nanos::from_micros(100);
+
+impl Gaps {
+    /// The gap before frame `number` of a stream with this mean distance.
+    fn before(self, number: u64, mean: Nanos) -> Nanos {
+        match self {
+            Self::Equal => mean,
+            Self::Random => {
+                // splitmix64.
+                let mut word = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                word ^= word >> 31;
+                // In (0, 1]: 53 bits, which a double holds.
+                let share = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+                let beyond = mean.saturating_sub(GAP_MIN).get().max(0) as f64;
+                GAP_MIN.saturating_add(Nanos::new((-share.ln() * beyond) as i64))
+            }
+        }
+    }
+}
+
 /// What to send.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -56,6 +90,8 @@ pub struct Plan {
     pub clock: ScheduleClock,
     /// Distance of two transmit times.
     pub period: Nanos,
+    /// Whether all distances are the period.
+    pub gaps: Gaps,
     /// Octets of payload, 16 or more.
     pub payload_octets: usize,
     /// Datagrams; 0 means until it is asked to stop.
@@ -161,7 +197,7 @@ impl TalkError {
 }
 
 /// The first period boundary of `clock` that is at least [`START_MIN`] and the wake-up's lead ahead of `now`.
-fn first_boundary(now: TxTime, ahead: Nanos, period: Nanos) -> TxTime {
+pub(crate) fn first_boundary(now: TxTime, ahead: Nanos, period: Nanos) -> TxTime {
     let earliest = clock::nanos_of(now.saturating_add(START_MIN).saturating_add(ahead));
     let period = u64::try_from(period.get()).unwrap_or(1).max(1);
     clock::clock_of(now).at(earliest.div_ceil(period).saturating_mul(period))
@@ -234,12 +270,14 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
 
     let mut errors = [0_u64; ERRORS];
     let mut sent = 0;
-    let mut index = 0;
+    let (mut index, mut at) = (0, first);
     let (cpu, begun) = (clock::thread_cpu_time(), clock::monotonic_now());
     while (plan.count == 0 || index < plan.count) && !stop() {
-        let at = first.saturating_add(plan.period.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX)));
-        let probe =
-            Probe { sequence: plan.first_sequence.wrapping_add(index), tx_time: clock::to_tai(at, offset) };
+        let sequence = plan.first_sequence.wrapping_add(index);
+        if index > 0 {
+            at = at.saturating_add(plan.gaps.before(sequence, plan.period));
+        }
+        let probe = Probe { sequence, tx_time: clock::to_tai(at, offset) };
         probe.write(&mut payload)?;
         let called_at = wait(plan, at);
         if stop() {
@@ -321,6 +359,7 @@ mod tests {
             mode: Mode::Sleep,
             clock: ScheduleClock::Tai,
             period: Nanos::from_millis(2),
+            gaps: Gaps::Equal,
             payload_octets: 20,
             count: 5,
             first_sequence: 100,
@@ -416,6 +455,19 @@ mod tests {
         // Port 9 is closed: each frame leaves, each answer is told to the next send, which then still sends.
         assert_eq!(outcome.summary.frames_sent, 3);
         assert_eq!(outcome.summary.errors.values().sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn random_gaps_have_the_period_as_mean_and_no_pattern() {
+        let mean = Nanos::from_millis(2);
+        let gaps: Vec<i64> = (0..20_000).map(|number| Gaps::Random.before(number, mean).get()).collect();
+        let average = gaps.iter().sum::<i64>() as f64 / gaps.len() as f64;
+        assert!((average / 2e6 - 1.0).abs() < 0.03, "{average}");
+        assert!(gaps.iter().all(|&gap| gap >= GAP_MIN.get()));
+        // Of an exponential distribution, 63 % are below the mean.
+        let below = gaps.iter().filter(|&&gap| gap < mean.get()).count() as f64 / gaps.len() as f64;
+        assert!((below - 0.632).abs() < 0.02, "{below}");
+        assert_eq!(Gaps::Equal.before(7, mean), mean);
     }
 
     proptest! {

@@ -71,7 +71,8 @@ fn run_over(pair: &Pair, mode: Mode) {
             pair.enter(1);
             let local = format!("10.71.0.2:{PORT}").parse().unwrap();
             let timeout = Some(Nanos::from_seconds(5));
-            let plan = listener::Plan { local, count: FRAMES, timeout, real_time: RealTime::default() };
+            let (wait, real_time) = (listener::Wait::Receive, RealTime::default());
+            let plan = listener::Plan { local, ports: 1, wait, count: FRAMES, timeout, real_time };
             listener::run(&plan, |_| ready_too.send(()).unwrap(), &|| false).unwrap()
         });
         let stop = &stop;
@@ -96,6 +97,7 @@ fn run_over(pair: &Pair, mode: Mode) {
                 mode,
                 clock: ScheduleClock::Tai,
                 period: Nanos::from_millis(1),
+                gaps: talker::Gaps::Equal,
                 payload_octets: 64,
                 count: FRAMES,
                 first_sequence: 1_000,

@@ -7,9 +7,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ktsn_measure::clock;
-use ktsn_measure::listener::{self, Ended, Outcome, Plan};
+use ktsn_measure::listener::{self, Ended, ListenError, Outcome, Plan, Wait};
 use ktsn_measure::records::{ArrivalRecord, save_arrivals};
 use ktsn_measure::stats::{Jitter, Statistics};
 use ktsn_time::Nanos;
@@ -27,6 +27,17 @@ Latency is received_at − tx_time: it means something where both hosts' clocks 
 
 Exit status: 0 done; 1 fewer datagrams than asked for, or a clock was stepped; 2 wrong usage; 3 not possible here.";
 
+/// How to wait for a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WaitName {
+    /// In a blocking recvmsg.
+    Recv,
+    /// In epoll_wait, for all ports.
+    Epoll,
+    /// Not at all: ask again and again; takes a whole CPU.
+    Spin,
+}
+
 /// Receive what `ktsn talk` sends.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -34,6 +45,12 @@ pub(crate) struct ListenArgs {
     /// Where to listen; without an address on all of IPv4.
     #[arg(value_name = "[ADDR:]PORT", value_parser = local)]
     local: SocketAddr,
+    /// How to wait for a datagram.
+    #[arg(long, default_value = "recv", value_name = "HOW")]
+    wait: WaitName,
+    /// How many ports, from PORT on; more than one with --wait epoll or spin.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    ports: u16,
     /// Datagrams to wait for; 0: until SIGINT or SIGTERM.
     #[arg(long, default_value_t = 0)]
     count: u64,
@@ -70,11 +87,21 @@ pub(crate) fn run(args: &ListenArgs) -> ExitCode {
 
 fn listen(args: &ListenArgs) -> Result<ExitCode, Failed> {
     let real_time = args.rights.real_time();
-    let plan = Plan { local: args.local, count: args.count, timeout: args.timeout, real_time };
+    let wait = match args.wait {
+        WaitName::Recv => Wait::Receive,
+        WaitName::Epoll => Wait::Epoll,
+        WaitName::Spin => Wait::Spin,
+    };
+    let (local, count) = (args.local, args.count);
+    let plan = Plan { local, ports: args.ports, wait, count, timeout: args.timeout, real_time };
     args.rights.warn("listen");
     clock::stop_on_signals();
-    let outcome = listener::run(&plan, |_| args.files.say_ready(), &clock::stop_requested)
-        .map_err(|error| Failed::NotPossible(error.to_string()))?;
+    let outcome = listener::run(&plan, |_| args.files.say_ready(), &clock::stop_requested).map_err(
+        |error| match error {
+            ListenError::Ports(_) => Failed::Usage(error.to_string()),
+            _ => Failed::NotPossible(error.to_string()),
+        },
+    )?;
     if let Some(path) = &args.files.records {
         save_arrivals(path, &outcome.records)?;
     }

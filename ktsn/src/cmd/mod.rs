@@ -3,6 +3,7 @@
 //! (docs/interfaces.md: 0 done, 1 failed, 2 wrong usage or input, 3 not possible here).
 
 pub(crate) mod bench;
+pub(crate) mod control_loop;
 pub(crate) mod doctor;
 pub(crate) mod listen;
 mod observer;

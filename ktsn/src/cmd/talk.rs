@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use ktsn_measure::clock::{self, ScheduleClock};
 use ktsn_measure::records::save_talk;
 use ktsn_measure::stats::Statistics;
-use ktsn_measure::talker::{self, Mode, Outcome, Plan, TalkError};
+use ktsn_measure::talker::{self, Gaps, Mode, Outcome, Plan, TalkError};
 use ktsn_time::{Nanos, Tai};
 use serde::Serialize;
 
@@ -59,6 +59,9 @@ pub(crate) struct TalkArgs {
     /// Distance of two transmit times, such as 250us, 1ms or 2s.
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = span)]
     period: Nanos,
+    /// Let the distances be random, --period on average: nothing can be predicted then.
+    #[arg(long)]
+    random_gaps: bool,
     /// Octets of payload, 16 or more.
     #[arg(long, default_value_t = 64, value_name = "OCTETS")]
     payload: usize,
@@ -126,6 +129,7 @@ fn plan(args: &TalkArgs) -> Result<Plan, Failed> {
             ClockName::Monotonic => ScheduleClock::Monotonic,
         },
         period: args.period,
+        gaps: if args.random_gaps { Gaps::Random } else { Gaps::Equal },
         payload_octets: args.payload,
         count: args.count,
         first_sequence: args.first_sequence,

@@ -2,10 +2,13 @@
 //! The UDP socket of talker and listener, over libc's own functions.
 //!
 //! In: an address, payloads, transmit times. Out: datagrams, kernel receive stamps. All calls go through the
-//! dynamic symbols of libc, as in any C program, so that whatever a user preloads sees them.
+//! dynamic symbols of libc, as in any C program, so that whatever a user preloads sees them; rustix's would not.
 //! A transmit time is passed on unchanged, on the clock the program chose.
 
 mod sys;
+mod waiting;
+
+pub use waiting::{Epoll, Peer};
 
 use crate::clock::{ScheduleClock, nanos_of};
 use ktsn_time::{Nanos, TxTime};
@@ -139,7 +142,15 @@ impl Udp {
     /// # Errors
     /// The kernel's; `WouldBlock` after the receive timeout, `Interrupted` after a signal.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
-        sys::receive(self.fd.as_raw_fd(), buffer)
+        sys::receive(self.fd.as_raw_fd(), buffer, 0)
+    }
+
+    /// Takes a datagram that is there, without waiting (`recvmsg` with `MSG_DONTWAIT`).
+    ///
+    /// # Errors
+    /// The kernel's; `WouldBlock` when no datagram is there.
+    pub fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        sys::receive(self.fd.as_raw_fd(), buffer, libc::MSG_DONTWAIT)
     }
 
     /// The address the socket is bound to.

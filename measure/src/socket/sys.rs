@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Received;
+use super::waiting::EVENTS;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -192,7 +193,8 @@ pub(super) fn send_burst(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Resul
     octets(sent as isize)
 }
 
-pub(super) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
+/// Receives with `flags`; `MSG_DONTWAIT` among them never waits.
+pub(super) fn receive(fd: RawFd, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; 64]);
     // SAFETY: msghdr is plain data for which all-zero is valid.
@@ -202,7 +204,7 @@ pub(super) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = mem::size_of::<Control>() as _;
     // SAFETY: `part`, `control` and `buffer` are valid for the lengths given and borrowed exclusively.
-    let octets = octets(unsafe { libc::recvmsg(fd, &raw mut message, 0) })?;
+    let octets = octets(unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
     Ok(Received { octets, stamp_realtime: stamp(&message) })
 }
 
@@ -223,4 +225,75 @@ fn stamp(message: &libc::msghdr) -> Option<u64> {
         }
     }
     None
+}
+
+pub(super) fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: epoll_create1 takes integers only.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    checked(fd)?;
+    // SAFETY: `fd` was just made and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(super) fn epoll_add(epoll: RawFd, fd: RawFd, name: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name };
+    // SAFETY: `event` is valid across the call, which only reads it.
+    checked(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) })
+}
+
+/// The events of one wait.
+pub(super) struct Events {
+    events: [libc::epoll_event; EVENTS],
+    count: usize,
+}
+
+impl Events {
+    /// The names under which the sockets were added.
+    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
+        self.events[..self.count].iter().map(|event| usize::try_from(event.u64).unwrap_or(usize::MAX))
+    }
+}
+
+pub(super) fn epoll_wait(epoll: RawFd, milliseconds: i32) -> io::Result<Events> {
+    let mut events = Events { events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS], count: 0 };
+    // SAFETY: `events` has room for EVENTS entries and is borrowed exclusively.
+    let count = unsafe { libc::epoll_wait(epoll, events.events.as_mut_ptr(), EVENTS as i32, milliseconds) };
+    events.count = octets(count as isize)?;
+    Ok(events)
+}
+
+/// A socket address as the kernel wrote it.
+#[derive(Clone, Copy)]
+pub(super) struct Address {
+    storage: libc::sockaddr_storage,
+    length: libc::socklen_t,
+}
+
+pub(super) fn receive_from(fd: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Address)> {
+    // SAFETY: sockaddr_storage is plain data for which all-zero is valid.
+    let storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut from = Address { storage, length: mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t };
+    // SAFETY: `buffer` and the address are valid for the lengths given and borrowed exclusively.
+    let received = unsafe {
+        let address = (&raw mut from.storage).cast();
+        libc::recvfrom(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0, address, &raw mut from.length)
+    };
+    Ok((octets(received)?, from))
+}
+
+pub(super) fn send_to(fd: RawFd, payload: &[u8], to: &Address) -> io::Result<usize> {
+    // SAFETY: `payload` is valid for its length, and the address for the length that the kernel gave it.
+    octets(unsafe {
+        let address = (&raw const to.storage).cast();
+        libc::sendto(fd, payload.as_ptr().cast(), payload.len(), 0, address, to.length)
+    })
+}
+
+/// Whether `fd` can be read within `nanos`.
+pub(super) fn poll_in(fd: RawFd, nanos: i64) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let longest = libc::timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
+    // SAFETY: `poll` and `longest` are valid across the call; a null mask leaves the thread's own.
+    octets(unsafe { libc::ppoll(&raw mut poll, 1, &raw const longest, std::ptr::null()) } as isize)
+        .map(|ready| ready > 0)
 }
