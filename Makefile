@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-cni bench-recovery bench-virtio-net test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -60,6 +60,11 @@ bench-overlay: build ## all ways from pod to pod, idle and loaded, 200 attachmen
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
+
+bench-receive: build ## listeners and control loops, with and without expected-arrival receive; writes out/bench/{receive,loop}.{json,html} (root)
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench receive --json out/bench/receive.json --report out/bench/receive.html
+	$(BIN)/ktsn bench loop --json out/bench/loop.json --report out/bench/loop.html
 
 bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)
 	@mkdir -p out/bench

@@ -136,6 +136,15 @@ impl Daemon {
             .env("KTSN_POLICY", "strict")
     }
 
+    /// `program` with libktsn preloaded, expecting its arrivals as this daemon grants it.
+    #[must_use]
+    pub fn expect(&self, program: Program, tools: &Tools) -> Program {
+        program
+            .env("LD_PRELOAD", tools.libktsn.as_os_str())
+            .env("KTSN_RUN_DIR", self.run_dir.as_os_str())
+            .env("KTSN_RECEIVE", "expect")
+    }
+
     /// The counters of the daemon now.
     ///
     /// # Errors

@@ -39,21 +39,24 @@ impl<'a> Observers<'a> {
         Self { tools: &setup.tools, directory, functional: setup.functional }
     }
 
-    fn file(&self, name: &str, ending: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, ending: &str) -> PathBuf {
         self.directory.join(format!("{name}.{ending}"))
     }
 
     /// `ktsn VERB …` with its files, called `name`.
     pub(crate) fn program(&self, name: &str, verb: &str, frames: u64) -> Program {
+        self.with_files(Program::new(name, &self.tools.ktsn).args([verb]), name, frames)
+    }
+
+    /// A Python program that takes the same arguments.
+    pub(crate) fn script(&self, name: &str, script: &Path, frames: u64) -> Program {
+        self.with_files(Program::new(name, Path::new("python3")).args([script]), name, frames)
+    }
+
+    fn with_files(&self, program: Program, name: &str, frames: u64) -> Program {
         let (records, json) = (self.file(name, "csv"), self.file(name, "json"));
-        Program::new(name, &self.tools.ktsn)
-            .args([
-                verb.as_ref(),
-                "--records".as_ref(),
-                records.as_os_str(),
-                "--json".as_ref(),
-                json.as_os_str(),
-            ])
+        program
+            .args(["--records".as_ref(), records.as_os_str(), "--json".as_ref(), json.as_os_str()])
             .args(["--count".to_owned(), frames.to_string()])
             .says_ready()
     }

@@ -38,6 +38,37 @@ const GATE_COLUMNS: &[Column] = &[
     ("p90", "after_opening_ns.p90", micros),
 ];
 
+/// The columns of listeners that were measured without a tap.
+const RECEIVE_COLUMNS: &[Column] = &[
+    ("frames", "frames_received", count),
+    ("lost", "lost", count),
+    ("latency p50", "latency_ns.p50", micros),
+    ("p90", "latency_ns.p90", micros),
+    ("p99", "latency_ns.p99", micros),
+    ("jitter p50", "jitter_ns.p50", micros),
+    ("p90", "jitter_ns.p90", micros),
+    ("CPU listener", "listener_cpu_ratio", percent),
+    ("far daemon", "far_daemon_cpu_ratio", percent),
+    ("daemon", "daemon_cpu_ratio", percent),
+];
+
+/// The columns of a control loop.
+const LOOP_COLUMNS: &[Column] = &[
+    ("cycles", "frames_intended", count),
+    ("lost", "lost", count),
+    ("round trip p50", "latency_ns.p50", micros),
+    ("p90", "latency_ns.p90", micros),
+    ("p99", "latency_ns.p99", micros),
+    ("request p50", "request_ns.p50", micros),
+    ("lost at 250 µs", "missed_250us_ratio", percent),
+    ("500 µs", "missed_500us_ratio", percent),
+    ("1 ms", "missed_1ms_ratio", percent),
+    ("CPU controller", "talker_cpu_ratio", percent),
+    ("device", "listener_cpu_ratio", percent),
+    ("daemon", "daemon_cpu_ratio", percent),
+    ("far daemon", "far_daemon_cpu_ratio", percent),
+];
+
 fn count(value: f64) -> String {
     format!("{value:.0}")
 }
@@ -78,7 +109,11 @@ pub fn series(document: &Document) -> String {
     // Paths stand together per payload; within one the document's order stays.
     rows.sort_by_key(|series| series.payload_octets);
     let gated = rows.iter().any(|row| row.outside_window.is_some());
-    let columns: Vec<&Column> = COLUMNS.iter().chain(GATE_COLUMNS.iter().filter(|_| gated)).collect();
+    let columns: Vec<&Column> = match document.experiment.as_str() {
+        "receive" => RECEIVE_COLUMNS.iter().collect(),
+        "loop" => LOOP_COLUMNS.iter().collect(),
+        _ => COLUMNS.iter().chain(GATE_COLUMNS.iter().filter(|_| gated)).collect(),
+    };
     let mut table = table(["path", "octets"].into_iter().chain(columns.iter().map(|column| column.0)), 1);
     let classes = rows.iter().any(|row| row.class != rows[0].class);
     for row in rows {
@@ -96,10 +131,10 @@ pub fn comparisons(document: &Document) -> String {
     let mut table = table(["metric", "of / to", "octets", "ratio", "bar", "holds"], 2);
     let number = |value: Option<f64>| value.map_or_else(|| ABSENT.to_owned(), significant);
     for comparison in &document.comparisons {
-        let paths = comparison
-            .to
-            .as_ref()
-            .map_or_else(|| comparison.of.clone(), |to| format!("{} / {to}", comparison.of));
+        let to = comparison.to.as_ref().map_or_else(String::new, |to| format!(" / {to}"));
+        let load = comparison.load.as_deref().filter(|load| *load != "idle");
+        let load = load.map_or_else(String::new, |load| format!(" ({load})"));
+        let paths = format!("{}{to}{load}", comparison.of);
         let holds = match comparison.holds {
             None => ABSENT,
             Some(true) => "yes",

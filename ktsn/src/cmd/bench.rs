@@ -11,6 +11,7 @@ mod cluster;
 mod gates;
 mod micro;
 mod overlay;
+mod receive;
 mod sched;
 
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Experiment {
     Micro(micro::MicroArgs),
     Gates(gates::GatesArgs),
     Overlay(overlay::OverlayArgs),
+    Receive(receive::ReceiveArgs),
+    Loop(receive::LoopArgs),
     Capture(capture::CaptureArgs),
     Sched(sched::SchedArgs),
     #[command(hide = true)]
@@ -99,6 +102,8 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         Experiment::Capture(args) => ("capture", capture::run(args)),
         Experiment::Gates(args) => ("gates", gates::run(args)),
         Experiment::Overlay(args) => ("overlay", overlay::run(args)),
+        Experiment::Receive(args) => ("receive", receive::run(args)),
+        Experiment::Loop(args) => ("loop", receive::run_loop(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
         Experiment::Cluster(args) => ("cluster", cluster::run(args)),
         Experiment::SendCost(args) => ("send-cost", micro::send_cost(args)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The receiving node's ktsnd. In: the testbed. Out: a daemon on host B; that of the path `ktsn-short` takes pod B's frames
-//! straight into it, or there is a reason why it cannot.
+//! The receiving node's ktsnd. In: the testbed, what it is configured with. Out: a daemon on host B, or the reason why this
+//! machine or this ktsnd cannot have it.
 
 use crate::daemon::{Daemon, configuration_of};
 use crate::error::LabError;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Starts that of `ktsn-short`.
 pub(super) fn start(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<Daemon, LabError> {
-    start_with(tools, testbed, directory, &configured(&configuration_of(&testbed.b, &testbed.a)))
+    start_with(tools, testbed, directory, &short(testbed))
 }
 
 /// Starts one with this configuration; its files go to a directory of its own below `directory`.
@@ -25,20 +25,34 @@ pub(crate) fn start_with(
     Daemon::start(tools, &testbed.b, &directory, configuration)
 }
 
-/// The configuration with the ingress fast path.
-fn configured(plain: &str) -> String {
-    plain.replacen("[[attachment]]\n", "[[attachment]]\ningress = \"short\"\n", 1)
+/// The configuration of the path `ktsn-short`.
+pub(super) fn short(testbed: &Testbed) -> String {
+    with_keys(&configuration_of(&testbed.b, &testbed.a), true, false)
 }
 
-/// Whether this ktsnd and this machine have the ingress fast path: before minutes are spent, not after.
-pub(super) fn check(tools: &Tools, testbed: &Testbed, directory: &Path) -> Result<(), LabError> {
-    match start(tools, testbed, directory) {
+/// The configuration `plain` with the ingress fast path, with a grant for expected-arrival receive, or without them.
+pub(crate) fn with_keys(plain: &str, short: bool, expect: bool) -> String {
+    const ATTACHMENT: &str = "[[attachment]]\n";
+    let ingress = if short { "ingress = \"short\"\n" } else { "" };
+    let receive = if expect { "receive = \"expect\"\n" } else { "" };
+    plain.replacen(ATTACHMENT, &format!("{ATTACHMENT}{ingress}{receive}"), 1)
+}
+
+/// Whether this ktsnd and this machine have what `configuration` asks for, which the path of this name needs: before minutes
+/// are spent, not after.
+pub(crate) fn check(
+    tools: &Tools,
+    testbed: &Testbed,
+    directory: &Path,
+    path: &str,
+    configuration: &str,
+) -> Result<(), LabError> {
+    match start_with(tools, testbed, directory, configuration) {
         Ok(daemon) => daemon.stop(),
         // It ended before it served: it says itself why.
         Err(LabError::Process { problem, stderr, .. }) => Err(LabError::Impossible {
-            what: format!("the path ktsn-short: ktsnd with ingress = \"short\" {problem}{stderr}"),
-            remedy: "a ktsnd and a kernel with the short way in, or leave the path out with --path"
-                .to_owned(),
+            what: format!("the path {path}: its ktsnd {problem}{stderr}"),
+            remedy: "a ktsnd and a kernel that can do it, or leave the path out with --path".to_owned(),
         }),
         Err(other) => Err(other),
     }

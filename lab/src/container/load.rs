@@ -62,7 +62,7 @@ impl Load {
     }
 
     /// Whether its programs are here.
-    pub(super) fn check(self) -> Result<(), LabError> {
+    pub(crate) fn check(self) -> Result<(), LabError> {
         if self == Self::Idle {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl Load {
     }
 
     /// Starts it and waits until it flows.
-    pub(super) fn start(
+    pub(crate) fn start(
         self,
         testbed: &Testbed,
         directory: &FilePath,
@@ -131,7 +131,7 @@ impl FromStr for Load {
 }
 
 /// A load that flows; it ends with its value.
-pub(super) struct Running {
+pub(crate) struct Running {
     load: Load,
     processes: Vec<Process>,
 }
@@ -142,7 +142,7 @@ impl Running {
     }
 
     /// What pod B has received so far; `None` where there is no load.
-    pub(super) fn octets(&self, testbed: &Testbed) -> Result<Option<u64>, LabError> {
+    pub(crate) fn octets(&self, testbed: &Testbed) -> Result<Option<u64>, LabError> {
         if self.processes.is_empty() { Ok(None) } else { delivered(testbed).map(Some) }
     }
 

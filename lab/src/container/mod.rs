@@ -71,7 +71,7 @@ fn measure_paths(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError
     let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
     if plan.paths.contains(&Path::KtsnShort) {
-        far::check(&plan.setup.tools, &testbed, directory.path())?;
+        far::check(&plan.setup.tools, &testbed, directory.path(), "ktsn-short", &far::short(&testbed))?;
     }
     let is_served = plan.paths.iter().any(|path| path.is_served());
     let configuration = configure(plan, &configuration(&testbed));

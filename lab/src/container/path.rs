@@ -87,12 +87,12 @@ impl Path {
     }
 
     /// How the receiving node takes its frames.
-    pub(super) const fn ingress(self) -> &'static str {
+    pub(crate) const fn ingress(self) -> &'static str {
         if matches!(self, Self::KtsnShort) { "short" } else { "kernel" }
     }
 
     /// The talker's mode.
-    pub(super) const fn mode(self) -> &'static str {
+    pub(crate) const fn mode(self) -> &'static str {
         match self {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
@@ -102,7 +102,7 @@ impl Path {
 
     /// The talker's SCHED_FIFO priority. Under KTSN it is below the worker's on the same CPU: it sends its frame 300 µs
     /// ahead, while the worker sleeps, so CPU 0 and its listener are as idle as on every other path.
-    pub(super) const fn fifo(self) -> Option<u8> {
+    pub(crate) const fn fifo(self) -> Option<u8> {
         match self {
             Self::FlannelOther => None,
             Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => Some(40),

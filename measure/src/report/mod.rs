@@ -21,6 +21,7 @@
 mod canvas;
 mod colours;
 mod conditions;
+mod deadline;
 mod escape;
 mod figures;
 mod page;

@@ -8,7 +8,7 @@ use super::escape::html;
 use super::plots;
 use super::source::Source;
 use super::verdict::{self, Mood};
-use super::{ReportError, conditions, published, stacks, tables};
+use super::{ReportError, conditions, deadline, published, stacks, tables};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -17,9 +17,10 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       img-src data: blob:; base-uri 'none'; form-action 'none'";
 
 /// Groups of plots: anchor, heading, the places in it.
-const GROUPS: [(&str, &str, &[&str]); 7] = [
+const GROUPS: [(&str, &str, &[&str]); 8] = [
     ("phase", "Phase in the cycle", &["phase"]),
     ("published", "Beside what was published", &["published-medians", "published-cdf"]),
+    ("deadline", "Cycles that a deadline would lose", &["deadline"]),
     ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
     ("parts", "Where time and CPU go", &["parts", "cpu"]),
     ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
@@ -31,6 +32,7 @@ const GROUPS: [(&str, &str, &[&str]); 7] = [
 fn applies(source: &Source, anchor: &str) -> bool {
     match anchor {
         "phase" => source.gates.is_some(),
+        "deadline" => deadline::applies(source),
         "published" => !source.document.published.is_empty(),
         "parts" => source.document.series.iter().any(stacks::has_parts),
         _ => true,

@@ -9,7 +9,7 @@ use super::escape::{html, label};
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
-use super::{phase, published, stacks};
+use super::{deadline, phase, published, stacks};
 use crate::results::{Document, Series};
 use crate::stats::Statistics;
 use plotly::box_plot::BoxPoints;
@@ -78,6 +78,7 @@ fn shown(nanos: f64) -> f64 {
 pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
     let mut drawings: Vec<Drawing> = phase::drawing(source)?.into_iter().collect();
     drawings.extend(published::drawings(source, colours)?);
+    drawings.extend(deadline::drawing(source, colours)?);
     let loads = source.document.loads();
     for (index, load) in loads.iter().enumerate() {
         for mut drawing in of_load(source, *load, colours)? {

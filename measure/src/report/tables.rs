@@ -34,7 +34,7 @@ macro_rules! micros_of {
     };
 }
 
-const COLUMNS: [Column; 32] = [
+const COLUMNS: [Column; 36] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -100,6 +100,21 @@ const COLUMNS: [Column; 32] = [
     }),
     column("Late", "deadline missed, %", "Frames received after their deadline.", |s| {
         percent(s.deadline_missed_ratio, 1)
+    }),
+    micros_of!(
+        "Request",
+        request_ns.p50,
+        2,
+        "Received by the device minus the requested time of the request."
+    ),
+    column("Cycles lost, %", "at 250 µs", "Control cycles without an answer within 250 µs.", |s| {
+        percent(s.missed_250us_ratio, 2)
+    }),
+    column("Cycles lost, %", "at 500 µs", "Control cycles without an answer within 500 µs.", |s| {
+        percent(s.missed_500us_ratio, 2)
+    }),
+    column("Cycles lost, %", "at 1 ms", "Control cycles without an answer within 1 ms.", |s| {
+        percent(s.missed_1ms_ratio, 2)
     }),
     column("CPU, % of one core", "talker", "The sending program.", |s| percent(s.talker_cpu_ratio, 1)),
     column("CPU, % of one core", "daemon", "ktsnd.", |s| percent(s.daemon_cpu_ratio, 1)),
@@ -251,7 +266,7 @@ pub(super) fn meanings(document: &Document) -> String {
     }
     for column in COLUMNS.iter().filter(|column| !column.meaning.is_empty()) {
         let title = match column.group {
-            "Frames" | "Window" | "Late" | "CPU, % of one core" | "Memory" => {
+            "Frames" | "Window" | "Late" | "Cycles lost, %" | "CPU, % of one core" | "Memory" => {
                 format!("{}: {}", column.group, column.name)
             }
             group => group.to_owned(),

@@ -140,6 +140,14 @@ series! {
     wake_up_ns: Statistics,
     /// The listener's kernel receive stamp `− tx_time`: the latency without the listener's wake-up, frame by frame.
     before_wake_up_ns: Statistics,
+    /// A control loop's request: received by the device `− tx_time`.
+    request_ns: Statistics,
+    /// Share of a control loop's cycles without an answer within 250 µs.
+    missed_250us_ratio: f64,
+    /// Share of a control loop's cycles without an answer within 500 µs.
+    missed_500us_ratio: f64,
+    /// Share of a control loop's cycles without an answer within 1 ms.
+    missed_1ms_ratio: f64,
     /// Share of frames whose transmit error exceeds 1 µs.
     late_over_1us_ratio: f64,
     /// Share of frames intended that were not sent, lost, or received after the deadline.

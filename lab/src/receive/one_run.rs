@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One run: one path, scene and round. In: the testbed and the talkers' daemon or none. Out: joined records, figures.
+//!
+//! ```text
+//!  far daemon ── listener ready ── counters ── talkers ─────── listener ends ── counters ── join by stream
+//! ```
+
+use super::scene::Listener;
+use super::{PAYLOAD_OCTETS, Path, Plan, Receiver, Scene};
+use crate::container::load::Running;
+use crate::container::{LEAD, PRIORITY, Path as Way, far};
+use crate::daemon::{Daemon, configuration_of};
+use crate::error::LabError;
+use crate::observations::DaemonUse;
+use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
+use crate::process::Program;
+use crate::testbed::Testbed;
+use ktsn_measure::environment::CpuUse;
+use ktsn_measure::records::{self, ArrivalRecord, JoinCounts, RunRecords, TalkRecord};
+use ktsn_measure::results::Series;
+use ktsn_measure::series::{Facts, WireSource};
+use ktsn_measure::{clock, listener, talker};
+use ktsn_time::{Nanos, Tai};
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+/// The listener's first port.
+const PORT: u16 = 7000;
+/// Distance of the phases of several streams: no two of them then have one instant, as all periods are whole milliseconds.
+const PHASE: Nanos = Nanos::from_micros(120);
+/// From the start of the first of several talkers to the first transmit time.
+const START: Nanos = Nanos::from_millis(400);
+/// The same of a functional run, on a machine that may be busy.
+const START_FUNCTIONAL: Nanos = Nanos::from_seconds(3);
+/// Sequence numbers of stream `i` begin with `i` in these bits.
+const STREAM_BITS: u32 = 48;
+/// The Python listener.
+const SCRIPT: &str = include_str!("listener.py");
+
+/// What all runs share.
+pub(super) struct Bench<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) testbed: &'a Testbed,
+    /// The ktsnd of the talkers' node.
+    pub(super) near: Option<Daemon>,
+    pub(super) directory: &'a FilePath,
+}
+
+/// One run of the plan.
+pub(super) struct RunSpec<'a> {
+    pub(super) path: Path,
+    pub(super) scene: Scene,
+    pub(super) load: &'a Running,
+    pub(super) round: u32,
+}
+
+/// The configuration of the receiving node's ktsnd on this path.
+pub(super) fn far_configuration(testbed: &Testbed, path: Path) -> String {
+    far::with_keys(
+        &configuration_of(&testbed.b, &testbed.a),
+        path.way == Way::KtsnShort,
+        path.receiver == Receiver::Expect,
+    )
+}
+
+/// One stream of a run.
+struct Stream {
+    name: String,
+    period: Nanos,
+    frames: u64,
+    first_sequence: u64,
+    port: u16,
+    start_at: Option<Tai>,
+}
+
+/// What was recorded of a run.
+struct Recorded {
+    /// By stream.
+    talked: Vec<(talker::Summary, Vec<TalkRecord>)>,
+    listen: listener::Summary,
+    listened: Vec<ArrivalRecord>,
+}
+
+impl Bench<'_> {
+    fn observers(&self) -> Observers<'_> {
+        Observers::new(&self.plan.setup, self.directory)
+    }
+
+    fn streams(&self, scene: Scene, first_sequence: u64) -> Vec<Stream> {
+        let periods = scene.periods();
+        let start = if self.plan.setup.functional { START_FUNCTIONAL } else { START };
+        // All periods divide some whole second or come near it: what counts is one base for all phases.
+        let base = (periods.len() > 1).then(|| {
+            let earliest = clock::tai_now().saturating_add(start).as_nanos();
+            Tai::from_nanos(earliest.next_multiple_of(1_000_000))
+        });
+        let stream = |(index, period): (usize, Nanos)| {
+            let place = i64::try_from(index).unwrap_or(0);
+            Stream {
+                name: if index == 0 { "talk".to_owned() } else { format!("talk{index}") },
+                period,
+                frames: self.plan.frames(scene, period),
+                first_sequence: ((index as u64) << STREAM_BITS) + first_sequence,
+                port: PORT + u16::try_from(index).unwrap_or(0),
+                start_at: base.map(|base| base.saturating_add(PHASE.saturating_mul(place))),
+            }
+        };
+        periods.into_iter().enumerate().map(stream).collect()
+    }
+
+    fn listener(&self, spec: &RunSpec<'_>, streams: &[Stream]) -> Result<Program, LabError> {
+        let b = &self.testbed.b;
+        let way = spec.path.way;
+        let (address, namespace) =
+            if way.in_pods() { (b.pod_address, &b.pod_namespace) } else { (b.address, &b.namespace) };
+        // One more than come: it is there until its daemon has been asked what it counted of it.
+        let frames = streams.iter().map(|stream| stream.frames).sum::<u64>() + 1;
+        let observers = self.observers();
+        let program = match (spec.path.receiver, spec.scene.listener()) {
+            (Receiver::Spin, _) => observers.program("listen", "listen", frames).args(["--wait", "spin"]),
+            (_, Listener::Compiled(wait)) => {
+                observers.program("listen", "listen", frames).args(["--wait", wait])
+            }
+            (_, Listener::Python(wait)) => {
+                let script = self.directory.join("listener.py");
+                std::fs::write(&script, SCRIPT).map_err(LabError::file(&script))?;
+                observers.script("listen", &script, frames).args(["--wait", wait])
+            }
+        };
+        let program = program.args([format!("{address}:{PORT}")]).within(namespace);
+        let program =
+            if streams.len() > 1 { program.args([format!("--ports={}", streams.len())]) } else { program };
+        // One that spins under SCHED_FIFO would keep every other thread from its CPU.
+        let fifo = (spec.path.receiver != Receiver::Spin).then_some(40);
+        Ok(observers.placed(program, 0, fifo))
+    }
+
+    fn talker(&self, path: Path, scene: Scene, stream: &Stream) -> Program {
+        let (a, b, way) = (&self.testbed.a, &self.testbed.b, path.way);
+        let (to, namespace) =
+            if way.in_pods() { (b.pod_address, &a.pod_namespace) } else { (b.address, &a.namespace) };
+        let program = self.observers().program(&stream.name, "talk", stream.frames).args([
+            format!("{to}:{}", stream.port),
+            format!("--payload={PAYLOAD_OCTETS}"),
+            format!("--period={}ns", stream.period.get()),
+            format!("--first-sequence={}", stream.first_sequence),
+            format!("--priority={PRIORITY}"),
+            format!("--mode={}", way.mode()),
+            format!("--lead={}ns", LEAD.get()),
+            "--clock=tai".to_owned(),
+        ]);
+        let program = if scene.is_random() { program.args(["--random-gaps"]) } else { program };
+        let program = match stream.start_at {
+            Some(at) => program.args([format!("--start-at={}", at.as_nanos())]),
+            None => program,
+        };
+        let program = self.observers().placed(program, 1, way.fifo());
+        match &self.near {
+            Some(near) if way.is_preloaded() => near.serve(program, &self.plan.setup.tools, self.testbed),
+            _ => program.within(namespace),
+        }
+    }
+
+    /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
+    pub(super) fn run(
+        &self,
+        spec: &RunSpec<'_>,
+        first_sequence: u64,
+    ) -> Result<((Series, RunRecords), Option<String>), LabError> {
+        let path = spec.path;
+        let near = self.near.as_ref().filter(|_| path.way.is_served());
+        let names: Vec<String> = self
+            .streams(spec.scene, 0)
+            .into_iter()
+            .map(|stream| stream.name)
+            .chain(["listen".to_owned()])
+            .collect();
+        self.observers().forget(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let tools = &self.plan.setup.tools;
+        let far = path.has_far_daemon().then(|| {
+            far::start_with(tools, self.testbed, self.directory, &far_configuration(self.testbed, path))
+        });
+        let far = far.transpose()?;
+        let streams = self.streams(spec.scene, first_sequence);
+        let program = self.listener(spec, &streams)?;
+        let program = match &far {
+            Some(far) if path.receiver == Receiver::Expect => far.expect(program, tools),
+            _ => program,
+        };
+        let mut listener = program.start(self.directory)?;
+        listener.wait_ready(READY_MAX)?;
+        let counted = near.map(Daemon::statistics).transpose()?;
+        let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
+        let loaded = spec.load.octets(self.testbed)?;
+        let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
+        self.talk(spec, &streams)?;
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
+        let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
+        finish(&mut listener)?;
+        let counted = match (near, counted) {
+            (Some(near), Some(before)) => Some(DaemonUse::since(near, &near.statistics()?, &before)?),
+            _ => None,
+        };
+        let far_cpu = match (&far, far_cpu) {
+            (Some(far), Some(before)) => Some(far.cpu_time()?.saturating_sub(before)),
+            _ => None,
+        };
+        far.map_or(Ok(()), Daemon::stop)?;
+        let recorded = self.recorded(&streams)?;
+        let (run, mut series) = figures(spec, &streams, &recorded, counted.as_ref());
+        let disturbance = ended.since(&machine);
+        series.steal_ratio = Some(disturbance.steal_ratio);
+        series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
+        series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
+        series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
+        series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
+        if let Some(counted) = counted {
+            counted.fill_in(&mut series, elapsed);
+        }
+        let stepped =
+            recorded.listen.clock_stepped || recorded.talked.iter().any(|(talk, _)| talk.clock_stepped);
+        Ok(((series, run), stepped.then(|| "a clock was stepped".to_owned())))
+    }
+
+    /// Starts the talkers and waits for their end.
+    fn talk(&self, spec: &RunSpec<'_>, streams: &[Stream]) -> Result<(), LabError> {
+        let start = |stream| self.talker(spec.path, spec.scene, stream).start(self.directory);
+        let mut talkers = streams.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        for (talker, stream) in talkers.iter_mut().zip(streams) {
+            let period = u64::try_from(stream.period.get()).unwrap_or(0);
+            // Random gaps are the period on average only.
+            let longest = Duration::from_nanos(period * stream.frames * 2) + TALK_EXTRA;
+            talker.wait(longest, MEASURED)?;
+        }
+        Ok(())
+    }
+
+    fn recorded(&self, streams: &[Stream]) -> Result<Recorded, LabError> {
+        let files = self.observers();
+        let talk = |stream: &Stream| {
+            Ok((files.json(&stream.name)?, files.records(&stream.name, records::load_talk)?))
+        };
+        Ok(Recorded {
+            talked: streams.iter().map(talk).collect::<Result<_, LabError>>()?,
+            listen: files.json("listen")?,
+            listened: files.records("listen", records::load_arrivals)?,
+        })
+    }
+}
+
+/// The run's records and figures. Streams are joined one by one: order and copies are a stream's own.
+fn figures(
+    spec: &RunSpec<'_>,
+    streams: &[Stream],
+    recorded: &Recorded,
+    counted: Option<&DaemonUse>,
+) -> (RunRecords, Series) {
+    let way = spec.path.way;
+    let (mut joined, mut counts, mut intended, mut talker_cpu) = (Vec::new(), JoinCounts::default(), 0, 0.0);
+    for (stream, (talk, talked)) in streams.iter().zip(&recorded.talked) {
+        let is_own = |record: &&ArrivalRecord| {
+            record.probe.sequence >> STREAM_BITS == stream.first_sequence >> STREAM_BITS
+        };
+        let own: Vec<ArrivalRecord> = recorded.listened.iter().filter(is_own).copied().collect();
+        let (records, found) = records::join(talked, &[], &own, !way.is_served());
+        joined.extend(records);
+        counts.listener_duplicates += found.listener_duplicates;
+        counts.reordered += found.reordered;
+        counts.strangers += found.strangers;
+        counts.unsent += found.unsent;
+        intended += talk.frames_intended;
+        talker_cpu += talk.cpu_ratio;
+    }
+    let run = RunRecords {
+        path: spec.path.name(),
+        payload_octets: PAYLOAD_OCTETS,
+        load: Some(spec.scene.name().to_owned()),
+        round: spec.round,
+        records: joined,
+    };
+    let facts = Facts {
+        frames_intended: intended,
+        counts,
+        wire: WireSource::Tap,
+        deadline: None,
+        transmit: counted.and_then(|counted| counted.counters.transmit_figures()),
+    };
+    let mut series = Series {
+        load: run.load.clone(),
+        class: Some(PRIORITY),
+        egress: Some(if way.is_served() { "uplink" } else { "kernel" }.to_owned()),
+        overlay: way.in_pods().then(|| "vxlan-routed".to_owned()),
+        ingress: Some(way.ingress().to_owned()),
+        talker_cpu_ratio: Some(talker_cpu),
+        listener_cpu_ratio: Some(recorded.listen.cpu_ratio),
+        ..Series::of_run(&run, &facts)
+    };
+    if streams.len() > 1 {
+        // Neighbours among the records are frames of one stream but for the borders.
+        (series.jitter_ns, series.jitter_left_out) = (None, None);
+    }
+    (run, series)
+}
