@@ -4,8 +4,10 @@
 //! In: this machine. Out: findings. Some hundred datagrams over the loopback device: its receive path runs in the sender's
 //! system call as a veth's does: the sender's CPU stands for the one that takes the uplink's interrupts.
 
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -28,13 +30,14 @@ enum Waits {
 pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![wake_up()];
     findings.extend(busy_poll());
+    findings.push(receive_steering(&steered(Path::new("/sys/class/net"))));
     findings
 }
 
 fn wake_up() -> Finding {
     let meaning = "half of all datagrams wait no longer between the softirq that delivers them and the program's recvmsg. Shorter: run the \
-                   listener on the CPU that takes the uplink's interrupts (/proc/interrupts, /proc/irq/*/smp_affinity_list, or rps_cpus of its \
-                   queue), or let it call recvmsg with MSG_DONTWAIT again and again on a CPU of its own (not under SCHED_FIFO all the time: \
+                   listener on the CPU that takes the uplink's interrupts (/proc/interrupts, /proc/irq/*/smp_affinity_list), \
+                   or let it call recvmsg with MSG_DONTWAIT again and again on a CPU of its own (not under SCHED_FIFO all the time: \
                    the kernel stops such a thread for 50 ms each second)";
     match measured() {
         Ok(value) => Finding::ok(NAME, value, meaning),
@@ -114,9 +117,55 @@ fn busy_poll() -> Option<Finding> {
     Some(Finding::ok("busy_poll", value, meaning))
 }
 
+/// The queues that pass their datagrams to other CPUs (RPS): `device/queue: mask`.
+fn steered(devices: &Path) -> Vec<String> {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for device in entries(devices) {
+        for queue in entries(&device.path().join("queues")) {
+            let mask =
+                text(queue.path().join("rps_cpus")).filter(|mask| mask.contains(|c| !"0,".contains(c)));
+            let names =
+                [device.file_name(), queue.file_name()].map(|name| name.to_string_lossy().into_owned());
+            found.extend(mask.map(|mask| format!("{}: {mask}", names.join("/"))));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// What it costs is measured in docs/design/receive-path.md.
+fn receive_steering(queues: &[String]) -> Finding {
+    const NAME: &str = "receive_steering";
+    let meaning = "a queue with rps_cpus passes each datagram to another CPU by one more interrupt: on the way of a listener that is awake \
+                   (it spins, or expects its arrivals) that costs more than it saves, and one that sleeps gains nothing; only bursts gain";
+    if queues.is_empty() {
+        return Finding::ok(NAME, "no queue passes datagrams to other CPUs (RPS)", meaning);
+    }
+    let remedy = "write 0 into rps_cpus of the uplink's and the pods' queues (/sys/class/net/DEVICE/queues/rx-N), and place interrupts by \
+                  /proc/irq/N/smp_affinity_list instead";
+    Finding::warn(NAME, queues.join("; "), meaning, remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_that_pass_datagrams_on_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (queue, mask) in
+            [("a/queues/rx-0", "0"), ("a/queues/rx-1", "00000000,00000000"), ("b/queues/rx-0", "00,3\n")]
+        {
+            let queue = folder.path().join(queue);
+            fs::create_dir_all(&queue).unwrap();
+            fs::write(queue.join("rps_cpus"), mask).unwrap();
+        }
+        let found = steered(folder.path());
+        assert_eq!(found, ["b/rx-0: 00,3"]);
+        assert!(receive_steering(&found).remedy.is_some() && receive_steering(&[]).remedy.is_none());
+        assert_eq!(steered(&folder.path().join("nowhere")), Vec::<String>::new());
+    }
 
     #[test]
     fn what_a_listener_waits_is_measured() {
