@@ -5,8 +5,11 @@
 //! its CPU time and memory. It ends with its value.
 
 mod configuration;
+mod receive;
 
 pub use configuration::{OVERRUN_LIMIT, attachment_of, configuration, configuration_of, without_attachment};
+
+pub use receive::ReceiveCounters;
 
 use crate::error::LabError;
 use crate::process::{Process, Program};

@@ -48,6 +48,11 @@ const RECEIVE_COLUMNS: &[Column] = &[
     ("jitter p50", "jitter_ns.p50", micros),
     ("p90", "jitter_ns.p90", micros),
     ("CPU listener", "listener_cpu_ratio", percent),
+    ("spun", "spun_ratio", percent),
+    ("expected", "arrivals_expected", count),
+    ("hit", "arrivals_hit", count),
+    ("early", "arrivals_early", count),
+    ("missed", "arrivals_missed", count),
     ("far daemon", "far_daemon_cpu_ratio", percent),
     ("daemon", "daemon_cpu_ratio", percent),
 ];

@@ -193,6 +193,10 @@ impl Bench<'_> {
         self.talk(spec, &streams)?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
         let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
+        let expected = match &far {
+            Some(far) if path.receiver == Receiver::Expect => Some(far.receive_counters()?),
+            _ => None,
+        };
         finish(&mut listener)?;
         let counted = match (near, counted) {
             (Some(near), Some(before)) => Some(DaemonUse::since(near, &near.statistics()?, &before)?),
@@ -213,6 +217,9 @@ impl Bench<'_> {
         series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
         if let Some(counted) = counted {
             counted.fill_in(&mut series, elapsed);
+        }
+        if let Some(expected) = expected {
+            expected.fill_in(&mut series, elapsed);
         }
         let stepped =
             recorded.listen.clock_stepped || recorded.talked.iter().any(|(talk, _)| talk.clock_stepped);

@@ -34,7 +34,7 @@ macro_rules! micros_of {
     };
 }
 
-const COLUMNS: [Column; 36] = [
+const COLUMNS: [Column; 41] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -131,6 +131,24 @@ const COLUMNS: [Column; 36] = [
         "The whole machine's, by the kernel's ticks; also part of whom they interrupted.",
         |s| percent(s.softirq_cpu_ratio, 1),
     ),
+    column(
+        "Expected arrivals",
+        "expected",
+        "Waits of the listener for an arrival that was predicted.",
+        |s| maybe_count(s.arrivals_expected),
+    ),
+    column("Expected arrivals", "hit", "The arrival came while the listener was awake for it.", |s| {
+        maybe_count(s.arrivals_hit)
+    }),
+    column("Expected arrivals", "early", "The arrival came before the listener was awake for it.", |s| {
+        maybe_count(s.arrivals_early)
+    }),
+    column("Expected arrivals", "missed", "The arrival did not come in its window.", |s| {
+        maybe_count(s.arrivals_missed)
+    }),
+    column("Expected arrivals", "spun, %", "Time that the listener spun for arrivals, of one CPU.", |s| {
+        percent(s.spun_ratio, 1)
+    }),
     column("Load", "Mbit/s", "What the load beside it delivered.", |s| {
         s.load_bit_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.0}", rate / 1e6))
     }),
@@ -266,7 +284,8 @@ pub(super) fn meanings(document: &Document) -> String {
     }
     for column in COLUMNS.iter().filter(|column| !column.meaning.is_empty()) {
         let title = match column.group {
-            "Frames" | "Window" | "Late" | "Cycles lost, %" | "CPU, % of one core" | "Memory" => {
+            "Frames" | "Window" | "Late" | "Cycles lost, %" | "Expected arrivals" | "CPU, % of one core"
+            | "Memory" => {
                 format!("{}: {}", column.group, column.name)
             }
             group => group.to_owned(),

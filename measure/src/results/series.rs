@@ -178,6 +178,16 @@ series! {
     load_bit_rate: f64,
     /// CPU time of the listener over elapsed time.
     listener_cpu_ratio: f64,
+    /// Waits of the listener for an arrival that was predicted.
+    arrivals_expected: u64,
+    /// Arrivals that came while the listener was awake for them.
+    arrivals_hit: u64,
+    /// Arrivals that came before the listener was awake for them.
+    arrivals_early: u64,
+    /// Predicted arrivals that did not come in their window.
+    arrivals_missed: u64,
+    /// Time that the listener spun for arrivals over elapsed time.
+    spun_ratio: f64,
     /// Resident memory of ktsnd.
     daemon_rss_octets: u64,
     /// Rounds that were repeated because the load rule, fixed beforehand, said so.
