@@ -111,7 +111,8 @@ impl<I: Instant> Predictor<I> {
     #[inline]
     fn is_explained(&mut self, at: u64, how: Seen) -> bool {
         let mut nearest = None;
-        for (index, track) in self.tracks.iter_mut().enumerate() {
+        // `enumerate` counts with a check that panics, which libktsn must not hold.
+        for (index, track) in (0..self.tracks.len()).zip(&mut self.tracks) {
             let Some(distance) = track.distance(at) else { continue };
             track.note_another(distance);
             if nearest.is_none_or(|(_, best): (_, track::Distance)| distance.is_less(best)) {

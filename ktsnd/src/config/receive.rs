@@ -2,7 +2,7 @@
 //! `receive` of an attachment, and `receive_spin_max` of the daemon.
 
 use super::ConfigError;
-use super::checked::Checked;
+use super::values::Checked;
 
 /// Most CPUs that `receive_spin_max` may name.
 const SPIN_MAX: f64 = 64.0;

@@ -130,15 +130,19 @@ impl Past {
         let newest = members().next().unwrap_or(0);
         let span = newest - members().next_back().unwrap_or(newest);
         let period = (span << 8).checked_div(u64::from(chain.links)).unwrap_or(0);
-        let residual = |(slots, at): (u64, u64)| since(at, newest.saturating_sub((slots * period) >> 8));
-        let mean = (0..)
-            .zip(members())
-            .map(residual)
+        // How far each member is off its slot. (An iterator that counts would bring a check that panics into libktsn.)
+        let residuals = || {
+            members().scan(0_u64, |slots, at| {
+                let slot = newest.saturating_sub((*slots * period) >> 8);
+                *slots += 1;
+                Some(since(at, slot))
+            })
+        };
+        let mean = residuals()
             .fold(0, i64::saturating_add)
             .checked_div_euclid(i64::from(chain.links) + 1)
             .unwrap_or(0);
-        let furthest =
-            (0..).zip(members()).map(|member| (residual(member) - mean).unsigned_abs()).max().unwrap_or(0);
+        let furthest = residuals().map(|residual| (residual - mean).unsigned_abs()).max().unwrap_or(0);
         // A few events have not shown the greatest deviation: half more.
         let deviation = furthest + (furthest >> 1);
         (Track::new(newest.saturating_add_signed(mean), period, deviation, how), chain.members)

@@ -229,13 +229,14 @@ impl Track {
             // The event may well have come at its slot.
             residual = 0;
         }
-        let has_stepped =
-            self.outside != 0 && !self.is_early && (residual - i64::from(self.outside)).abs() <= spread;
+        let has_stepped = self.outside != 0
+            && !self.is_early
+            && (residual - i64::from(self.outside)).saturating_abs() <= spread;
         let moved = if !self.is_exact && how == Seen::Exact {
             self.is_exact = true;
             self.note_inside();
             residual
-        } else if residual.abs() <= spread {
+        } else if residual.saturating_abs() <= spread {
             self.note_inside();
             self.learn_period(residual);
             residual >> PHASE_SHIFT
