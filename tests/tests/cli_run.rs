@@ -82,6 +82,22 @@ fn the_environment_names_library_directory_and_policy() {
 }
 
 #[test]
+fn how_the_program_waits_is_in_its_environment() {
+    let says = ["sh", "-c", "echo ${KTSN_RECEIVE-none}"];
+    for (flags, said) in
+        [(&[][..], "none"), (&["--receive", "expect"], "expect"), (&["--receive", "kernel"], "kernel")]
+    {
+        let output = ktsn().arg("run").args(flags).arg("--").args(says).output().unwrap();
+        assert_eq!(out(&output).trim(), said, "{}", err(&output));
+    }
+    let output = run(&["run", "--receive", "often", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    let output = run(&["run", "--receive", "expect", "--capture", "kernel", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("leave one of both away"), "{}", err(&output));
+}
+
+#[test]
 fn what_cannot_start_is_told_as_shells_do() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();

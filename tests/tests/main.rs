@@ -14,6 +14,7 @@ mod cli_support;
 mod clock_policy;
 mod coexistence;
 mod error_queue;
+mod expected_arrival;
 mod faults_churn;
 mod faults_clients;
 mod faults_control;
