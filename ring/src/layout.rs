@@ -7,8 +7,6 @@
 
 use thiserror::Error;
 
-use crate::receive::AREA_OCTETS;
-
 /// `KTSNRNG\0`, first word of every region and control message.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KTSNRNG\0");
 /// The ABI that this crate speaks.
@@ -17,6 +15,9 @@ pub const ABI: u32 = 1;
 pub const LINE_OCTETS: usize = 64;
 /// A page, in octets: slots begin on one, and the region ends on one.
 pub const PAGE_OCTETS: usize = 4096;
+
+/// Octets of the receive area behind the region: one page.
+pub const AREA_OCTETS: usize = PAGE_OCTETS;
 
 /// Identity line: magic, ABI, size, counts and offsets. Written once.
 pub const IDENTITY: usize = 0;

@@ -16,7 +16,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ktsn_time::{Monotonic, Nanos};
 
-use crate::layout::{LINE_OCTETS, PAGE_OCTETS, RECEIVE_OCTETS};
+pub use crate::layout::AREA_OCTETS;
+use crate::layout::{LINE_OCTETS, RECEIVE_OCTETS};
 use crate::producer::Producer;
 use crate::words::{Mapping, Words};
 
@@ -25,8 +26,6 @@ mod area;
 #[cfg(feature = "daemon")]
 pub use area::{ListenerReading, Reading, ReceiveArea, ReceiveCounts, read, set_grant};
 
-/// Octets of the area: one page.
-pub const AREA_OCTETS: usize = PAGE_OCTETS;
 /// Entries for listeners.
 pub const LISTENERS_COUNT: usize = 32;
 /// Counts of a listener.

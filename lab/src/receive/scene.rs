@@ -2,7 +2,7 @@
 //! The scenes of the experiment `receive`: what is sent, which listener hears it, what goes on beside it. In: a name. Out: a
 //! [`Scene`] with its streams and its listener. In results a scene is the series' `load`.
 
-use super::Path;
+use super::path::Path;
 use crate::container::Load;
 use ktsn_time::Nanos;
 use std::fmt;

@@ -3,8 +3,8 @@
 //!
 //! In: instants. Out: a chain of events that is too even to be chance, as a track.
 
+use super::terms::{PERIOD_MAX, PERIOD_MIN, SPREAD_MIN, Seen, since};
 use super::track::Track;
-use super::{PERIOD_MAX, PERIOD_MIN, SPREAD_MIN, Seen, since};
 
 /// Events that are remembered. Two streams that begin at once leave seven or more to each, and a search stays below 230 steps.
 const EVENTS: usize = 16;

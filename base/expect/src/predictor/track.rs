@@ -3,7 +3,7 @@
 //!
 //! In: events near its slots, and misses. Out: the next slots and their spread.
 
-use super::{LATENESS, PERIOD_MAX, PERIOD_MIN, SPREAD_MAX, SPREAD_MIN, Seen, since};
+use super::terms::{LATENESS, PERIOD_MAX, PERIOD_MIN, SPREAD_MAX, SPREAD_MIN, Seen, since};
 
 /// Periods are kept in 1/256 ns: a correction of 1 ns in 32 slots is not lost.
 const FRACTION_BITS: u32 = 8;
