@@ -49,8 +49,8 @@ pub fn resolve_replica(tables: &Tables, flow: &Flow, replica: Replica) -> Result
     decide(tables, flow, replica, None)
 }
 
-/// What [`resolve`] will say once the MAC addresses are known for want of which it refuses with a [`NextHop`]: port, lengths,
-/// first copy. The template has zeros in their place, so no frame may be made of it.
+/// What [`resolve`] will say once the MAC addresses are known for want of which it refuses with a [`NextHop`](crate::NextHop): port,
+/// lengths, first copy. The template has zeros in their place, so no frame may be made of it.
 ///
 /// # Errors
 /// Those of [`resolve`]; `no_neighbour` also where the MAC address is needed to know the port (bridged overlays).
