@@ -161,30 +161,3 @@ fn a_time_limit_ends_a_call() {
         assert!(hits > 0, "{how}");
     }
 }
-
-/// Without SA_RESTART a handler ends every call; with it, it ends those that never go on, and those with a time limit of the socket.
-#[test]
-fn a_handler_ends_the_calls_that_the_kernel_ends() {
-    for libc in [Libc::Gnu, Libc::Musl] {
-        for script in [
-            "recv",
-            "recv restart=1",
-            "recv timed=1",
-            "recv restart=1 timed=1",
-            "readv",
-            "recvmmsg restart=1",
-            "poll",
-            "poll restart=1",
-            "select",
-            "epoll restart=1",
-        ] {
-            let (values, hits) = run(libc, &format!("arrivals-signal {script} rounds=25"));
-            assert_eq!(
-                (values["failed"], values["wrong"], values["handled"]),
-                (0, 0, 25),
-                "{script} {libc:?}"
-            );
-            assert!(hits > 0, "{script} {libc:?}");
-        }
-    }
-}
