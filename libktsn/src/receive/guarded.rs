@@ -16,7 +16,7 @@ pub(crate) struct Guarded<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only in `with`, by whoever changed `is_used` from false to true, until it is changed back.
+// SAFETY: the value is reached only in `with`, by the thread that changed `is_used` from false to true, until it changes it back.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {

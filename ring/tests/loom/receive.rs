@@ -91,7 +91,7 @@ fn a_share_is_never_older_than_its_instant() {
             let arena = Arc::clone(&arena);
             thread::spawn(move || set_grant(&*arena, AREA, 100, Monotonic::from_nanos(20)))
         };
-        // At 10 the first grant is over: whoever still sees a share sees the second one.
+        // At 10 the first grant is over: a reader that still sees a share sees the second one.
         assert!([0, 100].contains(&grant(&*arena, AREA, Monotonic::from_nanos(10))));
         daemon.join().expect("it ends");
     });
