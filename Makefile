@@ -25,7 +25,7 @@ build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into t
 lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
-test: build ## every test but those below, the loom models and the list of allowed skips (root)
+test: setup ## builds and runs every test but those below, the loom models and the list of allowed skips (root)
 	@scripts/test.sh
 
 test-dpdk: setup ## the tests of DPDK's ports, into out/test-dpdk (root)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# In: the built tree; `dpdk`: the suites of DPDK's ports instead of all others. Out: logs and results.json in out/test (out/test-dpdk),
+# In: the tree, and the packages of `make setup`; `dpdk`: the suites of DPDK's ports instead of all others. Out: logs and results.json in out/test (out/test-dpdk),
 # and one closing line 'N passed, N failed, N skipped'. Every suite runs even if one before it failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2

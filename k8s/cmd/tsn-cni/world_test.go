@@ -121,14 +121,14 @@ func in(t *testing.T, namespace string, run func()) {
 	}
 }
 
-// BuiltProgram finds what cargo built; make test builds it first.
+// BuiltProgram finds what cargo built: the suites of Rust that `make test` runs first build it in the debug profile.
 func builtProgram(t *testing.T, name string) string {
 	t.Helper()
 	target := os.Getenv("CARGO_TARGET_DIR")
 	if target == "" {
 		target = "../../../target"
 	}
-	for _, profile := range []string{"release", "debug"} {
+	for _, profile := range []string{"debug", "release"} {
 		if found := filepath.Join(target, profile, name); exec.Command("test", "-x", found).Run() == nil {
 			absolute, err := filepath.Abs(found)
 			if err != nil {
