@@ -145,6 +145,11 @@ pub(crate) const ALL: &[Case] = &[
         "fill clients=8 due=instant payload=200 every_us=35000 priority=6",
     ),
     stream("bells-256", "256 connections ring without end", "bells clients=256"),
+    stream(
+        "phases",
+        "256 streams of odd periods stop and begin again: the worker expects frames that never come",
+        "phases clients=4 streams=64 payload=64",
+    ),
     memory("memory-once", "256 connections, all slots once", "fill clients=256 due=beyond payload=1 once=1"),
     memory(
         "memory-again",

@@ -5,6 +5,8 @@
 //   fill    clients=N rings are kept full; frames due=now|past|beyond|instant, payload=N, priority=N, sender=N; each
 //           every_us=N; once=1: each ring only once; frames=0: none; storm=1: Unregister and Register after each fill;
 //           ring_us=N: how often all doorbells are rung (0: when frames were published)
+//   phases  clients=N with streams=N each; every pause_us each stream has frames=N frames of a period and a phase of its own, then
+//           none, so that ktsnd expects frames that never come
 //   punch   one client, doorbells each ring_us, holes punched in its region; idle=1: by a SCHED_IDLE thread beside a busy one
 //   bells   clients=N, whose doorbells are rung without end
 //   send    frames=N frames to=ADDRESS from=ADDRESS (IP_FREEBIND), raw=1: a whole frame with that source, arp=1: of ARP,
@@ -237,6 +239,42 @@ static void *attack_fill(void *unused)
 	return unused;
 }
 
+// Frames of streams that begin and end again and again: after its last frame each has taught the daemon when the next one comes.
+static void *attack_phases(void *unused)
+{
+	enum { STREAMS_MAX = 256 };
+	struct frame frame = frame_of();
+	long streams = key("streams", 64), frames = key("frames", 8), pause = key("pause_us", 100000);
+	unsigned long pushed = 0, rounds = 0, unregistered = 0;
+	if (streams > STREAMS_MAX)
+		streams = STREAMS_MAX;
+	for (unsigned index = 0; index < clients_count; index++) {
+		struct client *client = clients + index;
+		for (uint32_t stream = 1; stream < (uint32_t)streams; stream++) {
+			client_register(client, stream, client->token, client->socket);
+			unregistered += client_wait(client, stream, client->token, 500000) != 1;
+		}
+	}
+	say_value("streams", streams * (long)clients_count - (long)unregistered);
+	for (; !atomic_load(&stop); rounds++) {
+		uint64_t begin = now_on(CLOCK_MONOTONIC) + 1000000;
+		for (long number = 0; number < frames; number++) {
+			for (unsigned at = 0; at < clients_count * (unsigned)streams; at++) {
+				// 1 to 3 ms, no two alike, and no two phases.
+				uint64_t period = 1000000 + 7919ull * at % 2000000, phase = 104729ull * at % period;
+				frame.stream = at % (unsigned)streams;
+				frame.tx_time = begin + phase + (uint64_t)number * period;
+				pushed += client_fill(clients + at / (unsigned)streams, &frame, 1);
+			}
+		}
+		ring_all();
+		usleep((useconds_t)pause);
+	}
+	say_value("pushed", (long)pushed);
+	say_value("rounds", (long)rounds);
+	return unused;
+}
+
 static atomic_long punched, punch_errno;
 
 static void *puncher(void *idle)
@@ -386,7 +424,7 @@ static void begin(const char *attack)
 		void *(*run)(void *);
 		unsigned clients;
 	} all[] = {
-		{"fill", attack_fill, 1}, {"punch", attack_punch, 1}, {"bells", attack_bells, 256}, {"send", attack_send, 1},
+		{"fill", attack_fill, 1}, {"phases", attack_phases, 4}, {"punch", attack_punch, 1}, {"bells", attack_bells, 256}, {"send", attack_send, 1},
 	};
 	for (unsigned index = 0; index < sizeof(all) / sizeof(*all); index++) {
 		if (strcmp(attack, all[index].name))

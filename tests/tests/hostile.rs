@@ -18,6 +18,8 @@ use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments, metered, rules}
 const SOON: Duration = Duration::from_secs(60);
 const FRAMES: usize = 400;
 const SENDER: u32 = 1;
+/// `ktsnd::limits::EMPTY_WAKE_UPS_A_SECOND`.
+const EMPTY_WAKE_UPS_A_SECOND: u64 = 200;
 
 /// Drops no frame because this machine is slow.
 fn patient(attachment: Attachment) -> Attachment {
@@ -148,6 +150,30 @@ fn thousands_of_frames_for_one_instant_and_doorbells_without_end() {
         assert!(attack.value("clients") > 0, "{}", attack.said());
         clients_go(&daemon);
     }
+}
+
+/// Streams that teach the worker a period and then stop cost their attachment its budget of empty wake-ups, and no one else a frame.
+#[test]
+fn streams_of_odd_periods_that_stop_again_and_again() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    let begin = std::time::Instant::now();
+    let attack = beside(&bed, &daemon, "phases clients=4 streams=64 payload=64", || {
+        eventually("frames are expected that do not come", SOON, || {
+            (empty_wake_ups(&daemon) > 20).then_some(())
+        });
+    });
+    assert!(attack.value("streams") == 256 && attack.value("rounds") > 0, "{}", attack.said());
+    clients_go(&daemon);
+    // The budget is for each attachment and second, and a second that has begun counts; the innocent stream ends once, too.
+    let seconds = begin.elapsed().as_secs() + 2;
+    let empty = empty_wake_ups(&daemon);
+    assert!(empty <= 2 * EMPTY_WAKE_UPS_A_SECOND * seconds, "{empty} in {seconds} s");
+}
+
+fn empty_wake_ups(daemon: &Daemon) -> u64 {
+    let reply = daemon.control().statistics_of(ATTACKER).expect("Statistics");
+    reply.workers.iter().map(|worker| worker.empty_wake_ups).sum()
 }
 
 #[test]
