@@ -9,6 +9,7 @@
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
 //             input; then come the others
+//   last=N    N more datagrams follow the end of standard input, which a test closes; `count` is the most in all
 //   record=F  a file of one u64 for each datagram, written while it runs and readable after a kill: CLOCK_MONOTONIC before
 //             the send << 2 | 1 in the call, 2 taken, 3 failed; 0 = not sent yet
 // Prints "what value" lines: sent, failed, errno (last), port, waits (sends that waited for something, but for the
@@ -183,7 +184,10 @@ int main(int argc, char **argv)
 	_Atomic uint64_t nowhere, *record = records((size_t)count);
 	say("ready", 1);
 	uint64_t start = now(clock) + lead;
+	long last = value("last", 0);
 	for (long i = 0; i < count; i++) {
+		if (last && poll(&(struct pollfd){0, POLLIN, 0}, 1, 0) > 0)
+			count = i + last < count ? i + last : count, last = 0;
 		uint64_t due = start + (uint64_t)i * period, tx_time = due;
 		if (!burst)
 			sleep_until(clock, due - lead);

@@ -44,7 +44,7 @@ impl Talker {
         &mut self.0.0
     }
 
-    /// One with `go=1` sends the rest now.
+    /// Closes its standard input: one with `go=1` or `last=N` sends the rest now.
     pub fn go(&mut self) {
         drop(self.child().stdin.take());
     }
