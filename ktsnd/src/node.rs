@@ -207,6 +207,7 @@ impl Node {
         ingress_poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut receive_renewal = tokio::time::interval(limits::RECEIVE_RENEWAL);
         receive_renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let receivers = self.directory.receivers().clone();
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.stopping => {
@@ -231,6 +232,7 @@ impl Node {
                     }
                 }
                 _ = receive_renewal.tick() => self.renew_grants(),
+                () = receivers.wait_for_request() => self.renew_grants(),
                 _ = ingress_poll.tick(), if !self.ingress.is_empty() => self.look_at_ingress(),
                 _ = poll.tick() => {
                     self.look_at_speeds();

@@ -3,23 +3,28 @@
 //! ends, and what is shown. A second process is this test program once more.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use ktsn_lab::exclusive::MeasureLock;
 use ktsn_proto::v1;
 use ktsn_ring::ClientMapping;
 use ktsn_ring::control::Expect;
 use ktsn_ring::receive::{Listener, ListenerName, Receive, ReceiveCount};
-use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::raw::{ABI, Accepted, Raw, accepted};
 use ktsn_tests::faults::talker::arrive;
 use ktsn_tests::faults::{Tap, eventually};
+use ktsn_tests::hook;
 use ktsn_time::{Monotonic, Nanos};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
+/// The listener's port, and the period of what it hears.
+const PORT: u16 = 7700;
+const PERIOD: Duration = Duration::from_millis(2);
 /// In the environment of a test program that is a listener: the run directory and the namespace.
 const RUN_DIR: &str = "KTSN_TEST_RUN_DIR";
 const NAMESPACE: &str = "KTSN_TEST_NAMESPACE";
@@ -168,6 +173,54 @@ fn shares_follow_use() {
     drop(third);
     eventually("one is left", SOON, || (receive(&daemon).processes == 1).then_some(()));
     assert_eq!(other.grant(), 100, "never more than half of the cap");
+}
+
+/// A command in the pod that waits for no other program's CPU time, where this machine allows that.
+fn real_time(program: &Path, run_dir: Option<&Path>) -> Command {
+    let may =
+        Command::new("chrt").args(["-f", "10", "true"]).output().is_ok_and(|done| done.status.success());
+    let with = if may { Path::new("chrt") } else { program };
+    let mut command = run_dir.map_or_else(|| Command::new(with), |run_dir| hook::hooked(with, run_dir));
+    if may {
+        command.args(["-f", "10"]).arg(program);
+    }
+    command.arg(PORT.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// A program that only listens, under the shipped libktsn, gets a grant from the shipped ktsnd and expects its datagrams: the counters say
+/// so, and each datagram is received once and in order.
+#[test]
+fn an_unmodified_listener_expects_its_datagrams() {
+    let _alone = MeasureLock::take(&lock(), || ()).expect("the lock");
+    let bed = Bed::new();
+    let daemon = Daemon::start(&bed, &[expecting(&bed)]);
+    let program = hook::compiled("periodic_listener");
+    let start = |mut command: Command| {
+        hook::Running(
+            within(&bed.pod_a, || command.env("KTSN_RECEIVE", "expect").spawn()).expect("a program"),
+        )
+    };
+    let mut listener = start(real_time(program, Some(daemon.run_dir())));
+    let mut lines = BufReader::new(listener.0.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    let mut talk = real_time(program, None);
+    talk.arg(PERIOD.as_micros().to_string());
+    let mut talker = start(talk);
+    let counts = eventually("arrivals are hit", 3 * SOON, || {
+        receive(&daemon).counts.filter(|counts| counts.hit >= 20)
+    });
+    assert!(counts.expected >= counts.hit && counts.spun_ns > 0, "{counts:?}");
+    let shown = daemon.control().list().attachments.remove(0).clients.remove(0);
+    assert_eq!((shown.receive_granted_permille, shown.listeners.len()), (100, 1));
+    drop(talker.0.stdin.take());
+    assert!(talker.0.wait().expect("the talker").success());
+    let said = lines.next().expect("a line").expect("text");
+    assert!(said.ends_with(" in order"), "{said}");
+}
+
+fn lock() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../out/.measure.lock")
 }
 
 /// What a client counts is listed by socket and summed up by attachment, also when the client and the attachment are gone.

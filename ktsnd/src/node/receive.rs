@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's grants of expected arrival: who may spin, and what is shown of it.
 //!
-//! In: the attachments' `receive`, the cap of `[daemon]`, the clients that asked. Out: leases, renewed once a second, and messages of
-//! the control API.
+//! In: the attachments' `receive`, the cap of `[daemon]`, the clients that asked. Out: leases, given when a client asks and renewed
+//! once a second, and messages of the control API.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::receive::{ListenerReading, ReceiveArea, ReceiveCounts};
 use ktsn_time::{Monotonic, Nanos};
+use tokio::sync::Notify;
 
 use crate::limits::RECEIVE_LEASE;
 use crate::stats::{AttachmentStats, add_claimed};
@@ -80,9 +81,9 @@ struct Book {
     is_closed: bool,
 }
 
-/// All receivers of the daemon.
+/// All receivers of the daemon, and the word that one has asked.
 #[derive(Clone, Debug, Default)]
-pub struct Receivers(Arc<Mutex<Book>>);
+pub struct Receivers(Arc<Mutex<Book>>, Arc<Notify>);
 
 impl Receivers {
     fn lock(&self) -> MutexGuard<'_, Book> {
@@ -94,6 +95,12 @@ impl Receivers {
     pub(super) fn add(&self, key: ClientKey, grantee: Grantee) {
         let known = Known { of: grantee, seen: ReceiveCounts::default(), shown: Receiving::default() };
         self.lock().by_client.entry(key).or_insert(known);
+        self.1.notify_one();
+    }
+
+    /// Waits until a client has asked since the last wait ended.
+    pub async fn wait_for_request(&self) {
+        self.1.notified().await;
     }
 
     /// A client is over: what it counted last is added up.

@@ -10,7 +10,6 @@ use ktsn_expect::Seen;
 use ktsn_time::Span;
 
 use super::cleanup::{Held, with_cleanup};
-use super::grant;
 use super::listeners::{self, Listener, Set};
 use super::signals::Mask;
 use super::wait::{Bounds, Call, Waited, expect, now};
@@ -85,9 +84,6 @@ fn receive_later(mut call: Received<'_>, errno: c_int) -> isize {
             listener.set_nonblocking();
         }
         return answer;
-    }
-    if grant::left(page, fd, begin) == Span::ZERO {
-        return (call.make)();
     }
     let deadline = call.is_timed.then(|| begin.after(Span::from_nanos(timeout)));
     let bounds = Bounds { page, deadline, mask: None, errno };

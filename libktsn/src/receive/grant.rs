@@ -110,14 +110,22 @@ fn ask(held: &RegionUse) {
     }
 }
 
-/// Where no region grants: asks for a grant, gives up regions of daemons that are gone, and makes one step towards another region. Never
-/// blocks.
+/// Requests a grant for this process, which has none: an arrival is expected at `listener`. It claims the listener's entry in the region
+/// before it sends `Expect`, because the daemon grants only to processes with an entry.
+#[cold]
+#[inline(never)]
+pub(crate) fn request(page: &'static Page, listener: Listener) {
+    if let Some((held, area)) = areas(page).next()
+        && place(listener, &held, area).is_some()
+    {
+        ask(&held);
+    }
+}
+
+/// Where no region grants: gives up regions of daemons that are gone, and makes one step towards another region. Never blocks.
 #[cold]
 #[inline(never)]
 fn seek(page: &'static Page, socket: c_int, now: Monotonic) {
-    for held in RegionUse::all(page) {
-        ask(&held);
-    }
     if RegionUse::current(page).is_some() {
         if now.as_nanos() < LOOK_AT.swap(now.saturating_add(LOOK_AGAIN).as_nanos(), Relaxed) {
             return;

@@ -93,7 +93,13 @@ type Next = (Listener, Expected<Monotonic>);
 pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Option<isize> {
     let begin = now();
     let socket = set.iter().find_map(Listener::descriptor)?;
-    if grant::left(bounds.page, socket, begin) < SPIN_MIN {
+    let left = grant::left(bounds.page, socket, begin);
+    if left == Span::ZERO {
+        for listener in set.iter().filter(|listener| listener.expected(begin).is_some()) {
+            grant::request(bounds.page, listener);
+        }
+    }
+    if left < SPIN_MIN {
         return None;
     }
     let handlers = if call.restarts() { Handlers::lately(begin) } else { Handlers::default() };
