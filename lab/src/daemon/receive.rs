@@ -25,6 +25,18 @@ impl Daemon {
 }
 
 impl ReceiveCounters {
+    /// What was counted after `before` was read. A daemon that starts again goes on from the sums in its state file.
+    pub(crate) fn since(self, before: Self) -> Self {
+        let (Self(now), Self(then)) = (self, before);
+        Self(v1::ReceiveCounts {
+            expected: now.expected.saturating_sub(then.expected),
+            hit: now.hit.saturating_sub(then.hit),
+            early: now.early.saturating_sub(then.early),
+            missed: now.missed.saturating_sub(then.missed),
+            spun_ns: now.spun_ns.saturating_sub(then.spun_ns),
+        })
+    }
+
     /// Writes the figures of a run of `elapsed` seconds into `series`.
     pub(crate) fn fill_in(self, series: &mut Series, elapsed: f64) {
         let Self(counts) = self;

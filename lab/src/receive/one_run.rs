@@ -187,14 +187,16 @@ impl Bench<'_> {
         let mut listener = program.start(self.directory)?;
         listener.wait_ready(READY_MAX)?;
         let counted = near.map(Daemon::statistics).transpose()?;
+        let expecting = far.as_ref().filter(|_| path.receiver == Receiver::Expect);
+        let expected = expecting.map(Daemon::receive_counters).transpose()?;
         let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
         let loaded = spec.load.octets(self.testbed)?;
         let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
         self.talk(spec, &streams)?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
         let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
-        let expected = match &far {
-            Some(far) if path.receiver == Receiver::Expect => Some(far.receive_counters()?),
+        let expected = match (expecting, expected) {
+            (Some(far), Some(before)) => Some(far.receive_counters()?.since(before)),
             _ => None,
         };
         finish(&mut listener)?;
