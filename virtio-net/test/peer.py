@@ -34,7 +34,7 @@ TRANSPORTS = {
 class Guest:
     """One run of QEMU. `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
 
-    def __init__(self, machine, transport, program, options=(), user=False):
+    def __init__(self, machine, transport, program, options=(), user=False, forwards=""):
         self.machine, self.user = machine, user
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ class Guest:
             self.at = free.getsockname()
         port = self.socket.getsockname()[1]
         host = "local.type=inet,local.host=127.0.0.1,remote.type=inet,remote.host=127.0.0.1"
-        network = (f"user,id=n,hostfwd=udp:127.0.0.1:{self.at[1]}-:7" if user
+        network = (f"user,id=n,hostfwd=udp:127.0.0.1:{self.at[1]}-:7{forwards}" if user
                    else f"dgram,id=n,{host},local.port={self.at[1]},remote.port={port}")
         command = [*MACHINES[machine], "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
                    *TRANSPORTS[transport], *options, "-kernel", str(program)]
@@ -92,12 +92,12 @@ class Guest:
         assert frame[14:15] == b"S", f"expected the figures: {frame[:20]}"
         return dict(zip(FIGURES, struct.unpack_from(f"<{len(FIGURES)}Q", frame, 16)))
 
-    def echo(self, count, window, octets=60):
+    def echo(self, count, window, octets=60, operation=b"E"):
         """Sends `count` frames, `window` at a time under way. Returns how many came back whole and in order."""
         filler = bytes(octets - 14 - 5)
-        back = PEER + self.mac + TYPE + b"E"
+        back = PEER + self.mac + TYPE + operation
         for number in range(min(window, count)):
-            self.send(b"E" + struct.pack("<I", number) + filler)
+            self.send(operation + struct.pack("<I", number) + filler)
         for number in range(count):
             try:
                 frame = self.receive()
@@ -106,7 +106,7 @@ class Guest:
             if frame[:15] != back or len(frame) != octets or struct.unpack_from("<I", frame, 15)[0] != number:
                 return number
             if number + window < count:
-                self.send(b"E" + struct.pack("<I", number + window) + filler)
+                self.send(operation + struct.pack("<I", number + window) + filler)
         return count
 
     def echo_datagrams(self, count, octets):

@@ -21,6 +21,7 @@ import traceback
 sys.dont_write_bytecode = True
 import build  # noqa: E402
 import peer  # noqa: E402
+import rtos  # noqa: E402
 
 COMBINATIONS = [(machine, transport) for machine in peer.MACHINES for transport in peer.TRANSPORTS
                 if machine != "i386" or transport.startswith("pci")]
@@ -189,6 +190,7 @@ def tests(run):
     run.check("size", lambda: check_size(run))
     run.check("memory", lambda: check_memory(run))
     run.check("instructions", lambda: check_instructions(run, programs["riscv64"]))
+    rtos.tests(run)
 
 
 def measure(run, machine, transport, program, label):

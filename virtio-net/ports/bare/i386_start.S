@@ -14,6 +14,7 @@ _start:
     sub     %edi, %ecx
     xor     %eax, %eax
     rep stosb
+    mov     %ebx, machine_boot
     // The loader's segment table may be gone: an own one, for the return from interrupts.
     lgdt    gdt_pointer
     ljmp    $8, $1f
@@ -45,3 +46,9 @@ gdt:
 gdt_pointer:
     .word   23
     .long   gdt
+
+    .section .bss.machine_boot, "aw", @nobits
+    .balign 4
+    .global machine_boot
+machine_boot:
+    .zero   4

@@ -36,6 +36,8 @@ void machine_pause(void);
 void guest_interrupt(void);
 // In guest.c: where each machine's start ends.
 _Noreturn void guest_main(void);
+// What the loader hands over: riscv64 the address of the device tree, i386 that of the multiboot information.
+extern const uintptr_t machine_boot;
 
 // For pci.c: configuration space of bus 0, I/O space, and where the guest may put BARs (0: firmware has assigned them).
 uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets);

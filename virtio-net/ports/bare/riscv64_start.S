@@ -16,7 +16,9 @@ _start:
     sd      zero, 0(t0)
     addi    t0, t0, 8
     j       1b
-2:  la      t0, trap
+2:  la      t0, machine_boot
+    sd      a1, 0(t0)
+    la      t0, trap
     csrw    mtvec, t0
     call    guest_main
 park:
@@ -63,3 +65,9 @@ trap:
     ld      a7, 120(sp)
     addi    sp, sp, 128
     mret
+
+    .section .bss.machine_boot, "aw", @nobits
+    .balign 8
+    .global machine_boot
+machine_boot:
+    .zero   8

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Frames of Ethertype 0x88b5, which test/peer.py sends. Their first octet is the operation: 'E' is echoed by the bottom
+// half, 'T' by a task of low priority, 'S' asks for the figures, 'Q' ends the machine; 'H' is the guest's first frame.
+#include <string.h>
+
+#include "guest.h"
+#include "machine.h"
+
+#include <queue.h>
+
+#define TYPE_TEST 0x88b5u
+#define PAYLOAD 14u
+#define WAITING_MAX 64u
+
+static QueueHandle_t waiting;
+
+static void put64(uint8_t *to, uint64_t value) {
+    for (unsigned octet = 0; octet < 8; octet++) {
+        to[octet] = (uint8_t)(value >> 8 * octet);
+    }
+}
+
+// The order is test/peer.py's FIGURES.
+static size_t put_figures(uint8_t *to) {
+    struct vnet_counters counters;
+    vnet_read_counters(&guest_port.device, &counters);
+    const struct vnet_config *config = &guest_port.device.config;
+    const uint64_t figures[] = {
+        0, // instructions: not taken here
+        counters.rx_frames,
+        counters.interrupts,
+        counters.wakes,
+        counters.rx_starved,
+        counters.rx_posted_peak,
+        counters.tx_queued,
+        counters.restarts,
+        (uint64_t)config->buffers * VNET_BUFFER_OCTETS,
+        guest_port.memory_octets,
+        sizeof(guest_port),
+        counters.tx_frames,
+        counters.rx_short,
+        counters.interrupts_foreign,
+    };
+    for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
+        put64(to + 8 * index, figures[index]);
+    }
+    return sizeof(figures);
+}
+
+static void turn_round(struct vnet_buffer *buffer) {
+    uint8_t *frame = vnet_frame(buffer), other[6];
+    memcpy(other, frame, 6);
+    memcpy(frame, frame + 6, 6);
+    memcpy(frame + 6, other, 6);
+    if (vnet_send(&guest_port.device, buffer) < 0) {
+        (void)vnet_free(&guest_port.device, buffer);
+    }
+}
+
+// Context: bottom half.
+bool guest_take_frame(struct vnet_buffer *buffer) {
+    uint8_t *frame = vnet_frame(buffer);
+    if (frame[12] != TYPE_TEST >> 8 || frame[13] != (TYPE_TEST & 0xff)) {
+        return false;
+    }
+    switch (frame[PAYLOAD]) {
+    case 'T':
+        if (xQueueSend(waiting, &buffer, 0) != pdTRUE) {
+            (void)vnet_free(&guest_port.device, buffer);
+        }
+        return true;
+    case 'S': buffer->length = PAYLOAD + 2 + put_figures(frame + PAYLOAD + 2); break;
+    case 'Q': machine_exit(guest_port.device.counters.restarts != 0);
+    default: break;
+    }
+    turn_round(buffer);
+    return true;
+}
+
+// The task that answers 'T': the bottom half and lwIP may send at the same time.
+static void send_waiting(void *context) {
+    (void)context;
+    for (;;) {
+        struct vnet_buffer *buffer;
+        if (xQueueReceive(waiting, &buffer, portMAX_DELAY) == pdTRUE) {
+            turn_round(buffer);
+        }
+    }
+}
+
+void guest_greet(const char *transport) {
+    struct vnet_buffer *buffer = vnet_take(&guest_port.device);
+    if (buffer == NULL) {
+        guest_stop("no buffer for the first frame", 3);
+    }
+    uint8_t *frame = vnet_frame(buffer);
+    memset(frame, 0xff, 6);
+    memcpy(frame + 6, guest_port.device.mac, 6);
+    frame[12] = TYPE_TEST >> 8;
+    frame[13] = TYPE_TEST & 0xff;
+    frame[PAYLOAD] = 'H';
+    frame[PAYLOAD + 1] = 0;
+    put64(frame + PAYLOAD + 2, guest_now());
+    size_t length = strlen(transport);
+    memcpy(frame + PAYLOAD + 10, transport, length);
+    buffer->length = PAYLOAD + 10 + length;
+    if (vnet_send(&guest_port.device, buffer) < 0) {
+        guest_stop("the first frame was not sent", 4);
+    }
+}
+
+void guest_start_frames(void) {
+    waiting = xQueueCreate(WAITING_MAX, sizeof(struct vnet_buffer *));
+    if (waiting == NULL || xTaskCreate(send_waiting, "sender", 512, NULL, PRIORITY_SENDER, NULL) != pdPASS) {
+        guest_stop("no memory for the sender", 3);
+    }
+}

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The checks of the ports for FreeRTOS, lwIP and RTEMS; run.py runs them."""
+
+import functools
+
+import peer
+import rtos_build
+import rtos_peer
+
+ECHOES, WINDOW = 20_000, 8
+STREAM = 8 << 20
+COMBINATIONS = [("riscv64", transport) for transport in peer.TRANSPORTS] + [("i386", "pci legacy"), ("i386", "pci modern")]
+PLACES = {"riscv64": "mmio 2", "i386": "pci legacy"}
+# Settings of a guest, and whether lwIP gets copies: it may hold no buffer of the driver.
+STREAMS = {"8 posted": ("", False), "1 posted, 16 KiB": ("rx_min=1,rx_max=1,held_max=0,tcp_octets=16384,tx_max=2", True),
+           "255 posted, 128 KiB": ("rx_min=255,rx_max=255,tcp_octets=131072", False)}
+MEMORY, SETTINGS, NO_DEVICE = 2, 5, 1
+
+
+def check_echo(run, machine, transport, program):
+    """Frames that the bottom half echoes, and frames that another task echoes."""
+    with rtos_peer.Guest(machine, transport, program) as guest:
+        before = guest.figures()
+        for operation, count, octets in ((b"E", ECHOES, 60), (b"E", 2000, 1514), (b"T", 2000, 60)):
+            if (back := guest.echo(count, WINDOW, octets, operation)) != count:
+                return f"{back} of {count} frames of {octets} octets came back ({operation}): {guest.said_so_far()}"
+        after = guest.figures()
+        run.figures[f"freertos {machine} {transport}"] = after
+        if after["rx_posted_peak"] != 8 or after["restarts"] or after["rx_frames"] - before["rx_frames"] != ECHOES + 4001:
+            return f"unexpected figures: {after}"
+        return None if guest.quit() else "the guest did not end well"
+
+
+def check_protocols(machine, program):
+    """ARP, ICMP echo with the longest and an odd length, and a station that sends to another address."""
+    with rtos_peer.Guest(machine, PLACES[machine], program) as guest:
+        if guest.ask_address() != guest.mac:
+            return "ARP answered with another MAC address"
+        for number, octets in enumerate((56, 1472, 1, 333)):
+            if not guest.ping(number, octets):
+                return f"the answer to a ping of {octets} octets is broken"
+        return None if guest.quit() else "the guest did not end well"
+
+
+def check_tcp(run, machine, program, settings, is_copied):
+    """Eight MiB in each direction, with the content checked at both ends, and round trips."""
+    with rtos_peer.Guest(machine, PLACES[machine], program, settings, user=True) as guest:
+        sent = guest.fill(STREAM)
+        if sent["octets"] != STREAM or sent["wrong"]:
+            return f"the guest did not get what was sent: {sent}"
+        octets, said = guest.drain(STREAM)
+        if octets != rtos_peer.content(STREAM):
+            return f"{len(octets)} octets came, or with another content: {said}"
+        for size in (1, rtos_peer.MESSAGE):
+            guest.ping_pong(1000, size)
+        if (count := guest.echo_datagrams(500, 1000)) != 500:
+            return f"{count} of 500 datagrams came back"
+        run.figures[f"freertos tcp {machine} {settings}"] = {"sink": sent, "source": said}
+        if (sent["held_peak"] == 0) != is_copied or (is_copied and not sent["rx_copied"]) or sent["restarts"] or sent["rx_posted_peak"] != guest.ready["rx_max"]:
+            return f"unexpected figures: {sent}"
+        return None
+
+
+def check_link(machine, program):
+    """The link goes down and up again under traffic."""
+    with rtos_peer.Guest(machine, PLACES[machine], program) as guest:
+        guest.said("link")
+        for is_up in (False, True):
+            guest.command({"execute": "set_link", "arguments": {"name": "n", "up": is_up}})
+            if (line := guest.said("link"))["is_up"] != is_up:
+                return f"the guest says {line}"
+        if guest.echo(1000, WINDOW) != 1000 or not guest.ping(1, 56):
+            return "no traffic after the link came back"
+        return None if guest.quit() else "the guest did not end well"
+
+
+def check_refusals(program):
+    """What cannot be ends the guest with a status and a reason."""
+    for transport, settings, status, text in (
+            (None, "", NO_DEVICE, "no network device"), ("mmio 2", "rx_min=9,rx_max=8", MEMORY, '"failed","value":1}'),
+            ("mmio 2", "rx_min=1,rx_max=1000", MEMORY, '"failed","value":2}'), ("mmio 2", "rx=1", SETTINGS, "unknown"),
+            ("mmio 2", "rx_max=many", SETTINGS, "no number"), ("mmio 2", "rx_max=8;check=1", SETTINGS, "no number")):
+        found, said = rtos_peer.fail("riscv64", transport, program, settings)
+        if found != status or text not in said:
+            return f"settings {settings!r}: status {found}, expected {status}; the guest said {said!r}"
+    return None
+
+
+def tests(run):
+    # Built once, by the first check that needs it.
+    program = functools.cache(lambda machine: rtos_build.guest(machine, run.out))
+    for machine in PLACES:
+        run.check(f"build/freertos/{machine}", lambda machine=machine: program(machine) and None)
+    for machine, transport in COMBINATIONS:
+        run.check(f"freertos/echo/{machine}/{transport}", lambda machine=machine, transport=transport:
+                  check_echo(run, machine, transport, program(machine)))
+    for machine in PLACES:
+        run.check(f"freertos/protocols/{machine}", lambda machine=machine: check_protocols(machine, program(machine)))
+        run.check(f"freertos/link/{machine}", lambda machine=machine: check_link(machine, program(machine)))
+        for name, (settings, is_copied) in STREAMS.items():
+            run.check(f"freertos/tcp/{machine}/{name}", lambda machine=machine, settings=settings, is_copied=is_copied:
+                      check_tcp(run, machine, program(machine), settings, is_copied))
+    run.check("freertos/refusals", lambda: check_refusals(program("riscv64")))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Fetches FreeRTOS and lwIP, and compiles the ports that need them.
+
+Both come as crates from crates.io: `freertos-next` carries the FreeRTOS kernel (MIT), `lwip` carries lwIP (BSD-3-Clause). A crate is
+fetched once, its SHA-256 is checked, and it is kept in KTSN_VIRTIO_NET_CACHE (~/.cache/ktsn/virtio-net). Nothing of it is in this
+repository. The objects of both are compiled without warnings' being errors; the driver and its ports are held to -Werror.
+"""
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+
+import build
+
+CRATES = {
+    "freertos-next-0.12.0": "b7824fb42660c16e1b3b573eef99c2fe5c5cba6294a631c309084635f6bfcbb0",
+    "lwip-0.4.0": "91a6b1dcb50bc8c8c032b7fefb5176aad2ce3eaed5b8307aace0b8d1e348184e",
+}
+FETCH_SECONDS = 120
+PORTS = build.ROOT / "ports"
+GUEST = PORTS / "freertos" / "guest"
+COMPILERS = {
+    "riscv64": ["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", "-O2"],
+    "i386": build.GUESTS["i386"],
+}
+KERNEL = ["tasks.c", "list.c", "queue.c", "portable/MemMang/heap_4.c"]
+KERNEL_PORTS = {
+    "riscv64": ("portable/GCC/RISC-V", "portable/GCC/RISC-V/chip_specific_extensions/RISCV_MTIME_CLINT_no_extensions"),
+    "i386": ("portable/GCC/IA32_flat",),
+}
+LWIP = ["core/*.c", "core/ipv4/*.c", "api/api_lib.c", "api/api_msg.c", "api/err.c", "api/netbuf.c", "api/tcpip.c", "netif/ethernet.c"]
+PORT_SOURCES = [PORTS / "freertos" / "vnet_freertos.c", PORTS / "lwip" / "vnet_netif.c"]
+GUEST_SOURCES = [GUEST / name for name in ("main.c", "frames.c", "services.c", "say.c", "settings.c", "string.c")]
+MACHINE_SOURCES = {
+    "riscv64": [GUEST / "riscv64.c", build.BARE / "riscv64.c", build.BARE / "riscv64_start.S"],
+    "i386": [GUEST / "i386.c", GUEST / "i386_entry.S", build.BARE / "i386.c", build.BARE / "i386_start.S"],
+}
+
+
+def cache():
+    named = os.environ.get("KTSN_VIRTIO_NET_CACHE")
+    return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "ktsn" / "virtio-net"
+
+
+def download(crate):
+    """The octets of a crate whose digest is right."""
+    name, _, _ = crate.rpartition("-")
+    address = f"https://static.crates.io/crates/{name}/{crate}.crate"
+    try:
+        with urllib.request.urlopen(address, timeout=FETCH_SECONDS) as answer:
+            octets = answer.read()
+    except OSError as error:
+        raise RuntimeError(f"{address} cannot be fetched: {error}; put the file into {cache()}") from None
+    return octets
+
+
+def source(crate):
+    """The directory with a crate's files; fetches the crate if it is not there."""
+    directory = cache() / crate
+    if directory.is_dir():
+        return directory
+    cache().mkdir(parents=True, exist_ok=True)
+    archive = cache() / f"{crate}.crate"
+    octets = archive.read_bytes() if archive.exists() else download(crate)
+    if (found := hashlib.sha256(octets).hexdigest()) != CRATES[crate]:
+        raise RuntimeError(f"{crate}.crate has the SHA-256 {found}, expected {CRATES[crate]}: delete {archive}")
+    # Unpacked beside its place: a directory of this name is always whole.
+    work = pathlib.Path(tempfile.mkdtemp(dir=cache()))
+    try:
+        (work / "crate").write_bytes(octets)
+        with tarfile.open(work / "crate") as packed:
+            packed.extractall(work, filter="data") if hasattr(tarfile, "data_filter") else packed.extractall(work)
+        if not directory.is_dir():
+            (work / crate).rename(directory)
+    finally:
+        shutil.rmtree(work)
+    return directory
+
+
+def kernel():
+    return source("freertos-next-0.12.0") / "FreeRTOS-Kernel"
+
+
+def lwip():
+    return source("lwip-0.4.0")
+
+
+def lwip_sources():
+    return sorted(path for pattern in LWIP for path in (lwip() / "src").glob(pattern))
+
+
+def includes(machine):
+    """Headers of ours by -I, of others by -isystem: those may have warnings."""
+    ours = [GUEST / "include", GUEST, PORTS / "freertos", PORTS / "lwip", build.BARE]
+    others = [kernel() / "include", *(kernel() / part for part in KERNEL_PORTS[machine]), lwip() / "src" / "include",
+              lwip() / "contrib" / "ports" / "freertos" / "include"]
+    return [*build.INCLUDE, *(f"-I{path}" for path in ours), *(part for path in others for part in ("-isystem", path))]
+
+
+def third_party(machine, out):
+    """The objects of FreeRTOS and lwIP."""
+    port = kernel() / KERNEL_PORTS[machine][0]
+    sources = [*(kernel() / name for name in KERNEL), port / "port.c", port / "portASM.S", *lwip_sources(),
+               lwip() / "contrib" / "ports" / "freertos" / "sys_arch.c"]
+    objects = out / f"freertos-{machine}"
+    shutil.rmtree(objects, ignore_errors=True)
+    objects.mkdir()
+    names = [objects / f"{index}-{path.name}.o" for index, path in enumerate(sources)]
+    commands = [[*COMPILERS[machine], "-std=gnu11", "-w", "-ffreestanding", "-ffunction-sections", "-D__riscv_float_abi_soft",
+                 *includes(machine), "-c", path, "-o", name] for path, name in zip(sources, names)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(build.run, commands))
+    return names
+
+
+def libgcc(machine):
+    """The compiler's own library. gcc finds the one without floating point only by an architecture without `_zicsr`."""
+    flags = [flag.replace("_zicsr", "") for flag in COMPILERS[machine]]
+    return build.run([*flags, "-print-libgcc-file-name"]).strip()
+
+
+def guest(machine, out):
+    """The FreeRTOS guest with lwIP."""
+    program = out / f"freertos-{machine}.elf"
+    sources = [*PORT_SOURCES, *GUEST_SOURCES, *MACHINE_SOURCES[machine], build.BARE / "pci.c"]
+    build.run([*COMPILERS[machine], *build.WARNINGS, "-ffreestanding", "-nostdlib", "-static", "-Wl,--gc-sections", *includes(machine),
+               *build.DRIVER, *sources, *third_party(machine, out), libgcc(machine), "-T", build.BARE / f"{machine}.ld", "-o", program])
+    return program
