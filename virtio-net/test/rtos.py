@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The checks of the ports for FreeRTOS, lwIP and RTEMS; run.py runs them."""
 
-import functools
-
 import peer
 import rtos_build
 import rtos_peer
@@ -17,7 +15,7 @@ STREAMS = {"8 posted": ("", False), "1 posted, 16 KiB": ("rx_min=1,rx_max=1,held
 MEMORY, SETTINGS, NO_DEVICE = 2, 5, 1
 
 
-def check_echo(run, machine, transport, program):
+def check_echo(run, machine, transport, program, system="freertos"):
     """Frames that the bottom half echoes, and frames that another task echoes."""
     with rtos_peer.Guest(machine, transport, program) as guest:
         before = guest.figures()
@@ -25,7 +23,7 @@ def check_echo(run, machine, transport, program):
             if (back := guest.echo(count, WINDOW, octets, operation)) != count:
                 return f"{back} of {count} frames of {octets} octets came back ({operation}): {guest.said_so_far()}"
         after = guest.figures()
-        run.figures[f"freertos {machine} {transport}"] = after
+        run.figures[f"{system} {machine} {transport}"] = after
         if after["rx_posted_peak"] != 8 or after["restarts"] or after["rx_frames"] - before["rx_frames"] != ECHOES + 4001:
             return f"unexpected figures: {after}"
         return None if guest.quit() else "the guest did not end well"
@@ -79,16 +77,31 @@ def check_refusals(program):
     for transport, settings, status, text in (
             (None, "", NO_DEVICE, "no network device"), ("mmio 2", "rx_min=9,rx_max=8", MEMORY, '"failed","value":1}'),
             ("mmio 2", "rx_min=1,rx_max=1000", MEMORY, '"failed","value":2}'), ("mmio 2", "rx=1", SETTINGS, "unknown"),
-            ("mmio 2", "rx_max=many", SETTINGS, "no number"), ("mmio 2", "rx_max=8;check=1", SETTINGS, "no number")):
+            ("mmio 2", "rx_max=many", SETTINGS, "no number"), ("mmio 2", "rx_max=8;check=1", SETTINGS, "no number"),
+            ("mmio 2", "tcp_octets=99999999999", SETTINGS, "no number"), ("mmio 2", "tx_max=65544", SETTINGS, "out of range")):
         found, said = rtos_peer.fail("riscv64", transport, program, settings)
         if found != status or text not in said:
             return f"settings {settings!r}: status {found}, expected {status}; the guest said {said!r}"
     return None
 
 
+class Programs:
+    """The guests, each built once, by the first check that needs it."""
+
+    def __init__(self, out):
+        self.out, self.built = out, {}
+
+    def find(self, machine):
+        if machine not in self.built:
+            self.built[machine] = None
+            self.built[machine] = rtos_build.rtems_guest(self.out) if machine == "rtems" else rtos_build.guest(machine, self.out)
+        if self.built[machine] is None:
+            raise RuntimeError(f"the guest for {machine} was not built")
+        return self.built[machine]
+
+
 def tests(run):
-    # Built once, by the first check that needs it.
-    program = functools.cache(lambda machine: rtos_build.guest(machine, run.out))
+    program = Programs(run.out).find
     for machine in PLACES:
         run.check(f"build/freertos/{machine}", lambda machine=machine: program(machine) and None)
     for machine, transport in COMBINATIONS:
@@ -101,3 +114,12 @@ def tests(run):
             run.check(f"freertos/tcp/{machine}/{name}", lambda machine=machine, settings=settings, is_copied=is_copied:
                       check_tcp(run, machine, program(machine), settings, is_copied))
     run.check("freertos/refusals", lambda: check_refusals(program("riscv64")))
+    for machine in PLACES:
+        run.check(f"build/rtems/{machine}", lambda machine=machine: rtos_build.rtems_objects(machine, run.out))
+    # The port for RTEMS over a shim: its logic, not its fit to RTEMS.
+    run.check("build/rtems-shim", lambda: program("rtems") and None)
+    for transport in ("mmio 1", "mmio 2"):
+        run.check(f"rtems-shim/echo/{transport}", lambda transport=transport:
+                  check_echo(run, "riscv64", transport, program("rtems"), "rtems-shim"))
+    run.check("rtems-shim/protocols", lambda: check_protocols("riscv64", program("rtems")))
+    run.check("rtems-shim/tcp", lambda: check_tcp(run, "riscv64", program("rtems"), "", False))

@@ -24,6 +24,7 @@ CRATES = {
 FETCH_SECONDS = 120
 PORTS = build.ROOT / "ports"
 GUEST = PORTS / "freertos" / "guest"
+RTEMS = PORTS / "rtems"
 COMPILERS = {
     "riscv64": ["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", "-O2"],
     "i386": build.GUESTS["i386"],
@@ -33,9 +34,10 @@ KERNEL_PORTS = {
     "riscv64": ("portable/GCC/RISC-V", "portable/GCC/RISC-V/chip_specific_extensions/RISCV_MTIME_CLINT_no_extensions"),
     "i386": ("portable/GCC/IA32_flat",),
 }
-LWIP = ["core/*.c", "core/ipv4/*.c", "api/api_lib.c", "api/api_msg.c", "api/err.c", "api/netbuf.c", "api/tcpip.c", "netif/ethernet.c"]
+LWIP = ["core/*.c", "core/ipv4/*.c", "api/api_lib.c", "api/api_msg.c", "api/netbuf.c", "api/tcpip.c", "netif/ethernet.c"]
 PORT_SOURCES = [PORTS / "freertos" / "vnet_freertos.c", PORTS / "lwip" / "vnet_netif.c"]
-GUEST_SOURCES = [GUEST / name for name in ("main.c", "frames.c", "services.c", "say.c", "settings.c", "string.c")]
+COMMON = sorted((PORTS / "guest").glob("*.c"))
+GUEST_SOURCES = [*COMMON, GUEST / "main.c", GUEST / "string.c"]
 MACHINE_SOURCES = {
     "riscv64": [GUEST / "riscv64.c", build.BARE / "riscv64.c", build.BARE / "riscv64_start.S"],
     "i386": [GUEST / "i386.c", GUEST / "i386_entry.S", build.BARE / "i386.c", build.BARE / "i386_start.S"],
@@ -96,38 +98,82 @@ def lwip_sources():
 
 def includes(machine):
     """Headers of ours by -I, of others by -isystem: those may have warnings."""
-    ours = [GUEST / "include", GUEST, PORTS / "freertos", PORTS / "lwip", build.BARE]
-    others = [kernel() / "include", *(kernel() / part for part in KERNEL_PORTS[machine]), lwip() / "src" / "include",
-              lwip() / "contrib" / "ports" / "freertos" / "include"]
+    ours = [GUEST, PORTS / "guest", GUEST / "include", PORTS / "freertos", PORTS / "lwip", build.BARE]
+    return flags(ours, [*kernel_headers(machine), lwip() / "src" / "include", lwip() / "contrib" / "ports" / "freertos" / "include"])
+
+
+def rtems_includes():
+    """The same for the port for RTEMS and its guest."""
+    ours = [RTEMS / "stub", RTEMS, RTEMS / "guest", PORTS / "guest", PORTS / "lwip", build.BARE, GUEST / "include"]
+    return ["-D__rtems__", *flags(ours, [lwip() / "src" / "include"])]
+
+
+def kernel_headers(machine):
+    return [kernel() / "include", *(kernel() / part for part in KERNEL_PORTS[machine])]
+
+
+def flags(ours, others):
     return [*build.INCLUDE, *(f"-I{path}" for path in ours), *(part for path in others for part in ("-isystem", path))]
 
 
-def third_party(machine, out):
-    """The objects of FreeRTOS and lwIP."""
+def kernel_sources(machine):
     port = kernel() / KERNEL_PORTS[machine][0]
-    sources = [*(kernel() / name for name in KERNEL), port / "port.c", port / "portASM.S", *lwip_sources(),
-               lwip() / "contrib" / "ports" / "freertos" / "sys_arch.c"]
-    objects = out / f"freertos-{machine}"
-    shutil.rmtree(objects, ignore_errors=True)
-    objects.mkdir()
-    names = [objects / f"{index}-{path.name}.o" for index, path in enumerate(sources)]
+    return [*(kernel() / name for name in KERNEL), port / "port.c", port / "portASM.S"]
+
+
+def third_party(machine, out, sources, options):
+    """Compiles sources of others, and returns the objects."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    names = [out / f"{index}-{path.name}.o" for index, path in enumerate(sources)]
     commands = [[*COMPILERS[machine], "-std=gnu11", "-w", "-ffreestanding", "-ffunction-sections", "-D__riscv_float_abi_soft",
-                 *includes(machine), "-c", path, "-o", name] for path, name in zip(sources, names)]
+                 *options, "-c", path, "-o", name] for path, name in zip(sources, names)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build.run, commands))
     return names
 
 
 def libgcc(machine):
-    """The compiler's own library. gcc finds the one without floating point only by an architecture without `_zicsr`."""
-    flags = [flag.replace("_zicsr", "") for flag in COMPILERS[machine]]
-    return build.run([*flags, "-print-libgcc-file-name"]).strip()
+    """The compiler's own library, where the guest needs it. gcc finds the one without floating point only by an architecture without
+    `_zicsr`."""
+    if machine != "riscv64":
+        return []
+    return [build.run([*(flag.replace("_zicsr", "") for flag in COMPILERS[machine]), "-print-libgcc-file-name"]).strip()]
+
+
+def link(machine, program, options, sources):
+    build.run([*COMPILERS[machine], *build.WARNINGS, "-ffreestanding", "-nostdlib", "-static", "-Wl,--gc-sections", *options, *sources,
+               *libgcc(machine), "-T", build.BARE / f"{machine}.ld", "-o", program])
+    return program
 
 
 def guest(machine, out):
     """The FreeRTOS guest with lwIP."""
-    program = out / f"freertos-{machine}.elf"
-    sources = [*PORT_SOURCES, *GUEST_SOURCES, *MACHINE_SOURCES[machine], build.BARE / "pci.c"]
-    build.run([*COMPILERS[machine], *build.WARNINGS, "-ffreestanding", "-nostdlib", "-static", "-Wl,--gc-sections", *includes(machine),
-               *build.DRIVER, *sources, *third_party(machine, out), libgcc(machine), "-T", build.BARE / f"{machine}.ld", "-o", program])
-    return program
+    options = includes(machine)
+    others = [*kernel_sources(machine), *lwip_sources(), lwip() / "contrib" / "ports" / "freertos" / "sys_arch.c"]
+    return link(machine, out / f"freertos-{machine}.elf", options,
+                [*build.DRIVER, *PORT_SOURCES, *GUEST_SOURCES, *MACHINE_SOURCES[machine], build.BARE / "pci.c",
+                 *third_party(machine, out / f"freertos-{machine}", others, options)])
+
+
+def rtems_sources(machine):
+    """The port for RTEMS and its guest."""
+    bsp = {"riscv64": [RTEMS / "riscv_virt.c"], "i386": [RTEMS / "pc386.c", build.BARE / "pci.c"]}[machine]
+    return [*build.DRIVER, RTEMS / "vnet_rtems.c", *bsp, RTEMS / "guest" / "sys_arch.c", RTEMS / "guest" / "init.c", *COMMON,
+            PORTS / "lwip" / "vnet_netif.c"]
+
+
+def rtems_objects(machine, out):
+    """The port for RTEMS, compiled against the stubs of ports/rtems/stub; there is nothing to link it with."""
+    for source in rtems_sources(machine):
+        build.run([*COMPILERS[machine], *build.WARNINGS, "-ffreestanding", *rtems_includes(), "-c", source, "-o", out / "rtems.o"])
+
+
+def rtems_guest(out):
+    """The port for RTEMS and its guest on riscv64, over RTEMS' calls made of FreeRTOS."""
+    machine, headers = "riscv64", flags([GUEST], kernel_headers("riscv64"))
+    objects = [*third_party(machine, out / "rtems-kernel", kernel_sources(machine), [*headers, f"-I{GUEST / 'include'}"]),
+               *third_party(machine, out / "rtems-lwip", lwip_sources(), rtems_includes())]
+    return link(machine, out / "rtems-riscv64.elf", [*rtems_includes(), *headers],
+                [*rtems_sources(machine), build.HERE / "rtems_shim.c", GUEST / "string.c", *MACHINE_SOURCES[machine][1:],
+                 build.BARE / "pci.c", *objects])

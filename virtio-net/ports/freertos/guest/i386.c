@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // QEMU's `pc` machine under FreeRTOS, whose port uses the local APIC: the network device's interrupt goes through the
 // I/O APIC. ports/bare/i386.c has all else.
-#include "guest.h"
 #include "machine.h"
+#include "system.h"
+#include "vnet_freertos.h"
 
 #define IO_APIC UINT32_C(0xfec00000)
 enum { IO_APIC_SELECT = 0, IO_APIC_DATA = 0x10, IO_APIC_LINES = 0x10 };
@@ -18,7 +19,7 @@ static void put(unsigned index, uint32_t value) {
 }
 
 // The loader's information begins with flags. The command line begins with the program's name.
-const char *guest_command_line(void) {
+const char *system_command_line(void) {
     const uint32_t *flags = (const uint32_t *)machine_boot;
     if (!(*flags & HAS_COMMAND_LINE)) {
         return NULL;
@@ -30,7 +31,7 @@ const char *guest_command_line(void) {
     return *text == ' ' ? text + 1 : NULL;
 }
 
-struct vnet_transport *guest_find_network(void) {
+struct vnet_transport *system_find_network(void) {
     unsigned device, pin;
     struct vnet_transport *transport = pci_find_network(&device, &pin);
     if (transport != NULL) {

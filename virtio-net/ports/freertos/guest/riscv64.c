@@ -4,6 +4,7 @@
 
 #include "guest.h"
 #include "machine.h"
+#include "system.h"
 
 // A device tree: a header, then tokens, each of 32 bits, big-endian.
 enum { TREE_MAGIC = 0xd00dfeed, TREE_TOKENS_AT = 8, TREE_NAMES_AT = 12, TREE_STEPS_MAX = 20000 };
@@ -19,7 +20,8 @@ void freertos_risc_v_application_interrupt_handler(uint64_t cause) {
 
 void freertos_risc_v_application_exception_handler(uint64_t cause) {
     (void)cause;
-    guest_stop("trap", 9);
+    machine_print("guest: trap\n");
+    machine_exit(GUEST_TRAP);
 }
 
 static uint32_t read_big(const uint8_t *from) {
@@ -31,7 +33,7 @@ static const uint8_t *align(const uint8_t *at) {
 }
 
 // Looks for the property `bootargs`; only one node has it. QEMU writes the tree, so it is trusted.
-const char *guest_command_line(void) {
+const char *system_command_line(void) {
     const uint8_t *tree = (const uint8_t *)machine_boot;
     if (tree == NULL || read_big(tree) != (uint32_t)TREE_MAGIC) {
         return NULL;
@@ -56,7 +58,7 @@ const char *guest_command_line(void) {
     return NULL;
 }
 
-struct vnet_transport *guest_find_network(void) {
+struct vnet_transport *system_find_network(void) {
     __asm__ volatile("csrw mtvec, %0" ::"r"(freertos_risc_v_trap_handler));
     return machine_find_network();
 }

@@ -3,16 +3,15 @@
 // half, 'T' by a task of low priority, 'S' asks for the figures, 'Q' ends the machine; 'H' is the guest's first frame.
 #include <string.h>
 
-#include "guest.h"
-#include "machine.h"
+#include <lwip/sys.h>
 
-#include <queue.h>
+#include "guest.h"
 
 #define TYPE_TEST 0x88b5u
 #define PAYLOAD 14u
 #define WAITING_MAX 64u
 
-static QueueHandle_t waiting;
+static sys_mbox_t waiting;
 
 static void put64(uint8_t *to, uint64_t value) {
     for (unsigned octet = 0; octet < 8; octet++) {
@@ -23,8 +22,8 @@ static void put64(uint8_t *to, uint64_t value) {
 // The order is test/peer.py's FIGURES.
 static size_t put_figures(uint8_t *to) {
     struct vnet_counters counters;
-    vnet_read_counters(&guest_port.device, &counters);
-    const struct vnet_config *config = &guest_port.device.config;
+    vnet_read_counters(guest_device, &counters);
+    const struct vnet_config *config = &guest_device->config;
     const uint64_t figures[] = {
         0, // instructions: not taken here
         counters.rx_frames,
@@ -35,8 +34,8 @@ static size_t put_figures(uint8_t *to) {
         counters.tx_queued,
         counters.restarts,
         (uint64_t)config->buffers * VNET_BUFFER_OCTETS,
-        guest_port.memory_octets,
-        sizeof(guest_port),
+        guest_driver_memory(),
+        sizeof(*guest_device),
         counters.tx_frames,
         counters.rx_short,
         counters.interrupts_foreign,
@@ -52,8 +51,8 @@ static void turn_round(struct vnet_buffer *buffer) {
     memcpy(other, frame, 6);
     memcpy(frame, frame + 6, 6);
     memcpy(frame + 6, other, 6);
-    if (vnet_send(&guest_port.device, buffer) < 0) {
-        (void)vnet_free(&guest_port.device, buffer);
+    if (vnet_send(guest_device, buffer) < 0) {
+        (void)vnet_free(guest_device, buffer);
     }
 }
 
@@ -65,12 +64,12 @@ bool guest_take_frame(struct vnet_buffer *buffer) {
     }
     switch (frame[PAYLOAD]) {
     case 'T':
-        if (xQueueSend(waiting, &buffer, 0) != pdTRUE) {
-            (void)vnet_free(&guest_port.device, buffer);
+        if (sys_mbox_trypost(&waiting, buffer) != ERR_OK) {
+            (void)vnet_free(guest_device, buffer);
         }
         return true;
     case 'S': buffer->length = PAYLOAD + 2 + put_figures(frame + PAYLOAD + 2); break;
-    case 'Q': machine_exit(guest_port.device.counters.restarts != 0);
+    case 'Q': guest_exit(guest_device->counters.restarts != 0);
     default: break;
     }
     turn_round(buffer);
@@ -81,21 +80,21 @@ bool guest_take_frame(struct vnet_buffer *buffer) {
 static void send_waiting(void *context) {
     (void)context;
     for (;;) {
-        struct vnet_buffer *buffer;
-        if (xQueueReceive(waiting, &buffer, portMAX_DELAY) == pdTRUE) {
+        void *buffer;
+        if (sys_arch_mbox_fetch(&waiting, &buffer, 0) != SYS_ARCH_TIMEOUT) {
             turn_round(buffer);
         }
     }
 }
 
 void guest_greet(const char *transport) {
-    struct vnet_buffer *buffer = vnet_take(&guest_port.device);
+    struct vnet_buffer *buffer = vnet_take(guest_device);
     if (buffer == NULL) {
-        guest_stop("no buffer for the first frame", 3);
+        guest_stop("no buffer for the first frame", GUEST_NO_MEMORY);
     }
     uint8_t *frame = vnet_frame(buffer);
     memset(frame, 0xff, 6);
-    memcpy(frame + 6, guest_port.device.mac, 6);
+    memcpy(frame + 6, guest_device->mac, 6);
     frame[12] = TYPE_TEST >> 8;
     frame[13] = TYPE_TEST & 0xff;
     frame[PAYLOAD] = 'H';
@@ -104,14 +103,14 @@ void guest_greet(const char *transport) {
     size_t length = strlen(transport);
     memcpy(frame + PAYLOAD + 10, transport, length);
     buffer->length = PAYLOAD + 10 + length;
-    if (vnet_send(&guest_port.device, buffer) < 0) {
-        guest_stop("the first frame was not sent", 4);
+    if (vnet_send(guest_device, buffer) < 0) {
+        guest_stop("the first frame was not sent", GUEST_NOT_SENT);
     }
 }
 
 void guest_start_frames(void) {
-    waiting = xQueueCreate(WAITING_MAX, sizeof(struct vnet_buffer *));
-    if (waiting == NULL || xTaskCreate(send_waiting, "sender", 512, NULL, PRIORITY_SENDER, NULL) != pdPASS) {
-        guest_stop("no memory for the sender", 3);
+    if (sys_mbox_new(&waiting, WAITING_MAX) != ERR_OK) {
+        guest_stop("no memory for the sender", GUEST_NO_MEMORY);
     }
+    (void)sys_thread_new("sender", send_waiting, NULL, DEFAULT_THREAD_STACKSIZE, GUEST_PRIORITY_SENDER);
 }

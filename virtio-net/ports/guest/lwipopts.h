@@ -45,11 +45,24 @@ extern unsigned guest_tcp_octets;
 #define PBUF_POOL_BUFSIZE 1536
 
 #define TCPIP_MBOX_SIZE 64
+// The driver's bottom half is above lwIP's thread. RTEMS counts priorities downwards.
+#ifdef __rtems__
+#define GUEST_PRIORITY_DRIVER 2
+#define TCPIP_THREAD_PRIO 3
+#define GUEST_PRIORITY_SERVICE 10
+#define GUEST_PRIORITY_SENDER 20
+#else
+#define GUEST_PRIORITY_DRIVER 6
 #define TCPIP_THREAD_PRIO 5
+#define GUEST_PRIORITY_SERVICE 3
+#define GUEST_PRIORITY_SENDER 2
+#define GUEST_PRIORITY_START 1
+#endif
 #define TCPIP_THREAD_STACKSIZE 8192 // octets
 #define DEFAULT_TCP_RECVMBOX_SIZE 256
 #define DEFAULT_ACCEPTMBOX_SIZE 8
 #define DEFAULT_THREAD_STACKSIZE 8192
 #define LWIP_NETIF_TX_SINGLE_PBUF 1
+#define LWIP_DONT_PROVIDE_BYTEORDER_FUNCTIONS 1
 
 #endif

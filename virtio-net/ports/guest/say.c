@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "guest.h"
-#include "machine.h"
 
 static void add(struct guest_line *line, const char *text) {
     size_t octets = strlen(text);
@@ -39,7 +38,7 @@ void guest_say_number(struct guest_line *line, const char *name, uint64_t value)
 
 void guest_say_counters(struct guest_line *line) {
     struct vnet_counters counters;
-    vnet_read_counters(&guest_port.device, &counters);
+    vnet_read_counters(guest_device, &counters);
     guest_say_number(line, "interrupts", counters.interrupts);
     guest_say_number(line, "wakes", counters.wakes);
     guest_say_number(line, "rx_frames", counters.rx_frames);
@@ -52,13 +51,10 @@ void guest_say_counters(struct guest_line *line) {
     guest_say_number(line, "rx_dropped", guest_interface.counters.rx_dropped);
     guest_say_number(line, "tx_refused", guest_interface.counters.tx_refused);
     guest_say_number(line, "held_peak", guest_interface.counters.held_peak);
-    guest_say_number(line, "memory_octets", guest_port.memory_octets);
+    guest_say_number(line, "memory_octets", guest_driver_memory());
 }
 
 void guest_say_end(struct guest_line *line) {
     memcpy(line->text + line->length, "}\n", 3);
-    // No other task prints in between; interrupts stay on.
-    vTaskSuspendAll();
-    machine_print(line->text);
-    (void)xTaskResumeAll();
+    guest_print(line->text);
 }

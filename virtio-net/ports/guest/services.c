@@ -17,7 +17,6 @@
 #define PORT_SINK 9
 #define PORT_SOURCE 19
 #define MESSAGE 1448u // the paper's
-#define STACK_WORDS 1024
 
 static uint8_t content(uint64_t at) {
     return (uint8_t)((uint32_t)(at / 4) * UINT32_C(2654435761) >> 8 * (at % 4));
@@ -30,14 +29,14 @@ struct tally {
 
 static void begin(struct tally *tally) {
     struct vnet_counters counters;
-    vnet_read_counters(&guest_port.device, &counters);
+    vnet_read_counters(guest_device, &counters);
     *tally = (struct tally){.began = guest_now(), .first_interrupts = counters.interrupts};
 }
 
 static void say(const char *kind, const struct tally *tally) {
     uint64_t nanoseconds = guest_now() - tally->began;
     struct vnet_counters counters;
-    vnet_read_counters(&guest_port.device, &counters);
+    vnet_read_counters(guest_device, &counters);
     struct guest_line line;
     guest_say_begin(&line, kind);
     guest_say_number(&line, "octets", tally->octets);
@@ -127,7 +126,7 @@ static void run(void *context) {
     struct netconn *listener = netconn_new(NETCONN_TCP), *connection;
     if (listener == NULL || netconn_bind(listener, IP_ADDR_ANY, service->port) != ERR_OK ||
         netconn_listen(listener) != ERR_OK) {
-        guest_stop("a service cannot listen", 3);
+        guest_stop("a service cannot listen", GUEST_NO_MEMORY);
     }
     for (;;) {
         if (netconn_accept(listener, &connection) == ERR_OK) {
@@ -159,10 +158,10 @@ void guest_start_services(void) {
     }
     UNLOCK_TCPIP_CORE();
     for (unsigned index = 0; index < sizeof(SERVICES) / sizeof(SERVICES[0]); index++) {
-        is_good = is_good && xTaskCreate(run, SERVICES[index].name, STACK_WORDS, (void *)(uintptr_t)&SERVICES[index],
-                                         PRIORITY_SERVICE, NULL) == pdPASS;
+        (void)sys_thread_new(SERVICES[index].name, run, (void *)(uintptr_t)&SERVICES[index], DEFAULT_THREAD_STACKSIZE,
+                             GUEST_PRIORITY_SERVICE);
     }
     if (!is_good) {
-        guest_stop("no memory for the services", 3);
+        guest_stop("no memory for the services", GUEST_NO_MEMORY);
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Reads the guest's settings from the machine's command line, for example
-// "rx_min=8,rx_max=64,tcp_octets=131072,check=0,address=10.0.2.15". Unknown names and what is no number are errors.
+// The guest's settings, from its command line.
 #include <string.h>
 
 #include "guest.h"
@@ -13,7 +12,7 @@ static const char *parse(const char *text, uint32_t *value) {
         if (*text == '.') {
             whole = (whole | part) << 8;
             part = 0;
-        } else if (*text >= '0' && *text <= '9') {
+        } else if (*text >= '0' && *text <= '9' && part < UINT32_MAX / 10) {
             part = part * 10 + (uint32_t)(*text - '0');
             has_digits = true;
         } else {
@@ -24,7 +23,7 @@ static const char *parse(const char *text, uint32_t *value) {
     return has_digits ? text : NULL;
 }
 
-void guest_read_settings(struct guest_settings *settings) {
+void guest_read_settings(struct guest_settings *settings, const char *text) {
     const struct {
         const char *name;
         uint32_t *value;
@@ -33,7 +32,7 @@ void guest_read_settings(struct guest_settings *settings) {
         {"tx_max", &settings->tx_max},   {"check", &settings->check},   {"tcp_octets", &settings->tcp_octets},
         {"address", &settings->address}, {"mask", &settings->mask},     {"gateway", &settings->gateway},
     };
-    const char *at = guest_command_line();
+    const char *at = text;
     while (at != NULL && *at != '\0') {
         unsigned index = 0;
         while (index < sizeof(known) / sizeof(known[0])) {
@@ -45,7 +44,7 @@ void guest_read_settings(struct guest_settings *settings) {
             index++;
         }
         if (index == sizeof(known) / sizeof(known[0]) || at == NULL) {
-            guest_stop("a setting is unknown or no number", 5);
+            guest_stop("a setting is unknown or no number", GUEST_WRONG_SETTING);
         }
         at += *at == ',';
     }

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A stub: it only declares what this port uses of RTEMS' C library, so that the port can be compiled where RTEMS is not
+// installed. Nothing here is RTEMS' own text.
+#ifndef STUB_MACHINE_ENDIAN_H
+#define STUB_MACHINE_ENDIAN_H
+
+#define LITTLE_ENDIAN 1234
+#define BYTE_ORDER LITTLE_ENDIAN
+
+#endif
