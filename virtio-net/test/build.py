@@ -28,9 +28,9 @@ WEIGHED = {"core": ("ring.c", "net.c", "start.c"), "mmio": ("mmio.c",), "pci leg
            "pci modern": ("pci_modern.c",)}
 
 
-def run(command):
+def run(command, environment=None):
     """Runs a compiler. Raises with all that it said."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The checks of the ports for FreeRTOS, lwIP and RTEMS; run.py runs them."""
 
+import statistics
+
 import peer
 import rtos_build
 import rtos_peer
 
 ECHOES, WINDOW = 20_000, 8
 STREAM = 8 << 20
+BENCH_STREAM, ROUND_TRIPS = 32 << 20, 10_000
 COMBINATIONS = [("riscv64", transport) for transport in peer.TRANSPORTS] + [("i386", "pci legacy"), ("i386", "pci modern")]
 PLACES = {"riscv64": "mmio 2", "i386": "pci legacy"}
+# An installed RTEMS: machine, architecture, BSP, transports.
+RTEMS = [("rtems-riscv64", "riscv", "rv64imac", ("mmio 1", "mmio 2")), ("rtems-i386", "i386", "pc686", ("pci legacy", "pci modern"))]
 # Settings of a guest, and whether lwIP gets copies: it may hold no buffer of the driver.
 STREAMS = {"8 posted": ("", False), "1 posted, 16 KiB": ("rx_min=1,rx_max=1,held_max=0,tcp_octets=16384,tx_max=2", True),
            "255 posted, 128 KiB": ("rx_min=255,rx_max=255,tcp_octets=131072", False)}
 MEMORY, SETTINGS, NO_DEVICE = 2, 5, 1
+
+
+def place(machine):
+    return PLACES[machine.removeprefix("rtems-")]
 
 
 def check_echo(run, machine, transport, program, system="freertos"):
@@ -31,7 +40,7 @@ def check_echo(run, machine, transport, program, system="freertos"):
 
 def check_protocols(machine, program):
     """ARP, ICMP echo with the longest and an odd length, and a station that sends to another address."""
-    with rtos_peer.Guest(machine, PLACES[machine], program) as guest:
+    with rtos_peer.Guest(machine, place(machine), program) as guest:
         if guest.ask_address() != guest.mac:
             return "ARP answered with another MAC address"
         for number, octets in enumerate((56, 1472, 1, 333)):
@@ -42,7 +51,7 @@ def check_protocols(machine, program):
 
 def check_tcp(run, machine, program, settings, is_copied):
     """Eight MiB in each direction, with the content checked at both ends, and round trips."""
-    with rtos_peer.Guest(machine, PLACES[machine], program, settings, user=True) as guest:
+    with rtos_peer.Guest(machine, place(machine), program, settings, user=True) as guest:
         sent = guest.fill(STREAM)
         if sent["octets"] != STREAM or sent["wrong"]:
             return f"the guest did not get what was sent: {sent}"
@@ -61,7 +70,7 @@ def check_tcp(run, machine, program, settings, is_copied):
 
 def check_link(machine, program):
     """The link goes down and up again under traffic."""
-    with rtos_peer.Guest(machine, PLACES[machine], program) as guest:
+    with rtos_peer.Guest(machine, place(machine), program) as guest:
         guest.said("link")
         for is_up in (False, True):
             guest.command({"execute": "set_link", "arguments": {"name": "n", "up": is_up}})
@@ -123,3 +132,50 @@ def tests(run):
                   check_echo(run, "riscv64", transport, program("rtems"), "rtems-shim"))
     run.check("rtems-shim/protocols", lambda: check_protocols("riscv64", program("rtems")))
     run.check("rtems-shim/tcp", lambda: check_tcp(run, "riscv64", program("rtems"), "", False))
+
+
+def measure_tcp(run, machine, program, settings):
+    """TCP in both directions without a look at the content, and round trips; nothing is judged."""
+    with rtos_peer.Guest(machine, place(machine), program, f"check=0,{settings}", user=True) as guest:
+        guest.fill(BENCH_STREAM // 4, bytes(BENCH_STREAM // 4))  # QEMU translates the guest's code now
+        sink, source = guest.fill(BENCH_STREAM, bytes(BENCH_STREAM)), guest.drain(BENCH_STREAM)[1]
+        rates = [said["octets"] * 8e3 / said["nanoseconds"] for said in (sink, source)]
+        trips = {size: sorted(guest.ping_pong(ROUND_TRIPS, size)) for size in (1, rtos_peer.MESSAGE)}
+    text = ", ".join(f"{size} octets {statistics.median(times) * 1e6:.0f} (99 %: {times[-len(times) // 100] * 1e6:.0f})"
+                     for size, times in trips.items())
+    print(f"   freertos {machine} {settings}: receives {rates[0]:.0f}, sends {rates[1]:.0f} Mbit/s with {sink['interrupts_here']} and"
+          f" {source['interrupts_here']} interrupts, {sink['rx_posted_peak_octets']} octets posted; round trips of {text} µs", flush=True)
+    run.figures[f"freertos tcp {machine} {settings}"] = {"sink": sink, "source": source, "round_trips_s": {
+        size: {"min": times[0], "p50": statistics.median(times), "p99": times[-len(times) // 100], "max": times[-1]}
+        for size, times in trips.items()}}
+
+
+def bench(run, measure, boot_max, interrupts_max):
+    """First frame and interrupts for each frame under FreeRTOS, and TCP. The bar for the first frame is riscv64's."""
+    program = Programs(run.out).find
+    for machine, transport in COMBINATIONS:
+        boot, rate = measure(run, machine, transport, program(machine), f"freertos {machine} {transport}", rtos_peer.Guest)
+        if machine == "riscv64":
+            run.add(f"boot/freertos/{transport}", None if boot <= boot_max else f"{boot * 1e3:.0f} ms, at most {boot_max * 1e3:.0f}")
+        run.add(f"interrupts/freertos/{machine}/{transport}", None if rate <= interrupts_max else f"{rate:.3f}, at most {interrupts_max}")
+    for machine in PLACES:
+        for posted in (1, 8, 255):
+            measure_tcp(run, machine, program(machine), f"rx_min={posted},rx_max={posted},tcp_octets=131072")
+
+
+def rtems(run, prefix):
+    """The guest under an RTEMS that is installed in `prefix`, on both machines."""
+    programs = {}
+    for machine, architecture, bsp, transports in RTEMS:
+        def built(machine=machine, architecture=architecture, bsp=bsp):
+            programs[machine] = rtos_build.rtems_program(prefix, architecture, bsp, run.out)
+        run.check(f"build/{machine}", built)
+        if machine not in programs:
+            continue
+        program = programs[machine]
+        for transport in transports:
+            run.check(f"{machine}/echo/{transport}", lambda machine=machine, transport=transport, program=program:
+                      check_echo(run, machine, transport, program, "rtems"))
+        run.check(f"{machine}/protocols", lambda machine=machine, program=program: check_protocols(machine, program))
+        run.check(f"{machine}/link", lambda machine=machine, program=program: check_link(machine, program))
+        run.check(f"{machine}/tcp", lambda machine=machine, program=program: check_tcp(run, machine, program, "", False))

@@ -177,3 +177,24 @@ def rtems_guest(out):
     return link(machine, out / "rtems-riscv64.elf", [*rtems_includes(), *headers],
                 [*rtems_sources(machine), build.HERE / "rtems_shim.c", GUEST / "string.c", *MACHINE_SOURCES[machine][1:],
                  build.BARE / "pci.c", *objects])
+
+
+def rtems_program(prefix, architecture, bsp, out):
+    """The guest for an installed RTEMS 6: `prefix` has the compiler and the BSP (docs/guide/rtems.md)."""
+    package, name = f"{architecture}-rtems6-{bsp}", f"{architecture}-rtems6"
+    environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
+    compile_flags, link_flags = (build.run(["pkg-config", option, package], environment).split() for option in ("--cflags", "--libs"))
+    compiler = [f"{prefix}/bin/{name}-gcc", *compile_flags, "-std=gnu11", "-O2", "-ffunction-sections"]
+    headers = flags([RTEMS, RTEMS / "guest", PORTS / "guest", PORTS / "lwip", build.BARE], [lwip() / "src" / "include"])
+    work = out / package
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    own = rtems_sources("riscv64" if architecture == "riscv" else architecture)
+    warnings = {**{source: ["-Wall", "-Wextra"] for source in own}, **{source: ["-w"] for source in lwip_sources()}}
+    objects = []
+    for index, (source, options) in enumerate(warnings.items()):
+        objects.append(work / f"{index}-{source.name}.o")
+        build.run([*compiler, *options, *headers, "-c", source, "-o", objects[-1]])
+    program = out / f"{package}.exe"
+    build.run([compiler[0], *objects, *link_flags, "-qrtems", "-Wl,--gc-sections", "-o", program])
+    return program

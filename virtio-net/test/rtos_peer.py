@@ -19,6 +19,12 @@ import peer
 PORTS = {"echo": 7, "sink": 9, "source": 19}
 GUEST_ADDRESS, PEER_ADDRESS = bytes((10, 0, 2, 15)), bytes((10, 0, 2, 2))
 MESSAGE = 1448
+# The same machines under an installed RTEMS: more memory, and its options of the console.
+peer.MACHINES |= {
+    "rtems-riscv64": ["qemu-system-riscv64", "-M", "virt", "-bios", "none", "-m", "128M"],
+    "rtems-i386": ["qemu-system-i386", "-M", "pc", "-m", "128M", "-append", "--video=off --console=/dev/com1 --printk=/dev/com1"],
+}
+peer.GOOD_STATUS |= {"rtems-riscv64": 0, "rtems-i386": 0}
 
 
 def free_port():

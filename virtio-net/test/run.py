@@ -4,6 +4,7 @@
 
 run.py [--out DIRECTORY] [--only TEXT]   all tests; the last line is 'N passed, N failed, N skipped', also in DIRECTORY/closing.txt
 run.py --fuzz SECONDS                    the hostile device for so long; exit status 1 on a finding
+run.py --rtems PREFIX                    the guest under the RTEMS 6 in PREFIX (docs/guide/rtems.md)
 run.py --bench                           what depends on time: boot, and interrupts for each frame, against their bars
 
 No test judges how long something took; --bench does, and wants a quiet machine.
@@ -23,7 +24,7 @@ import build  # noqa: E402
 import peer  # noqa: E402
 import rtos  # noqa: E402
 
-COMBINATIONS = [(machine, transport) for machine in peer.MACHINES for transport in peer.TRANSPORTS
+COMBINATIONS = [(machine, transport) for machine in build.GUESTS for transport in peer.TRANSPORTS
                 if machine != "i386" or transport.startswith("pci")]
 ECHOES, WINDOW = 20_000, 8
 ICOUNT = ("-icount", "shift=0,sleep=off")
@@ -193,11 +194,11 @@ def tests(run):
     rtos.tests(run)
 
 
-def measure(run, machine, transport, program, label):
+def measure(run, machine, transport, program, label, guest_class=peer.Guest):
     """First frame and interrupts, the median of five runs."""
     boots, rates = [], []
     for _ in range(5):
-        with peer.Guest(machine, transport, program) as guest:
+        with guest_class(machine, transport, program) as guest:
             boots.append(guest.boot)
             before = guest.figures()
             assert guest.echo(4000, 4) == 4000, "frames were lost"
@@ -218,6 +219,7 @@ def bench(run):
             run.add(f"boot/{machine}/{transport}", None if boot <= BOOT_MAX else slow)
             many = f"{rate:.3f}, at most {INTERRUPTS_MAX}"
             run.add(f"interrupts/{machine}/{transport}", None if rate <= INTERRUPTS_MAX else many)
+    rtos.bench(run, measure, BOOT_MAX, INTERRUPTS_MAX)
 
 
 def main():
@@ -226,6 +228,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/virtio-net"))
     parser.add_argument("--only", default="")
     parser.add_argument("--fuzz", type=int, metavar="SECONDS")
+    parser.add_argument("--rtems", type=pathlib.Path, metavar="PREFIX")
     parser.add_argument("--bench", action="store_true")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
@@ -235,7 +238,9 @@ def main():
         wrong = fuzz(out, arguments.fuzz)
         print(f"FAILED {wrong}" if wrong else "fuzz-virtio-net: no finding")
         return 1 if wrong else 0
-    if arguments.bench:
+    if arguments.rtems:
+        rtos.rtems(run, arguments.rtems)
+    elif arguments.bench:
         bench(run)
     else:
         tests(run)

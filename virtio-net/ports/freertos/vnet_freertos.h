@@ -11,7 +11,7 @@
 #include "vnet.h"
 
 #ifndef VNET_FREERTOS_STACK_WORDS
-#define VNET_FREERTOS_STACK_WORDS 1024u
+#define VNET_FREERTOS_STACK_WORDS (8192u / sizeof(StackType_t))
 #endif
 
 // All fields are the port's own, except that `device` is the first argument of vnet_send, vnet_take and vnet_free.
