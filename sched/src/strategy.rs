@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The edge between a port's worker and a transmission selection algorithm (802.1Q-2022 table 8-6).
+//! What a transmission selection algorithm does for the frames of a port (802.1Q-2022 table 8-6).
+//!
+//! ktsnd's worker uses `TimeAware` directly, not this trait: it also calls methods that only `TimeAware` has.
+//! docs/guide/writing-a-strategy.md lists them.
 
 use crate::frame::{Frame, FrameId};
 use ktsn_model::DropReason;
