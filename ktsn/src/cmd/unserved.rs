@@ -188,7 +188,7 @@ const fn advice(reason: BypassReason) -> &'static str {
             "the socket, or the call, has an option that frames of ktsnd do not carry; docs/guide/programs.md lists them"
         }
         BypassReason::UnsupportedFamily => {
-            "the socket is none that ktsnd sends for; docs/guide/programs.md lists them"
+            "kernel capture serves only UDP; preload libktsn, which also sends frames of packet sockets"
         }
     }
 }

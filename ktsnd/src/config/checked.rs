@@ -55,7 +55,7 @@ pub struct Daemon {
     pub clock_error_max: Option<Nanos>,
     /// Octets of memory that all clients together have at most.
     pub memory_max: u64,
-    /// Share of one CPU that all programs together may spin for expected arrivals, in parts per thousand.
+    /// CPUs that all programs together may spin for expected arrivals, in thousandths of a CPU.
     pub receive_spin_max_permille: u32,
 }
 
