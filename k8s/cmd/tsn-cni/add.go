@@ -181,7 +181,7 @@ func (a *addition) prepareState(ctx context.Context) (err error) {
 	if err := a.clean(ctx, runDir); err != nil {
 		return err
 	}
-	if err := admit(a.conf, runDir); err != nil {
+	if err := refuseByPolicy(a.conf, runDir); err != nil {
 		return err
 	}
 	if a.node, err = readNode(runDir); err != nil {
@@ -353,7 +353,7 @@ func (a *addition) refusal(err error) error {
 	if !errors.As(err, &found) || found.Words == "" {
 		return err
 	}
-	message := a.conf.Path(found.Words)
+	message := a.conf.InOwnWords(found.Words)
 	if found.Code == codes.InvalidArgument {
 		return failure(types.ErrInvalidNetworkConfig, "invalid network configuration: %s", message)
 	}

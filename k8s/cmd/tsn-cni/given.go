@@ -29,8 +29,8 @@ func (a *addition) given() ([]string, error) {
 	return slices.Compact(given), nil
 }
 
-// ChainedAddresses of this interface in the previous plugin's result. A result that names no interface for an address means the one
-// that it is about.
+// chainedAddresses returns the addresses of this interface in the previous plugin's result. A result that names no interface for an
+// address means the one that it is about.
 func (a *addition) chainedAddresses() ([]net.IP, error) {
 	printed, err := previous(a.conf)
 	if err != nil {
@@ -50,7 +50,8 @@ func (a *addition) chainedAddresses() ([]net.IP, error) {
 	return addresses, nil
 }
 
-// IsOwn: the host's end of a pair has no sandbox, and other interfaces of the pod have other names.
+// isOwn says whether an interface of the result is the one that is attached: the host's end of a pair has no sandbox, and other
+// interfaces of the pod have other names.
 func (a *addition) isOwn(found *types100.Interface) bool {
 	return found.Name == a.args.IfName && found.Sandbox != ""
 }

@@ -22,7 +22,7 @@ import (
 // Of the CNI specification that IPAM plugins from before 1.1 speak; their verbs mean the same.
 const olderVersion = "1.0.0"
 
-// AskIPAM fetches the pod's addresses and routes.
+// askIPAM fetches the pod's addresses and routes.
 func (a *addition) askIPAM(ctx context.Context) error {
 	if a.state.IPAM == nil {
 		return nil
@@ -80,7 +80,7 @@ func (a *addition) addRoute(prefix *net.IPNet) {
 	a.routes = append(a.routes, prefix)
 }
 
-// Delegate runs an IPAM plugin, and once more with an older version where it does not know the network's.
+// delegate runs an IPAM plugin, and once more with an older version where it does not know the network's.
 func delegate(stdin []byte, run func(stdin []byte) error) error {
 	err := run(stdin)
 	var cni *types.Error
@@ -107,7 +107,7 @@ func ipamFault(plugin string, err error) error {
 	return failure(types.ErrInternal, "ipam: %s: %v", plugin, err)
 }
 
-// UndoIPAM gives the addresses back, with the configuration and the arguments that they were asked for with.
+// undoIPAM gives the addresses back, with the configuration and the arguments that they were asked for with.
 func undoIPAM(ctx context.Context, _ cnistate.Directory, state *cnistate.State) error {
 	if state.IPAM == nil {
 		return nil
@@ -126,7 +126,7 @@ func undoIPAM(ctx context.Context, _ cnistate.Directory, state *cnistate.State) 
 	return nil
 }
 
-// Overlaid sets variables for the plugins that this process starts, until the returned function is called.
+// overlaid sets variables for the plugins that this process starts, until the returned function is called.
 func overlaid(variables map[string]string) func() {
 	before := map[string]*string{}
 	for name, value := range variables {

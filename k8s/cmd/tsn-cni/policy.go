@@ -24,7 +24,7 @@ const (
 	policyPause    = 50 * time.Millisecond
 )
 
-// Policies is what the node agent knows of network policies, in RUN_DIR/policies.json (internal/policyfile, which brings all types
+// policies is what the node agent knows of network policies, in RUN_DIR/policies.json (internal/policyfile, which brings all types
 // of the API server: too much to load for every pod).
 type policies struct {
 	Synced bool                `json:"synced"`
@@ -37,9 +37,9 @@ type policies struct {
 	} `json:"pods"` // of this node, by namespace/name
 }
 
-// admit refuses a pod that an egress policy selects: datagrams that leave by the uplink pass no policy engine. It also refuses a pod with the
+// refuseByPolicy refuses a pod that an egress policy selects: datagrams that leave by the uplink pass no policy engine. It also refuses a pod with the
 // ingress fast path that an ingress policy selects, and a pod of which the policies are not known. Outside Kubernetes there are no policies.
-func admit(conf *cniconf.Conf, runDir string) error {
+func refuseByPolicy(conf *cniconf.Conf, runDir string) error {
 	attachment := conf.Attachment.Read()
 	if conf.Pod.Name == "" || conf.Policies == "ignore" || attachment.AllowPolicyBypass {
 		return nil

@@ -87,12 +87,12 @@ func TestWhoIsAskedAboutPolicies(t *testing.T) {
 		{conf(cniconf.Pod{}, "agent", false), 0}, {conf(inCluster, "ignore", false), 0}, {conf(inCluster, "agent", true), 0},
 		{conf(inCluster, "agent", false), types.ErrTryAgainLater},
 	} {
-		if got := code(admit(c.conf, w.runDir)); got != c.code {
+		if got := code(refuseByPolicy(c.conf, w.runDir)); got != c.code {
 			t.Errorf("%+v: code %d", c.conf, got)
 		}
 	}
 	w.writePolicies(`{"synced":true,"namespaces":{"a":["deny"]},"pods":{"a/p":{"uid":"u1","policies":["deny"]}}}`)
-	if got := code(admit(conf(inCluster, "agent", false), w.runDir)); got != codePolicy {
+	if got := code(refuseByPolicy(conf(inCluster, "agent", false), w.runDir)); got != codePolicy {
 		t.Errorf("code %d", got)
 	}
 }
@@ -112,11 +112,11 @@ func TestAPodThatTheAgentSeesLater(t *testing.T) {
 		file := w.runDir + "/policies.json"
 		seen <- errors.Join(os.WriteFile(file+".new", []byte(`{"synced":true,"pods":{"a/p":{"uid":"u1","policies":[]}}}`), 0o600), os.Rename(file+".new", file))
 	})
-	if err := errors.Join(admit(conf, w.runDir), <-seen); err != nil {
+	if err := errors.Join(refuseByPolicy(conf, w.runDir), <-seen); err != nil {
 		t.Error(err)
 	}
 	w.writePolicies(left)
-	if err := admit(conf, w.runDir); err == nil || coded(err).Code != types.ErrTryAgainLater || !strings.Contains(err.Error(), "has not seen the pod yet") {
+	if err := refuseByPolicy(conf, w.runDir); err == nil || coded(err).Code != types.ErrTryAgainLater || !strings.Contains(err.Error(), "has not seen the pod yet") {
 		t.Errorf("of a dead agent's file: %v", err)
 	}
 }

@@ -33,7 +33,7 @@ var steps = []step{
 // testKillPoint is called where a test may kill the process (fault.go).
 var testKillPoint = func(string) {}
 
-// detachPatience is how long Detach waits for ktsnd; after it the attachment is owed. absencePatience is how long a call waits for a ktsnd that does
+// detachPatience is how long Detach waits for ktsnd; after it the detachment is owed. absencePatience is how long a call waits for a ktsnd that does
 // not listen: it may be restarting, which takes milliseconds.
 const (
 	detachPatience  = 25 * time.Second

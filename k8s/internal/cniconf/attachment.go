@@ -82,8 +82,8 @@ func (c *Conf) asked(field string, raw json.RawMessage) error {
 	return nil
 }
 
-// Path returns ktsnd's message about an attachment with the path of the field in tsn-cni's own input.
-func (c *Conf) Path(message string) string {
+// InOwnWords returns ktsnd's message about an attachment with the path of the field in tsn-cni's own input.
+func (c *Conf) InOwnWords(message string) string {
 	message, _, _ = strings.Cut(message, " at line 1 column ") // of the JSON that tsn-cni made
 	message = strings.ReplaceAll(message, "`", "'")            // the guide shows messages as code
 	rest, isAll := strings.CutPrefix(message, "attachment: ")

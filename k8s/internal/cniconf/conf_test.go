@@ -136,7 +136,7 @@ func TestKtsndsMessagesNameTheFieldOfTheInput(t *testing.T) {
 		`attachment.late: "soon": expected`: `args.cni.late: "soon": expected`, "attachment.netns: gone": "attachment.netns: gone",
 		"attachment: too long": "configuration: too long", "": "", "attachment.": "attachment.", "attachment.late": "args.cni.late",
 	} {
-		if found := conf.Path(message); found != want {
+		if found := conf.InOwnWords(message); found != want {
 			t.Errorf("%q: %q, expected %q", message, found, want)
 		}
 	}

@@ -44,7 +44,8 @@ func RunDir(configured string) string {
 // Patience is the deadline of a call whose context has none; Attach takes about 0.2 s.
 const Patience = 10 * time.Second
 
-// Daemon is a client of one ktsnd. It is safe for concurrent use.
+// Daemon is a client of one ktsnd. It is safe for concurrent use. Its calls (Attach, Detach, …) are those of the embedded NodeClient; each of them
+// runs inside unary, which gives it its deadline and repeats it.
 type Daemon struct {
 	NodeClient
 	// AbsencePatience limits how long a call waits for a ktsnd that takes no connection; New sets no limit. Where it is 0 the call tries once.
