@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use ktsn_ring::control::{HelloReply, Message, parse};
-use ktsn_ring::intake::Intake;
+use ktsn_ring::walk::Intake;
 use ktsn_ring::words::Words;
 use ktsn_ring::{ClockId, Layout, LinkError, layout};
 

@@ -15,7 +15,6 @@ use thiserror::Error;
 
 use crate::algorithm;
 use crate::completion::{self, Completion};
-use crate::intake::{Intake, LinkError, SlotError, Taken};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::link::LinkFacts;
 use crate::receive::{AREA_OCTETS, ReceiveArea};
@@ -23,6 +22,7 @@ use crate::region::{GuardedMapping, RegionError};
 use crate::tables::{
     Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus, read_stream,
 };
+use crate::walk::{Intake, LinkError, SlotError, Taken};
 use crate::words::{Mapping, Words};
 
 /// An entry that does not fit the region's tables.
@@ -150,6 +150,8 @@ impl Consumer {
     }
 
     /// Copies the oldest ready frame into private memory, then checks the copy. `None`: nothing is ready.
+    ///
+    /// ktsnd's worker uses [`Self::take_metadata`] and [`Self::read_payload`] instead; this is for tests, fuzzing and measurements.
     ///
     /// Whatever comes out, its slot is held until [`Self::release`].
     ///

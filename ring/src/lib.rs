@@ -37,17 +37,15 @@ pub mod words;
 #[cfg(feature = "daemon")]
 mod consumer;
 #[cfg(feature = "daemon")]
-pub mod intake;
-#[cfg(feature = "daemon")]
 #[allow(unsafe_code)]
 mod region;
+#[cfg(feature = "daemon")]
+pub mod walk;
 
 pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
 pub use consumer::{Attention, Consumer, Holding, TableError, sleep_fence};
 pub use frame::{ClockId, Frame, SlotFlags, SlotHeader};
-#[cfg(feature = "daemon")]
-pub use intake::{LinkError, SlotError, SlotFault, Taken};
 pub use layout::{Layout, LayoutError};
 pub use link::LinkFacts;
 pub use producer::{Claim, Claims, Producer, Run, TooLong};
@@ -58,3 +56,5 @@ pub use tables::{
     counter, stream_flags,
 };
 pub use usage::Usage;
+#[cfg(feature = "daemon")]
+pub use walk::{LinkError, SlotError, SlotFault, Taken};

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ktsn_ring::intake::{Intake, SlotFault};
+use ktsn_ring::walk::{Intake, SlotFault};
 use ktsn_ring::words::Words;
 use ktsn_ring::{ClientMapping, Consumer, Layout, LinkError, RegionState, SlotError, Taken, layout};
 

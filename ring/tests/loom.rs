@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arena::{Arena, model};
 use ktsn_ring::completion::{self, Completion, Place, kind};
-use ktsn_ring::intake::Intake;
 use ktsn_ring::tables::{DestinationsShadow, StreamShadow, read_destination, read_stream};
+use ktsn_ring::walk::Intake;
 use ktsn_ring::words::Words;
 use ktsn_ring::{
     Destination, DestinationAction, DestinationVerdict, Layout, StreamCode, StreamStatus, algorithm, bypass,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
-use ktsn_ring::intake::Intake;
+use ktsn_ring::walk::Intake;
 use ktsn_ring::{ClockId, algorithm};
 use loom::thread;
 
